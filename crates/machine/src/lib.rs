@@ -1,0 +1,129 @@
+//! The contract between a protocol participant and the world around it.
+//!
+//! A participant is a [`Machine`]: state and timers, with no I/O, no clock, no threads and no randomness of its
+//! own. Whoever runs it (the node loop in `runtime`, the world in the simulator) hands it one input at a time
+//! and carries away what it said. Given the same inputs at the same times, it says the same things.
+//!
+//! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
+//! writes to its store while it steps; the shell steps through all that has arrived, makes one durable write,
+//! seals all [`Outbox::drafts`] under one signed root, and only then sends.
+//!
+//! ```
+//! use machine::{Input, Machine, Outbox, Time};
+//!
+//! /// Answers every number with its double.
+//! struct Doubler;
+//! impl Machine for Doubler {
+//!     type Command = ();
+//!     type Message = u32;
+//!     type Draft = std::convert::Infallible;
+//!     type Event = ();
+//!     fn step(&mut self, _now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+//!         if let Input::Message { from, message } = input {
+//!             outbox.send(from, message * 2);
+//!         }
+//!     }
+//!     fn deadline(&self) -> Option<Time> {
+//!         None
+//!     }
+//! }
+//! ```
+
+mod timers;
+mod voters;
+
+pub use timers::Timers;
+use types::Party;
+pub use voters::Voters;
+
+/// An instant: nanoseconds since the Unix epoch by the node's own clock. The shell keeps it from running backwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The instant `milliseconds` later.
+    #[must_use]
+    pub const fn after_ms(self, milliseconds: u64) -> Self {
+        Self(self.0.saturating_add(milliseconds.saturating_mul(1_000_000)))
+    }
+
+    /// The instant `microseconds` later.
+    #[must_use]
+    pub const fn after_us(self, microseconds: u64) -> Self {
+        Self(self.0.saturating_add(microseconds.saturating_mul(1_000)))
+    }
+
+    /// How many nanoseconds `earlier` lies before this instant; 0 when it does not.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A protocol participant. See the crate's page for what it may not do.
+pub trait Machine: Sized {
+    /// What its own side asks of it.
+    type Command;
+    /// What participants say to one another. On the way in it has been verified.
+    type Message;
+    /// What it says under its signature: a statement that the shell seals before it becomes a message.
+    type Draft;
+    /// What it tells its own side.
+    type Event;
+
+    /// Takes one input; writes to its store, and says things into `outbox`.
+    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>);
+
+    /// When it next wants an [`Input::Tick`], if nothing else happens.
+    fn deadline(&self) -> Option<Time>;
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Input<M: Machine> {
+    /// Its own side asks for something.
+    Command(M::Command),
+    /// Another participant said something; the channel proved who.
+    Message {
+        /// Who said it.
+        from: Party,
+        /// What they said.
+        message: M::Message,
+    },
+    /// [`Machine::deadline`] has passed.
+    Tick,
+}
+
+/// What a machine said in one or more steps, not yet sent.
+#[derive(Debug)]
+pub struct Outbox<M: Machine> {
+    /// Messages that need no signature: the channel proves who says them.
+    pub sends: Vec<(Party, M::Message)>,
+    /// Statements to be sealed together, then sent.
+    pub drafts: Vec<(Party, M::Draft)>,
+    /// For its own side.
+    pub events: Vec<M::Event>,
+}
+
+impl<M: Machine> Default for Outbox<M> {
+    fn default() -> Self {
+        Self { sends: Vec::new(), drafts: Vec::new(), events: Vec::new() }
+    }
+}
+
+impl<M: Machine> Outbox<M> {
+    /// Says `message` to `to`.
+    pub fn send(&mut self, to: Party, message: M::Message) {
+        self.sends.push((to, message));
+    }
+
+    /// Says `draft` to `to`, under a signature.
+    pub fn sign(&mut self, to: Party, draft: M::Draft) {
+        self.drafts.push((to, draft));
+    }
+
+    /// Tells the machine's own side.
+    pub fn emit(&mut self, event: M::Event) {
+        self.events.push(event);
+    }
+}

@@ -1,0 +1,218 @@
+//! What every participant knows of the cluster before the first message: its shape, its members' keys, its
+//! clients and their rights. Addresses and files are the runtime's business.
+
+use crate::limits::{FAULTS_MAX, SHARDS_MAX};
+use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId, Transaction};
+
+/// Which shard holds a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Keys are spread by a fixed hash.
+    Hash,
+    /// Shard `i` holds the keys from `bounds[i-1]` (included; shard 0 from the lowest) to `bounds[i]` (excluded).
+    Ranges(Vec<Key>),
+}
+
+/// What a client may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permission {
+    /// The client's Ed25519 public key, which is also its TLS identity.
+    pub public_key: [u8; 32],
+    /// It may read keys that begin with one of these; an empty prefix means every key.
+    pub read_prefixes: Vec<Key>,
+    /// It may write keys that begin with one of these.
+    pub write_prefixes: Vec<Key>,
+}
+
+/// Why a cluster cannot be like this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// `faults` is 0 or over the limit.
+    #[error("faults must be from 1 to {FAULTS_MAX}, not {0}")]
+    Faults(usize),
+    /// There is no shard, or more than the limit.
+    #[error("there must be from 1 to {SHARDS_MAX} shards, not {0}")]
+    Shards(usize),
+    /// A shard has not 5f+1 replicas.
+    #[error("shard {shard} has {found} replicas; to survive {faults} faults it needs {needed} (5f+1)")]
+    Replicas {
+        /// The shard.
+        shard: ShardId,
+        /// How many it has.
+        found: usize,
+        /// How many it should have.
+        needed: usize,
+        /// The faults asked for.
+        faults: usize,
+    },
+    /// The bounds of a placement by ranges do not cut the keys into as many ranges as there are shards.
+    #[error("placement by ranges needs {0} bounds in strict order, one fewer than shards")]
+    Bounds(usize),
+    /// Two members share a public key.
+    #[error("two members have the same public key {0}")]
+    SharedKey(String),
+}
+
+/// The cluster, as every honest participant knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    id: ClusterId,
+    faults: usize,
+    placement: Placement,
+    replicas: Vec<Vec<[u8; 32]>>,
+    clients: Vec<(ClientId, Permission)>,
+}
+
+impl Cluster {
+    /// A cluster that survives `faults` faults in each shard; `replicas[s][i]` is the public key of replica `i` of shard `s`.
+    ///
+    /// # Errors
+    /// [`ClusterError`] when the parts do not fit.
+    pub fn new(
+        id: ClusterId,
+        faults: usize,
+        placement: Placement,
+        replicas: Vec<Vec<[u8; 32]>>,
+        mut clients: Vec<(ClientId, Permission)>,
+    ) -> Result<Self, ClusterError> {
+        if faults == 0 || faults > FAULTS_MAX {
+            return Err(ClusterError::Faults(faults));
+        }
+        if replicas.is_empty() || replicas.len() > SHARDS_MAX {
+            return Err(ClusterError::Shards(replicas.len()));
+        }
+        let needed = 5 * faults + 1;
+        for (at, shard) in replicas.iter().enumerate() {
+            if shard.len() != needed {
+                return Err(ClusterError::Replicas { shard: shard_at(at), found: shard.len(), needed, faults });
+            }
+        }
+        if let Placement::Ranges(bounds) = &placement
+            && (bounds.len() + 1 != replicas.len() || !bounds.windows(2).all(|pair| pair[0] < pair[1]))
+        {
+            return Err(ClusterError::Bounds(replicas.len() - 1));
+        }
+        let mut keys: Vec<[u8; 32]> = replicas.iter().flatten().copied().collect();
+        keys.extend(clients.iter().map(|(_, permission)| permission.public_key));
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(ClusterError::SharedKey(hex::encode(pair[0])));
+        }
+        clients.sort_by_key(|(client, _)| *client);
+        Ok(Self { id, faults, placement, replicas, clients })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> ClusterId {
+        self.id
+    }
+
+    /// `f`: how many replicas of a shard may lie.
+    #[must_use]
+    pub fn faults(&self) -> usize {
+        self.faults
+    }
+
+    /// `n`: how many replicas a shard has.
+    #[must_use]
+    pub fn replicas_per_shard(&self) -> usize {
+        self.replicas[0].len()
+    }
+
+    /// Every shard.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.replicas.len()).map(shard_at)
+    }
+
+    /// Every replica of `shard`; none when there is no such shard.
+    pub fn replicas_of(&self, shard: ShardId) -> impl Iterator<Item = ReplicaId> + use<> {
+        let count = self.replicas.get(usize::from(shard.0)).map_or(0, Vec::len);
+        (0..count).map(move |index| ReplicaId { shard, index: u16::try_from(index).unwrap_or(u16::MAX) })
+    }
+
+    /// Every replica of every shard.
+    pub fn replicas(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.shards().flat_map(|shard| self.replicas_of(shard))
+    }
+
+    /// A replica's public key; `None` when there is no such replica.
+    #[must_use]
+    pub fn replica_key(&self, replica: ReplicaId) -> Option<&[u8; 32]> {
+        self.replicas.get(usize::from(replica.shard.0))?.get(usize::from(replica.index))
+    }
+
+    /// The clients and their rights, by number.
+    #[must_use]
+    pub fn clients(&self) -> &[(ClientId, Permission)] {
+        &self.clients
+    }
+
+    /// A client's rights; `None` when the cluster does not know it.
+    #[must_use]
+    pub fn permission(&self, client: ClientId) -> Option<&Permission> {
+        self.clients.binary_search_by_key(&client, |(client, _)| *client).ok().map(|at| &self.clients[at].1)
+    }
+
+    /// Where keys live.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The shard that holds `key`.
+    #[must_use]
+    pub fn shard_of(&self, key: &Key) -> ShardId {
+        if self.replicas.len() == 1 {
+            return ShardId(0);
+        }
+        match &self.placement {
+            Placement::Hash => shard_at((spread(key.as_bytes()) % self.replicas.len() as u64) as usize),
+            Placement::Ranges(bounds) => shard_at(bounds.partition_point(|bound| bound <= key)),
+        }
+    }
+
+    /// The shards that `transaction` touches, in order, each once.
+    ///
+    /// Participants are worked out from the keys and never claimed, so no client can leave one out (basil.txt §4.2 (1)).
+    #[must_use]
+    pub fn participants(&self, transaction: &Transaction) -> Vec<ShardId> {
+        if self.replicas.len() == 1 {
+            return vec![ShardId(0)];
+        }
+        let mut shards: Vec<ShardId> = transaction.keys().map(|key| self.shard_of(key)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
+    }
+}
+
+impl Permission {
+    /// Whether `key` may be read.
+    #[must_use]
+    pub fn may_read(&self, key: &Key) -> bool {
+        covers(&self.read_prefixes, key)
+    }
+
+    /// Whether `key` may be written.
+    #[must_use]
+    pub fn may_write(&self, key: &Key) -> bool {
+        covers(&self.write_prefixes, key)
+    }
+}
+
+fn covers(prefixes: &[Key], key: &Key) -> bool {
+    prefixes.iter().any(|prefix| key.as_bytes().starts_with(prefix.as_bytes()))
+}
+
+fn shard_at(index: usize) -> ShardId {
+    ShardId(u16::try_from(index).expect("SHARDS_MAX fits in u16"))
+}
+
+/// FNV-1a with a final mix: short, fixed for ever, and good enough to spread keys. It guards nothing.
+fn spread(bytes: &[u8]) -> u64 {
+    let mut hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    hash ^= hash >> 32;
+    hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ (hash >> 29)
+}

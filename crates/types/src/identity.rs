@@ -1,0 +1,206 @@
+//! Who is who, and when.
+
+use std::fmt;
+
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+
+/// A SHA-256 hash.
+pub type Digest = [u8; 32];
+
+/// The cluster's name: 16 random bytes, drawn once by `bezant init`.
+///
+/// Everything hashed or signed names it, so that nothing said in one cluster means anything in another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClusterId([u8; 16]);
+
+impl ClusterId {
+    /// The cluster with these bytes for its name.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The name's bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "cluster-{self}")
+    }
+}
+
+/// A shard: a group of replicas that hold the same keys. Counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "s{}", self.0)
+    }
+}
+
+/// A replica: its shard, and its index there, counted from 0. Written `s0-r3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId {
+    /// The shard it belongs to.
+    pub shard: ShardId,
+    /// Its index in the shard.
+    pub index: u16,
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}-r{}", self.shard, self.index)
+    }
+}
+
+/// A client, as the cluster's configuration numbers it. One client may run many processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "c{}", self.0)
+    }
+}
+
+/// One process of a client, by a number it drew at its start: where replies are to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session(pub u64);
+
+/// Someone who sends or receives messages, as the channel proved it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Party {
+    /// A replica of the cluster.
+    Replica(ReplicaId),
+    /// One process of a client.
+    Client(ClientId, Session),
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replica(replica) => replica.fmt(formatter),
+            Self::Client(client, session) => write!(formatter, "{client}#{:x}", session.0),
+        }
+    }
+}
+
+/// A transaction's place in the serial order: nanoseconds since the Unix epoch by its client's clock, ties
+/// broken by the client's number (basil.txt §4.1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Nanoseconds since the Unix epoch.
+    pub time: u64,
+    /// Whose transaction it is.
+    pub client: ClientId,
+}
+
+impl Timestamp {
+    /// Before every transaction. As a version it means that nothing was ever written.
+    pub const ZERO: Self = Self::new(0, ClientId(0));
+
+    /// The instant `time` (nanoseconds since the Unix epoch) of `client`.
+    #[must_use]
+    pub const fn new(time: u64, client: ClientId) -> Self {
+        Self { time, client }
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}@{}", self.time, self.client)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// A transaction's name: the hash of its canonical encoding, so that nobody can show two contents for one name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId(pub Digest);
+
+impl TransactionId {
+    /// The first eight bytes as a number: what deterministic choices (logging shard, fallback leader) are made from.
+    #[must_use]
+    pub fn prefix(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+impl fmt::Display for TransactionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&hex::encode(&self.0[..8]))
+    }
+}
+
+impl fmt::Debug for TransactionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "t-{self}")
+    }
+}
+
+impl Encode for ShardId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for ShardId {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(u16::decode(reader)?))
+    }
+}
+
+impl Encode for ReplicaId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.shard.encode(out);
+        self.index.encode(out);
+    }
+}
+
+impl Decode for ReplicaId {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { shard: ShardId::decode(reader)?, index: u16::decode(reader)? })
+    }
+}
+
+impl Encode for Timestamp {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.time.encode(out);
+        self.client.0.encode(out);
+    }
+}
+
+impl Decode for Timestamp {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { time: u64::decode(reader)?, client: ClientId(u64::decode(reader)?) })
+    }
+}
+
+impl Encode for TransactionId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for TransactionId {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.array()?))
+    }
+}

@@ -1,0 +1,251 @@
+//! A transaction, as it is prepared, named, voted on and stored (basil.txt §4.1, §4.2).
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use crate::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
+use crate::{ClusterId, Key, Timestamp, TransactionId, Value};
+
+/// Format version of a transaction's encoding, its first byte.
+const FORMAT: u8 = 1;
+/// What a transaction's hash begins with, so that it is the hash of nothing else.
+const DOMAIN: &[u8] = b"bezant/transaction/1";
+
+/// One read: which version of a key the transaction saw.
+///
+/// The paper keeps dependencies in a set of their own, `(version, transaction)`. Here each stands with the read
+/// that caused it, which says the same, cannot name a version nobody read, and tells which shard must judge it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The key read.
+    pub key: Key,
+    /// The version seen: its writer's timestamp, or [`Timestamp::ZERO`] where there was nothing.
+    pub version: Timestamp,
+    /// The writer, when the version was only prepared: this transaction cannot commit unless that one does.
+    pub dependency: Option<TransactionId>,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The key written.
+    pub key: Key,
+    /// Its new value; `None` deletes it.
+    pub value: Option<Value>,
+}
+
+/// Why no transaction can be made of these parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransactionError {
+    /// More reads than [`TRANSACTION_READS_MAX`].
+    #[error("a transaction may read at most {TRANSACTION_READS_MAX} keys; split it")]
+    TooManyReads,
+    /// More writes than [`TRANSACTION_WRITES_MAX`].
+    #[error("a transaction may write at most {TRANSACTION_WRITES_MAX} keys; split it")]
+    TooManyWrites,
+    /// Encoded, it is longer than [`TRANSACTION_BYTES_MAX`].
+    #[error("a transaction may be at most {TRANSACTION_BYTES_MAX} bytes long; split it")]
+    TooLong,
+    /// A key is read twice, or written twice.
+    #[error("a transaction reads or writes a key twice")]
+    DuplicateKey,
+}
+
+/// An immutable transaction with its name. Cloning shares it.
+#[derive(Clone)]
+pub struct Transaction(Arc<Content>);
+
+struct Content {
+    id: TransactionId,
+    timestamp: Timestamp,
+    reads: Vec<Read>,
+    writes: Vec<Write>,
+    encoded: Bytes,
+}
+
+impl Transaction {
+    /// Makes a transaction of `cluster`; reads and writes are put in key order.
+    ///
+    /// # Errors
+    /// [`TransactionError`] when it is over a limit, or names a key twice in one set.
+    pub fn new(cluster: ClusterId, timestamp: Timestamp, mut reads: Vec<Read>, mut writes: Vec<Write>) -> Result<Self, TransactionError> {
+        if reads.len() > TRANSACTION_READS_MAX {
+            return Err(TransactionError::TooManyReads);
+        }
+        if writes.len() > TRANSACTION_WRITES_MAX {
+            return Err(TransactionError::TooManyWrites);
+        }
+        reads.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        writes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        if !is_strictly_sorted(reads.iter().map(|read| &read.key)) || !is_strictly_sorted(writes.iter().map(|write| &write.key)) {
+            return Err(TransactionError::DuplicateKey);
+        }
+        let mut encoded = Vec::with_capacity(256);
+        encoded.push(FORMAT);
+        timestamp.encode(&mut encoded);
+        encode_sequence(&reads, &mut encoded);
+        encode_sequence(&writes, &mut encoded);
+        if encoded.len() > TRANSACTION_BYTES_MAX {
+            return Err(TransactionError::TooLong);
+        }
+        let id = name(cluster, &encoded);
+        Ok(Self(Arc::new(Content { id, timestamp, reads, writes, encoded: encoded.into() })))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> TransactionId {
+        self.0.id
+    }
+
+    /// Its place in the serial order, and the version of everything it writes.
+    #[must_use]
+    pub fn timestamp(&self) -> Timestamp {
+        self.0.timestamp
+    }
+
+    /// What it read, in strict key order.
+    #[must_use]
+    pub fn reads(&self) -> &[Read] {
+        &self.0.reads
+    }
+
+    /// What it writes, in strict key order.
+    #[must_use]
+    pub fn writes(&self) -> &[Write] {
+        &self.0.writes
+    }
+
+    /// The read of `key`, if it read it.
+    #[must_use]
+    pub fn read_of(&self, key: &Key) -> Option<&Read> {
+        self.0.reads.binary_search_by(|read| read.key.cmp(key)).ok().map(|at| &self.0.reads[at])
+    }
+
+    /// The write of `key`, if it writes it.
+    #[must_use]
+    pub fn write_of(&self, key: &Key) -> Option<&Write> {
+        self.0.writes.binary_search_by(|write| write.key.cmp(key)).ok().map(|at| &self.0.writes[at])
+    }
+
+    /// Every key it touches; one both read and written comes twice.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.0.reads.iter().map(|read| &read.key).chain(self.0.writes.iter().map(|write| &write.key))
+    }
+
+    /// The length of its encoding, in bytes.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        self.0.encoded.len()
+    }
+
+    /// The same transaction in memory of its own, so that keeping it does not keep a whole received frame.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let encoded = Bytes::copy_from_slice(&self.0.encoded);
+        // The id is known, so the cluster does not matter here.
+        let mut reader = Reader::new(encoded.clone(), ClusterId::new([0; 16]));
+        let (timestamp, reads, writes) = parse(&mut reader).expect("these bytes were made or parsed here before");
+        Self(Arc::new(Content { id: self.0.id, timestamp, reads, writes, encoded }))
+    }
+}
+
+fn name(cluster: ClusterId, encoded: &[u8]) -> TransactionId {
+    let mut hasher = Sha256::new();
+    hasher.update(DOMAIN);
+    hasher.update(cluster.as_bytes());
+    hasher.update(encoded);
+    TransactionId(hasher.finalize().into())
+}
+
+fn is_strictly_sorted<'a>(mut keys: impl Iterator<Item = &'a Key>) -> bool {
+    let Some(mut previous) = keys.next() else { return true };
+    keys.all(|key| {
+        let sorted = previous < key;
+        previous = key;
+        sorted
+    })
+}
+
+impl PartialEq for Transaction {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Transaction {}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Transaction")
+            .field("id", &self.0.id)
+            .field("timestamp", &self.0.timestamp)
+            .field("reads", &self.0.reads)
+            .field("writes", &self.0.writes)
+            .finish()
+    }
+}
+
+impl Encode for Transaction {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.encoded);
+    }
+}
+
+impl Decode for Transaction {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let start = reader.rest();
+        let (timestamp, reads, writes) = parse(reader)?;
+        let encoded = start.slice(..start.len() - reader.remaining());
+        if encoded.len() > TRANSACTION_BYTES_MAX {
+            return Err(DecodeError::OverLimit("a transaction"));
+        }
+        let id = name(reader.cluster(), &encoded);
+        Ok(Self(Arc::new(Content { id, timestamp, reads, writes, encoded })))
+    }
+}
+
+fn parse(reader: &mut Reader) -> Result<(Timestamp, Vec<Read>, Vec<Write>), DecodeError> {
+    if u8::decode(reader)? != FORMAT {
+        return Err(DecodeError::UnknownTag("a transaction"));
+    }
+    let timestamp = Timestamp::decode(reader)?;
+    let reads: Vec<Read> = reader.sequence("a transaction's reads", TRANSACTION_READS_MAX)?;
+    let writes: Vec<Write> = reader.sequence("a transaction's writes", TRANSACTION_WRITES_MAX)?;
+    if !is_strictly_sorted(reads.iter().map(|read| &read.key)) || !is_strictly_sorted(writes.iter().map(|write| &write.key)) {
+        return Err(DecodeError::NotCanonical("a transaction's key order"));
+    }
+    Ok((timestamp, reads, writes))
+}
+
+impl Encode for Read {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.version.encode(out);
+        self.dependency.encode(out);
+    }
+}
+
+impl Decode for Read {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { key: Key::decode(reader)?, version: Timestamp::decode(reader)?, dependency: Option::decode(reader)? })
+    }
+}
+
+impl Encode for Write {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.value.encode(out);
+    }
+}
+
+impl Decode for Write {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { key: Key::decode(reader)?, value: Option::decode(reader)? })
+    }
+}
