@@ -15,6 +15,7 @@
 //! struct Doubler;
 //! impl Machine for Doubler {
 //!     type Command = ();
+//!     type Received = u32;
 //!     type Message = u32;
 //!     type Draft = std::convert::Infallible;
 //!     type Event = ();
@@ -64,7 +65,9 @@ impl Time {
 pub trait Machine: Sized {
     /// What its own side asks of it.
     type Command;
-    /// What participants say to one another. On the way in it has been verified.
+    /// What it hears from others: a message whose every signature has been checked.
+    type Received;
+    /// What it says to others.
     type Message;
     /// What it says under its signature: a statement that the shell seals before it becomes a message.
     type Draft;
@@ -88,7 +91,7 @@ pub enum Input<M: Machine> {
         /// Who said it.
         from: Party,
         /// What they said.
-        message: M::Message,
+        message: M::Received,
     },
     /// [`Machine::deadline`] has passed.
     Tick,
