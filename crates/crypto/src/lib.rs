@@ -1,0 +1,82 @@
+//! Who said it: keys, seals over batches of statements, and the proof that a message was checked.
+//!
+//! A replica's loop makes many statements in one turn (votes, logged decisions). Signing each would cost
+//! more than everything else it does, so it signs them together (basil.txt §4.4): the statements are the
+//! leaves of a Merkle tree, one signature covers the root, and each statement travels with its [`Seal`],
+//! the path from its leaf to that root. Who receives several statements of one batch, from whomever, checks
+//! one signature and some hashes.
+//!
+//! ```text
+//!                 root ── signature of the replica over (cluster, signer, count, root)
+//!                /    \
+//!            node      node            a seal = the signed root, the leaf's index,
+//!           /    \    /    \                    and the siblings on the way up
+//!        leaf  leaf  leaf  leaf
+//!          |     |     |     |
+//!        vote  vote  decision vote     leaf = hash of (kind, cluster, signer, body)
+//! ```
+//!
+//! What holds:
+//!
+//! - **One meaning.** A signature names its cluster, its signer and the size of its batch; a leaf names its kind.
+//!   Leaves, nodes and other hashes begin with different bytes. Nothing said once can be replayed as something else.
+//! - **One rule.** A signature is valid by ZIP 215 or not at all, alone and in a batch alike, so that no two
+//!   participants ever disagree about a certificate. Keys whose order could blur that are refused at the door
+//!   ([`check_public_key`]).
+//! - **One way in.** Only [`Verifier`] makes a [`Verified<T>`], and a machine takes nothing else from outside.
+//! - **A seal is no name.** Who holds a key can make many signatures over one root, so nothing is ever
+//!   identified by signature bytes; the cache of checked roots takes them in only to tell good from bad.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, Statement, Verifier, leaf};
+//! use types::{Cluster, ClusterId, Placement, ReplicaId, ShardId};
+//!
+//! // Something a replica may say.
+//! struct Greeting(String);
+//! impl Statement for Greeting {
+//!     const KIND: &'static str = "greeting";
+//!     fn encode_body(&self, out: &mut Vec<u8>) {
+//!         out.extend_from_slice(self.0.as_bytes());
+//!     }
+//! }
+//!
+//! // The same with its seal, as it travels.
+//! struct Signed { signer: ReplicaId, greeting: Greeting, seal: Seal }
+//! impl Claims for Signed {
+//!     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+//!         let leaf = leaf(cluster.id(), self.signer, &self.greeting);
+//!         out.push(Claim { signer: self.signer, leaf, seal: &self.seal });
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let secrets: Vec<SecretKey> = (0..6).map(|_| SecretKey::generate()).collect();
+//! let keys = secrets.iter().map(SecretKey::public).collect();
+//! let cluster = Arc::new(Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![])?);
+//!
+//! let signer = ReplicaId { shard: ShardId(0), index: 2 };
+//! let sealer = Sealer::new(secrets[2].clone(), cluster.id(), signer, Signatures::Ed25519);
+//! let greeting = Greeting("hello".into());
+//! let seal = sealer.seal(&[leaf(cluster.id(), signer, &greeting)]).remove(0);
+//!
+//! let verifier = Verifier::new(cluster, Signatures::Ed25519, 1_024)?;
+//! let verified = verifier.verify(Signed { signer, greeting, seal: seal.clone() })?;
+//! assert_eq!(verified.greeting.0, "hello");
+//! assert!(verifier.verify(Signed { signer, greeting: Greeting("hullo".into()), seal }).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod hash;
+mod key;
+mod merkle;
+mod root_cache;
+mod seal;
+mod verified;
+mod verifier;
+
+pub use hash::digest;
+pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
+pub use seal::{Seal, Sealable, Sealer, SignedRoot, Statement, leaf};
+pub use verified::{Claim, Claims, Rejection, Verified};
+pub use verifier::{Verifier, VerifierCounts};

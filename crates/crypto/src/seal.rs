@@ -1,0 +1,288 @@
+//! Seals: one signature over many statements.
+
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
+use types::{ClusterId, Digest, ReplicaId};
+
+use crate::hash::TAG_LEAF;
+use crate::merkle::{self, Tree};
+use crate::{SecretKey, Signatures};
+
+/// Something a replica signs: a vote, a logged decision.
+pub trait Statement {
+    /// What kind of statement it is: at most 255 bytes, and no other statement's.
+    const KIND: &'static str;
+
+    /// Appends what is said. It must be canonical: two statements that mean different things have different bodies.
+    fn encode_body(&self, out: &mut Vec<u8>);
+}
+
+/// The leaf that stands for `statement` by `signer` in a seal's tree.
+#[must_use]
+pub fn leaf<S: Statement>(cluster: ClusterId, signer: ReplicaId, statement: &S) -> Digest {
+    let kind_bytes = u8::try_from(S::KIND.len()).expect("a kind is a short name that the code itself gives");
+    let mut input = Vec::with_capacity(192);
+    input.push(TAG_LEAF);
+    input.push(kind_bytes);
+    input.extend_from_slice(S::KIND.as_bytes());
+    input.extend_from_slice(cluster.as_bytes());
+    signer.encode(&mut input);
+    statement.encode_body(&mut input);
+    Sha256::digest(&input).into()
+}
+
+/// A root, and its signer's word for it. Who signed is not in it: each claim says that for itself, and the
+/// signature holds for no one else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SignedRoot {
+    /// The root of the tree of statements.
+    pub root: Digest,
+    /// How many statements there are, from 1 to [`SEAL_STATEMENTS_MAX`].
+    pub count: u16,
+    /// The signature over cluster, signer, count and root. Never use it as a name: there are many good ones.
+    pub signature: [u8; 64],
+}
+
+/// What makes one statement of a batch believable: the batch's signed root, and the way there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The root, shared by all seals of the batch.
+    pub signed: Arc<SignedRoot>,
+    /// Where the statement stands in the batch.
+    pub index: u16,
+    /// The siblings on the way up. Its length follows from `index` and the batch's count.
+    pub path: SmallVec<[Digest; SEAL_PATH_MAX]>,
+}
+
+impl Seal {
+    /// Whether index, count and path fit one another.
+    #[must_use]
+    pub fn is_well_formed(&self) -> bool {
+        merkle::path_length(usize::from(self.index), usize::from(self.signed.count)) == Some(self.path.len())
+    }
+
+    /// Whether `leaf` stands at this seal's place under this seal's root. It says nothing of the signature.
+    #[must_use]
+    pub fn covers(&self, leaf: &Digest) -> bool {
+        merkle::fold(leaf, usize::from(self.index), usize::from(self.signed.count), &self.path) == Some(self.signed.root)
+    }
+}
+
+const ROOT_DOMAIN: &[u8; 14] = b"bezant root v1";
+/// Domain, cluster, shard and index of the signer, count, root.
+pub(crate) const ROOT_STATEMENT_BYTES: usize = 14 + 16 + 2 + 2 + 2 + 32;
+
+/// What is signed for a root: all of fixed length, so that there is one way to read it.
+pub(crate) fn root_statement(cluster: ClusterId, signer: ReplicaId, count: u16, root: &Digest) -> [u8; ROOT_STATEMENT_BYTES] {
+    let mut statement = [0; ROOT_STATEMENT_BYTES];
+    statement[..14].copy_from_slice(ROOT_DOMAIN);
+    statement[14..30].copy_from_slice(cluster.as_bytes());
+    statement[30..32].copy_from_slice(&signer.shard.0.to_le_bytes());
+    statement[32..34].copy_from_slice(&signer.index.to_le_bytes());
+    statement[34..36].copy_from_slice(&count.to_le_bytes());
+    statement[36..].copy_from_slice(root);
+    statement
+}
+
+/// Seals what one replica says.
+#[derive(Debug)]
+pub struct Sealer {
+    key: SecretKey,
+    cluster: ClusterId,
+    signer: ReplicaId,
+    signatures: Signatures,
+}
+
+impl Sealer {
+    /// Seals with `key` for replica `signer` of `cluster`.
+    #[must_use]
+    pub fn new(key: SecretKey, cluster: ClusterId, signer: ReplicaId, signatures: Signatures) -> Self {
+        Self { key, cluster, signer, signatures }
+    }
+
+    /// One seal for each of `leaves`, in their order, all under one signature; none for none.
+    ///
+    /// With [`Signatures::Off`] nothing is hashed or signed: all share one seal of zeros.
+    ///
+    /// # Panics
+    /// When there are more than [`SEAL_STATEMENTS_MAX`] leaves, which the caller's own batching excludes.
+    #[must_use]
+    pub fn seal(&self, leaves: &[Digest]) -> Vec<Seal> {
+        assert!(leaves.len() <= SEAL_STATEMENTS_MAX, "a batch has at most {SEAL_STATEMENTS_MAX} statements");
+        if leaves.is_empty() {
+            return Vec::new();
+        }
+        if self.signatures == Signatures::Off {
+            let signed = Arc::new(SignedRoot { root: [0; 32], count: 1, signature: [0; 64] });
+            return vec![Seal { signed, index: 0, path: SmallVec::new() }; leaves.len()];
+        }
+        let tree = Tree::new(leaves);
+        let count = u16::try_from(leaves.len()).expect("SEAL_STATEMENTS_MAX fits in u16");
+        let root = tree.root();
+        let signature = self.key.sign(&root_statement(self.cluster, self.signer, count, &root));
+        let signed = Arc::new(SignedRoot { root, count, signature });
+        (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)) }).collect()
+    }
+}
+
+/// A message still without its seal: what a replica means to say once its batch is signed.
+pub trait Sealable {
+    /// The message that travels.
+    type Message;
+
+    /// The leaf that stands for what `signer` says here.
+    fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest;
+
+    /// The message with its seal.
+    fn sealed(self, seal: Seal) -> Self::Message;
+}
+
+impl Encode for SignedRoot {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.root.encode(out);
+        self.count.encode(out);
+        self.signature.encode(out);
+    }
+}
+
+impl Decode for SignedRoot {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (root, count) = (reader.array()?, u16::decode(reader)?);
+        if count == 0 {
+            return Err(DecodeError::NotCanonical("a signed root's count"));
+        }
+        if usize::from(count) > SEAL_STATEMENTS_MAX {
+            return Err(DecodeError::OverLimit("a signed root's count"));
+        }
+        Ok(Self { root, count, signature: reader.array()? })
+    }
+}
+
+/// The path is written without its length, which index and count give: there is nothing in it to get wrong.
+impl Encode for Seal {
+    fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.is_well_formed(), "only well-formed seals are made or decoded");
+        self.signed.encode(out);
+        self.index.encode(out);
+        for sibling in &self.path {
+            out.extend_from_slice(sibling);
+        }
+    }
+}
+
+impl Decode for Seal {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let signed = SignedRoot::decode(reader)?;
+        let index = u16::decode(reader)?;
+        let length = merkle::path_length(usize::from(index), usize::from(signed.count)).ok_or(DecodeError::OverLimit("a seal's index"))?;
+        let mut path = SmallVec::new();
+        for _ in 0..length {
+            path.push(reader.array()?);
+        }
+        Ok(Self { signed: Arc::new(signed), index, path })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::ShardId;
+
+    use super::*;
+
+    struct Note(&'static [u8]);
+
+    impl Statement for Note {
+        const KIND: &'static str = "note";
+        fn encode_body(&self, out: &mut Vec<u8>) {
+            out.extend_from_slice(self.0);
+        }
+    }
+
+    const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+    const SIGNER: ReplicaId = ReplicaId { shard: ShardId(1), index: 2 };
+
+    fn leaves(count: usize) -> Vec<Digest> {
+        (0..count).map(|at| crate::digest("leaf", CLUSTER, &[&(at as u64).to_le_bytes()])).collect()
+    }
+
+    fn sealer(signatures: Signatures) -> Sealer {
+        Sealer::new(SecretKey::from_bytes([1; 32]), CLUSTER, SIGNER, signatures)
+    }
+
+    #[test]
+    fn leaves_and_seals_are_fixed() {
+        assert_eq!(hex::encode(leaf(CLUSTER, SIGNER, &Note(b"body"))), "c6cfb8e893aa28e89a07d2290f8fb7743f1f0997e090b901fb01d10696bd0985");
+        let seals = sealer(Signatures::Ed25519).seal(&leaves(3));
+        assert_eq!(
+            hex::encode(crate::digest("seal", CLUSTER, &[&seals[1].to_bytes()])),
+            "839b54f23d48b319b1e2272fbfd8e14a83ef425b67243a99200bc7372d9cbd6b"
+        );
+        assert_eq!(seals[1].to_bytes().len(), 32 + 2 + 64 + 2 + 2 * 32);
+    }
+
+    #[test]
+    fn a_leaf_names_cluster_signer_and_kind() {
+        struct Other(&'static [u8]);
+        impl Statement for Other {
+            const KIND: &'static str = "not";
+            fn encode_body(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(self.0);
+            }
+        }
+        let one = leaf(CLUSTER, SIGNER, &Note(b"body"));
+        assert_ne!(one, leaf(ClusterId::new([8; 16]), SIGNER, &Note(b"body")));
+        assert_ne!(one, leaf(CLUSTER, ReplicaId { index: 3, ..SIGNER }, &Note(b"body")));
+        assert_ne!(one, leaf(CLUSTER, SIGNER, &Note(b"bodz")));
+        assert_ne!(one, leaf(CLUSTER, SIGNER, &Other(b"body")));
+    }
+
+    #[test]
+    fn every_seal_of_a_batch_covers_its_own_leaf_and_survives_its_encoding() {
+        for count in [1, 2, 3, 7, 64, 255, 256] {
+            let leaves = leaves(count);
+            let seals = sealer(Signatures::Ed25519).seal(&leaves);
+            assert_eq!(seals.len(), count);
+            for (at, seal) in seals.iter().enumerate() {
+                assert!(seal.is_well_formed() && seal.covers(&leaves[at]));
+                assert!(count == 1 || !seal.covers(&leaves[(at + 1) % count]));
+                assert_eq!(Seal::from_bytes(seal.to_bytes().into(), CLUSTER).as_ref(), Ok(seal));
+            }
+        }
+        assert!(sealer(Signatures::Ed25519).seal(&[]).is_empty());
+    }
+
+    #[test]
+    fn decoding_refuses_what_no_sealer_makes() {
+        let bytes = sealer(Signatures::Ed25519).seal(&leaves(3))[2].to_bytes();
+        let decode = |bytes: Vec<u8>| Seal::from_bytes(bytes.into(), CLUSTER).map(|_| ());
+        let with = |at: usize, value: u8| {
+            let mut changed = bytes.clone();
+            changed[at] = value;
+            decode(changed)
+        };
+        assert_eq!(decode(bytes.clone()), Ok(()));
+        assert_eq!(with(32, 0), Err(DecodeError::NotCanonical("a signed root's count")));
+        assert_eq!(with(33, 2), Err(DecodeError::OverLimit("a signed root's count")));
+        assert_eq!(with(98, 3), Err(DecodeError::OverLimit("a seal's index")));
+        assert_eq!(with(98, 1), Err(DecodeError::Truncated));
+        assert_eq!(decode([&bytes[..], &[0]].concat()), Err(DecodeError::Trailing));
+        assert_eq!(decode(bytes[..bytes.len() - 1].to_vec()), Err(DecodeError::Truncated));
+    }
+
+    #[test]
+    fn without_signatures_seals_are_zeros_that_still_have_the_form() {
+        let seals = sealer(Signatures::Off).seal(&leaves(64));
+        assert_eq!(seals.len(), 64);
+        assert!(seals.iter().all(|seal| seal.is_well_formed() && seal.signed.signature == [0; 64]));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 256 statements")]
+    fn a_batch_over_the_limit_is_the_callers_mistake() {
+        let _ = sealer(Signatures::Ed25519).seal(&leaves(257));
+    }
+}
