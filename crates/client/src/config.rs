@@ -1,0 +1,252 @@
+//! The files that say what a cluster is, where it is, and who this client is in it.
+//!
+//! A client's folder holds four files, made by `bezant init` and copyable to any host as they are:
+//!
+//! | file | what | secret |
+//! |---|---|---|
+//! | `client.toml` | who it is, how it reads, how long it waits ([`Config`]) | no |
+//! | `cluster.toml` | the cluster: its shape, keys, addresses, clients and their rights ([`Topology`]) | no |
+//! | `key` | the client's Ed25519 secret key, 64 hexadecimal digits | **yes**, mode 0600 |
+//! | `certificate.pem` | the same key's certificate for TLS | no |
+//!
+//! A replica's folder has the same three beside its `node.toml`, which belongs to the `bezant` program. Files are
+//! TOML; a key nobody knows is refused by name, and an error says which file, which line, and what to do
+//! ([`ConfigError`]).
+
+mod file;
+mod text;
+mod topology;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crypto::SecretKey;
+use serde::Deserialize;
+use types::{ClientId, Cluster};
+
+pub use file::{ConfigError, SECRET_FILE_MODE, read_secret_key, read_text, read_toml};
+pub use text::{bytes_from_text, key_from_text, replica_from_name, value_from_text};
+pub use topology::{Endpoint, Engine, Topology};
+
+/// The longest any of a client's waits may be set to: one hour.
+pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
+
+/// How many replicas of a shard a read asks (basil.txt §4.1, figure 5b). It is content with `f+1` of their replies,
+/// or with one where only one is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadQuorum {
+    /// One replica, whose word is then taken: a committed version still needs its certificate.
+    One,
+    /// `f+1`: at least one of them is correct; one that stays silent costs another round.
+    FaultsPlusOne,
+    /// `2f+1`: `f+1` answer even when `f` stay silent. The default.
+    TwoFaultsPlusOne,
+    /// `3f+1`: what fast read-only transactions need.
+    ThreeFaultsPlusOne,
+}
+
+impl ReadQuorum {
+    /// How many replicas that is when a shard tolerates `faults` faults.
+    #[must_use]
+    pub const fn count(self, faults: usize) -> usize {
+        match self {
+            Self::One => 1,
+            Self::FaultsPlusOne => faults + 1,
+            Self::TwoFaultsPlusOne => 2 * faults + 1,
+            Self::ThreeFaultsPlusOne => 3 * faults + 1,
+        }
+    }
+
+    /// As it is written in `client.toml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::One => "1",
+            Self::FaultsPlusOne => "f+1",
+            Self::TwoFaultsPlusOne => "2f+1",
+            Self::ThreeFaultsPlusOne => "3f+1",
+        }
+    }
+}
+
+impl std::str::FromStr for ReadQuorum {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        [Self::One, Self::FaultsPlusOne, Self::TwoFaultsPlusOne, Self::ThreeFaultsPlusOne]
+            .into_iter()
+            .find(|quorum| quorum.name() == name)
+            .ok_or_else(|| format!("a read quorum is one of \"1\", \"f+1\", \"2f+1\" and \"3f+1\", not {name:?}"))
+    }
+}
+
+/// Whether a client decides by unanimous votes in one round trip, where it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FastPath {
+    /// It does.
+    #[default]
+    On,
+    /// Every decision is logged first: for measurement, and to exercise the slow path.
+    Off,
+}
+
+/// How long a client waits, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For enough replicas to be connected, at the start.
+    pub connect_ms: u64,
+    /// For one read or one commit, before it is given up as unavailable.
+    pub operation_ms: u64,
+    /// For one transaction with all its retries.
+    pub retry_ms: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { connect_ms: 5_000, operation_ms: 10_000, retry_ms: 30_000 }
+    }
+}
+
+/// All that a client needs to know before it connects.
+///
+/// ```no_run
+/// let config = client::Config::load(std::path::Path::new("./bezant-data"))?;
+/// assert!(config.cluster().faults() >= 1);
+/// # Ok::<(), client::config::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The folder it came from.
+    pub folder: PathBuf,
+    /// The cluster, and where its replicas are.
+    pub topology: Arc<Topology>,
+    /// Who this client is.
+    pub client: ClientId,
+    /// Its secret key, which signs and is its TLS identity.
+    pub secret: SecretKey,
+    /// The certificate of that key, in PEM.
+    pub certificate_pem: String,
+    /// How many replicas a read asks.
+    pub read_quorum: ReadQuorum,
+    /// Whether decisions may take one round trip.
+    pub fast_path: FastPath,
+    /// How long it waits.
+    pub timeouts: Timeouts,
+}
+
+impl Config {
+    /// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, whose `client/` is then taken.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the file, the line where there is one, and what to do.
+    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let own = folder.join("client.toml");
+        let folder = if own.exists() { folder.to_path_buf() } else { folder.join("client") };
+        let path = folder.join("client.toml");
+        if !path.exists() {
+            return Err(ConfigError {
+                what: "there is no cluster here: client.toml is missing".to_owned(),
+                file: own,
+                line: None,
+                help: "name the folder that `bezant init` or `bezant dev` made, with --cluster DIR".to_owned(),
+            });
+        }
+        let file: ClientToml = read_toml(&path)?;
+        let topology = Topology::load(&folder.join(&file.cluster))?;
+        let client = ClientId(file.client);
+        let secret = read_secret_key(&folder.join(&file.key))?;
+        let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
+        let Some(permission) = topology.cluster.permission(client) else {
+            return Err(refuse(
+                format!("the cluster knows no client {}", client.0),
+                "take a number that cluster.toml lists under [[client]]",
+            ));
+        };
+        if permission.public_key != secret.public() {
+            return Err(refuse(
+                format!("the key in {:?} is not the key that cluster.toml lists for client {}", file.key, client.0),
+                "take the key file and cluster.toml that were made together",
+            ));
+        }
+        Ok(Self {
+            certificate_pem: read_text(&folder.join(&file.certificate))?,
+            folder,
+            topology: Arc::new(topology),
+            client,
+            secret,
+            read_quorum: file.read_quorum,
+            fast_path: file.fast_path,
+            timeouts: Timeouts {
+                connect_ms: file.connect_timeout_ms,
+                operation_ms: file.operation_timeout_ms,
+                retry_ms: file.retry_timeout_ms,
+            },
+        })
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.topology.cluster
+    }
+}
+
+/// `client.toml`, key by key. Every key but `client` may be left out.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientToml {
+    client: u64,
+    #[serde(default = "cluster_file")]
+    cluster: PathBuf,
+    #[serde(default = "key_file")]
+    key: PathBuf,
+    #[serde(default = "certificate_file")]
+    certificate: PathBuf,
+    #[serde(default = "read_quorum", deserialize_with = "text::from_str")]
+    read_quorum: ReadQuorum,
+    #[serde(default)]
+    fast_path: FastPath,
+    #[serde(default = "connect_ms", deserialize_with = "timeout_ms")]
+    connect_timeout_ms: u64,
+    #[serde(default = "operation_ms", deserialize_with = "timeout_ms")]
+    operation_timeout_ms: u64,
+    #[serde(default = "retry_ms", deserialize_with = "timeout_ms")]
+    retry_timeout_ms: u64,
+}
+
+fn cluster_file() -> PathBuf {
+    "cluster.toml".into()
+}
+
+fn key_file() -> PathBuf {
+    "key".into()
+}
+
+fn certificate_file() -> PathBuf {
+    "certificate.pem".into()
+}
+
+fn read_quorum() -> ReadQuorum {
+    ReadQuorum::TwoFaultsPlusOne
+}
+
+fn connect_ms() -> u64 {
+    Timeouts::default().connect_ms
+}
+
+fn operation_ms() -> u64 {
+    Timeouts::default().operation_ms
+}
+
+fn retry_ms() -> u64 {
+    Timeouts::default().retry_ms
+}
+
+fn timeout_ms<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let milliseconds = u64::deserialize(deserializer)?;
+    if milliseconds == 0 || milliseconds > TIMEOUT_MS_MAX {
+        return Err(serde::de::Error::custom(format!("a timeout is from 1 to {TIMEOUT_MS_MAX} milliseconds, not {milliseconds}")));
+    }
+    Ok(milliseconds)
+}

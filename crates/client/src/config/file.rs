@@ -1,0 +1,171 @@
+//! Reading configuration files, and saying what is wrong with them.
+
+use std::fmt;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crypto::SecretKey;
+use serde::de::DeserializeOwned;
+
+/// The longest configuration file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// How different, in edits, a known key may be from an unknown one to be suggested for it.
+const SUGGESTION_EDITS_MAX: usize = 3;
+/// Who may read a file with a secret key: its owner alone.
+pub const SECRET_FILE_MODE: u32 = 0o600;
+
+/// What is wrong with a configuration, where, and what to do. Trying again without a change is of no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// What is wrong.
+    pub what: String,
+    /// In which file.
+    pub file: PathBuf,
+    /// On which line, counted from 1, where there is one.
+    pub line: Option<usize>,
+    /// What to do about it.
+    pub help: String,
+}
+
+impl ConfigError {
+    /// The file, and the line where there is one: `DIR/node.toml:12`.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.line {
+            Some(line) => format!("{}:{line}", self.file.display()),
+            None => self.file.display().to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {} ({})", self.place(), self.what, self.help)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads a text file.
+///
+/// # Errors
+/// [`ConfigError`] when it cannot be read, is not text, or is far longer than any configuration.
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let refuse = |what: String, help: &str| ConfigError { what, file: path.to_path_buf(), line: None, help: help.to_owned() };
+    let unreadable = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => refuse("the file is missing".to_owned(), "copy the whole folder that `bezant init` made"),
+        std::io::ErrorKind::InvalidData => {
+            refuse("the file is not text".to_owned(), "copy it again from the folder that `bezant init` made")
+        }
+        _ => refuse(format!("the file cannot be read: {error}"), "see who may read it"),
+    };
+    let mut text = String::new();
+    fs::File::open(path).map_err(unreadable)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(refuse(format!("the file is longer than {FILE_BYTES_MAX} bytes"), "name the right file"));
+    }
+    Ok(text)
+}
+
+/// Reads a TOML file.
+///
+/// # Errors
+/// [`ConfigError`] with the line that is wrong; an unknown key is named, with the known one most like it.
+pub fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = read_text(path)?;
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map(|span| line_of(&text, span.start));
+        let (what, help) = explain(error.message());
+        ConfigError { what, file: path.to_path_buf(), line, help }
+    })
+}
+
+/// Reads a secret key: 64 hexadecimal digits.
+///
+/// # Errors
+/// [`ConfigError`] when the file cannot be read, is not a key, or may be read by others than its owner.
+pub fn read_secret_key(path: &Path) -> Result<SecretKey, ConfigError> {
+    let refuse = |what: &str, help: String| ConfigError { what: what.to_owned(), file: path.to_path_buf(), line: None, help };
+    let text = read_text(path)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o077 != 0 {
+            return Err(refuse("others than its owner may use this secret key", format!("run: chmod 600 {}", path.display())));
+        }
+    }
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(text.trim(), &mut bytes).map_err(|_| {
+        refuse("a secret key is 64 hexadecimal digits; this is not", "copy the key again from where it was made".to_owned())
+    })?;
+    Ok(SecretKey::from_bytes(bytes))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
+}
+
+/// What a parser's message means, and what to do. Serde names unknown keys, and the known ones, in backquotes.
+fn explain(message: &str) -> (String, String) {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    if message.starts_with("unknown field")
+        && let Some((unknown, known)) = quoted.split_first()
+    {
+        let list = known.join(", ");
+        let help = match closest(unknown, known) {
+            Some(name) => format!("did you mean `{name}`? Known here: {list}"),
+            None => format!("take it out. Known here: {list}"),
+        };
+        return (format!("unknown key `{unknown}`"), help);
+    }
+    if message.starts_with("missing field")
+        && let Some(name) = quoted.first()
+    {
+        return (format!("the key `{name}` is missing"), "add it, as in the file that `bezant init` made".to_owned());
+    }
+    (message.trim_end().replace('\n', " "), "mend this line; the comments that `bezant init` wrote say what each key takes".to_owned())
+}
+
+/// The one of `known` that takes the fewest edits to become `word`, if they are few.
+fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    known.iter().map(|name| (edits(word, name), *name)).min().filter(|(count, _)| *count <= SUGGESTION_EDITS_MAX).map(|(_, name)| name)
+}
+
+/// Levenshtein's distance.
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (above, letter) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = above + 1;
+        for (at, other) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_edits() {
+        assert_eq!(edits("", "abc"), 3);
+        assert_eq!(edits("batchmax", "batch_max"), 1);
+        assert_eq!(edits("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_known_one_most_like_it() {
+        let (what, help) = explain("unknown field `fastpath`, expected one of `client`, `fast_path`");
+        assert_eq!(what, "unknown key `fastpath`");
+        assert_eq!(help, "did you mean `fast_path`? Known here: client, fast_path");
+        let (_, help) = explain("unknown field `entirely_else`, expected `client`");
+        assert_eq!(help, "take it out. Known here: client");
+    }
+}

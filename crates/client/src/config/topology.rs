@@ -1,0 +1,222 @@
+//! `cluster.toml`: the cluster as everybody in it knows it. Nothing in it is secret.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crypto::Signatures;
+use serde::{Deserialize, Deserializer};
+use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
+
+use super::file::{ConfigError, read_toml};
+use super::text::{key_from_text, replica_from_name};
+
+/// The format of `cluster.toml` that is written and read here.
+const FORMAT: u32 = 1;
+
+/// The protocol that a cluster runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// 5f+1 replicas a shard; interactive serializable transactions without a leader.
+    Basil,
+}
+
+impl Engine {
+    /// As it is written in `cluster.toml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Basil => "basil",
+        }
+    }
+
+    /// How many replicas a shard needs to survive `faults` faults.
+    #[must_use]
+    pub const fn replicas_per_shard(self, faults: usize) -> usize {
+        match self {
+            Self::Basil => 5 * faults + 1,
+        }
+    }
+}
+
+/// Where a replica is reached, each as `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// By peers and clients, over mutual TLS.
+    pub address: String,
+    /// By people and monitoring, over HTTP; loopback of its own host unless told otherwise.
+    pub http: String,
+}
+
+/// The cluster, and where its replicas are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Its shape, keys, clients and their rights.
+    pub cluster: Arc<Cluster>,
+    /// The protocol it runs.
+    pub engine: Engine,
+    /// Whether statements are signed. Off is for measurement only: such a cluster survives no liar.
+    pub signatures: Signatures,
+    /// Where each replica is.
+    pub endpoints: BTreeMap<ReplicaId, Endpoint>,
+}
+
+impl Topology {
+    /// Reads `cluster.toml`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when it cannot be read, or its parts do not make a cluster.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file: ClusterToml = read_toml(path)?;
+        let refuse = |what: String, help: &str| ConfigError { what, file: path.to_path_buf(), line: None, help: help.to_owned() };
+        let as_made = "take cluster.toml as `bezant init` made it, the same on every host";
+        if file.format != FORMAT {
+            return Err(refuse(
+                format!("format {} of cluster.toml is not known here; {FORMAT} is", file.format),
+                "use the program that made it",
+            ));
+        }
+        let placement = match (file.placement, file.bounds) {
+            (PlacementKind::Hash, bounds) if bounds.is_empty() => Placement::Hash,
+            (PlacementKind::Hash, _) => {
+                return Err(refuse("bounds are given, but keys are placed by hash".to_owned(), "set placement = \"ranges\""));
+            }
+            (PlacementKind::Ranges, bounds) => Placement::Ranges(bounds.into_iter().map(|bound| bound.0).collect()),
+        };
+        let mut members = BTreeMap::new();
+        for replica in file.replica {
+            let name = replica.name.0;
+            if members.insert(name, (replica.public_key.0, Endpoint { address: replica.address.0, http: replica.http.0 })).is_some() {
+                return Err(refuse(format!("{name} is listed twice"), as_made));
+            }
+        }
+        let keys = shards(&members).map_err(|missing| refuse(format!("{missing} is not listed, though later ones are"), as_made))?;
+        let mut clients: Vec<(ClientId, Permission)> = Vec::new();
+        for client in file.client {
+            let number = ClientId(client.number);
+            if clients.iter().any(|(other, _)| *other == number) {
+                return Err(refuse(format!("client {} is listed twice", number.0), as_made));
+            }
+            let [read_prefixes, write_prefixes] = [client.read, client.write].map(|list| list.into_iter().map(|prefix| prefix.0).collect());
+            clients.push((number, Permission { public_key: client.public_key.0, read_prefixes, write_prefixes }));
+        }
+        let signatures = match file.signatures {
+            Switch::On => Signatures::Ed25519,
+            Switch::Off => Signatures::Off,
+        };
+        let cluster = Cluster::new(ClusterId::new(file.id.0), file.faults, placement, keys, clients)
+            .map_err(|error| refuse(error.to_string(), as_made))?;
+        let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
+        Ok(Self { cluster: Arc::new(cluster), engine: file.engine, signatures, endpoints })
+    }
+}
+
+/// Public keys by shard and index, or the first name that is missing before a later one of its shard.
+fn shards(members: &BTreeMap<ReplicaId, ([u8; 32], Endpoint)>) -> Result<Vec<Vec<[u8; 32]>>, ReplicaId> {
+    let mut shards: Vec<Vec<[u8; 32]>> = Vec::new();
+    for (name, (key, _)) in members {
+        let at = usize::from(name.shard.0);
+        shards.resize_with(shards.len().max(at + 1), Vec::new);
+        if usize::from(name.index) != shards[at].len() {
+            let index = u16::try_from(shards[at].len()).expect("a shard has few replicas: replica_from_name bounds the index");
+            return Err(ReplicaId { shard: name.shard, index });
+        }
+        shards[at].push(*key);
+    }
+    Ok(shards)
+}
+
+/// `cluster.toml`, key by key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterToml {
+    format: u32,
+    id: HexBytes<16>,
+    engine: Engine,
+    faults: usize,
+    #[serde(default)]
+    signatures: Switch,
+    placement: PlacementKind,
+    #[serde(default)]
+    bounds: Vec<KeyText>,
+    replica: Vec<ReplicaToml>,
+    #[serde(default)]
+    client: Vec<ClientToml>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplicaToml {
+    name: ReplicaName,
+    address: HostPort,
+    http: HostPort,
+    public_key: PublicKey,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientToml {
+    number: u64,
+    public_key: PublicKey,
+    read: Vec<KeyText>,
+    write: Vec<KeyText>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PlacementKind {
+    Hash,
+    Ranges,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Switch {
+    #[default]
+    On,
+    Off,
+}
+
+struct HexBytes<const N: usize>([u8; N]);
+struct PublicKey([u8; 32]);
+struct KeyText(Key);
+struct ReplicaName(ReplicaId);
+struct HostPort(String);
+
+impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut bytes = [0; N];
+        hex::decode_to_slice(String::deserialize(deserializer)?, &mut bytes)
+            .map_err(|_| serde::de::Error::custom(format!("this takes {} hexadecimal digits", 2 * N)))?;
+        Ok(Self(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let HexBytes(bytes) = HexBytes::<32>::deserialize(deserializer)?;
+        crypto::check_public_key(&bytes).map_err(serde::de::Error::custom)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        key_from_text(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for ReplicaName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        replica_from_name(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let fits = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0));
+        if fits { Ok(Self(text)) } else { Err(serde::de::Error::custom(format!("an address is host:port, not {text:?}"))) }
+    }
+}

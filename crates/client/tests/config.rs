@@ -1,0 +1,148 @@
+//! Configuration files, right and wrong: what is taken, and what a refusal says.
+
+use std::fs;
+use std::path::Path;
+
+use client::Config;
+use client::config::{ConfigError, FastPath, ReadQuorum};
+use crypto::SecretKey;
+use tempfile::TempDir;
+use types::{ClientId, Key, ShardId};
+
+fn secret(seed: u8) -> SecretKey {
+    SecretKey::from_bytes([seed; 32])
+}
+
+fn cluster_toml(placement: &str, shards: u16) -> String {
+    let mut text = format!("format = 1\nid = \"{}\"\nengine = \"basil\"\nfaults = 1\n{placement}\n", "ab".repeat(16));
+    for shard in 0..shards {
+        for index in 0..6u16 {
+            let seed = u8::try_from(10 + shard * 6 + index).expect("small");
+            text += &format!(
+                "[[replica]]\nname = \"s{shard}-r{index}\"\naddress = \"127.0.0.1:{}\"\nhttp = \"127.0.0.1:{}\"\npublic_key = \"{}\"\n",
+                7400 + index,
+                7500 + index,
+                hex::encode(secret(seed).public())
+            );
+        }
+    }
+    text + &format!("[[client]]\nnumber = 1\npublic_key = \"{}\"\nread = [\"\"]\nwrite = [\"app/\"]\n", hex::encode(secret(1).public()))
+}
+
+fn write_folder(client_toml: &str, cluster_toml: &str) -> TempDir {
+    let folder = TempDir::new().expect("a temporary folder");
+    fs::write(folder.path().join("client.toml"), client_toml).expect("written");
+    fs::write(folder.path().join("cluster.toml"), cluster_toml).expect("written");
+    fs::write(folder.path().join("certificate.pem"), "not looked at here").expect("written");
+    write_key(folder.path(), &secret(1), 0o600);
+    folder
+}
+
+fn write_key(folder: &Path, secret: &SecretKey, mode: u32) {
+    let path = folder.join("key");
+    fs::write(&path, hex::encode(secret.to_bytes())).expect("written");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+    }
+}
+
+fn refusal(client_toml: &str, cluster_toml: &str) -> ConfigError {
+    Config::load(write_folder(client_toml, cluster_toml).path()).expect_err("refused")
+}
+
+#[test]
+fn a_folder_as_init_makes_it_is_taken() {
+    let folder = write_folder(
+        "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"off\"\n",
+        &cluster_toml("placement = \"ranges\"\nbounds = [\"m\"]", 2),
+    );
+    let config = Config::load(folder.path()).expect("taken");
+    assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::Off));
+    assert_eq!(config.read_quorum.count(1), 4);
+    assert_eq!(config.topology.endpoints.len(), 12);
+    assert_eq!(config.cluster().shard_of(&Key::from("m")), ShardId(1));
+    assert_eq!(config.cluster().shard_of(&Key::from("l")), ShardId(0));
+    let permission = config.cluster().permission(ClientId(1)).expect("listed");
+    assert!(permission.may_read(&Key::from("x")) && permission.may_write(&Key::from("app/x")) && !permission.may_write(&Key::from("x")));
+    assert!(!format!("{config:?}").contains(&hex::encode([1; 32])), "a secret key must not be shown");
+}
+
+#[test]
+fn a_clusters_folder_stands_for_the_client_in_it() {
+    let folder = write_folder("client = 1", &cluster_toml("placement = \"hash\"", 1));
+    let cluster = TempDir::new().expect("a temporary folder");
+    fs::rename(folder.path(), cluster.path().join("client")).expect("moved");
+    assert_eq!(Config::load(cluster.path()).expect("taken").folder, cluster.path().join("client"));
+    let nowhere = Config::load(&cluster.path().join("nowhere")).expect_err("refused");
+    assert!(nowhere.what.contains("no cluster here") && nowhere.help.contains("--cluster"), "{nowhere}");
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    let error = refusal("client = 1\n\nfastpath = \"on\"\n", &cluster_toml("placement = \"hash\"", 1));
+    assert_eq!((error.what.as_str(), error.line), ("unknown key `fastpath`", Some(3)));
+    assert!(error.help.starts_with("did you mean `fast_path`?"), "{}", error.help);
+    assert!(error.place().ends_with("client.toml:3"), "{}", error.place());
+}
+
+#[test]
+fn a_wrong_client_file_is_refused_with_its_reason() {
+    let good = cluster_toml("placement = \"hash\"", 1);
+    for (client_toml, line, what) in [
+        ("", None, "`client` is missing"),
+        ("client = -1", Some(1), ""),
+        ("client = 1\nread_quorum = \"f\"", Some(2), "2f+1"),
+        ("client = 1\nretry_timeout_ms = 0", Some(2), "milliseconds"),
+        ("client = 1\nfast_path = true", Some(2), ""),
+        ("client = 2", None, "knows no client 2"),
+        ("client = ", Some(1), ""),
+    ] {
+        let error = refusal(client_toml, &good);
+        assert!(error.what.contains(what) && !error.what.contains('\n') && !error.help.is_empty(), "{client_toml:?}: {error}");
+        assert!(line.is_none() || error.line == line, "{client_toml:?}: {error}");
+    }
+}
+
+#[test]
+fn a_wrong_cluster_file_is_refused_with_its_reason() {
+    let good = cluster_toml("placement = \"hash\"", 2);
+    let replace = |from: &str, to: &str| good.replacen(from, to, 1);
+    for (cluster_toml, what) in [
+        (replace("format = 1", "format = 2"), "format 2"),
+        (replace("faults = 1", "faults = 2"), "needs 11 (5f+1)"),
+        (replace("faults = 1", "faults = 0"), "faults must be"),
+        (replace("s0-r3", "s0-r2"), "s0-r2 is listed twice"),
+        (replace("s0-r3", "s0-r7"), "s0-r3 is not listed"),
+        (replace("s1-r5", "s2-r0"), "5 replicas"),
+        (replace("s0-r3", "third"), "called like s0-r3"),
+        (replace(&hex::encode(secret(10).public()), &hex::encode(secret(11).public())), "same public key"),
+        (replace(&hex::encode(secret(10).public()), &"00".repeat(32)), ""),
+        (replace("127.0.0.1:7400", "127.0.0.1"), "host:port"),
+        (replace(&"ab".repeat(16), "ab"), "32 hexadecimal digits"),
+        (replace("\"basil\"", "\"tapir\""), "tapir"),
+        (replace("placement = \"hash\"", "placement = \"hash\"\nbounds = [\"m\"]"), "placed by hash"),
+        (replace("placement = \"hash\"", "placement = \"ranges\"\nbounds = [\"0xz\"]"), "hexadecimal"),
+        (replace("placement = \"hash\"", "placement = \"ranges\""), "bounds"),
+    ] {
+        let error = refusal("client = 1", &cluster_toml);
+        assert!(error.what.contains(what) && !error.help.is_empty(), "expected {what:?}: {error}");
+        assert!(error.file.ends_with("cluster.toml"), "{error}");
+    }
+}
+
+#[test]
+fn a_key_must_be_the_listed_one_and_secret() {
+    let good = cluster_toml("placement = \"hash\"", 1);
+    let folder = write_folder("client = 1", &good);
+    write_key(folder.path(), &secret(2), 0o600);
+    assert!(Config::load(folder.path()).expect_err("refused").what.contains("is not the key"));
+    fs::write(folder.path().join("key"), "zz").expect("written");
+    assert!(Config::load(folder.path()).expect_err("refused").what.contains("64 hexadecimal digits"));
+    #[cfg(unix)]
+    {
+        write_key(folder.path(), &secret(1), 0o644);
+        assert!(Config::load(folder.path()).expect_err("refused").help.contains("chmod 600"));
+    }
+}
