@@ -1,0 +1,224 @@
+//! A medium that lives in memory and can be crashed and damaged: for tests and simulations.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use types::{Key, Timestamp};
+
+use crate::{Medium, Row, SegmentNumber, StoreError};
+
+/// A medium in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
+#[derive(Clone)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+    owner: Arc<str>,
+}
+
+/// What survives a crash of that which was not durable. The default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crash {
+    /// How many of the bytes written and not synced reached the medium: a torn write.
+    pub journal_bytes_kept: usize,
+    /// How many rows of an unfinished fold reached the base.
+    pub fold_rows_kept: usize,
+}
+
+#[derive(Default)]
+struct State {
+    segments: BTreeMap<SegmentNumber, Segment>,
+    /// Bytes of removed segments, to be found stale in later ones, as on a real disk.
+    spares: Vec<Vec<u8>>,
+    salts: u64,
+    base: BTreeMap<Key, Bytes>,
+    watermark: Option<Timestamp>,
+    folding: Option<Arc<Vec<Row>>>,
+    folds_held: bool,
+    sync_fails: bool,
+    syncs: u64,
+}
+
+#[derive(Default)]
+struct Segment {
+    durable: Vec<u8>,
+    unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+impl Memory {
+    /// An empty medium of `owner`.
+    #[must_use]
+    pub fn new(owner: &str) -> Self {
+        Self { state: Arc::default(), owner: owner.into() }
+    }
+
+    /// Cuts the power. What was not durable is lost, but for what `crash` says. Drop the store before.
+    pub fn crash(&self, crash: Crash) {
+        let mut state = self.state();
+        state.sync_fails = false;
+        state.folds_held = false;
+        let mut kept = crash.journal_bytes_kept;
+        for segment in state.segments.values_mut() {
+            for (offset, bytes) in std::mem::take(&mut segment.unsynced) {
+                let length = bytes.len().min(kept);
+                kept -= length;
+                patch(&mut segment.durable, offset, &bytes[..length]);
+            }
+        }
+        if let Some(rows) = state.folding.take() {
+            state.base.extend(rows.iter().take(crash.fold_rows_kept).cloned());
+        }
+    }
+
+    /// Lets the next sync fail, as when the power goes in the middle of it: then drop the store and call
+    /// [`Memory::crash`], which may keep a part of what was being written.
+    pub fn fail_next_sync(&self) {
+        self.state().sync_fails = true;
+    }
+
+    /// Keeps folds from finishing until [`Memory::release_folds`].
+    pub fn hold_folds(&self) {
+        self.state().folds_held = true;
+    }
+
+    /// Lets folds finish again.
+    pub fn release_folds(&self) {
+        self.state().folds_held = false;
+    }
+
+    /// Flips a bit of a segment, which must be there.
+    ///
+    /// # Panics
+    /// When `segment` has no byte at `offset`.
+    pub fn flip_bit(&self, segment: SegmentNumber, offset: usize, bit: u8) {
+        let mut state = self.state();
+        let segment = state.segments.get_mut(&segment).expect("the caller names a segment that is there");
+        segment.durable[offset] ^= 1 << (bit % 8);
+    }
+
+    /// A segment's durable bytes; nothing when there is no such segment.
+    #[must_use]
+    pub fn segment_bytes(&self, segment: SegmentNumber) -> Option<Vec<u8>> {
+        self.state().segments.get(&segment).map(|segment| segment.durable.clone())
+    }
+
+    /// How many syncs have succeeded.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding this lock, but for a wrong call of flip_bit")
+    }
+}
+
+impl Medium for Memory {
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+
+    /// Not random, so that runs can be repeated; nobody attacks a simulation from outside.
+    fn salt(&mut self) -> u64 {
+        let mut state = self.state();
+        state.salts += 1;
+        state.salts.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn segments(&mut self) -> Result<Vec<SegmentNumber>, StoreError> {
+        Ok(self.state().segments.keys().copied().collect())
+    }
+
+    fn read(&mut self, segment: SegmentNumber, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let state = self.state();
+        let segment = state.segments.get(&segment).ok_or_else(|| absent(segment))?;
+        let mut bytes = segment.durable.clone();
+        for (offset, unsynced) in &segment.unsynced {
+            patch(&mut bytes, *offset, unsynced);
+        }
+        let start = usize::try_from(offset).map_or(bytes.len(), |offset| offset.min(bytes.len()));
+        let end = start.saturating_add(length).min(bytes.len());
+        Ok(bytes[start..end].to_vec())
+    }
+
+    fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let mut durable = state.spares.pop().unwrap_or_default();
+        patch(&mut durable, 0, header);
+        state.segments.insert(segment, Segment { durable, unsynced: Vec::new() });
+        Ok(())
+    }
+
+    fn write(&mut self, segment: SegmentNumber, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let segment = state.segments.get_mut(&segment).ok_or_else(|| absent(segment))?;
+        let offset = usize::try_from(offset).map_err(|_| absent(SegmentNumber(0)))?;
+        segment.unsynced.push((offset, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync(&mut self, segment: SegmentNumber) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if state.sync_fails {
+            return Err(StoreError::io("sync the journal")(io::Error::other("the test wants it to fail")));
+        }
+        state.syncs += 1;
+        let segment = state.segments.get_mut(&segment).ok_or_else(|| absent(segment))?;
+        for (offset, bytes) in std::mem::take(&mut segment.unsynced) {
+            patch(&mut segment.durable, offset, &bytes);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, segment: SegmentNumber) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let removed = state.segments.remove(&segment).ok_or_else(|| absent(segment))?;
+        if state.spares.is_empty() {
+            state.spares.push(removed.durable);
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.state().base.get(key).cloned())
+    }
+
+    fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.state().watermark)
+    }
+
+    fn begin_fold(&mut self, watermark: Timestamp, rows: Arc<Vec<Row>>) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.watermark = Some(watermark);
+        state.folding = Some(rows);
+        Ok(())
+    }
+
+    fn fold_done(&mut self) -> Result<bool, StoreError> {
+        let mut state = self.state();
+        if state.folds_held {
+            return Ok(false);
+        }
+        if let Some(rows) = state.folding.take() {
+            state.base.extend(rows.iter().cloned());
+        }
+        Ok(true)
+    }
+}
+
+/// Overwrites `bytes` from `offset` on, making them longer when need be.
+fn patch(bytes: &mut Vec<u8>, offset: usize, patch: &[u8]) {
+    let end = offset + patch.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(patch);
+}
+
+fn absent(segment: SegmentNumber) -> StoreError {
+    StoreError::io(format!("find segment {segment}"))(io::ErrorKind::NotFound.into())
+}

@@ -1,0 +1,137 @@
+//! Every version committed since it was last folded, in memory.
+
+use std::collections::{BTreeSet, HashMap};
+
+use types::{Key, Timestamp, Value};
+
+use crate::Version;
+
+/// What one version costs beside its key and value.
+const VERSION_BYTES: usize = 192;
+
+/// The versions of the keys that have any in memory.
+#[derive(Default)]
+pub(crate) struct Overlay {
+    /// Each key's versions, ascending; mostly one or two.
+    versions: HashMap<Key, Vec<Version>>,
+    /// The same versions in the order of their timestamps, which is the order they are folded in.
+    order: BTreeSet<(Timestamp, Key)>,
+    bytes: usize,
+}
+
+impl Overlay {
+    /// Adds a version, in buffers of its own: a key or a value may be a slice of a whole frame. A version that
+    /// is there already is left as it is.
+    pub(crate) fn insert(&mut self, key: &Key, version: Version) {
+        let Version { timestamp, value } = version;
+        let key = match self.versions.get_key_value(key) {
+            Some((held, _)) => held.clone(),
+            None => key.detached(),
+        };
+        if !self.order.insert((timestamp, key.clone())) {
+            return;
+        }
+        let version = Version { timestamp, value: value.map(|value| value.detached()) };
+        self.bytes += version_bytes(&key, &version);
+        let versions = self.versions.entry(key).or_insert_with(|| Vec::with_capacity(1));
+        let place = versions.partition_point(|held| held.timestamp < timestamp);
+        versions.insert(place, version);
+    }
+
+    /// The newest version of `key` older than `before`.
+    pub(crate) fn latest_before(&self, key: &Key, before: Timestamp) -> Option<&Version> {
+        let versions = self.versions.get(key)?;
+        versions.iter().rev().find(|version| version.timestamp < before)
+    }
+
+    /// Up to about `count` versions at or below `watermark`, oldest first, and the timestamp they reach:
+    /// no version at or below it is left out.
+    pub(crate) fn oldest(&self, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Timestamp, Key)>) {
+        let mut oldest: Vec<(Timestamp, Key)> = Vec::new();
+        for (timestamp, key) in &self.order {
+            if *timestamp > watermark {
+                break;
+            }
+            if let Some((last, _)) = oldest.last().filter(|(last, _)| oldest.len() >= count && last != timestamp) {
+                return (*last, oldest);
+            }
+            oldest.push((*timestamp, key.clone()));
+        }
+        (watermark, oldest)
+    }
+
+    /// The value written to `key` at `timestamp`, which must be here.
+    pub(crate) fn value(&self, key: &Key, timestamp: Timestamp) -> Option<&Value> {
+        let versions = self.versions.get(key).expect("a version in the order is among its key's versions");
+        let place = versions.binary_search_by_key(&timestamp, |version| version.timestamp);
+        versions[place.expect("a version in the order is among its key's versions")].value.as_ref()
+    }
+
+    /// Forgets a version, which must be here.
+    pub(crate) fn remove(&mut self, timestamp: Timestamp, key: Key) {
+        let versions = self.versions.get_mut(&key).expect("a version in the order is among its key's versions");
+        let place = versions
+            .binary_search_by_key(&timestamp, |version| version.timestamp)
+            .expect("a version in the order is among its key's versions");
+        let version = versions.remove(place);
+        self.bytes -= version_bytes(&key, &version);
+        if versions.is_empty() {
+            self.versions.remove(&key);
+        }
+        assert!(self.order.remove(&(timestamp, key)), "a key's versions are all in the order");
+    }
+
+    /// How many versions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// About how much memory they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn version_bytes(key: &Key, version: &Version) -> usize {
+    VERSION_BYTES + key.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use types::ClientId;
+
+    use super::*;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    #[test]
+    fn finds_the_newest_version_before_and_forgets_all_of_them() {
+        let mut overlay = Overlay::default();
+        let key = Key::from("k");
+        for time in [30, 10, 20, 20] {
+            overlay.insert(&key, Version { timestamp: at(time), value: Some(Value::from("v")) });
+        }
+        assert_eq!(overlay.len(), 3);
+        assert_eq!(overlay.latest_before(&key, at(10)), None);
+        assert_eq!(overlay.latest_before(&key, at(21)).map(|version| version.timestamp), Some(at(20)));
+        assert_eq!(overlay.latest_before(&key, at(99)).map(|version| version.timestamp), Some(at(30)));
+        for time in [10, 20, 30] {
+            overlay.remove(at(time), key.clone());
+        }
+        assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_fold_that_is_cut_short_never_splits_a_timestamp() {
+        let mut overlay = Overlay::default();
+        for (time, key) in [(1, "a"), (2, "a"), (2, "b"), (2, "c"), (3, "a")] {
+            overlay.insert(&Key::from(key), Version { timestamp: at(time), value: None });
+        }
+        let (reached, versions) = overlay.oldest(at(9), 2);
+        assert_eq!((reached, versions.len()), (at(2), 4));
+        let (reached, versions) = overlay.oldest(at(9), 100);
+        assert_eq!((reached, versions.len()), (at(9), 5));
+    }
+}

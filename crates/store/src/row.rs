@@ -1,0 +1,70 @@
+//! A version, and its bytes in the base.
+
+use bytes::Bytes;
+use types::codec::{Decode, Encode, Reader};
+use types::{ClusterId, Key, Timestamp, Value};
+
+use crate::StoreError;
+
+/// What a transaction wrote to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The transaction's place in the serial order.
+    pub timestamp: Timestamp,
+    /// What the key holds from then on; nothing when the transaction deleted it.
+    pub value: Option<Value>,
+}
+
+/// The format of a row; its first byte.
+const ROW_FORMAT: u8 = 1;
+
+/// A version as a row of the base. A deletion is a row too, so that a late, older write stays older.
+pub(crate) fn encode(version: &Version) -> Bytes {
+    let value_bytes = version.value.as_ref().map_or(0, |value| value.as_bytes().len());
+    let mut out = Vec::with_capacity(22 + value_bytes);
+    ROW_FORMAT.encode(&mut out);
+    version.timestamp.encode(&mut out);
+    version.value.encode(&mut out);
+    out.into()
+}
+
+/// Reads a row of the base back. The base has checksums of its own, so a row that cannot be read is damage.
+pub(crate) fn decode(key: &Key, row: Bytes) -> Result<Version, StoreError> {
+    let corrupt = |reason: String| StoreError::Corrupt { place: format!("the base's row of {key}"), offset: 0, reason };
+    // Rows hold no identifiers, so no cluster is needed to read them.
+    let mut reader = Reader::new(row, ClusterId::new([0; 16]));
+    let mut read = || {
+        let format = u8::decode(&mut reader)?;
+        let version = Version { timestamp: Timestamp::decode(&mut reader)?, value: Option::<Value>::decode(&mut reader)? };
+        reader.finish()?;
+        Ok::<_, types::codec::DecodeError>((format, version))
+    };
+    match read() {
+        Ok((ROW_FORMAT, version)) => Ok(version),
+        Ok((format, _)) => Err(corrupt(format!("it has format {format}"))),
+        Err(error) => Err(corrupt(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::ClientId;
+
+    use super::*;
+
+    #[test]
+    fn rows_read_back_as_written_and_refuse_anything_else() {
+        let key = Key::from("k");
+        for value in [None, Some(Value::from("")), Some(Value::from("seven"))] {
+            let version = Version { timestamp: Timestamp::new(7, ClientId(9)), value };
+            let row = encode(&version);
+            assert_eq!(decode(&key, row.clone()).expect("a row just written"), version);
+            for length in 0..row.len() {
+                assert!(decode(&key, row.slice(..length)).is_err());
+            }
+            let mut other = row.to_vec();
+            other[0] = 2;
+            assert!(decode(&key, other.into()).is_err());
+        }
+    }
+}
