@@ -1,0 +1,64 @@
+//! Everything that must hold before a change lands, in order, with no step that only CI knows.
+
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::show;
+use crate::workspace::{Workspace, cargo};
+use crate::{book, readme, rules, smoke};
+
+struct Step {
+    name: &'static str,
+    run: fn(&Workspace) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "format", run: |workspace| show(in_root(workspace).args(["fmt", "--all", "--check"])) },
+    Step {
+        name: "clippy",
+        run: |workspace| show(in_root(workspace).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    },
+    Step { name: "tests", run: tests },
+    Step { name: "docs", run: docs },
+    Step { name: "rules", run: rules::run },
+    Step { name: "book", run: book::run },
+    Step { name: "first-command", run: smoke::first_command },
+    Step { name: "bench", run: smoke::bench },
+];
+
+/// Runs the steps named, or all; stops at the first that fails.
+pub fn run(workspace: &Workspace, names: &[String]) -> Result<()> {
+    let every = || STEPS.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+    if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != *name)) {
+        bail!("there is no step `{unknown}`; there are {}", every());
+    }
+    let start = Instant::now();
+    for step in STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)) {
+        let step_start = Instant::now();
+        println!("== {}", step.name);
+        (step.run)(workspace).with_context(|| format!("step `{0}` failed; `cargo xtask ci {0}` runs it alone", step.name))?;
+        println!("== {} passed in {:.0} s", step.name, step_start.elapsed().as_secs_f64());
+    }
+    println!("== all passed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The README's own words, so that they stay true.
+fn tests(workspace: &Workspace) -> Result<()> {
+    let text = fs::read_to_string(workspace.root.join("README.md")).context("cannot read README.md")?;
+    let command = readme::command(&text, readme::TEST_COMMAND)?;
+    show(Command::new("bash").current_dir(&workspace.root).args(["-c", command]))
+}
+
+fn docs(workspace: &Workspace) -> Result<()> {
+    show(in_root(workspace).env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps"]))
+}
+
+fn in_root(workspace: &Workspace) -> Command {
+    let mut command = Command::new(cargo());
+    command.current_dir(&workspace.root);
+    command
+}

@@ -1,0 +1,59 @@
+//! The house's own chores. `cargo xtask ci` is the whole truth: what it passes may land, and `.ci/run` calls it.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `ci [STEP...]` | every check, in order, or only the steps named |
+//! | `rules` | who may know whom, and a reason for every dependency |
+//! | `book` | renders `docs/` into `target/book`, and checks every link |
+
+mod book;
+mod ci;
+mod process;
+mod readme;
+mod rules;
+mod smoke;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  ci [STEP...]   every check, in order; or only the steps named
+  rules          who may know whom, and a reason for every dependency
+  book           render docs/ into target/book and check every link
+
+for example: cargo xtask ci rules book";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some((command, rest)) = arguments.split_first() else {
+        bail!("no command\n\n{USAGE}");
+    };
+    if command != "ci" && !rest.is_empty() {
+        bail!("`{command}` takes nothing more, but was given `{}`\n\n{USAGE}", rest.join(" "));
+    }
+    match command.as_str() {
+        "ci" => ci::run(&Workspace::load()?, rest),
+        "rules" => rules::run(&Workspace::load()?),
+        "book" => book::run(&Workspace::load()?),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        unknown => bail!("there is no command `{unknown}`\n\n{USAGE}"),
+    }
+}

@@ -1,0 +1,312 @@
+//! Who may know whom.
+//!
+//! The shape of the house is pure protocol machines in the middle, one thin shell around them, and a simulator
+//! that is a second shell. Cargo lets anybody depend on anybody; these rules do not. A breach is a sentence that
+//! says what is wrong and what to do.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::{Kind, Member, Workspace};
+
+/// What kind of room a crate is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    /// State and rules only: no I/O, no clock, no threads, no randomness, so that the simulator can replay it.
+    Pure,
+    /// Not pure, but run by the simulator all the same, so that it must not reach the real shell.
+    Simulated,
+    /// Anything else.
+    Shell,
+}
+
+struct Room {
+    name: &'static str,
+    nature: Nature,
+    may_know: &'static [&'static str],
+}
+
+/// Every room of ours, inner ones first. A crate that is not here has no place yet: give it one, and say in
+/// `ARCHITECTURE.md` what it is.
+const ROOMS: &[Room] = &[
+    Room { name: "types", nature: Nature::Pure, may_know: &[] },
+    Room { name: "crypto", nature: Nature::Pure, may_know: &["types"] },
+    Room { name: "machine", nature: Nature::Pure, may_know: &["types"] },
+    Room { name: "store", nature: Nature::Simulated, may_know: &["types"] },
+    Room { name: "basil", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
+    Room { name: "cataphract", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store", "basil"] },
+    Room { name: "augustus", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
+    Room { name: "sentinel", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
+    Room { name: "runtime", nature: Nature::Shell, may_know: &["types", "crypto", "machine", "store"] },
+    Room {
+        name: "client",
+        nature: Nature::Shell,
+        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "runtime"],
+    },
+    Room { name: "workload", nature: Nature::Shell, may_know: &["types", "client"] },
+    Room {
+        name: "simulator",
+        nature: Nature::Simulated,
+        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel"],
+    },
+    Room { name: "sql", nature: Nature::Shell, may_know: &["types", "client"] },
+    Room { name: "zookeeper", nature: Nature::Shell, may_know: &["types", "client"] },
+    Room { name: "console", nature: Nature::Shell, may_know: &["types", "client"] },
+    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "workload", "runtime"] },
+    Room {
+        name: "bezant",
+        nature: Nature::Shell,
+        may_know: &[
+            "types",
+            "crypto",
+            "machine",
+            "store",
+            "basil",
+            "cataphract",
+            "augustus",
+            "sentinel",
+            "runtime",
+            "client",
+            "workload",
+            "simulator",
+            "sql",
+            "zookeeper",
+            "console",
+            "bench",
+        ],
+    },
+    Room { name: "xtask", nature: Nature::Shell, may_know: &[] },
+];
+
+/// What no pure room may be linked with, however indirectly, and why.
+const BANNED_FROM_REACH: &[(&str, &str)] = &[
+    ("tokio", "a machine is stepped; it never waits"),
+    ("mio", "a machine does no I/O"),
+    ("async-std", "a machine is stepped; it never waits"),
+    ("smol", "a machine is stepped; it never waits"),
+    ("rustls", "channels are the shell's business"),
+    ("rayon", "a machine has no threads"),
+];
+
+/// What no pure room may name itself, and why. Crates below it may have a use for these.
+const BANNED_BY_NAME: &[(&str, &str)] = &[
+    ("rand", "a machine has no randomness of its own: let it be handed in"),
+    ("fastrand", "a machine has no randomness of its own: let it be handed in"),
+    ("getrandom", "a machine has no randomness of its own: let it be handed in"),
+    ("fjall", "only `store` knows the disk"),
+    ("chrono", "a machine has no clock: its time is an argument"),
+    ("futures", "a machine is stepped; it never waits"),
+    ("crossbeam-channel", "a machine has no threads"),
+];
+
+/// The one exception: secret keys are drawn in `crypto`, by whoever sets up a cluster and never in a step.
+const DRAWS_KEYS: (&str, &[&str]) = ("crypto", &["rand", "getrandom"]);
+
+/// The file whose copies hold every pure room to the same bans of methods and types.
+const PURE_LINTS: &str = "clippy.toml";
+
+/// Checks the workspace; fails with every breach there is.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let reasons = read_reasons(workspace)?;
+    let breaches = check_all(workspace, &reasons);
+    if breaches.is_empty() {
+        println!("rules: {} crates keep to their rooms, {} dependencies have their reasons", workspace.members.len(), reasons.len());
+        return Ok(());
+    }
+    for breach in &breaches {
+        eprintln!("rules: {breach}");
+    }
+    bail!("{} breaches of the rules", breaches.len())
+}
+
+fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
+    let mut breaches = check(workspace, reasons);
+    breaches.extend(check_pure_lints(workspace));
+    breaches
+}
+
+fn read_reasons(workspace: &Workspace) -> Result<BTreeSet<String>> {
+    let page = workspace.root.join("docs/dependencies.md");
+    Ok(reasons(&fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?))
+}
+
+/// The dependencies that have a reason: the first cell, in backquotes, of each row of a table.
+fn reasons(page: &str) -> BTreeSet<String> {
+    let first_cell = |line: &str| Some(line.trim().strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    page.lines().filter_map(first_cell).collect()
+}
+
+fn check(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let mut external = BTreeSet::new();
+    for (name, member) in &workspace.members {
+        for dependency in &member.dependencies {
+            if !workspace.members.contains_key(&dependency.name) {
+                external.insert(dependency.name.clone());
+            }
+        }
+        match ROOMS.iter().find(|room| room.name == name) {
+            Some(room) => check_room(workspace, room, member, &mut breaches),
+            None => breaches.push(format!("`{name}` has no room: give it one in xtask/src/rules.rs and in ARCHITECTURE.md")),
+        }
+    }
+    for name in external.difference(reasons) {
+        breaches.push(format!("`{name}` has no reason in docs/dependencies.md: give it one, or do without it"));
+    }
+    for name in reasons.difference(&external) {
+        breaches.push(format!("docs/dependencies.md has a reason for `{name}`, which nobody depends on: take the row out"));
+    }
+    breaches
+}
+
+fn check_room(workspace: &Workspace, room: &Room, member: &Member, breaches: &mut Vec<String>) {
+    let name = room.name;
+    for dependency in &member.dependencies {
+        let to = dependency.name.as_str();
+        let ours = workspace.members.contains_key(to);
+        if ours && dependency.kind == Kind::Normal && !room.may_know.contains(&to) {
+            let known = if room.may_know.is_empty() { "nobody".to_owned() } else { room.may_know.join(", ") };
+            breaches.push(format!("`{name}` may not know `{to}`; it may know {known}"));
+        }
+        if ours && dependency.kind == Kind::Development && room.nature != Nature::Shell && is_shell(to) {
+            breaches.push(format!("`{name}` may not know `{to}`, not even in its tests: they must replay, and `{to}` cannot"));
+        }
+        if room.nature == Nature::Pure
+            && let Some((_, why)) = BANNED_BY_NAME.iter().chain(BANNED_FROM_REACH).find(|(banned, _)| *banned == to)
+            && !(DRAWS_KEYS.0 == name && DRAWS_KEYS.1.contains(&to))
+        {
+            breaches.push(format!("`{name}` is pure and may not know `{to}`: {why}"));
+        }
+    }
+    if room.nature != Nature::Shell {
+        for (banned, why) in BANNED_FROM_REACH.iter().filter(|(banned, _)| member.reach.contains(*banned)) {
+            breaches.push(format!("`{name}` reaches `{banned}` through what it depends on: {why}"));
+        }
+    }
+}
+
+fn is_shell(name: &str) -> bool {
+    ROOMS.iter().any(|room| room.name == name && room.nature == Nature::Shell)
+}
+
+/// Every pure room carries the same `clippy.toml`, because clippy reads only the nearest one.
+fn check_pure_lints(workspace: &Workspace) -> Vec<String> {
+    let read = |folder: &Path| fs::read_to_string(folder.join(PURE_LINTS)).ok();
+    let Some(model) = workspace.members.get("types").and_then(|types| read(&types.folder)) else {
+        return vec![format!("crates/types/{PURE_LINTS}, the model of every pure room's, is not there")];
+    };
+    let pure = ROOMS.iter().filter(|room| room.nature == Nature::Pure);
+    let strays = pure.filter(|room| workspace.members.get(room.name).is_some_and(|member| read(&member.folder).as_ref() != Some(&model)));
+    strays.map(|room| format!("`{0}` is pure: copy crates/types/{PURE_LINTS} to crates/{0}/{PURE_LINTS}", room.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Dependency;
+
+    /// What is wrong with a workspace of these crates, each `name -> dependency dependency*`, where a star marks
+    /// what only tests use; everything external has a reason.
+    fn breaches(crates: &[&str]) -> Vec<String> {
+        let workspace = workspace(crates);
+        let external: BTreeSet<String> =
+            workspace.members.values().flat_map(|member| &member.dependencies).map(|to| to.name.clone()).collect();
+        let reasons = external.into_iter().filter(|name| !workspace.members.contains_key(name)).collect();
+        check(&workspace, &reasons)
+    }
+
+    fn workspace(crates: &[&str]) -> Workspace {
+        let members = crates.iter().map(|line| {
+            let (name, dependencies) = line.split_once("->").expect("written with an arrow");
+            let dependencies = dependencies.split_whitespace().map(|word| match word.strip_suffix('*') {
+                Some(name) => Dependency { name: name.to_owned(), kind: Kind::Development },
+                None => Dependency { name: word.to_owned(), kind: Kind::Normal },
+            });
+            (name.trim().to_owned(), Member { dependencies: dependencies.collect(), ..Member::default() })
+        });
+        Workspace { root: "/".into(), target: "/target".into(), members: members.collect() }
+    }
+
+    #[test]
+    fn a_house_in_order_has_no_breach() {
+        let house =
+            ["types -> bytes", "crypto -> types rand", "machine -> types", "store -> types fjall", "basil -> types store proptest*"];
+        assert_eq!(breaches(&house), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_pure_room_that_waits_is_a_breach() {
+        let found = breaches(&["basil -> tokio"]);
+        assert_eq!(found, ["`basil` is pure and may not know `tokio`: a machine is stepped; it never waits"]);
+        assert_eq!(breaches(&["basil -> rand*"]).len(), 1, "nor may its tests: they must replay");
+    }
+
+    #[test]
+    fn a_pure_room_that_reaches_tokio_indirectly_is_a_breach() {
+        let mut workspace = workspace(&["basil -> helper"]);
+        workspace.members.get_mut("basil").expect("it was just made").reach.insert("tokio".into());
+        let found = check(&workspace, &BTreeSet::from(["helper".to_owned()]));
+        assert_eq!(found, ["`basil` reaches `tokio` through what it depends on: a machine is stepped; it never waits"]);
+    }
+
+    #[test]
+    fn an_inner_room_that_knows_an_outer_one_is_a_breach() {
+        assert_eq!(breaches(&["client -> basil", "basil ->"]), Vec::<String>::new());
+        let found = breaches(&["client ->", "basil -> client"]);
+        assert_eq!(found, ["`basil` may not know `client`; it may know types, crypto, machine, store"]);
+    }
+
+    #[test]
+    fn engines_do_not_know_one_another_but_for_the_pool() {
+        assert_eq!(breaches(&["basil ->", "augustus -> basil"]).len(), 1);
+        assert_eq!(breaches(&["basil ->", "cataphract -> basil"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_gateway_that_knows_an_engine_is_a_breach() {
+        assert_eq!(breaches(&["sql -> client basil", "client ->", "basil ->"]).len(), 1);
+    }
+
+    #[test]
+    fn the_simulator_and_the_pure_rooms_never_see_the_runtime() {
+        for line in ["simulator -> runtime", "simulator -> runtime*", "basil -> runtime*", "store -> runtime*"] {
+            assert_eq!(breaches(&["runtime ->", line]).len(), 1, "{line}");
+        }
+        assert_eq!(breaches(&["runtime ->", "workload -> runtime*"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_crate_without_a_room_is_a_breach() {
+        let found = breaches(&["attic ->"]);
+        assert_eq!(found, ["`attic` has no room: give it one in xtask/src/rules.rs and in ARCHITECTURE.md"]);
+    }
+
+    #[test]
+    fn every_dependency_has_its_reason_and_every_reason_its_dependency() {
+        let workspace = workspace(&["types -> bytes hex"]);
+        let page = "| dependency | why |\n|---|---|\n| `bytes` | shared buffers |\n| `left-pad` | no longer |\n";
+        let found = check(&workspace, &reasons(page));
+        assert_eq!(found.len(), 2);
+        assert!(found[0].starts_with("`hex` has no reason"), "{}", found[0]);
+        assert!(found[1].contains("a reason for `left-pad`"), "{}", found[1]);
+    }
+
+    #[test]
+    fn rooms_only_know_rooms() {
+        for room in ROOMS {
+            for known in room.may_know {
+                assert!(ROOMS.iter().any(|other| other.name == *known), "{} may know {known}, which is no room", room.name);
+            }
+        }
+    }
+
+    #[test]
+    fn this_workspace_keeps_the_rules() {
+        let workspace = Workspace::load().expect("cargo describes this workspace");
+        let reasons = read_reasons(&workspace).expect("the page of reasons is there");
+        assert_eq!(check_all(&workspace, &reasons), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,113 @@
+//! The program as a newcomer meets it: the README's first command, and one short bench against real processes.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::process::{capture, show};
+use crate::readme;
+use crate::workspace::{Workspace, cargo};
+
+/// A cold release build is inside it.
+const FIRST_COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
+/// How long one command of the program may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// Ports are looked for from here, below those that the system hands out by itself.
+const BASE_PORT_MIN: u16 = 20_000;
+const BASE_PORT_MAX: u16 = 30_000;
+/// More than one shard of a cluster takes.
+const PORTS: u16 = 64;
+
+/// Runs the README's first command as it stands there; a transaction must commit and be read back.
+pub fn first_command(workspace: &Workspace) -> Result<()> {
+    let text = fs::read_to_string(workspace.root.join("README.md")).context("cannot read README.md")?;
+    let command = readme::command(&text, readme::FIRST_COMMAND)?;
+    // Inside the repository, so that cargo finds it; a folder of its own, so that nobody's data is touched.
+    let folder = Folder::new(&workspace.root.join("target/smoke/first-command"))?;
+    let output = capture(Command::new("bash").current_dir(&folder.0).args(["-c", command]), FIRST_COMMAND_LIMIT)?;
+    ensure!(output.contains("committed"), "the README's first command committed nothing");
+    ensure!(output.contains("hello"), "the README's first command did not read back what it wrote");
+    Ok(())
+}
+
+/// Makes a cluster, starts it as processes, benches it for two seconds, and stops it, whatever happens.
+pub fn bench(workspace: &Workspace) -> Result<()> {
+    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--bin", "bezant"]))?;
+    let bezant = workspace.target.join("release/bezant");
+    let folder = Folder::new(&workspace.root.join("target/smoke/bench"))?;
+    let cluster = folder.0.join("cluster").to_str().context("the repository's path is not text")?.to_owned();
+    let base_port = free_ports()?.to_string();
+    let run = |arguments: &[&str]| capture(Command::new(&bezant).current_dir(&folder.0).args(arguments), COMMAND_LIMIT);
+    run(&["init", &cluster, "--engine", "basil", "--faults", "1", "--shards", "1", "--base-port", &base_port])?;
+    let result = run(&["up", &cluster]).and_then(|_| {
+        run(&["bench", "rw-u", "--cluster", &cluster, "--keys", "1000", "--load", "--clients", "4", "--seconds", "2", "--json"])
+    });
+    let down = run(&["down", &cluster]);
+    judge(&result?)?;
+    down.map(|_| ())
+}
+
+/// The object that `bench --json` prints must show that transactions were committed.
+fn judge(output: &str) -> Result<()> {
+    let report: Value = serde_json::from_str(output.trim()).context("`bench --json` did not print one JSON object")?;
+    let committed = report["committed"].as_u64().context("the report has no number `committed`")?;
+    ensure!(committed > 0, "the bench committed nothing");
+    let rate = report["fast_path_rate"].as_f64().context("the report has no number `fast_path_rate`")?;
+    ensure!((0.0..=1.0).contains(&rate), "`fast_path_rate` is a share of 1, not {rate}");
+    ensure!(report["latency_us"]["p50"].as_f64().is_some(), "the report has no number `latency_us.p50`");
+    Ok(())
+}
+
+/// The first port of a range that nobody listens on, here and now.
+fn free_ports() -> Result<u16> {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    (BASE_PORT_MIN..BASE_PORT_MAX)
+        .step_by(usize::from(PORTS))
+        .find(|base| (*base..base + PORTS).all(is_free))
+        .context("no range of ports is free on this machine")
+}
+
+/// A folder that begins empty and is gone at the end, also when a step fails.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(path: &Path) -> Result<Self> {
+        if path.exists() {
+            fs::remove_dir_all(path).with_context(|| format!("cannot empty {}", path.display()))?;
+        }
+        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path.to_path_buf()))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It is emptied again at the next run; a failure here must not hide the one that led here.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bench_that_commits_nothing_or_says_nothing_fails() {
+        assert!(judge(r#"{"committed": 12, "fast_path_rate": 0.9, "latency_us": {"p50": 900.0}}"#).is_ok());
+        for output in [
+            "",
+            "12 committed",
+            r#"{"committed": 0, "fast_path_rate": 0.9, "latency_us": {"p50": 900.0}}"#,
+            r#"{"committed": 12, "latency_us": {"p50": 900.0}}"#,
+            r#"{"committed": 12, "fast_path_rate": 90, "latency_us": {"p50": 900.0}}"#,
+            r#"{"committed": 12, "fast_path_rate": 0.9}"#,
+        ] {
+            assert!(judge(output).is_err(), "{output}");
+        }
+    }
+}
