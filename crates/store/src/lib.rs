@@ -45,6 +45,7 @@
 //! ```
 
 mod cache;
+mod disk;
 mod error;
 mod journal;
 mod medium;
@@ -53,6 +54,7 @@ mod overlay;
 mod row;
 mod store;
 
+pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
 pub use journal::{BATCH_BYTES_MAX, Batch, OWNER_BYTES_MAX, RECORD_BYTES_MAX, SegmentNumber};
 pub use medium::{Medium, Row};

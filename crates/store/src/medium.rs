@@ -22,7 +22,10 @@ pub trait Medium: Send {
 
     /// An unpredictable number. Checksums start from it, so that no client can put bytes into a record that
     /// would pass for a batch, and no batch of a recycled segment passes for one of the new.
-    fn salt(&mut self) -> u64;
+    ///
+    /// # Errors
+    /// When there is no randomness.
+    fn salt(&mut self) -> Result<u64, StoreError>;
 
     /// The journal's segments, ascending.
     ///
@@ -42,6 +45,12 @@ pub trait Medium: Send {
     /// # Errors
     /// When the medium fails.
     fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError>;
+
+    /// The store has opened, and so has a journal: from now on, a part that is missing is a loss.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn opened(&mut self) -> Result<(), StoreError>;
 
     /// Writes into a segment. Durable only after [`Medium::sync`].
     ///

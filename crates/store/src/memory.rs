@@ -123,10 +123,10 @@ impl Medium for Memory {
     }
 
     /// Not random, so that runs can be repeated; nobody attacks a simulation from outside.
-    fn salt(&mut self) -> u64 {
+    fn salt(&mut self) -> Result<u64, StoreError> {
         let mut state = self.state();
         state.salts += 1;
-        state.salts.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        Ok(state.salts.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     fn segments(&mut self) -> Result<Vec<SegmentNumber>, StoreError> {
@@ -150,6 +150,10 @@ impl Medium for Memory {
         let mut durable = state.spares.pop().unwrap_or_default();
         patch(&mut durable, 0, header);
         state.segments.insert(segment, Segment { durable, unsynced: Vec::new() });
+        Ok(())
+    }
+
+    fn opened(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -44,16 +44,15 @@ impl Overlay {
         versions.iter().rev().find(|version| version.timestamp < before)
     }
 
-    /// Up to about `count` versions at or below `watermark`, oldest first, and the timestamp they reach:
-    /// no version at or below it is left out.
-    pub(crate) fn oldest(&self, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Timestamp, Key)>) {
+    /// The versions up to `watermark`, oldest first, and the watermark they reach: when there are more than about
+    /// `count`, a lower one, but never below `floor`. None at or below it is left out.
+    pub(crate) fn oldest(&self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Timestamp, Key)>) {
+        assert!(floor <= watermark, "a watermark only rises");
         let mut oldest: Vec<(Timestamp, Key)> = Vec::new();
-        for (timestamp, key) in &self.order {
-            if *timestamp > watermark {
-                break;
-            }
-            if let Some((last, _)) = oldest.last().filter(|(last, _)| oldest.len() >= count && last != timestamp) {
-                return (*last, oldest);
+        for (timestamp, key) in self.order.iter().take_while(|(timestamp, _)| *timestamp <= watermark) {
+            // Cut only between two timestamps, and only above the floor.
+            if let Some((last, _)) = oldest.last().filter(|(last, _)| oldest.len() >= count && last != timestamp && *timestamp > floor) {
+                return ((*last).max(floor), oldest);
             }
             oldest.push((*timestamp, key.clone()));
         }
@@ -129,9 +128,11 @@ mod tests {
         for (time, key) in [(1, "a"), (2, "a"), (2, "b"), (2, "c"), (3, "a")] {
             overlay.insert(&Key::from(key), Version { timestamp: at(time), value: None });
         }
-        let (reached, versions) = overlay.oldest(at(9), 2);
-        assert_eq!((reached, versions.len()), (at(2), 4));
-        let (reached, versions) = overlay.oldest(at(9), 100);
-        assert_eq!((reached, versions.len()), (at(9), 5));
+        for (floor, count, expected) in
+            [(0, 2, (at(2), 4)), (0, 100, (at(9), 5)), (1, 1, (at(1), 1)), (2, 1, (at(2), 4)), (5, 1, (at(9), 5))]
+        {
+            let (reached, versions) = overlay.oldest(at(floor), at(9), count);
+            assert_eq!((reached, versions.len()), expected, "from {floor}, {count} at most");
+        }
     }
 }

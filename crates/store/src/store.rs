@@ -89,6 +89,7 @@ impl<M: Medium> Store<M> {
     pub fn open(mut medium: M, options: Options) -> Result<Self, StoreError> {
         let journal = Journal::open(&mut medium, options.segment_bytes_max)?;
         let watermark = medium.watermark()?.unwrap_or(Timestamp::ZERO);
+        medium.opened()?;
         Ok(Self {
             medium,
             journal,
@@ -215,8 +216,8 @@ impl<M: Medium> Store<M> {
     }
 
     /// Begins to fold the versions up to `watermark` into the base, in the background. With many of them it
-    /// takes only the oldest, and the watermark rises less; fold again when it is done. Says whether it began:
-    /// not while another runs, nor when the watermark would not rise.
+    /// takes only the oldest, and the watermark rises less; fold again when it is done. Records not yet durable
+    /// are made so first. Says whether it began: not while another runs, nor when the watermark would not rise.
     ///
     /// # Errors
     /// When the medium fails.
@@ -226,9 +227,9 @@ impl<M: Medium> Store<M> {
         if self.folding.is_some() || watermark <= self.watermark {
             return Ok(false);
         }
-        let (reached, versions) = self.overlay.oldest(watermark, self.fold_versions_max);
-        // Those taken may all have been committed late.
-        let reached = reached.max(self.watermark);
+        // The base must never know what the journal may still forget.
+        self.sync()?;
+        let (reached, versions) = self.overlay.oldest(self.watermark, watermark, self.fold_versions_max);
         let rows = Arc::new(self.rows_of(&versions)?);
         let begun = self.medium.begin_fold(reached, Arc::clone(&rows));
         self.close_on_error(begun)?;
@@ -260,8 +261,8 @@ impl<M: Medium> Store<M> {
         self.folding.is_some()
     }
 
-    /// Ends the fold that runs, if it is done, and gives its watermark: the versions up to there no longer need
-    /// the journal.
+    /// Ends the fold that runs, if it is done, and gives its watermark: the versions up to there that were
+    /// committed before it began no longer need the journal.
     ///
     /// # Errors
     /// When the fold failed.

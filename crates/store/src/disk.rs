@@ -1,0 +1,432 @@
+//! The real medium: a directory.
+//!
+//! ```text
+//! bezant.lock      held while a process uses the directory; says which
+//! identity.toml    whose data these are, in text; written last, so from then on anything missing is a loss
+//! watermark        that of the newest fold begun
+//! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
+//! base/            the rows, in an LSM tree
+//! ```
+//!
+//! A segment that overwrites a spare one needs no new blocks, so syncing it writes no metadata.
+//!
+//! A fold's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
+//! nor its memory; so what the base holds rests on the tables' checksums alone.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::{Buf, Bytes};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use types::codec::Encode;
+use types::{ClientId, Key, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError};
+
+const LOCK: &str = "bezant.lock";
+const IDENTITY: &str = "identity.toml";
+const WATERMARK: &str = "watermark";
+const JOURNAL: &str = "journal";
+const BASE: &str = "base";
+/// A segment in the making.
+const NEXT: &str = "next.log";
+/// The directory's format, in [`IDENTITY`].
+const DIRECTORY_FORMAT: u32 = 1;
+const WATERMARK_FORMAT: u32 = 1;
+const WATERMARK_BYTES: usize = 28;
+/// Keys of the base begin with this: the tree has no empty keys, and we do.
+const ROW_PREFIX: u8 = b'k';
+
+/// How much memory and how many files a [`Disk`] may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The memory for cached blocks of the base, compressed and not yet decoded rows.
+    pub block_cache_bytes_max: u64,
+    /// Released segments kept to be recycled.
+    pub spare_segments_max: usize,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 2 }
+    }
+}
+
+/// A directory that holds one replica's data. It is locked as long as this lives.
+pub struct Disk {
+    directory: PathBuf,
+    owner: String,
+    options: DiskOptions,
+    /// The segment written last, open.
+    current: Option<(SegmentNumber, File)>,
+    /// Released segments.
+    spares: VecDeque<PathBuf>,
+    rows: Keyspace,
+    database: Database,
+    /// The thread that writes the fold that has begun.
+    fold: Option<JoinHandle<Result<(), StoreError>>>,
+    /// Dropped last: until then, nobody else may use the directory.
+    _lock: File,
+}
+
+impl Disk {
+    /// Opens `directory`, or makes it. `owner` says in a line whose data it holds, as in
+    /// `cluster 1f… replica s0-r3`.
+    ///
+    /// # Errors
+    /// When the directory is another owner's, in use, of a newer format or incomplete, or when the disk fails.
+    ///
+    /// # Panics
+    /// When `owner` is longer than [`OWNER_BYTES_MAX`] or holds control characters, quotes or backslashes.
+    pub fn open(directory: impl Into<PathBuf>, owner: &str, options: DiskOptions) -> Result<Self, StoreError> {
+        let plain = owner.chars().all(|character| !character.is_control() && character != '"' && character != '\\');
+        assert!(plain && owner.len() <= OWNER_BYTES_MAX, "an owner is named in one short line without quotes");
+        let directory = directory.into();
+        make_directory(&directory)?;
+        let lock = lock(&directory, owner)?;
+        let is_new = !check_identity(&directory, owner)?;
+        let journal = directory.join(JOURNAL);
+        if is_new {
+            make_directory(&journal)?;
+            if !exists(&directory.join(WATERMARK))? {
+                write_watermark(&directory, Timestamp::ZERO)?;
+            }
+        }
+        for part in [JOURNAL, BASE, WATERMARK] {
+            if !is_new && !exists(&directory.join(part))? {
+                return Err(StoreError::Missing { place: directory.join(part).display().to_string() });
+            }
+        }
+        // Names made by a process that died before it could sync them are made durable here.
+        sync_directory(&journal)?;
+        sync_directory(&directory)?;
+        let (database, rows) = open_base(&directory.join(BASE), options)?;
+        let spares = find_spares(&journal)?;
+        Ok(Self { directory, owner: owner.to_owned(), options, current: None, spares, rows, database, fold: None, _lock: lock })
+    }
+
+    fn path(&self, segment: SegmentNumber) -> PathBuf {
+        self.directory.join(segment.file_name())
+    }
+
+    /// The segment's file, opened for writing.
+    fn file(&mut self, segment: SegmentNumber) -> Result<&File, StoreError> {
+        if self.current.as_ref().is_none_or(|(number, _)| *number != segment) {
+            let path = self.path(segment);
+            let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open", &path))?;
+            self.current = Some((segment, file));
+        }
+        let (_, file) = self.current.as_ref().expect("it was opened just now");
+        Ok(file)
+    }
+
+    fn finish_fold(&mut self) -> Result<(), StoreError> {
+        match self.fold.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(StoreError::io("fold into the base")(io::Error::other("the folding thread panicked"))),
+        }
+    }
+}
+
+impl Medium for Disk {
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    fn place(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    fn salt(&mut self) -> Result<u64, StoreError> {
+        getrandom::u64().map_err(|error| StoreError::io("draw a random number")(error.into()))
+    }
+
+    fn segments(&mut self) -> Result<Vec<SegmentNumber>, StoreError> {
+        let mut numbers = Vec::new();
+        for name in file_names(&self.directory.join(JOURNAL))? {
+            let number = name.strip_suffix(".log").and_then(|stem| stem.parse().ok()).map(SegmentNumber);
+            numbers.extend(number.filter(|number| number.file_name().ends_with(&name)));
+        }
+        numbers.sort_unstable();
+        if numbers.is_empty() && exists(&self.directory.join(IDENTITY))? {
+            return Err(StoreError::Missing { place: format!("every segment in {}", self.directory.join(JOURNAL).display()) });
+        }
+        Ok(numbers)
+    }
+
+    fn read(&mut self, segment: SegmentNumber, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let path = self.path(segment);
+        let mut bytes = Vec::new();
+        File::open(&path)
+            .and_then(|mut file| {
+                file.seek(SeekFrom::Start(offset))?;
+                file.take(length as u64).read_to_end(&mut bytes)
+            })
+            .map_err(failed("read", &path))?;
+        Ok(bytes)
+    }
+
+    fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError> {
+        let journal = self.directory.join(JOURNAL);
+        let next = journal.join(NEXT);
+        if let Some(spare) = self.spares.pop_front() {
+            fs::rename(&spare, &next).map_err(failed("rename", &spare))?;
+        }
+        // Not truncated: it is a spare's bytes, which are there to be overwritten.
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&next);
+        let file = file.map_err(failed("create", &next))?;
+        file.write_all_at(header, 0).and_then(|()| file.sync_all()).map_err(failed("write", &next))?;
+        let path = self.path(segment);
+        fs::rename(&next, &path).map_err(failed("rename", &next))?;
+        sync_directory(&journal)?;
+        self.current = Some((segment, file));
+        Ok(())
+    }
+
+    fn opened(&mut self) -> Result<(), StoreError> {
+        if exists(&self.directory.join(IDENTITY))? {
+            return Ok(());
+        }
+        let text = format!(
+            "# Whose data this directory holds. Written once; leave it as it is.\nformat = {DIRECTORY_FORMAT}\nowner = \"{}\"\n",
+            self.owner
+        );
+        replace_file(&self.directory, IDENTITY, text.as_bytes())
+    }
+
+    fn write(&mut self, segment: SegmentNumber, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let written = self.file(segment)?.write_all_at(bytes, offset);
+        written.map_err(|error| failed("write", &self.path(segment))(error))
+    }
+
+    fn sync(&mut self, segment: SegmentNumber) -> Result<(), StoreError> {
+        let synced = self.file(segment)?.sync_data();
+        synced.map_err(|error| failed("sync", &self.path(segment))(error))
+    }
+
+    fn remove(&mut self, segment: SegmentNumber) -> Result<(), StoreError> {
+        if self.current.as_ref().is_some_and(|(number, _)| *number == segment) {
+            self.current = None;
+        }
+        let journal = self.directory.join(JOURNAL);
+        let path = self.path(segment);
+        if self.spares.len() < self.options.spare_segments_max {
+            let spare = journal.join(format!("spare.{segment}"));
+            fs::rename(&path, &spare).map_err(failed("rename", &path))?;
+            self.spares.push_back(spare);
+        } else {
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+        // One by one, so that after a crash no gap shows in what is left.
+        sync_directory(&journal)
+    }
+
+    fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        let row = self.rows.get(row_key(key)).map_err(|error| base_error(&self.directory, "read", &error))?;
+        Ok(row.map(|row| Bytes::copy_from_slice(&row)))
+    }
+
+    fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
+        read_watermark(&self.directory).map(Some)
+    }
+
+    fn begin_fold(&mut self, watermark: Timestamp, rows: Arc<Vec<Row>>) -> Result<(), StoreError> {
+        assert!(self.fold.is_none(), "the store folds one thing at a time");
+        let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
+        let thread = std::thread::Builder::new().name("store-fold".to_owned()).spawn(move || {
+            write_watermark(&directory, watermark)?;
+            write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
+        });
+        self.fold = Some(thread.map_err(StoreError::io("start the folding thread"))?);
+        Ok(())
+    }
+
+    fn fold_done(&mut self) -> Result<bool, StoreError> {
+        if self.fold.as_ref().is_some_and(|fold| !fold.is_finished()) {
+            return Ok(false);
+        }
+        self.finish_fold()?;
+        Ok(true)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whether it succeeded no longer matters: without it, the journal still has everything.
+        let _ = self.finish_fold();
+    }
+}
+
+/// Takes the directory's lock, or says who has it.
+fn lock(directory: &Path, owner: &str) -> Result<File, StoreError> {
+    let path = directory.join(LOCK);
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = file.map_err(failed("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let read = (&file).take(512).read_to_string(&mut holder);
+            let known = read.is_ok() && !holder.trim().is_empty();
+            let holder = if known { holder.trim().to_owned() } else { "another process".to_owned() };
+            return Err(StoreError::Locked { place: directory.display().to_string(), holder });
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+    }
+    let holder = format!("process {} ({owner})\n", std::process::id());
+    file.set_len(0).and_then(|()| file.write_all(holder.as_bytes())).map_err(failed("write", &path))?;
+    Ok(file)
+}
+
+/// Whether the directory has an identity already; an error when it is not `owner`'s.
+fn check_identity(directory: &Path, owner: &str) -> Result<bool, StoreError> {
+    let path = directory.join(IDENTITY);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    let field = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().trim_matches('"').to_owned())
+    };
+    let place = path.display().to_string();
+    let (format, found) = (field("format").and_then(|format| format.parse::<u32>().ok()), field("owner"));
+    match (format, found) {
+        (Some(format), _) if format > DIRECTORY_FORMAT => Err(StoreError::NewerFormat { place, found: format, known: DIRECTORY_FORMAT }),
+        (Some(DIRECTORY_FORMAT), Some(found)) if found == owner => Ok(true),
+        (Some(DIRECTORY_FORMAT), Some(found)) => {
+            Err(StoreError::Foreign { place: directory.display().to_string(), found, expected: owner.to_owned() })
+        }
+        _ => Err(StoreError::Corrupt { place, offset: 0, reason: "it names no format or no owner".to_owned() }),
+    }
+}
+
+fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
+    // One worker: it only compacts, and shares its cores with whole replicas.
+    let database = Database::builder(path).cache_size(options.block_cache_bytes_max).worker_threads(1).open();
+    let opened = database.and_then(|database| {
+        let rows = database.keyspace("rows", KeyspaceCreateOptions::default)?;
+        database.persist(PersistMode::SyncAll)?;
+        Ok((database, rows))
+    });
+    opened.map_err(|error| base_error(path.parent().unwrap_or(path), "open", &error))
+}
+
+/// Writes ascending rows into the base, durably.
+fn write_rows(database: &Database, keyspace: &Keyspace, rows: &[Row]) -> fjall::Result<()> {
+    let mut ingestion = keyspace.start_ingestion()?;
+    for (key, row) in rows {
+        ingestion.write(row_key(key), &row[..])?;
+    }
+    ingestion.finish()?;
+    // The tables are synced. This tells of what failed in the background.
+    database.persist(PersistMode::SyncAll)
+}
+
+fn row_key(key: &Key) -> Vec<u8> {
+    let mut row_key = Vec::with_capacity(1 + key.as_bytes().len());
+    row_key.push(ROW_PREFIX);
+    row_key.extend_from_slice(key.as_bytes());
+    row_key
+}
+
+fn write_watermark(directory: &Path, watermark: Timestamp) -> Result<(), StoreError> {
+    let mut out = Vec::with_capacity(WATERMARK_BYTES);
+    WATERMARK_FORMAT.encode(&mut out);
+    watermark.encode(&mut out);
+    xxh3_64(&out).encode(&mut out);
+    replace_file(directory, WATERMARK, &out)
+}
+
+fn read_watermark(directory: &Path) -> Result<Timestamp, StoreError> {
+    let path = directory.join(WATERMARK);
+    let bytes = fs::read(&path).map_err(failed("read", &path))?;
+    let place = path.display().to_string();
+    let corrupt = |reason: &str| StoreError::Corrupt { place: place.clone(), offset: 0, reason: reason.to_owned() };
+    let mut rest = &bytes[..];
+    match rest.try_get_u32_le() {
+        Ok(WATERMARK_FORMAT) => {}
+        Ok(found) if found > WATERMARK_FORMAT => {
+            return Err(StoreError::NewerFormat { place, found, known: WATERMARK_FORMAT });
+        }
+        _ => return Err(corrupt("it does not begin as a watermark")),
+    }
+    if bytes.len() != WATERMARK_BYTES || xxh3_64(&bytes[..WATERMARK_BYTES - 8]) != (&bytes[WATERMARK_BYTES - 8..]).get_u64_le() {
+        return Err(corrupt("its checksum does not match"));
+    }
+    Ok(Timestamp::new(rest.get_u64_le(), ClientId(rest.get_u64_le())))
+}
+
+/// Puts `bytes` in place of a file, durably: after a crash it is the old one or the new one.
+fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let path = directory.join(name);
+    let next = directory.join(format!("{name}.next"));
+    let written = File::create(&next).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&next, &path)).map_err(failed("write", &path))?;
+    sync_directory(directory)
+}
+
+fn find_spares(journal: &Path) -> Result<VecDeque<PathBuf>, StoreError> {
+    let mut names: Vec<String> = file_names(journal)?.into_iter().filter(|name| name.starts_with("spare.")).collect();
+    names.sort_unstable();
+    Ok(names.into_iter().map(|name| journal.join(name)).collect())
+}
+
+/// The names of a directory's files, those that are text: ours are.
+fn file_names(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = fs::read_dir(directory).map_err(failed("list", directory))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed("list", directory))?;
+        names.extend(entry.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+fn exists(path: &Path) -> Result<bool, StoreError> {
+    path.try_exists().map_err(failed("look for", path))
+}
+
+/// Makes a directory and those above it, durably as far as its own name goes.
+fn make_directory(path: &Path) -> Result<(), StoreError> {
+    fs::create_dir_all(path).map_err(failed("make", path))?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        _ => sync_directory(Path::new(".")),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(failed("sync", path))
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    StoreError::io(format!("{doing} {}", path.display()))
+}
+
+/// What the tree's errors mean: damage, or a failing disk.
+fn base_error(directory: &Path, doing: &str, error: &fjall::Error) -> StoreError {
+    let place = directory.join(BASE).display().to_string();
+    match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            let source = io::Error::new(source.kind(), source.to_string());
+            StoreError::io(format!("{doing} {place}"))(source)
+        }
+        fjall::Error::Poisoned | fjall::Error::KeyspaceDeleted => {
+            StoreError::io(format!("{doing} {place}"))(io::Error::other(error.to_string()))
+        }
+        fjall::Error::Locked => StoreError::Locked { place, holder: "another process".to_owned() },
+        other => StoreError::Corrupt { place, offset: 0, reason: other.to_string() },
+    }
+}

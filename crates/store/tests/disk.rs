@@ -1,0 +1,202 @@
+//! The directory: whose it is, who uses it, what it says when something is wrong, and that it keeps what it should.
+
+use std::fs;
+use std::path::Path;
+
+use store::{Disk, DiskOptions, Options, SegmentNumber, Store, StoreError, Version};
+use tempfile::TempDir;
+use types::{ClientId, Key, Timestamp, Value};
+
+const OWNER: &str = "cluster 07 replica s0-r3";
+
+fn at(time: u64) -> Timestamp {
+    Timestamp::new(time, ClientId(1))
+}
+
+fn version(time: u64, value: &str) -> Version {
+    Version { timestamp: at(time), value: Some(Value::from(value)) }
+}
+
+fn try_open(directory: &Path, owner: &str) -> Result<(Store<Disk>, Vec<String>), StoreError> {
+    let disk = Disk::open(directory, owner, DiskOptions::default())?;
+    let mut store = Store::open(disk, Options::default())?;
+    let mut records = Vec::new();
+    while let Some(batch) = store.replay()? {
+        records.extend(batch.records.iter().map(|record| String::from_utf8_lossy(record).into_owned()));
+    }
+    Ok((store, records))
+}
+
+fn open(directory: &Path) -> (Store<Disk>, Vec<String>) {
+    try_open(directory, OWNER).expect("the directory is whole")
+}
+
+fn refusal(directory: &Path, owner: &str) -> String {
+    try_open(directory, owner).err().expect("it should be refused").to_string()
+}
+
+/// A directory with three batches in its journal.
+fn three_batches() -> TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (mut store, records) = open(directory.path());
+    assert!(records.is_empty());
+    for record in ["one", "two", "three"] {
+        store.append(record.as_bytes());
+        store.sync().expect("the disk is whole");
+    }
+    directory
+}
+
+fn fold(store: &mut Store<Disk>, watermark: Timestamp) {
+    assert!(store.fold(watermark).expect("the disk is whole"));
+    while store.fold_finished().expect("the disk is whole").is_none() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn records_and_folded_versions_are_there_after_reopening() {
+    let directory = three_batches();
+    let (mut store, records) = open(directory.path());
+    assert_eq!(records, ["one", "two", "three"]);
+    let (a, b, empty) = (Key::from("a"), Key::from("b"), Key::from(""));
+    store.commit(&a, version(10, "old"));
+    store.commit(&a, version(20, "new"));
+    store.commit(&b, Version { timestamp: at(15), value: None });
+    store.commit(&empty, version(16, "even the empty key"));
+    store.commit(&a, version(30, "not folded"));
+    fold(&mut store, at(25));
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(30, "not folded")));
+    drop(store);
+
+    let (mut store, _) = open(directory.path());
+    assert_eq!(store.watermark(), at(25));
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(20, "new")));
+    assert_eq!(store.latest_before(&b, at(99)).expect("readable"), Some(Version { timestamp: at(15), value: None }));
+    assert_eq!(store.latest_timestamp_before(&empty, at(99)).expect("readable"), Some(at(16)));
+    assert_eq!(store.latest_before(&Key::from("c"), at(99)).expect("readable"), None);
+    let error = store.latest_before(&a, at(15)).expect_err("what was before is forgotten");
+    assert!(matches!(error, StoreError::BelowWatermark { .. }) && !error.is_final(), "{error}");
+    // A version that comes late and is older than the row stays unseen; a newer one is seen.
+    store.commit(&a, version(12, "late"));
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(20, "new")));
+    store.commit(&a, version(24, "late too"));
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(24, "late too")));
+    fold(&mut store, at(26));
+    assert_eq!(store.statistics().overlay_versions, 0);
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(24, "late too")));
+}
+
+#[test]
+fn later_folds_win_after_any_number_of_reopenings() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let key = Key::from("k");
+    for round in 1..=12 {
+        let (mut store, _) = open(directory.path());
+        store.commit(&key, version(round * 10, &format!("round {round}")));
+        fold(&mut store, at(round * 10));
+        drop(store);
+        let (mut store, _) = open(directory.path());
+        let found = store.latest_before(&key, at(9_999)).expect("readable");
+        assert_eq!(found, Some(version(round * 10, &format!("round {round}"))));
+    }
+}
+
+#[test]
+fn a_journal_torn_at_any_byte_of_its_last_batch_comes_back_without_it() {
+    let directory = three_batches();
+    let segment = directory.path().join("journal/00000001.log");
+    let whole = fs::read(&segment).expect("the first segment");
+    let last = 28 + 4 + "three".len();
+    for cut in whole.len() - last..whole.len() {
+        fs::write(&segment, &whole[..cut]).expect("writable");
+        let (_, records) = open(directory.path());
+        assert_eq!(records, ["one", "two"], "cut at byte {cut}");
+    }
+    fs::write(&segment, &whole).expect("writable");
+    assert_eq!(open(directory.path()).1, ["one", "two", "three"]);
+}
+
+#[test]
+fn a_flipped_bit_in_an_older_segment_is_named_with_what_to_do() {
+    let directory = three_batches();
+    let (mut store, _) = open(directory.path());
+    store.rotate().expect("the disk is whole");
+    drop(store);
+    let segment = directory.path().join("journal/00000001.log");
+    let mut bytes = fs::read(&segment).expect("the first segment");
+    *bytes.last_mut().expect("it is not empty") ^= 1;
+    fs::write(&segment, bytes).expect("writable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
+    assert!(text.contains("rebuild this replica from its peers"), "{text}");
+}
+
+#[test]
+fn released_segments_are_recycled_and_their_old_batches_stay_dead() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (mut store, _) = open(directory.path());
+    for _ in 0..6 {
+        for _ in 0..4 {
+            store.append(b"record");
+            store.sync().expect("the disk is whole");
+        }
+        let current = store.rotate().expect("the disk is whole");
+        store.release(SegmentNumber(current.0 - 1)).expect("the disk is whole");
+    }
+    store.append(b"last");
+    store.sync().expect("the disk is whole");
+    drop(store);
+    let files = fs::read_dir(directory.path().join("journal")).expect("readable").count();
+    assert!(files <= 1 + DiskOptions::default().spare_segments_max, "{files} files");
+    assert_eq!(open(directory.path()).1, ["last"]);
+}
+
+#[test]
+fn another_replicas_directory_is_refused_by_name() {
+    let directory = three_batches();
+    let text = refusal(directory.path(), "cluster 07 replica s0-r4");
+    assert!(text.contains("belongs to \"cluster 07 replica s0-r3\", not to \"cluster 07 replica s0-r4\""), "{text}");
+}
+
+#[test]
+fn a_newer_format_is_refused_with_both_formats() {
+    let directory = three_batches();
+    let path = directory.path().join("identity.toml");
+    let text = fs::read_to_string(&path).expect("text").replace("format = 1", "format = 7");
+    fs::write(&path, text).expect("writable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("has format 7, and this program knows formats up to 1"), "{text}");
+}
+
+#[test]
+fn a_directory_in_use_says_by_whom() {
+    let directory = three_batches();
+    let (store, _) = open(directory.path());
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains(&format!("in use by process {} ({OWNER})", std::process::id())), "{text}");
+    drop(store);
+    open(directory.path());
+}
+
+#[test]
+fn a_part_that_went_missing_is_a_loss_and_not_a_fresh_start() {
+    for part in ["journal/00000001.log", "journal", "base", "watermark"] {
+        let directory = three_batches();
+        let path = directory.path().join(part);
+        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("removable");
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("missing") && text.contains("rebuild this replica"), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_damaged_watermark_is_noticed() {
+    let directory = three_batches();
+    let path = directory.path().join("watermark");
+    let mut bytes = fs::read(&path).expect("the watermark");
+    bytes[9] ^= 4;
+    fs::write(&path, bytes).expect("writable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("watermark is damaged"), "{text}");
+}

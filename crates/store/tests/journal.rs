@@ -1,0 +1,244 @@
+//! The journal's promise: what was synced comes back, in order; what was not may be lost; damage is never taken
+//! for either. All on the medium in memory, which can be crashed and damaged at every byte.
+
+use bytes::Bytes;
+use store::{BATCH_BYTES_MAX, Crash, Medium, Memory, Options, SegmentNumber, Store, StoreError};
+
+const OWNER: &str = "cluster 07 replica s0-r3";
+
+fn open(medium: &Memory) -> (Store<Memory>, Vec<Vec<Bytes>>) {
+    let mut store = Store::open(medium.clone(), Options::default()).expect("the medium is whole");
+    let mut batches = Vec::new();
+    while let Some(batch) = store.replay().expect("the journal is whole") {
+        batches.push(batch.records);
+    }
+    (store, batches)
+}
+
+fn replay_error(medium: &Memory) -> StoreError {
+    let mut store = match Store::open(medium.clone(), Options::default()) {
+        Ok(store) => store,
+        Err(error) => return error,
+    };
+    loop {
+        match store.replay() {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the damage was not noticed"),
+            Err(error) => {
+                assert!(matches!(store.replay(), Err(StoreError::Closed(_))), "after an error the store is closed");
+                return error;
+            }
+        }
+    }
+}
+
+/// A journal of three batches, the second of two records.
+fn three_batches() -> Memory {
+    let medium = Memory::new(OWNER);
+    let (mut store, _) = open(&medium);
+    for records in [&["one"][..], &["two", ""], &["three"]] {
+        for record in records {
+            store.append(record.as_bytes());
+        }
+        store.sync().expect("the medium is whole");
+    }
+    medium
+}
+
+#[test]
+fn what_was_synced_comes_back_in_order_and_what_was_not_is_lost() {
+    let medium = three_batches();
+    let (mut store, batches) = open(&medium);
+    assert_eq!(batches, [vec![Bytes::from("one")], vec![Bytes::from("two"), Bytes::new()], vec![Bytes::from("three")]]);
+    store.append(b"four");
+    assert!(store.is_pending());
+    drop(store);
+    medium.crash(Crash::default());
+    let (_, again) = open(&medium);
+    assert_eq!(again, batches);
+}
+
+#[test]
+fn a_turn_costs_one_sync_and_an_idle_one_none() {
+    let medium = Memory::new(OWNER);
+    let (mut store, _) = open(&medium);
+    let before = medium.syncs();
+    store.append(b"one");
+    store.append_with(|out| out.extend_from_slice(b"two"));
+    store.sync().expect("the medium is whole");
+    store.sync().expect("the medium is whole");
+    assert_eq!(medium.syncs() - before, 1);
+    assert_eq!((store.statistics().batches, store.statistics().records), (1, 2));
+}
+
+#[test]
+fn a_batch_torn_at_any_byte_is_as_if_never_written() {
+    let torn = b"a record that the crash tears, long enough to look like something";
+    for kept in 0..=200 {
+        let medium = three_batches();
+        let (mut store, before) = open(&medium);
+        store.append(torn);
+        medium.fail_next_sync();
+        assert!(matches!(store.sync(), Err(StoreError::Io { .. })));
+        assert!(matches!(store.sync(), Err(StoreError::Closed(_))), "after a failed sync nobody may go on");
+        drop(store);
+        medium.crash(Crash { journal_bytes_kept: kept, ..Crash::default() });
+
+        let (mut store, after) = open(&medium);
+        let whole = after.len() > before.len();
+        assert_eq!(whole, kept >= 28 + 4 + torn.len(), "{kept} bytes kept");
+        assert_eq!(after[..before.len()], before);
+        // The next batch overwrites what was torn, be it longer or shorter.
+        store.append(b"next");
+        store.sync().expect("the medium is whole");
+        drop(store);
+        let (_, batches) = open(&medium);
+        assert_eq!((batches.len(), &batches[batches.len() - 1][0][..]), (after.len() + 1, &b"next"[..]));
+    }
+}
+
+#[test]
+fn every_flipped_bit_before_the_last_batch_is_noticed_and_named() {
+    let medium = three_batches();
+    let whole = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let last_batch = 28 + 4 + "three".len();
+    for offset in 0..whole.len() - last_batch {
+        let medium = three_batches();
+        medium.flip_bit(SegmentNumber(1), offset, u8::try_from(offset % 8).expect("below 8"));
+        let error = replay_error(&medium);
+        let text = error.to_string();
+        match error {
+            StoreError::Corrupt { .. } => assert!(text.contains("journal/00000001.log"), "{text}"),
+            // The format's own bits say something else when they flip.
+            StoreError::NewerFormat { .. } => assert!((8..12).contains(&offset), "{text}"),
+            other => panic!("byte {offset}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
+    let medium = three_batches();
+    let (mut store, _) = open(&medium);
+    assert_eq!(store.rotate().expect("the medium is whole"), SegmentNumber(2));
+    drop(store);
+    let end = medium.segment_bytes(SegmentNumber(1)).expect("the first segment").len();
+    medium.flip_bit(SegmentNumber(1), end - 1, 3);
+    let text = replay_error(&medium).to_string();
+    assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
+    assert!(text.contains("the checksum of batch 3 does not match"), "{text}");
+    assert!(text.contains("rebuild this replica"), "{text}");
+}
+
+#[test]
+fn a_torn_tail_is_no_damage_once_a_later_segment_goes_on_from_before_it() {
+    let medium = three_batches();
+    let (mut store, before) = open(&medium);
+    store.append(b"torn");
+    medium.fail_next_sync();
+    store.sync().expect_err("the test lets it fail");
+    drop(store);
+    medium.crash(Crash { journal_bytes_kept: 30, ..Crash::default() });
+    let (mut store, _) = open(&medium);
+    store.rotate().expect("the medium is whole");
+    store.append(b"four");
+    store.sync().expect("the medium is whole");
+    drop(store);
+    let (_, batches) = open(&medium);
+    assert_eq!((batches.len(), &batches[3][0][..]), (before.len() + 1, &b"four"[..]));
+}
+
+#[test]
+fn a_missing_segment_is_a_loss() {
+    let mut medium = three_batches();
+    let (mut store, _) = open(&medium);
+    store.rotate().expect("the medium is whole");
+    store.rotate().expect("the medium is whole");
+    drop(store);
+    medium.remove(SegmentNumber(2)).expect("it is there");
+    let text = replay_error(&medium).to_string();
+    assert!(text.contains("journal/00000002.log is missing"), "{text}");
+}
+
+#[test]
+fn stale_batches_of_a_recycled_segment_are_never_taken_for_new() {
+    let medium = Memory::new(OWNER);
+    let (mut store, _) = open(&medium);
+    for _ in 0..5 {
+        // The same sizes again and again, so that old batches lie exactly where new ones would begin.
+        for _ in 0..4 {
+            store.append(b"record");
+            store.sync().expect("the medium is whole");
+        }
+        let current = store.rotate().expect("the medium is whole");
+        store.release(SegmentNumber(current.0 - 1)).expect("the medium is whole");
+        assert_eq!(store.segments().map(|(number, _)| number).collect::<Vec<_>>(), [current]);
+    }
+    store.append(b"last");
+    store.sync().expect("the medium is whole");
+    drop(store);
+    let (_, batches) = open(&medium);
+    assert_eq!(batches, [vec![Bytes::from("last")]]);
+}
+
+#[test]
+fn a_record_that_looks_like_a_batch_does_not_pass_for_one() {
+    // A client writes the whole of an earlier batch into a value; then the batch that holds it is torn.
+    let medium = three_batches();
+    let segment = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let mut forged = segment[512..].to_vec();
+    forged[4] = 5;
+    let (mut store, before) = open(&medium);
+    store.append(&forged);
+    medium.fail_next_sync();
+    store.sync().expect_err("the test lets it fail");
+    drop(store);
+    medium.crash(Crash { journal_bytes_kept: 28 + 4 + forged.len() - 1, ..Crash::default() });
+    let (_, batches) = open(&medium);
+    assert_eq!(batches, before);
+}
+
+#[test]
+fn a_full_segment_gives_way_to_the_next() {
+    let medium = Memory::new(OWNER);
+    let options = Options { segment_bytes_max: 1_000, ..Options::default() };
+    let mut store = Store::open(medium.clone(), options).expect("the medium is whole");
+    assert_eq!(store.replay().expect("the journal is new"), None);
+    for _ in 0..6 {
+        store.append(&[7; 200]);
+        store.sync().expect("the medium is whole");
+    }
+    // A batch larger than a whole segment has one to itself.
+    store.append(&[7; 5_000]);
+    store.sync().expect("the medium is whole");
+    assert_eq!(store.current_segment(), SegmentNumber(4));
+    assert!(store.segments().take(3).all(|(_, bytes)| bytes <= 1_000));
+    drop(store);
+    let (store, batches) = open(&medium);
+    assert_eq!((batches.len(), store.current_segment()), (7, SegmentNumber(4)));
+}
+
+#[test]
+fn a_huge_turn_is_cut_into_batches_with_a_sync_each() {
+    let medium = Memory::new(OWNER);
+    let (mut store, _) = open(&medium);
+    let record = vec![1; BATCH_BYTES_MAX / 2];
+    for _ in 0..5 {
+        store.append(&record);
+    }
+    store.sync().expect("the medium is whole");
+    assert_eq!(store.statistics().batches, 3);
+    drop(store);
+    let (_, batches) = open(&medium);
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+}
+
+#[test]
+fn another_owners_journal_is_refused_by_name() {
+    let medium = three_batches();
+    let bytes = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let mut other = Memory::new("cluster 07 replica s0-r4");
+    other.create(SegmentNumber(1), &bytes).expect("memory takes anything");
+    let text = replay_error(&other).to_string();
+    assert!(text.contains("belongs to \"cluster 07 replica s0-r3\", not to \"cluster 07 replica s0-r4\""), "{text}");
+}

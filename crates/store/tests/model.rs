@@ -1,0 +1,291 @@
+//! Random commits, syncs, folds, checkpoints, reads and crashes, against a model that keeps everything in one map.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use store::{Crash, Disk, DiskOptions, Medium, Memory, Options, SegmentNumber, Store, Version};
+use tempfile::TempDir;
+use types::codec::{Decode, Encode, Reader};
+use types::{ClientId, ClusterId, Key, Timestamp, Value};
+
+const OWNER: &str = "cluster 07 replica s0-r3";
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit { key: u8, time: u64, value: Option<u16> },
+    Sync,
+    Read { key: u8, before: u64 },
+    Fold { watermark: u64 },
+    FinishFold,
+    Checkpoint,
+    Crash { torn: Option<usize>, fold_rows_kept: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let commit = (0..8_u8, 1..200_u64, proptest::option::weighted(0.8, 0..2_000_u16));
+    prop_oneof![
+        12 => commit.prop_map(|(key, time, value)| Step::Commit { key, time, value }),
+        4 => Just(Step::Sync),
+        12 => (0..8_u8, 1..220_u64).prop_map(|(key, before)| Step::Read { key, before }),
+        3 => (1..200_u64).prop_map(|watermark| Step::Fold { watermark }),
+        3 => Just(Step::FinishFold),
+        1 => Just(Step::Checkpoint),
+        2 => (proptest::option::of(0..400_usize), 0..4_usize).prop_map(|(torn, fold_rows_kept)| Step::Crash { torn, fold_rows_kept }),
+    ]
+}
+
+/// Something that outlives the process.
+trait World {
+    type Medium: Medium;
+    fn medium(&self) -> Self::Medium;
+    /// Ends the process, perhaps in the middle of a sync.
+    fn crash(&self, store: Store<Self::Medium>, torn: Option<usize>, fold_rows_kept: usize);
+}
+
+impl World for Memory {
+    type Medium = Memory;
+
+    fn medium(&self) -> Memory {
+        self.clone()
+    }
+
+    fn crash(&self, mut store: Store<Memory>, torn: Option<usize>, fold_rows_kept: usize) {
+        if torn.is_some() && store.is_pending() {
+            self.fail_next_sync();
+            store.sync().expect_err("the sync was made to fail");
+        }
+        drop(store);
+        self.crash(Crash { journal_bytes_kept: torn.unwrap_or(0), fold_rows_kept });
+    }
+}
+
+impl World for TempDir {
+    type Medium = Disk;
+
+    fn medium(&self) -> Disk {
+        Disk::open(self.path(), OWNER, DiskOptions::default()).expect("the directory is whole")
+    }
+
+    fn crash(&self, store: Store<Disk>, torn: Option<usize>, _: usize) {
+        let (segment, end) = store.segments().last().expect("a journal has a segment");
+        drop(store);
+        let path = self.path().join(format!("journal/{segment}.log"));
+        let file = OpenOptions::new().write(true).open(path).expect("the current segment");
+        file.write_all_at(&vec![0x5a; torn.unwrap_or(0)], end).expect("writable");
+    }
+}
+
+type Commit = (Key, Version);
+
+struct Harness<'a, W: World> {
+    world: &'a W,
+    store: Option<Store<W::Medium>>,
+    /// Everything committed and not lost in a crash.
+    versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
+    /// What the journal holds durably, and what it would hold after the next sync.
+    journal: Vec<(SegmentNumber, Commit)>,
+    pending: Vec<Commit>,
+    /// What no finished fold has taken, and what the running one takes.
+    unfolded: BTreeSet<(Timestamp, Key)>,
+    folding: BTreeSet<(Timestamp, Key)>,
+}
+
+fn at(time: u64) -> Timestamp {
+    Timestamp::new(time, ClientId(time % 3))
+}
+
+fn encode((key, version): &Commit) -> Vec<u8> {
+    let mut out = Vec::new();
+    key.encode(&mut out);
+    version.timestamp.encode(&mut out);
+    version.value.encode(&mut out);
+    out
+}
+
+fn decode(record: Bytes) -> Commit {
+    let mut reader = Reader::new(record, ClusterId::new([0; 16]));
+    let key = Key::decode(&mut reader).expect("a record as written");
+    let timestamp = Timestamp::decode(&mut reader).expect("a record as written");
+    (key, Version { timestamp, value: Option::<Value>::decode(&mut reader).expect("a record as written") })
+}
+
+impl<'a, W: World> Harness<'a, W> {
+    fn new(world: &'a W) -> Self {
+        let mut harness = Self {
+            world,
+            store: None,
+            versions: BTreeMap::new(),
+            journal: Vec::new(),
+            pending: Vec::new(),
+            unfolded: BTreeSet::new(),
+            folding: BTreeSet::new(),
+        };
+        harness.open();
+        harness
+    }
+
+    fn store(&mut self) -> &mut Store<W::Medium> {
+        self.store.as_mut().expect("a store is open between steps")
+    }
+
+    fn open(&mut self) {
+        // Small enough that segments fill, the cache overflows and folds are cut short.
+        let options = Options { segment_bytes_max: 2_000, cache_bytes_max: 1_000, fold_versions_max: 4 };
+        let mut store = Store::open(self.world.medium(), options).expect("the medium is whole");
+        let mut replayed = Vec::new();
+        while let Some(batch) = store.replay().expect("the journal is whole") {
+            replayed.extend(batch.records.into_iter().map(|record| (batch.segment, decode(record))));
+        }
+        // The last batch is back as a whole or not at all.
+        let durable = self.journal.len();
+        if replayed.len() > durable {
+            let last: Vec<Commit> = replayed[durable..].iter().map(|(_, commit)| commit.clone()).collect();
+            assert_eq!(last, self.pending);
+            self.journal.extend(replayed[durable..].iter().cloned());
+        }
+        assert_eq!(replayed, self.journal);
+        for (_, (key, version)) in replayed {
+            store.commit(&key, version);
+        }
+        let kept: BTreeSet<(Timestamp, Key)> = self.journal.iter().map(|(_, (key, version))| (version.timestamp, key.clone())).collect();
+        for (_, (key, version)) in &self.journal {
+            self.versions.entry(key.clone()).or_default().insert(version.timestamp, version.value.clone());
+        }
+        // What was only pending is lost, unless an earlier commit of the same version is kept.
+        for (key, version) in std::mem::take(&mut self.pending) {
+            if !kept.contains(&(version.timestamp, key.clone())) && self.unfolded.remove(&(version.timestamp, key.clone())) {
+                self.versions.get_mut(&key).expect("it was committed").remove(&version.timestamp);
+            }
+        }
+        self.unfolded.extend(kept);
+        self.folding.clear();
+        self.store = Some(store);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Commit { key, time, value } => self.commit(key, time, value),
+            Step::Sync => self.sync(),
+            Step::Read { key, before } => self.read(key, before),
+            Step::Fold { watermark } => self.fold(watermark),
+            Step::FinishFold => self.finish_fold(),
+            Step::Checkpoint => self.checkpoint(),
+            Step::Crash { torn, fold_rows_kept } => {
+                let store = self.store.take().expect("a store is open between steps");
+                self.world.crash(store, torn, fold_rows_kept);
+                self.open();
+            }
+        }
+    }
+
+    fn commit(&mut self, key: u8, time: u64, value: Option<u16>) {
+        let key = Key::from(format!("key {key}").as_str());
+        let timestamp = at(time);
+        // A transaction writes one value: the same timestamp means the same value.
+        let known = self.versions.get(&key).and_then(|versions| versions.get(&timestamp)).cloned();
+        let fresh = value.map(|length| Value::new(vec![7; usize::from(length) / 10]).expect("a short value"));
+        let known_already = known.is_some();
+        let commit = (key.clone(), Version { timestamp, value: known.unwrap_or(fresh) });
+        self.store().append(&encode(&commit));
+        self.store().commit(&key, commit.1.clone());
+        if !known_already {
+            self.unfolded.insert((timestamp, key.clone()));
+        }
+        self.versions.entry(key).or_default().insert(timestamp, commit.1.value.clone());
+        self.pending.push(commit);
+    }
+
+    fn synced(&mut self) {
+        let segment = self.store().current_segment();
+        let pending = std::mem::take(&mut self.pending);
+        self.journal.extend(pending.into_iter().map(|commit| (segment, commit)));
+    }
+
+    fn sync(&mut self) {
+        self.store().sync().expect("the medium is whole");
+        self.synced();
+    }
+
+    fn read(&mut self, key: u8, before: u64) {
+        let (key, before) = (Key::from(format!("key {key}").as_str()), at(before));
+        if before <= self.store().watermark() {
+            return;
+        }
+        let versions = self.versions.get(&key);
+        let newest = versions.and_then(|versions| versions.range(..before).next_back());
+        let expected = newest.map(|(timestamp, value)| Version { timestamp: *timestamp, value: value.clone() });
+        assert_eq!(
+            self.store().latest_timestamp_before(&key, before).expect("readable"),
+            expected.as_ref().map(|version| version.timestamp)
+        );
+        assert_eq!(self.store().latest_before(&key, before).expect("readable"), expected);
+    }
+
+    fn fold(&mut self, watermark: u64) {
+        let before = self.store().watermark();
+        if self.store().fold(at(watermark)).expect("the medium is whole") {
+            let reached = self.store().watermark();
+            assert!(before <= reached && reached <= at(watermark));
+            self.folding = self.unfolded.iter().filter(|(timestamp, _)| *timestamp <= reached).cloned().collect();
+            self.synced();
+        }
+    }
+
+    fn finish_fold(&mut self) {
+        while self.store().is_folding() {
+            if self.store().fold_finished().expect("the medium is whole").is_some() {
+                for folded in std::mem::take(&mut self.folding) {
+                    self.unfolded.remove(&folded);
+                }
+            }
+        }
+    }
+
+    /// Writes what no fold has taken into a new segment, and releases the older ones.
+    fn checkpoint(&mut self) {
+        self.finish_fold();
+        self.sync();
+        let current = self.store().rotate().expect("the medium is whole");
+        for (timestamp, key) in self.unfolded.clone() {
+            let value = self.versions[&key][&timestamp].clone();
+            let commit = (key, Version { timestamp, value });
+            self.store().append(&encode(&commit));
+            self.pending.push(commit);
+        }
+        self.sync();
+        self.store().release(SegmentNumber(current.0 - 1)).expect("the medium is whole");
+        self.journal.retain(|(segment, _)| *segment >= current);
+    }
+}
+
+fn run<W: World>(world: &W, steps: Vec<Step>) {
+    let mut harness = Harness::new(world);
+    for step in steps {
+        harness.step(step);
+    }
+    harness.finish_fold();
+    for key in 0..8 {
+        harness.read(key, 10_000);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn memory_holds_what_the_model_holds(steps in proptest::collection::vec(step(), 1..150)) {
+        let memory = Memory::new(OWNER);
+        run(&memory, steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn a_disk_holds_what_the_model_holds(steps in proptest::collection::vec(step(), 1..80)) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        run(&directory, steps);
+    }
+}
