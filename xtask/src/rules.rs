@@ -125,6 +125,8 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
     let mut breaches = check(workspace, reasons);
     breaches.extend(check_pure_lints(workspace));
+    let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
+    breaches.extend(check_offers(workspace, &manifest));
     breaches
 }
 
@@ -190,6 +192,18 @@ fn check_room(workspace: &Workspace, room: &Room, member: &Member, breaches: &mu
 
 fn is_shell(name: &str) -> bool {
     ROOMS.iter().any(|room| room.name == name && room.nature == Nature::Shell)
+}
+
+/// What the root manifest offers and nobody takes: cargo does not notice.
+fn check_offers(workspace: &Workspace, manifest: &str) -> Vec<String> {
+    let is_taken = |name: &str| {
+        let dependencies = workspace.members.values().flat_map(|member| &member.dependencies);
+        ROOMS.iter().any(|room| room.name == name) || dependencies.into_iter().any(|dependency| dependency.name == name)
+    };
+    let section = manifest.lines().skip_while(|line| *line != "[workspace.dependencies]").skip(1);
+    let offers = section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" =")).map(|(name, _)| name);
+    let idle = offers.filter(|name| !name.starts_with('#') && !is_taken(name));
+    idle.map(|name| format!("the root Cargo.toml offers `{name}`, which nobody takes: take the line out")).collect()
 }
 
 /// Every pure room carries the same `clippy.toml`, because clippy reads only the nearest one.
@@ -292,6 +306,13 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("`hex` has no reason"), "{}", found[0]);
         assert!(found[1].contains("a reason for `left-pad`"), "{}", found[1]);
+    }
+
+    #[test]
+    fn an_offer_that_nobody_takes_is_a_breach() {
+        let manifest = "[workspace]\n[workspace.dependencies]\n# Ours.\nbasil = { path = \"basil\" }\nhex = \"0.4\"\nleft-pad = \"1\"\n\n[profile.dev]\nx = 1\n";
+        let found = check_offers(&workspace(&["types -> hex"]), manifest);
+        assert_eq!(found, ["the root Cargo.toml offers `left-pad`, which nobody takes: take the line out"]);
     }
 
     #[test]
