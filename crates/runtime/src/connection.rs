@@ -1,0 +1,242 @@
+//! What goes on over one open connection: a reader and a writer.
+//!
+//! The reader cuts frames out of big reads, decodes, checks signatures (on the worker thread that runs it, so
+//! beside the node loop and not in it), and hands what one read brought to the loop in one push. The
+//! writer writes everything that is queued in one go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use crypto::{Claims, Verified, Verifier};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsStream;
+use types::codec::{Decode, Encode};
+use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
+
+use crate::frame::{self, Frames, HEADER_BYTES};
+use crate::limits::Limits;
+use crate::link::{Ending, Link, Next};
+use crate::mailbox::{Arrival, Mailbox, Room};
+use crate::metrics::Shell;
+
+/// How much is read at a time.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// A read buffer that a long frame made larger than this is given back.
+const READ_KEEP_BYTES: usize = 1 << 20;
+/// How many messages are checked together before they are handed on.
+const CHECK_MESSAGES_MAX: usize = 512;
+/// What a decoded message takes beside its own bytes, roughly.
+const MESSAGE_OVERHEAD_BYTES: usize = 256;
+/// The fewest bytes a message takes on the wire, roughly.
+const MESSAGE_BYTES_MIN: usize = 32;
+/// How much is written before a peer must have taken it.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// A message as it travels: it has one encoding, and says which signatures are claimed in it.
+pub trait Wire: Encode + Decode + Claims + Send + 'static {}
+
+impl<T: Encode + Decode + Claims + Send + 'static> Wire for T {}
+
+/// The connection itself: TLS over a buffer, so that one system call reads many TLS records.
+pub(crate) type Stream = TlsStream<BufReader<TcpStream>>;
+
+/// What all connections of a node share.
+#[derive(Debug)]
+pub(crate) struct Intake<C, W> {
+    pub mailbox: Arc<Mailbox<Arrival<C, W>>>,
+    pub verifier: Arc<Verifier>,
+    pub limits: Limits,
+    pub shell: Arc<Shell>,
+}
+
+/// Runs an open connection until it ends, and says why it did. `room` is what its member may have under way.
+pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, room: Arc<Semaphore>, intake: Arc<Intake<C, W>>) -> Ending
+where
+    C: Send + 'static,
+    W: Wire,
+{
+    let (read, write) = tokio::io::split(stream);
+    let writing = tokio::spawn({
+        let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
+        async move {
+            let ending = tokio::select! {
+                ending = write_all(write, &link, &intake.limits, &intake.shell) => ending,
+                ending = link.closed() => ending,
+            };
+            link.close(ending);
+        }
+    });
+    let mut reader = Reader { link: Arc::clone(&link), room, intake, held: None, rejections: 0 };
+    let ending = tokio::select! {
+        ending = reader.run(read) => ending,
+        ending = link.closed() => ending,
+    };
+    link.close(ending);
+    // The writer ends as soon as the link is closed; a panic in it ended it as well.
+    let _ = writing.await;
+    link.closed().await
+}
+
+struct Reader<C, W> {
+    link: Arc<Link>,
+    room: Arc<Semaphore>,
+    intake: Arc<Intake<C, W>>,
+    /// Room for the frame that is being received.
+    held: Option<Room>,
+    rejections: u32,
+}
+
+impl<C: Send + 'static, W: Wire> Reader<C, W> {
+    async fn run(&mut self, mut stream: ReadHalf<Stream>) -> Ending {
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        loop {
+            if let Err(ending) = self.take_frames(&mut buffer).await {
+                return ending;
+            }
+            if buffer.is_empty() && buffer.capacity() > READ_KEEP_BYTES {
+                buffer = BytesMut::new();
+            }
+            buffer.reserve(READ_BYTES);
+            match stream.read_buf(&mut buffer).await {
+                Ok(0) if buffer.is_empty() => return Ending::Ended,
+                Ok(0) => return Ending::Cut,
+                Ok(_) => self.link.heard(),
+                // A peer that dies without TLS's goodbye between two frames has lost us nothing.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return Ending::Ended,
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ending::Cut,
+                Err(error) => return Ending::Broken(error.kind()),
+            }
+        }
+    }
+
+    /// Takes all complete frames out of `buffer` and hands their messages on.
+    async fn take_frames(&mut self, buffer: &mut BytesMut) -> Result<(), Ending> {
+        loop {
+            let (mut messages, mut room) = (Vec::new(), None);
+            while messages.len() < CHECK_MESSAGES_MAX {
+                let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(Ending::Frame)? else { break };
+                // Nothing is waited for while something is in hand: two connections of one member could wait for each other.
+                if !self.hold_room(length, messages.is_empty() && room.is_none()).await || buffer.len() < HEADER_BYTES + length {
+                    break;
+                }
+                buffer.advance(HEADER_BYTES);
+                // Copied, so that a key the machine keeps holds on to its frame and not to a read buffer.
+                let body = Bytes::copy_from_slice(&buffer[..length]);
+                buffer.advance(length);
+                self.intake.shell.frames_received.inc();
+                self.intake.shell.bytes_received.inc_by((HEADER_BYTES + length) as u64);
+                let cluster = self.intake.verifier.cluster().id();
+                let count = frame::decode_messages(body, cluster, &mut messages).map_err(Ending::Frame)?;
+                self.intake.shell.messages_received.inc_by(count as u64);
+                room = match (room, self.held.take()) {
+                    (Some(room), Some(more)) => Some(Room::join(room, more)),
+                    (room, more) => room.or(more),
+                };
+            }
+            if messages.is_empty() {
+                // Only heartbeats, if anything: their room is given back here. Go on when that made the difference.
+                if room.is_some() && self.held.is_none() && frame::body_length(buffer, FRAME_BYTES_MAX).is_ok_and(|length| length.is_some())
+                {
+                    continue;
+                }
+                return Ok(());
+            }
+            self.hand_on(messages, room).await?;
+        }
+    }
+
+    /// Makes sure that the frame being received has its room; `false` when there is none and `wait` is not set.
+    async fn hold_room(&mut self, length: usize, wait: bool) -> bool {
+        if self.held.is_some() {
+            return true;
+        }
+        let count = (length / MESSAGE_BYTES_MIN).min(FRAME_MESSAGES_MAX);
+        let bytes = (length + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let gauge = &self.intake.shell.incoming_bytes;
+        self.held = Room::try_take(&self.room, bytes, gauge);
+        if self.held.is_none() && wait {
+            self.link.deafen();
+            self.held = Some(Room::take(&self.room, bytes, gauge).await);
+            self.link.heard();
+        }
+        self.held.is_some()
+    }
+
+    async fn hand_on(&mut self, messages: Vec<W>, room: Option<Room>) -> Result<(), Ending> {
+        let total = messages.len();
+        let mut verified: Vec<Verified<W>> = Vec::with_capacity(total);
+        for result in self.intake.verifier.verify_all(messages) {
+            match result {
+                Ok(message) => verified.push(message),
+                Err(rejection) => {
+                    self.intake.shell.count_rejected(rejection.label());
+                    self.rejections += 1;
+                    tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
+                    if self.rejections >= self.intake.limits.rejections_max {
+                        return Err(Ending::Rejections);
+                    }
+                }
+            }
+        }
+        if verified.is_empty() {
+            return Ok(());
+        }
+        let arrival = Arrival::Messages { from: self.link.party(), messages: verified, room };
+        if self.intake.mailbox.push(arrival).is_err() {
+            // The node is stopping: what is queued for the peer may still be written.
+            self.link.closed().await;
+        }
+        Ok(())
+    }
+}
+
+async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, shell: &Shell) -> Ending {
+    let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beat.reset();
+    let write_timeout = Duration::from_millis(limits.write_timeout_ms);
+    let mut frames = Frames::default();
+    let mut spoken = false;
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = std::future::poll_fn(|context| link.poll_next(context, &mut frames)) => next,
+            _ = beat.tick() => {
+                if link.silent_for_ms() > limits.silence_timeout_ms {
+                    return Ending::Silent;
+                }
+                if !spoken {
+                    link.send_heartbeat();
+                }
+                spoken = false;
+                continue;
+            }
+        };
+        if matches!(next, Next::Finish) {
+            // Whether the peer hears the goodbye does not matter: every frame before it is complete.
+            let _ = timeout(write_timeout, stream.shutdown()).await;
+            return Ending::Stopping;
+        }
+        spoken = true;
+        for chunk in frames.bytes().chunks(WRITE_BYTES) {
+            match timeout(write_timeout, stream.write_all(chunk)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Ending::Broken(error.kind()),
+                Err(_) => return Ending::NotReading,
+            }
+        }
+        match timeout(write_timeout, stream.flush()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Ending::Broken(error.kind()),
+            Err(_) => return Ending::NotReading,
+        }
+        shell.frames_sent.inc_by(frames.frames());
+        shell.messages_sent.inc_by(frames.messages());
+        shell.bytes_sent.inc_by(frames.bytes().len() as u64);
+    }
+}

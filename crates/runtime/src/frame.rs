@@ -1,0 +1,354 @@
+//! What is on the wire: frames, and the greeting that opens a connection.
+//!
+//! ```text
+//! frame     length: u32   version: u8   body: `length` bytes, at least one
+//! body      count: u32    that many messages, end to end; none is a heartbeat
+//! greeting  the body of the first frame each way: Hello from the dialler, Welcome or Refused from the listener
+//! ```
+//!
+//! The five bytes of the header mean the same in every version, so that a node can refuse a newer one in words.
+
+use bytes::Bytes;
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
+use types::{ClusterId, Session};
+
+/// The version of everything said between nodes.
+pub const FRAME_VERSION: u8 = 1;
+/// The length and the version.
+pub const HEADER_BYTES: usize = 5;
+/// The longest reason of a refusal, in bytes.
+pub const REASON_BYTES_MAX: usize = 512;
+/// The longest greeting, its header not counted.
+pub const GREETING_BYTES_MAX: usize = 1_024;
+
+/// Why a frame was refused. Nothing after it can be understood, so the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The frame is empty.
+    #[error("a frame is empty")]
+    Empty,
+    /// The frame is longer than allowed.
+    #[error("a frame of {length} bytes is over the limit of {max}")]
+    TooLong {
+        /// How long it claims to be.
+        length: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// The frame has another version.
+    #[error("the frame has format version {0}; this program speaks version {FRAME_VERSION}")]
+    Version(u8),
+    /// The body is not what it should be.
+    #[error("a frame's body is malformed: {0}")]
+    Body(#[from] DecodeError),
+}
+
+impl FrameError {
+    /// A short name for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Empty => "frame_empty",
+            Self::TooLong { .. } => "frame_too_long",
+            Self::Version(_) => "frame_version",
+            Self::Body(DecodeError::Truncated) => "body_truncated",
+            Self::Body(DecodeError::Trailing) => "body_trailing",
+            Self::Body(DecodeError::UnknownTag(_)) => "body_unknown_tag",
+            Self::Body(DecodeError::OverLimit(_)) => "body_over_limit",
+            Self::Body(DecodeError::NotCanonical(_)) => "body_not_canonical",
+        }
+    }
+}
+
+/// The length of the body of the frame that begins `buffer`; `None` when its header is not complete.
+///
+/// # Errors
+/// [`FrameError`] as soon as the header shows that the frame cannot be accepted: nothing is buffered for it.
+pub fn body_length(buffer: &[u8], max: usize) -> Result<Option<usize>, FrameError> {
+    let Some((length, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length == 0 {
+        return Err(FrameError::Empty);
+    }
+    if length > max {
+        return Err(FrameError::TooLong { length, max });
+    }
+    match rest.first() {
+        None => Ok(None),
+        Some(&FRAME_VERSION) => Ok(Some(length)),
+        Some(&version) => Err(FrameError::Version(version)),
+    }
+}
+
+/// The messages in a frame's body; none for a heartbeat.
+///
+/// # Errors
+/// Any [`FrameError::Body`].
+pub fn decode_messages<W: Decode>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
+    let mut reader = Reader::new(body, cluster);
+    let count = reader.count("the messages of a frame", FRAME_MESSAGES_MAX)?;
+    for _ in 0..count {
+        messages.push(W::decode(&mut reader)?);
+    }
+    reader.finish()?;
+    Ok(count)
+}
+
+/// Frames ready to be written. What is added joins the last frame while it has room, so that everything said
+/// between two writes leaves as one frame in one write.
+#[derive(Debug, Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    last_at: usize,
+    last_messages: u32,
+    frames: u64,
+    messages: u64,
+}
+
+impl Frames {
+    /// Adds `message`; `false` when it is too long for any frame, and then nothing has changed.
+    #[must_use]
+    pub fn add(&mut self, message: &impl Encode) -> bool {
+        if self.frames == 0 || self.last_messages as usize == FRAME_MESSAGES_MAX {
+            self.open();
+        }
+        let start = self.bytes.len();
+        message.encode(&mut self.bytes);
+        if self.bytes.len() - self.last_at - HEADER_BYTES > FRAME_BYTES_MAX {
+            let encoded = self.bytes.split_off(start);
+            if encoded.len() + size_of::<u32>() > FRAME_BYTES_MAX {
+                return false;
+            }
+            self.open();
+            self.bytes.extend_from_slice(&encoded);
+        }
+        self.last_messages += 1;
+        self.messages += 1;
+        self.close_last();
+        true
+    }
+
+    /// Adds a frame without messages.
+    pub fn add_heartbeat(&mut self) {
+        self.open();
+    }
+
+    /// Everything, as it goes on the wire.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many frames there are.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// How many messages there are.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Forgets everything and keeps the memory for the next, unless it has grown past `keep` bytes.
+    pub fn clear(&mut self, keep: usize) {
+        self.bytes.clear();
+        self.bytes.shrink_to(keep);
+        (self.last_at, self.last_messages, self.frames, self.messages) = (0, 0, 0, 0);
+    }
+
+    fn open(&mut self) {
+        self.last_at = self.bytes.len();
+        self.last_messages = 0;
+        self.frames += 1;
+        self.bytes.extend_from_slice(&[0, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0]);
+        self.close_last();
+    }
+
+    fn close_last(&mut self) {
+        let length = self.bytes.len() - self.last_at - HEADER_BYTES;
+        let length = u32::try_from(length).expect("FRAME_BYTES_MAX fits in u32");
+        self.bytes[self.last_at..self.last_at + 4].copy_from_slice(&length.to_le_bytes());
+        let count_at = self.last_at + HEADER_BYTES;
+        self.bytes[count_at..count_at + 4].copy_from_slice(&self.last_messages.to_le_bytes());
+    }
+}
+
+/// What the dialler says of itself. Its key says the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A replica.
+    Replica,
+    /// A client's process: replies go to this session.
+    Client(Session),
+}
+
+/// The first frame each way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// From the dialler: the cluster it means, and what it is there.
+    Hello {
+        /// The cluster.
+        cluster: ClusterId,
+        /// What it is.
+        role: Role,
+    },
+    /// From the listener: go on.
+    Welcome,
+    /// From the listener: no, and why.
+    Refused(String),
+}
+
+impl Greeting {
+    /// The greeting as a whole frame.
+    #[must_use]
+    pub fn to_frame(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        self.encode(&mut body);
+        let length = u32::try_from(body.len()).expect("GREETING_BYTES_MAX fits in u32");
+        let mut frame = length.to_le_bytes().to_vec();
+        frame.push(FRAME_VERSION);
+        frame.append(&mut body);
+        frame
+    }
+}
+
+impl Encode for Greeting {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { cluster, role } => {
+                out.push(1);
+                cluster.as_bytes().encode(out);
+                match role {
+                    Role::Replica => out.push(1),
+                    Role::Client(session) => {
+                        out.push(2);
+                        session.0.encode(out);
+                    }
+                }
+            }
+            Self::Welcome => out.push(2),
+            Self::Refused(reason) => {
+                out.push(3);
+                let mut end = reason.len().min(REASON_BYTES_MAX);
+                while !reason.is_char_boundary(end) {
+                    end -= 1;
+                }
+                types::codec::encode_count(end, out);
+                out.extend_from_slice(&reason.as_bytes()[..end]);
+            }
+        }
+    }
+}
+
+impl Decode for Greeting {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => {
+                let cluster = ClusterId::new(reader.array()?);
+                let role = match u8::decode(reader)? {
+                    1 => Role::Replica,
+                    2 => Role::Client(Session(u64::decode(reader)?)),
+                    _ => return Err(DecodeError::UnknownTag("a role")),
+                };
+                Ok(Self::Hello { cluster, role })
+            }
+            2 => Ok(Self::Welcome),
+            3 => {
+                let length = reader.count("the reason of a refusal", REASON_BYTES_MAX)?;
+                let bytes = reader.take(length)?;
+                let reason = std::str::from_utf8(&bytes).map_err(|_| DecodeError::NotCanonical("the reason of a refusal"))?;
+                // It will be printed: a liar's reason must not drive the reader's terminal.
+                Ok(Self::Refused(reason.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()))
+            }
+            _ => Err(DecodeError::UnknownTag("a greeting")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+
+    /// The messages of each frame in `bytes`.
+    fn cut(mut bytes: &[u8]) -> Vec<Vec<u64>> {
+        let mut frames = Vec::new();
+        while let Some(length) = body_length(bytes, FRAME_BYTES_MAX).expect("our own frames are well-formed") {
+            let mut messages = Vec::new();
+            let body = Bytes::copy_from_slice(&bytes[HEADER_BYTES..HEADER_BYTES + length]);
+            decode_messages(body, CLUSTER, &mut messages).expect("our own frames are well-formed");
+            frames.push(messages);
+            bytes = &bytes[HEADER_BYTES + length..];
+        }
+        frames
+    }
+
+    #[test]
+    fn what_is_said_between_two_writes_is_one_frame() {
+        let mut frames = Frames::default();
+        for number in 0..100u64 {
+            assert!(frames.add(&number));
+        }
+        assert_eq!((frames.frames(), frames.messages()), (1, 100));
+        assert_eq!(cut(frames.bytes()), vec![(0..100).collect::<Vec<_>>()]);
+        frames.clear(0);
+        assert!(frames.bytes().is_empty());
+        assert!(frames.add(&7u64));
+        assert_eq!(cut(frames.bytes()), vec![vec![7]]);
+    }
+
+    #[test]
+    fn a_frame_that_is_full_is_followed_by_another() {
+        let mut frames = Frames::default();
+        for number in 0..FRAME_MESSAGES_MAX as u64 + 1 {
+            assert!(frames.add(&number));
+        }
+        assert_eq!(cut(frames.bytes()).iter().map(Vec::len).collect::<Vec<_>>(), vec![FRAME_MESSAGES_MAX, 1]);
+        frames.clear(0);
+        for _ in 0..3 {
+            assert!(frames.add(&[0u8; 6 << 20]));
+        }
+        assert_eq!((frames.frames(), frames.messages()), (2, 3));
+        assert!(!frames.add(&[0u8; FRAME_BYTES_MAX]));
+        assert_eq!((frames.frames(), frames.messages()), (2, 3));
+    }
+
+    #[test]
+    fn a_heartbeat_is_a_frame_without_messages() {
+        let mut frames = Frames::default();
+        frames.add_heartbeat();
+        assert_eq!(cut(frames.bytes()), vec![Vec::<u64>::new()]);
+    }
+
+    #[test]
+    fn a_header_is_judged_before_its_body_arrives() {
+        let max = FRAME_BYTES_MAX;
+        assert_eq!(body_length(&[1, 0, 0], max), Ok(None));
+        assert_eq!(body_length(&[0, 0, 0, 0], max), Err(FrameError::Empty));
+        assert_eq!(body_length(&[255; 4], max), Err(FrameError::TooLong { length: u32::MAX as usize, max }));
+        assert_eq!(body_length(&[1, 0, 0, 0], max), Ok(None));
+        assert_eq!(body_length(&[1, 0, 0, 0, 9], max), Err(FrameError::Version(9)));
+        assert_eq!(body_length(&[1, 0, 0, 0, FRAME_VERSION], max), Ok(Some(1)));
+    }
+
+    #[test]
+    fn greetings_come_back_and_reasons_cannot_drive_a_terminal() {
+        for greeting in [
+            Greeting::Hello { cluster: CLUSTER, role: Role::Replica },
+            Greeting::Hello { cluster: CLUSTER, role: Role::Client(Session(9)) },
+            Greeting::Welcome,
+            Greeting::Refused("no".to_owned()),
+        ] {
+            assert_eq!(Greeting::from_bytes(greeting.to_bytes().into(), CLUSTER), Ok(greeting));
+        }
+        let nasty = Greeting::Refused("a\x1b[2Jb".to_owned());
+        assert_eq!(Greeting::from_bytes(nasty.to_bytes().into(), CLUSTER), Ok(Greeting::Refused("a [2Jb".to_owned())));
+        let long = Greeting::Refused("ä".repeat(REASON_BYTES_MAX));
+        assert!(long.to_frame().len() <= GREETING_BYTES_MAX);
+        assert!(Greeting::from_bytes(long.to_bytes().into(), CLUSTER).is_ok());
+    }
+}

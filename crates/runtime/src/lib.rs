@@ -1,0 +1,41 @@
+//! The shell around the pure machines: the one room that knows sockets, threads and the time of day.
+//!
+//! A machine (a replica, or a client's coordinator) is started with [`start`]. From then on:
+//!
+//! ```text
+//! socket → TLS → frames → messages → signatures checked ┐            (tokio workers)
+//!                                                       ├→ mailbox → steps → one durable write → one signed root
+//! commands of its own side ─────────────────────────────┘            (the node loop, one thread)        │
+//!                                                                                                       │
+//! socket ← TLS ← frames, everything queued in one write ←───── one push a party ←───────────────────────┘
+//! ```
+//!
+//! What holds:
+//!
+//! - **The law.** Nothing a step says leaves the node before everything written up to then is durable ([`node`]).
+//! - **Proof before ear.** A machine hears only messages whose every signature was checked, from a party whose key the
+//!   channel proved ([`tls`], [`transport`]).
+//! - **Nobody hangs us.** Every queue, buffer, count and wait has a bound in [`Limits`] or `types::limits`. What one
+//!   member sends takes room from that member alone. Whatever arrives, the worst it costs is its own connection.
+//! - **Loss is ordinary.** A message to a party that is not connected, or that does not read, is dropped and counted;
+//!   machines have timers for that.
+
+pub mod clock;
+mod connection;
+pub mod frame;
+pub mod http;
+mod limits;
+mod link;
+mod mailbox;
+pub mod metrics;
+pub mod node;
+pub mod shutdown;
+pub mod tls;
+pub mod transport;
+
+pub use connection::Wire;
+pub use limits::{BATCH_MAX, Limits};
+pub use metrics::Metrics;
+pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NotTaken, Place, Plan, Sealing, Seals, StartError, Stopped, start};
+pub use tls::{Identity, IdentityError, make_certificate};
+pub use transport::{ListenError, PeerState, listen};

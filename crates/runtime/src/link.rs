@@ -1,0 +1,355 @@
+//! One open connection as the node loop sees it: a place to put frames, and a way to end it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use types::codec::Encode;
+use types::{ClientId, Party, Session};
+
+use crate::frame::{FrameError, Frames};
+use crate::limits::Limits;
+use crate::metrics::Shell;
+
+/// How much memory an idle connection keeps for the next frames to send.
+const KEEP_BYTES: usize = 256 << 10;
+
+/// Why a connection ended, or never came to be.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    /// The TLS handshake failed.
+    Handshake(String),
+    /// The TLS handshake or the greeting took too long.
+    GreetingTimeout,
+    /// Too many connections of unknown owner were open.
+    Crowded,
+    /// The dialler showed no certificate.
+    NoCertificate,
+    /// The dialler's key is not in the cluster.
+    Stranger,
+    /// The dialler means another cluster.
+    WrongCluster,
+    /// The dialler is not what it says it is.
+    WrongRole,
+    /// The first frame is not a greeting.
+    Greeting(FrameError),
+    /// A frame was malformed.
+    Frame(FrameError),
+    /// Too many messages with bad signatures or structure.
+    Rejections,
+    /// The peer does not read what it is sent.
+    NotReading,
+    /// Nothing was heard for too long.
+    Silent,
+    /// The peer ended it between two frames.
+    Ended,
+    /// The peer ended it inside a frame.
+    Cut,
+    /// The system says so.
+    Broken(std::io::ErrorKind),
+    /// The same party connected again, or its client has too many connections.
+    Replaced,
+    /// This node is stopping.
+    Stopping,
+}
+
+impl Ending {
+    /// A short name for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Handshake(_) => "handshake",
+            Self::GreetingTimeout => "greeting_timeout",
+            Self::Crowded => "crowded",
+            Self::NoCertificate => "no_certificate",
+            Self::Stranger => "stranger",
+            Self::WrongCluster => "wrong_cluster",
+            Self::WrongRole => "wrong_role",
+            Self::Greeting(_) => "greeting",
+            Self::Frame(error) => error.label(),
+            Self::Rejections => "rejections",
+            Self::NotReading => "not_reading",
+            Self::Silent => "silent",
+            Self::Ended => "ended",
+            Self::Cut => "cut",
+            Self::Broken(_) => "broken",
+            Self::Replaced => "replaced",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handshake(error) => write!(formatter, "the TLS handshake failed: {error}"),
+            Self::GreetingTimeout => formatter.write_str("the handshake or the greeting took too long"),
+            Self::Crowded => formatter.write_str("too many connections of unknown owner are open"),
+            Self::NoCertificate => formatter.write_str("it showed no certificate"),
+            Self::Stranger => formatter.write_str("its key is not in the cluster"),
+            Self::WrongCluster => formatter.write_str("it means another cluster"),
+            Self::WrongRole => formatter.write_str("it is not what it says it is"),
+            Self::Greeting(error) => write!(formatter, "its greeting is malformed: {error}"),
+            Self::Frame(error) => write!(formatter, "it sent what cannot be understood: {error}"),
+            Self::Rejections => formatter.write_str("it sent too many messages with bad signatures or structure"),
+            Self::NotReading => formatter.write_str("it does not read what it is sent"),
+            Self::Silent => formatter.write_str("nothing was heard of it for too long"),
+            Self::Ended => formatter.write_str("it ended the connection"),
+            Self::Cut => formatter.write_str("it ended the connection inside a frame"),
+            Self::Broken(kind) => write!(formatter, "the connection broke: {kind}"),
+            Self::Replaced => formatter.write_str("a newer connection took its place"),
+            Self::Stopping => formatter.write_str("this node is stopping"),
+        }
+    }
+}
+
+/// One open connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    party: Party,
+    serial: u64,
+    opened: Instant,
+    /// Milliseconds after `opened` at which the peer was last heard; `u64::MAX` while we choose not to listen.
+    heard_ms: AtomicU64,
+    outgoing: Mutex<Outgoing>,
+    closing: Notify,
+    outgoing_bytes_max: usize,
+    shell: Arc<Shell>,
+}
+
+#[derive(Debug, Default)]
+struct Outgoing {
+    frames: Frames,
+    writer: Option<Waker>,
+    /// Nothing more is added; the connection ends when what is queued is written.
+    finishing: bool,
+    ending: Option<Ending>,
+}
+
+/// What a writer is to do.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Write what it was handed.
+    Write,
+    /// Say goodbye: everything is written.
+    Finish,
+}
+
+impl Link {
+    /// Queues everything that `messages` yields, as one push. A peer whose queue is full does not read, and is dropped.
+    pub fn send<'a, W: Encode + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
+        let mut outgoing = self.lock();
+        if outgoing.ending.is_some() || outgoing.finishing {
+            self.shell.count_unsent("closed", messages.count() as u64);
+            return;
+        }
+        let before = outgoing.frames.bytes().len();
+        for message in messages {
+            if !outgoing.frames.add(message) {
+                tracing::error!(party = %self.party, "a message of our own is too long for any frame and is not sent");
+                self.shell.count_unsent("too_long", 1);
+            }
+        }
+        let after = outgoing.frames.bytes().len();
+        self.shell.outgoing_bytes.inc_by(signed(after - before));
+        let writer = outgoing.writer.take();
+        drop(outgoing);
+        if after > self.outgoing_bytes_max {
+            self.close(Ending::NotReading);
+        } else if let Some(writer) = writer {
+            writer.wake();
+        }
+    }
+
+    /// Queues a heartbeat, unless something is queued already.
+    pub fn send_heartbeat(&self) {
+        let mut outgoing = self.lock();
+        if outgoing.frames.bytes().is_empty() && !outgoing.finishing && outgoing.ending.is_none() {
+            outgoing.frames.add_heartbeat();
+            self.shell.outgoing_bytes.inc_by(signed(outgoing.frames.bytes().len()));
+        }
+    }
+
+    /// For the writer: swaps its empty `frames` for what is queued.
+    pub fn poll_next(&self, context: &Context<'_>, frames: &mut Frames) -> Poll<Next> {
+        let mut outgoing = self.lock();
+        if !outgoing.frames.bytes().is_empty() {
+            frames.clear(KEEP_BYTES);
+            std::mem::swap(frames, &mut outgoing.frames);
+            self.shell.outgoing_bytes.dec_by(signed(frames.bytes().len()));
+            return Poll::Ready(Next::Write);
+        }
+        if outgoing.finishing {
+            return Poll::Ready(Next::Finish);
+        }
+        outgoing.writer = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Lets the writer finish what is queued, then ends the connection.
+    pub fn finish(&self) {
+        let mut outgoing = self.lock();
+        outgoing.finishing = true;
+        if let Some(writer) = outgoing.writer.take() {
+            writer.wake();
+        }
+    }
+
+    /// Ends the connection at once. The first cause counts.
+    pub fn close(&self, ending: Ending) {
+        let mut outgoing = self.lock();
+        if outgoing.ending.is_some() {
+            return;
+        }
+        outgoing.ending = Some(ending);
+        self.shell.outgoing_bytes.dec_by(signed(outgoing.frames.bytes().len()));
+        let unsent = outgoing.frames.messages();
+        outgoing.frames.clear(0);
+        drop(outgoing);
+        if unsent > 0 {
+            self.shell.count_unsent("closed", unsent);
+        }
+        self.closing.notify_waiters();
+    }
+
+    /// Waits until the connection has ended, and says why.
+    pub async fn closed(&self) -> Ending {
+        let mut notified = pin!(self.closing.notified());
+        loop {
+            // Registered before looking, so that no notice is missed in between.
+            notified.as_mut().enable();
+            if let Some(ending) = self.lock().ending.clone() {
+                return ending;
+            }
+            notified.as_mut().await;
+            notified.set(self.closing.notified());
+        }
+    }
+
+    /// Notes that the peer was heard.
+    pub fn heard(&self) {
+        self.heard_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// Notes that we do not listen for now: the peer's silence is not its fault.
+    pub fn deafen(&self) {
+        self.heard_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// For how long the peer has been silent while we listened.
+    pub fn silent_for_ms(&self) -> u64 {
+        self.age_ms().saturating_sub(self.heard_ms.load(Ordering::Relaxed))
+    }
+
+    /// Who is at the other end.
+    pub fn party(&self) -> Party {
+        self.party
+    }
+
+    fn age_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A panic in an encoder may leave half a message behind, but then the node loop is gone and nothing more is sent.
+    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The open connections, at most one a party.
+#[derive(Debug)]
+pub(crate) struct Links {
+    state: RwLock<LinksState>,
+    limits: Limits,
+    shell: Arc<Shell>,
+}
+
+#[derive(Debug, Default)]
+struct LinksState {
+    open: BTreeMap<Party, Arc<Link>>,
+    opened: u64,
+    closed: bool,
+}
+
+impl Links {
+    pub fn new(limits: Limits, shell: Arc<Shell>) -> Self {
+        Self { state: RwLock::default(), limits, shell }
+    }
+
+    /// A new connection to `party`; an older one makes way, since whoever dials again has lost it. `None` when the
+    /// node is stopping.
+    pub fn open(&self, party: Party) -> Option<Arc<Link>> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.closed {
+            return None;
+        }
+        state.opened += 1;
+        let link = Arc::new(Link {
+            party,
+            serial: state.opened,
+            opened: Instant::now(),
+            heard_ms: AtomicU64::new(0),
+            outgoing: Mutex::default(),
+            closing: Notify::new(),
+            outgoing_bytes_max: self.limits.outgoing_bytes_max,
+            shell: Arc::clone(&self.shell),
+        });
+        let replaced = state.open.insert(party, Arc::clone(&link));
+        if let Some(replaced) = replaced {
+            replaced.close(Ending::Replaced);
+        }
+        if let Party::Client(client, _) = party
+            && let Some(oldest) = oldest_over(&state.open, client, self.limits.client_connections_max)
+        {
+            oldest.close(Ending::Replaced);
+        }
+        self.shell.connections.set(signed(state.open.len()));
+        self.shell.connections_opened.inc();
+        Some(link)
+    }
+
+    /// Forgets `link`, unless another has taken its place.
+    pub fn forget(&self, link: &Link) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if state.open.get(&link.party).is_some_and(|open| open.serial == link.serial) {
+            state.open.remove(&link.party);
+        }
+        self.shell.connections.set(signed(state.open.len()));
+    }
+
+    /// The connection to `party`, if one is open.
+    pub fn get(&self, party: Party) -> Option<Arc<Link>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).open.get(&party).cloned()
+    }
+
+    /// Opens no more, and returns what is open.
+    pub fn seal(&self) -> Vec<Arc<Link>> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        state.open.values().cloned().collect()
+    }
+
+    /// Opens no more, and ends what is open.
+    pub fn close_all(&self) {
+        for link in self.seal() {
+            link.close(Ending::Stopping);
+        }
+    }
+}
+
+/// The oldest connection of `client`, when it has more than `max`.
+fn oldest_over(open: &BTreeMap<Party, Arc<Link>>, client: ClientId, max: usize) -> Option<Arc<Link>> {
+    let all = Party::Client(client, Session(0))..=Party::Client(client, Session(u64::MAX));
+    if open.range(all.clone()).count() <= max {
+        return None;
+    }
+    open.range(all).map(|(_, link)| link).min_by_key(|link| link.serial).cloned()
+}

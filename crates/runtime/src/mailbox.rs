@@ -1,0 +1,178 @@
+//! The one way into the node loop.
+//!
+//! Many connections and callers push, one loop takes. A push is one short lock; the loop takes *everything* with
+//! one lock a turn, and is woken only when it sleeps. A channel that hands over one item at a time would pay for
+//! each of them. The queue has no bound of its own, because both kinds of what is in it hold room that was
+//! given out beforehand: messages by bytes, for each member apart ([`Room`]), commands by count.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crypto::Verified;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use types::Party;
+
+/// One thing for the loop.
+#[derive(Debug)]
+pub(crate) enum Arrival<C, W> {
+    /// From its own side.
+    Command(C),
+    /// From another party: what one read brought.
+    Messages {
+        from: Party,
+        messages: Vec<Verified<W>>,
+        /// Given back when the last of them has been stepped through.
+        room: Option<Room>,
+    },
+}
+
+/// Room for received bytes, out of what one member may have under way.
+#[derive(Debug)]
+pub(crate) struct Room {
+    permit: OwnedSemaphorePermit,
+    gauge: Gauge,
+}
+
+impl Room {
+    /// Takes `bytes`, if they are free at once.
+    pub fn try_take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Option<Self> {
+        let permit = Arc::clone(from).try_acquire_many_owned(bytes).ok()?;
+        Some(Self::new(permit, gauge))
+    }
+
+    /// Takes `bytes` as soon as they are free.
+    pub async fn take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Self {
+        let permit = Arc::clone(from).acquire_many_owned(bytes).await.expect("rooms are never closed");
+        Self::new(permit, gauge)
+    }
+
+    /// Both rooms in one.
+    pub fn join(mut self, mut other: Self) -> Self {
+        let bytes = other.permit.num_permits();
+        if let Some(permit) = other.permit.split(bytes) {
+            // `other` is left with nothing to give back; the gauge goes on counting the whole.
+            self.permit.merge(permit);
+        }
+        self
+    }
+
+    fn new(permit: OwnedSemaphorePermit, gauge: &Gauge) -> Self {
+        gauge.inc_by(i64::try_from(permit.num_permits()).unwrap_or(i64::MAX));
+        Self { permit, gauge: gauge.clone() }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.gauge.dec_by(i64::try_from(self.permit.num_permits()).unwrap_or(i64::MAX));
+    }
+}
+
+/// A queue with many writers and one reader.
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: VecDeque<T>,
+    /// The reader, when it sleeps.
+    reader: Option<Waker>,
+    closed: bool,
+}
+
+impl<T> Default for Mailbox<T> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { items: VecDeque::new(), reader: None, closed: false }) }
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// Adds `item`; gives it back when the mailbox is closed.
+    pub fn push(&self, item: T) -> Result<(), T> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(item);
+        }
+        state.items.push_back(item);
+        let reader = state.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    /// Moves everything to the back of `into`; `false` when the mailbox is closed.
+    pub fn take(&self, into: &mut VecDeque<T>) -> bool {
+        let mut state = self.lock();
+        if into.is_empty() {
+            std::mem::swap(into, &mut state.items);
+        } else {
+            into.append(&mut state.items);
+        }
+        !state.closed
+    }
+
+    /// Ready when there is something to take or the mailbox is closed.
+    pub fn poll_ready(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if !state.items.is_empty() || state.closed {
+            return Poll::Ready(());
+        }
+        state.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes in nothing more.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let reader = state.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// A panic elsewhere cannot leave the queue half changed, so poison means nothing here.
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_taken_at_once_in_order() {
+        let mailbox = Mailbox::default();
+        let context = Context::from_waker(Waker::noop());
+        assert_eq!(mailbox.poll_ready(&context), Poll::Pending);
+        assert_eq!(mailbox.push(1), Ok(()));
+        assert_eq!(mailbox.push(2), Ok(()));
+        assert_eq!(mailbox.poll_ready(&context), Poll::Ready(()));
+        let mut taken = VecDeque::from([0]);
+        assert!(mailbox.take(&mut taken));
+        assert_eq!(taken, [0, 1, 2]);
+        mailbox.close();
+        assert_eq!(mailbox.push(3), Err(3));
+        assert!(!mailbox.take(&mut taken));
+    }
+
+    #[test]
+    fn joined_room_comes_back_whole() {
+        let (all, gauge) = (Arc::new(Semaphore::new(10)), Gauge::default());
+        let one = Room::try_take(&all, 3, &gauge).expect("there is room");
+        let two = Room::try_take(&all, 4, &gauge).expect("there is room");
+        let both = one.join(two);
+        assert_eq!((all.available_permits(), gauge.get()), (3, 7));
+        assert!(Room::try_take(&all, 4, &gauge).is_none());
+        drop(both);
+        assert_eq!((all.available_permits(), gauge.get()), (10, 0));
+    }
+}

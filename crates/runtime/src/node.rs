@@ -1,0 +1,551 @@
+//! The node loop: where a machine meets the world.
+//!
+//! ```text
+//!   connections ──┐                                            ┌── connections
+//!                 ├─► mailbox ─► step, step, … ─► persist ─► seal ─► send
+//!   commands ─────┘              (one turn)      (one write) (one root)   └─► events
+//! ```
+//!
+//! A turn takes everything that has arrived, steps through it, makes it durable with one write, signs one root over
+//! what is to be signed, and only then lets anything out. Under load a turn is large and its costs are shared; at
+//! rest it is one message long and nothing waits. When the write fails the node stops: it says nothing that it
+//! might not remember.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crypto::{Sealable, Sealer, Verified, Verifier};
+pub use machine::Durable;
+use machine::{Input, Machine, Outbox, Time};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use types::{Cluster, ClusterId, Party, ReplicaId};
+
+use crate::clock::Clock;
+use crate::connection::{Intake, Wire};
+use crate::limits::{BATCH_MAX, Limits};
+use crate::link::Links;
+use crate::mailbox::{Arrival, Mailbox, Room};
+use crate::metrics::Metrics;
+use crate::tls::{Identity, IdentityError};
+use crate::transport::{PeerState, PeerStates, Transport, check_identity};
+
+/// Memory for this many messages is kept between turns.
+const KEEP_MESSAGES: usize = 4_096;
+
+/// Makes messages out of the drafts of one turn.
+pub trait Seals<M: Machine>: Send + 'static {
+    /// Seals `drafts` and appends them to `sends`; says how many signatures that took.
+    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, sends: &mut Vec<(Party, M::Message)>) -> usize;
+}
+
+/// Seals with a replica's key, many drafts under one signature.
+#[derive(Debug)]
+pub struct Sealing {
+    sealer: Sealer,
+    cluster: ClusterId,
+    signer: ReplicaId,
+    batch_max: usize,
+}
+
+impl Sealing {
+    /// Seals as `signer`, at most `batch_max` (1 to [`BATCH_MAX`]) drafts a signature.
+    #[must_use]
+    pub fn new(sealer: Sealer, cluster: ClusterId, signer: ReplicaId, batch_max: usize) -> Self {
+        Self { sealer, cluster, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
+    }
+}
+
+impl<M: Machine> Seals<M> for Sealing
+where
+    M::Draft: Sealable<Message = M::Message>,
+{
+    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, sends: &mut Vec<(Party, M::Message)>) -> usize {
+        // Drafts to one party side by side fall under one root, and one check at the receiver serves them all.
+        drafts.sort_by_key(|(to, _)| *to);
+        let mut signatures = 0;
+        let mut rest = drafts.drain(..).peekable();
+        while rest.peek().is_some() {
+            let batch: Vec<(Party, M::Draft)> = rest.by_ref().take(self.batch_max).collect();
+            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster, self.signer)).collect();
+            let seals = self.sealer.seal(&leaves);
+            assert_eq!(seals.len(), batch.len(), "a sealer gives one seal for each leaf");
+            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+            signatures += 1;
+        }
+        signatures
+    }
+}
+
+/// For a machine that signs nothing, such as a client's.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSeals;
+
+impl<M: Machine<Draft = std::convert::Infallible>> Seals<M> for NoSeals {
+    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, _sends: &mut Vec<(Party, M::Message)>) -> usize {
+        match drafts.pop() {
+            None => 0,
+            Some((_, draft)) => match draft {},
+        }
+    }
+}
+
+/// Where the loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a thread of its own: for machines that write to disk, and would hold up the connections.
+    Thread,
+    /// As a task beside the connections: for machines that only compute. Saves two thread switches a round trip.
+    Task,
+}
+
+/// What a node needs beside its machine.
+#[derive(Debug)]
+pub struct Plan {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whom it may meet.
+    pub cluster: Arc<Cluster>,
+    /// Checks what it hears.
+    pub verifier: Arc<Verifier>,
+    /// Where it listens ([`crate::listen`]); a client does not.
+    pub listener: Option<TcpListener>,
+    /// Where the replicas listen. A client dials all of them, a replica those with a smaller name than its own.
+    pub replicas: BTreeMap<ReplicaId, SocketAddr>,
+    /// Its bounds.
+    pub limits: Limits,
+    /// Where the loop runs.
+    pub place: Place,
+    /// Where it counts.
+    pub metrics: Metrics,
+}
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot be who it is to be.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The system gives no thread, or does not tell the listener's address.
+    #[error("the system refuses what the node needs: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a node ended.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// What was written could not be made durable. Nothing after it was sent; restart the node once the disk is well.
+    #[error("what was written could not be made durable, so the node stopped: {0}")]
+    Persist(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The machine panicked. This is a bug.
+    #[error("the node loop panicked")]
+    Panicked,
+}
+
+/// The node has stopped, or is stopping. The command is handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node has stopped")]
+pub struct Stopped<C>(pub C);
+
+/// Why a command was not taken at once. The command is handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken<C> {
+    /// Too many wait already.
+    #[error("too many commands wait already")]
+    Busy(C),
+    /// The node has stopped, or is stopping.
+    #[error("the node has stopped")]
+    Stopped(C),
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node<M: Machine, W> {
+    handle: NodeHandle<M::Command, W>,
+    local_address: Option<SocketAddr>,
+    links: Arc<Links>,
+    limits: Limits,
+    stopping: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    ended: oneshot::Receiver<Result<M, NodeError>>,
+}
+
+/// A way to a running node from anywhere.
+#[derive(Debug)]
+pub struct NodeHandle<C, W> {
+    mailbox: Arc<Mailbox<Arrival<C, W>>>,
+    command_room: Arc<Semaphore>,
+    states: Arc<PeerStates>,
+    metrics: Metrics,
+}
+
+impl<C, W> Clone for NodeHandle<C, W> {
+    fn clone(&self) -> Self {
+        Self {
+            mailbox: Arc::clone(&self.mailbox),
+            command_room: Arc::clone(&self.command_room),
+            states: Arc::clone(&self.states),
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+impl<C, W> NodeHandle<C, W> {
+    /// Gives the machine a command; waits while too many others wait.
+    ///
+    /// # Errors
+    /// [`Stopped`] with the command, when the node takes no more.
+    pub async fn command(&self, command: C) -> Result<(), Stopped<C>> {
+        match self.command_room.acquire().await {
+            Ok(permit) => {
+                // The loop gives the room back when it takes the command.
+                permit.forget();
+                self.push(command).map_err(Stopped)
+            }
+            Err(_) => Err(Stopped(command)),
+        }
+    }
+
+    /// Gives the machine a command, if it can be taken at once.
+    ///
+    /// # Errors
+    /// [`NotTaken`] with the command.
+    pub fn try_command(&self, command: C) -> Result<(), NotTaken<C>> {
+        match self.command_room.try_acquire() {
+            Ok(permit) => {
+                permit.forget();
+                self.push(command).map_err(NotTaken::Stopped)
+            }
+            Err(tokio::sync::TryAcquireError::NoPermits) => Err(NotTaken::Busy(command)),
+            Err(tokio::sync::TryAcquireError::Closed) => Err(NotTaken::Stopped(command)),
+        }
+    }
+
+    /// How it stands with each replica that the node dials.
+    #[must_use]
+    pub fn peers(&self) -> BTreeMap<ReplicaId, PeerState> {
+        self.states.all()
+    }
+
+    /// Waits until `enough` is content with how it stands. Put a timeout around it.
+    pub async fn peers_until(&self, enough: impl FnMut(&BTreeMap<ReplicaId, PeerState>) -> bool) {
+        self.states.until(enough).await;
+    }
+
+    fn push(&self, command: C) -> Result<(), C> {
+        self.metrics.shell.commands_waiting.inc();
+        self.mailbox.push(Arrival::Command(command)).map_err(|arrival| {
+            self.metrics.shell.commands_waiting.dec();
+            match arrival {
+                Arrival::Command(command) => command,
+                Arrival::Messages { .. } => unreachable!("a command was pushed"),
+            }
+        })
+    }
+}
+
+/// Starts a node: its loop, its listener if it has one, and its diallers. `on_event` runs in the loop, after what was
+/// said before the event has been handed to the connections; it must not block. Needs a tokio runtime around it.
+///
+/// # Errors
+/// [`StartError`] when the identity does not fit the cluster or the system refuses.
+pub fn start<W, M, S, E>(plan: Plan, machine: M, seals: S, on_event: E) -> Result<Node<M, W>, StartError>
+where
+    W: Wire,
+    M: Durable + Machine<Received = Verified<W>, Message = W> + Send + 'static,
+    M::Command: Send + 'static,
+    M::Draft: Send,
+    M::Event: Send,
+    S: Seals<M>,
+    E: FnMut(M::Event) + Send + 'static,
+{
+    let Plan { identity, cluster, verifier, listener, replicas, limits, place, metrics } = plan;
+    check_identity(&identity, &cluster)?;
+    let me = identity.party();
+    let local_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let mailbox = Arc::new(Mailbox::default());
+    let command_room = Arc::new(Semaphore::new(limits.commands_max));
+    let shell = Arc::clone(&metrics.shell);
+    let intake = Intake { mailbox: Arc::clone(&mailbox), verifier, limits: limits.clone(), shell };
+    let transport = Transport::new(identity, cluster, Arc::new(intake));
+    let (finished, ended) = oneshot::channel();
+    let node_loop = Loop {
+        machine,
+        seals,
+        on_event,
+        mailbox: Arc::clone(&mailbox),
+        command_room: Arc::clone(&command_room),
+        links: Arc::clone(&transport.links),
+        metrics: metrics.clone(),
+        clock: Clock::default(),
+        turn_inputs_max: limits.turn_inputs_max.max(1),
+        backlog: VecDeque::new(),
+        current: None,
+        outbox: Outbox::default(),
+        open: true,
+    };
+    match place {
+        Place::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),
+        Place::Thread => {
+            let run = move || drop(finished.send(node_loop.run_on_thread()));
+            drop(thread::Builder::new().name(format!("loop {me}")).spawn(run)?);
+        }
+    }
+    let (stopping, stop) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    if let Some(listener) = listener {
+        tasks.spawn(Arc::clone(&transport).listen(listener, stop.clone()));
+    }
+    for (replica, address) in replicas {
+        if !matches!(me, Party::Replica(own) if own <= replica) {
+            tasks.spawn(Arc::clone(&transport).dial(replica, address, stop.clone()));
+        }
+    }
+    let handle = NodeHandle { mailbox, command_room, states: Arc::clone(&transport.states), metrics };
+    Ok(Node { handle, local_address, links: Arc::clone(&transport.links), limits, stopping, tasks, ended })
+}
+
+impl<M: Machine, W> Node<M, W> {
+    /// A way to the node that can be given away.
+    #[must_use]
+    pub fn handle(&self) -> NodeHandle<M::Command, W> {
+        self.handle.clone()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.local_address
+    }
+
+    /// Waits for the end that nobody asked for.
+    pub async fn failed(&mut self) -> NodeError {
+        match (&mut self.ended).await {
+            Ok(Err(error)) => error,
+            // A loop that was not asked to stop and sent nothing is one that panicked.
+            Ok(Ok(_)) | Err(_) => NodeError::Panicked,
+        }
+    }
+
+    /// Stops gracefully: takes in nothing more, finishes what has arrived, makes it durable, writes what is queued.
+    /// Gives the machine back.
+    ///
+    /// # Errors
+    /// [`NodeError`] when the last durable write failed or the loop had failed before.
+    pub async fn stop(mut self) -> Result<M, NodeError> {
+        self.stopping.send_replace(true);
+        self.handle.mailbox.close();
+        self.handle.command_room.close();
+        let machine = (&mut self.ended).await.unwrap_or(Err(NodeError::Panicked));
+        for link in self.links.seal() {
+            link.finish();
+        }
+        let finished = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(Duration::from_millis(self.limits.flush_timeout_ms), finished).await.is_err() {
+            tracing::warn!("some peers did not take what was queued for them in time");
+        }
+        machine
+    }
+}
+
+impl<M: Machine, W> Drop for Node<M, W> {
+    /// A node that is dropped stops at once; what is queued for the peers is lost.
+    fn drop(&mut self) {
+        self.stopping.send_replace(true);
+        self.handle.mailbox.close();
+        self.handle.command_room.close();
+        self.links.close_all();
+    }
+}
+
+struct Loop<M: Machine, W, S, E> {
+    machine: M,
+    seals: S,
+    on_event: E,
+    mailbox: Arc<Mailbox<Arrival<M::Command, W>>>,
+    command_room: Arc<Semaphore>,
+    links: Arc<Links>,
+    metrics: Metrics,
+    clock: Clock,
+    turn_inputs_max: usize,
+    /// What was taken from the mailbox and not stepped through yet.
+    backlog: VecDeque<Arrival<M::Command, W>>,
+    /// The messages of one arrival that did not fit into the last turn.
+    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Room>)>,
+    outbox: Outbox<M>,
+    /// The mailbox may bring more.
+    open: bool,
+}
+
+impl<W, M, S, E> Loop<M, W, S, E>
+where
+    W: Wire,
+    M: Durable + Machine<Received = Verified<W>, Message = W>,
+    S: Seals<M>,
+    E: FnMut(M::Event),
+{
+    fn run_on_thread(mut self) -> Result<M, NodeError> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let context = Context::from_waker(&waker);
+        while !self.done() {
+            self.turn()?;
+            if !self.idle() {
+                continue;
+            }
+            let wait = self.wait();
+            if wait != Some(Duration::ZERO) && self.mailbox.poll_ready(&context).is_pending() {
+                // Woken for nothing is no harm: the turn will be empty.
+                match wait {
+                    None => thread::park(),
+                    Some(wait) => thread::park_timeout(wait),
+                }
+            }
+        }
+        Ok(self.machine)
+    }
+
+    async fn run_as_task(mut self) -> Result<M, NodeError> {
+        let mailbox = Arc::clone(&self.mailbox);
+        while !self.done() {
+            self.turn()?;
+            if !self.idle() {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let arrival = std::future::poll_fn(|context| mailbox.poll_ready(context));
+            match self.wait() {
+                None => arrival.await,
+                Some(Duration::ZERO) => tokio::task::yield_now().await,
+                Some(wait) => {
+                    // Looked at first: setting a timer that an arrival cancels at once is the dearer way.
+                    let mut arrival = pin!(arrival);
+                    tokio::select! {
+                        biased;
+                        () = &mut arrival => {}
+                        () = sleep(wait) => {}
+                    }
+                }
+            }
+        }
+        Ok(self.machine)
+    }
+
+    /// The law lives here: nothing leaves before everything written up to then is durable.
+    fn turn(&mut self) -> Result<(), NodeError> {
+        let inputs = self.step_through();
+        if inputs == 0 {
+            return Ok(());
+        }
+        let started = Instant::now();
+        if let Err(failure) = self.machine.persist() {
+            self.links.close_all();
+            self.mailbox.close();
+            self.command_room.close();
+            return Err(NodeError::Persist(Box::new(failure)));
+        }
+        let shell = &self.metrics.shell;
+        shell.persist_seconds.observe(started.elapsed().as_secs_f64());
+        shell.turns.inc();
+        shell.turn_inputs.observe(inputs as f64);
+        let drafts = self.outbox.drafts.len();
+        if drafts > 0 {
+            let signatures = self.seals.seal(&mut self.outbox.drafts, &mut self.outbox.sends);
+            shell.seals.inc_by(drafts as u64);
+            shell.roots_signed.inc_by(signatures as u64);
+        }
+        self.send();
+        self.outbox.sends.shrink_to(KEEP_MESSAGES);
+        self.outbox.drafts.shrink_to(KEEP_MESSAGES);
+        for event in self.outbox.events.drain(..) {
+            (self.on_event)(event);
+        }
+        Ok(())
+    }
+
+    /// Steps through what has arrived, up to the bound of a turn; says how many inputs that were.
+    fn step_through(&mut self) -> usize {
+        let mut inputs = 0;
+        let now = self.clock.now();
+        if self.machine.deadline().is_some_and(|deadline| deadline <= now) {
+            self.machine.step(now, Input::Tick, &mut self.outbox);
+            inputs += 1;
+        }
+        if self.open {
+            self.open = self.mailbox.take(&mut self.backlog);
+        }
+        self.metrics.shell.arrivals_waiting.set(i64::try_from(self.backlog.len()).unwrap_or(i64::MAX));
+        let mut commands = 0;
+        while inputs < self.turn_inputs_max {
+            let now = self.clock.now();
+            if let Some((from, messages, _)) = &mut self.current {
+                for message in messages.by_ref().take(self.turn_inputs_max - inputs) {
+                    self.machine.step(now, Input::Message { from: *from, message }, &mut self.outbox);
+                    inputs += 1;
+                }
+                if messages.len() == 0 {
+                    self.current = None;
+                }
+                continue;
+            }
+            match self.backlog.pop_front() {
+                None => break,
+                Some(Arrival::Messages { from, messages, room }) => self.current = Some((from, messages.into_iter(), room)),
+                Some(Arrival::Command(command)) => {
+                    self.machine.step(now, Input::Command(command), &mut self.outbox);
+                    inputs += 1;
+                    commands += 1;
+                }
+            }
+        }
+        if commands > 0 {
+            self.command_room.add_permits(commands);
+            self.metrics.shell.commands_waiting.dec_by(i64::try_from(commands).unwrap_or(i64::MAX));
+        }
+        inputs
+    }
+
+    /// Hands each party all that is for it with one push.
+    fn send(&mut self) {
+        // Stable: what is said to one party stays in order.
+        self.outbox.sends.sort_by_key(|(to, _)| *to);
+        for group in self.outbox.sends.chunk_by(|(one, _), (other, _)| one == other) {
+            match self.links.get(group[0].0) {
+                Some(link) => link.send(group.iter().map(|(_, message)| message)),
+                // Lost, as on any network; the machine's own timers say it again.
+                None => self.metrics.shell.count_unsent("not_connected", group.len() as u64),
+            }
+        }
+        self.outbox.sends.clear();
+    }
+
+    /// Whether the last turn took all there was.
+    fn idle(&self) -> bool {
+        self.backlog.is_empty() && self.current.is_none()
+    }
+
+    fn done(&self) -> bool {
+        !self.open && self.idle()
+    }
+
+    /// How long until the machine wants a tick; `None` when it does not.
+    fn wait(&mut self) -> Option<Duration> {
+        let Time(deadline) = self.machine.deadline()?;
+        Some(Duration::from_nanos(deadline.saturating_sub(self.clock.now().0)))
+    }
+}
+
+/// Wakes a sleeping thread.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,441 @@
+//! Who is connected to whom.
+//!
+//! There is one connection between any two members. A client dials every replica; of two replicas, the one with the
+//! greater name dials the other. A lost connection is dialled again for ever, with waits that double up to a
+//! bound and are jittered, so that a returning node is not met by everybody at once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use types::codec::Decode;
+use types::{ClientId, Cluster, Party, ReplicaId};
+
+use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
+use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
+use crate::link::{Ending, Links};
+use crate::tls::{self, Identity, IdentityError};
+
+/// How much plaintext TLS takes in before it must write.
+const TLS_BUFFER_BYTES: usize = 256 << 10;
+/// How long accepting pauses when the system refuses a connection, for want of file descriptors perhaps.
+const ACCEPT_PAUSE_MS: u64 = 50;
+/// A connection that lasted this long was a good one: the next wait starts small again.
+const GOOD_CONNECTION_MS: u64 = 1_000;
+/// How long a refused peer may take to read the reason.
+const REFUSAL_TIMEOUT_MS: u64 = 1_000;
+
+/// How it stands with a replica that this node dials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Not tried to the end yet.
+    Connecting,
+    /// Connected.
+    Connected,
+    /// It answered, and refused in these words. Trying goes on, but someone should read them. One replica may lie:
+    /// believe what `f+1` say.
+    Refused(String),
+    /// It could not be reached, or is not who it should be.
+    Unreachable(String),
+}
+
+/// How it stands with all replicas that this node dials.
+#[derive(Debug, Default)]
+pub(crate) struct PeerStates {
+    states: Mutex<BTreeMap<ReplicaId, PeerState>>,
+    changed: Notify,
+}
+
+impl PeerStates {
+    pub fn all(&self) -> BTreeMap<ReplicaId, PeerState> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until `enough` is content.
+    pub async fn until(&self, mut enough: impl FnMut(&BTreeMap<ReplicaId, PeerState>) -> bool) {
+        let mut notified = std::pin::pin!(self.changed.notified());
+        loop {
+            notified.as_mut().enable();
+            if enough(&self.all()) {
+                return;
+            }
+            notified.as_mut().await;
+            notified.set(self.changed.notified());
+        }
+    }
+
+    fn set(&self, replica: ReplicaId, state: PeerState) {
+        let before = self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(replica, state.clone());
+        if before.as_ref() == Some(&state) {
+            return;
+        }
+        match &state {
+            PeerState::Connecting => {}
+            PeerState::Connected => tracing::info!(%replica, "connected"),
+            PeerState::Refused(reason) => tracing::warn!(%replica, reason, "refused"),
+            PeerState::Unreachable(reason) => tracing::warn!(%replica, reason, "not reached"),
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+/// Whose key a key is.
+#[derive(Clone, Copy, Debug)]
+enum Member {
+    Replica(ReplicaId),
+    Client(ClientId),
+}
+
+/// Everything the listener and the diallers share.
+#[derive(Debug)]
+pub(crate) struct Transport<C, W> {
+    identity: Identity,
+    cluster: Arc<Cluster>,
+    /// Each member's key, and the room for what it sends.
+    members: BTreeMap<[u8; 32], (Member, Arc<Semaphore>)>,
+    strangers: Arc<Semaphore>,
+    pub links: Arc<Links>,
+    pub states: Arc<PeerStates>,
+    intake: Arc<Intake<C, W>>,
+}
+
+impl<C: Send + 'static, W: Wire> Transport<C, W> {
+    pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>) -> Arc<Self> {
+        let room = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
+        let mut members = BTreeMap::new();
+        for replica in cluster.replicas() {
+            if let Some(key) = cluster.replica_key(replica) {
+                members.insert(*key, (Member::Replica(replica), room()));
+            }
+        }
+        for (client, permission) in cluster.clients() {
+            members.insert(permission.public_key, (Member::Client(*client), room()));
+        }
+        Arc::new(Self {
+            identity,
+            members,
+            cluster,
+            strangers: Arc::new(Semaphore::new(intake.limits.strangers_max)),
+            links: Arc::new(Links::new(intake.limits.clone(), Arc::clone(&intake.shell))),
+            states: Arc::default(),
+            intake,
+        })
+    }
+
+    /// Accepts connections until `stopping`, then waits for those that are open to end.
+    pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        let Ok(permit) = Arc::clone(&self.strangers).try_acquire_owned() else {
+                            self.intake.shell.count_closed(Ending::Crowded.label());
+                            continue;
+                        };
+                        connections.spawn(Arc::clone(&self).receive(stream, address, permit));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+                () = stopped(&mut stopping) => break,
+            }
+        }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+    }
+
+    /// Dials `replica` for ever, until `stopping`.
+    pub async fn dial(self: Arc<Self>, replica: ReplicaId, address: SocketAddr, mut stopping: watch::Receiver<bool>) {
+        let limits = &self.intake.limits;
+        let mut wait_ms = limits.redial_ms;
+        self.states.set(replica, PeerState::Connecting);
+        loop {
+            let reached = tokio::select! {
+                reached = self.reach(replica, address) => reached,
+                () = stopped(&mut stopping) => return,
+            };
+            match reached {
+                Ok((stream, room)) => {
+                    let Some(link) = self.links.open(Party::Replica(replica)) else { return };
+                    self.states.set(replica, PeerState::Connected);
+                    let opened = Instant::now();
+                    let ending = connection::run(stream, Arc::clone(&link), room, Arc::clone(&self.intake)).await;
+                    self.links.forget(&link);
+                    self.count(&ending, Some(Party::Replica(replica)), address);
+                    self.states.set(replica, PeerState::Unreachable(format!("{address}: {ending}")));
+                    if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
+                        wait_ms = limits.redial_ms;
+                    }
+                }
+                Err(state) => {
+                    self.intake.shell.dials_failed.inc();
+                    self.states.set(replica, state);
+                }
+            }
+            let jittered_ms = rand::random_range(wait_ms / 2..=wait_ms);
+            wait_ms = wait_ms.saturating_mul(2).min(limits.redial_max_ms);
+            tokio::select! {
+                () = sleep(Duration::from_millis(jittered_ms)) => {}
+                () = stopped(&mut stopping) => return,
+            }
+        }
+    }
+
+    /// One attempt to connect to `replica`, up to its welcome.
+    async fn reach(&self, replica: ReplicaId, address: SocketAddr) -> Result<(Stream, Arc<Semaphore>), PeerState> {
+        let unreachable = |error: String| PeerState::Unreachable(format!("{address}: {error}"));
+        let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
+        let Some(key) = self.cluster.replica_key(replica).copied() else {
+            return Err(unreachable(format!("the cluster has no replica {replica}")));
+        };
+        let config = self.identity.client_config(key).map_err(|error| unreachable(error.to_string()))?;
+        let stream = match timeout(limit, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => buffered(stream),
+            Ok(Err(error)) => return Err(unreachable(error.to_string())),
+            Err(_) => return Err(unreachable("no answer to connecting".to_owned())),
+        };
+        let connecting = TlsConnector::from(config).connect(ServerName::from(address.ip()), stream);
+        let mut stream = match timeout(limit, connecting).await {
+            Ok(Ok(mut stream)) => {
+                stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+                Stream::from(stream)
+            }
+            Ok(Err(error)) => return Err(unreachable(describe(&error))),
+            Err(_) => return Err(unreachable("no answer to the TLS handshake".to_owned())),
+        };
+        let role = match self.identity.party() {
+            Party::Replica(_) => Role::Replica,
+            Party::Client(_, session) => Role::Client(session),
+        };
+        let hello = Greeting::Hello { cluster: self.cluster.id(), role };
+        match timeout(limit, self.introduce(&mut stream, &hello)).await {
+            Ok(Ok(Greeting::Welcome)) => {}
+            Ok(Ok(Greeting::Refused(reason))) => return Err(PeerState::Refused(reason)),
+            Ok(Ok(Greeting::Hello { .. })) => return Err(unreachable("it answered a greeting with a greeting".to_owned())),
+            Ok(Err(error)) => return Err(unreachable(error)),
+            Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
+        }
+        let (_, room) = self.members.get(&key).expect("every replica of the cluster is a member");
+        Ok((stream, Arc::clone(room)))
+    }
+
+    async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
+        // A listener that refuses at once may have closed its side already; its words are still there to be read.
+        let written = async {
+            stream.write_all(&hello.to_frame()).await?;
+            stream.flush().await
+        }
+        .await;
+        match (read_greeting(stream, &self.cluster).await, written) {
+            (Ok(greeting), _) => Ok(greeting),
+            (Err(GreetingError::Io(_)), Err(error)) => Err(error.to_string()),
+            (Err(error), _) => Err(error.to_string()),
+        }
+    }
+
+    /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
+    async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
+        let limits = &self.intake.limits;
+        let limit = Duration::from_millis(limits.greeting_timeout_ms);
+        self.intake.shell.strangers.set(self.strangers_now());
+        let acceptor = TlsAcceptor::from(self.identity.server_config());
+        let stream = match timeout(limit, acceptor.accept(buffered(stream))).await {
+            Ok(Ok(mut stream)) => {
+                stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+                Some(Stream::from(stream))
+            }
+            Ok(Err(error)) => {
+                self.count(&Ending::Handshake(describe(&error)), None, address);
+                None
+            }
+            Err(_) => {
+                self.count(&Ending::GreetingTimeout, None, address);
+                None
+            }
+        };
+        let known = match stream {
+            None => None,
+            Some(mut stream) => match timeout(limit, self.recognise(&mut stream)).await {
+                Ok(Ok((party, room))) => Some((stream, party, room)),
+                Ok(Err((ending, reason))) => {
+                    self.count(&ending, None, address);
+                    refuse(stream, reason).await;
+                    None
+                }
+                Err(_) => {
+                    self.count(&Ending::GreetingTimeout, None, address);
+                    None
+                }
+            },
+        };
+        drop(permit);
+        self.intake.shell.strangers.set(self.strangers_now());
+        let Some((stream, party, room)) = known else { return };
+        let Some(link) = self.links.open(party) else { return };
+        let ending = connection::run(stream, Arc::clone(&link), room, Arc::clone(&self.intake)).await;
+        self.links.forget(&link);
+        self.count(&ending, Some(party), address);
+    }
+
+    /// Whom the key at the other end belongs to, and whether it wants what it may have. A refusal has a reason that
+    /// tells an honest person what to do; `None` closes without a word.
+    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Semaphore>), (Ending, Option<String>)> {
+        let key = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(tls::public_key_of);
+        let cluster = self.cluster.id();
+        let Some(key) = key else {
+            let reason = "no client certificate was presented; use the client folder that `bezant init` made".to_owned();
+            return Err((Ending::NoCertificate, Some(reason)));
+        };
+        let member = key.as_ref().ok().and_then(|key| self.members.get(key));
+        let Some((member, room)) = member else {
+            let shown = key.map(hex::encode).unwrap_or_default();
+            let reason =
+                format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
+            return Err((Ending::Stranger, Some(reason)));
+        };
+        let (meant, role) = match read_greeting(stream, &self.cluster).await {
+            Ok(Greeting::Hello { cluster, role }) => (cluster, role),
+            Ok(_) => {
+                let error = FrameError::Body(types::codec::DecodeError::UnknownTag("a first greeting"));
+                return Err((Ending::Greeting(error), None));
+            }
+            Err(GreetingError::Frame(error)) => {
+                let reason = matches!(error, FrameError::Version(_)).then(|| error.to_string());
+                return Err((Ending::Greeting(error), reason));
+            }
+            Err(GreetingError::Io(_)) => return Err((Ending::Cut, None)),
+        };
+        if meant != cluster {
+            let reason = format!("this is cluster {cluster}, not {meant}: check the addresses");
+            return Err((Ending::WrongCluster, Some(reason)));
+        }
+        let party = match (*member, role) {
+            (Member::Replica(replica), Role::Replica) if Party::Replica(replica) != self.identity.party() => Party::Replica(replica),
+            (Member::Client(client), Role::Client(session)) => Party::Client(client, session),
+            (Member::Replica(replica), _) => {
+                let reason = format!("this key is that of replica {replica}, which may be nothing else here");
+                return Err((Ending::WrongRole, Some(reason)));
+            }
+            (Member::Client(client), _) => {
+                let reason = format!("this key is that of client {client}, which is no replica");
+                return Err((Ending::WrongRole, Some(reason)));
+            }
+        };
+        let welcome = async {
+            stream.write_all(&Greeting::Welcome.to_frame()).await?;
+            stream.flush().await
+        };
+        match welcome.await {
+            Ok(()) => Ok((party, Arc::clone(room))),
+            Err(error) => Err((Ending::Broken(error.kind()), None)),
+        }
+    }
+
+    fn strangers_now(&self) -> i64 {
+        i64::try_from(self.intake.limits.strangers_max - self.strangers.available_permits()).unwrap_or(i64::MAX)
+    }
+
+    fn count(&self, ending: &Ending, party: Option<Party>, address: SocketAddr) {
+        self.intake.shell.count_closed(ending.label());
+        match party {
+            Some(party) => tracing::info!(%party, %address, %ending, "a connection ended"),
+            None => tracing::warn!(%address, %ending, "a connection was refused"),
+        }
+    }
+}
+
+/// Waits until the node stops, or is gone.
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    drop(stopping.wait_for(|stopping| *stopping).await);
+}
+
+/// Says why not, and waits a moment for the peer to read it: a socket closed with bytes unread would take the
+/// words with it.
+async fn refuse(mut stream: Stream, reason: Option<String>) {
+    let Some(reason) = reason else { return };
+    let farewell = async {
+        stream.write_all(&Greeting::Refused(reason).to_frame()).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; GREETING_BYTES_MAX];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<(), std::io::Error>(())
+    };
+    let _ = timeout(Duration::from_millis(REFUSAL_TIMEOUT_MS), farewell).await;
+}
+
+#[derive(Debug, thiserror::Error)]
+enum GreetingError {
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Reads one greeting, and not a byte more.
+async fn read_greeting(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), cluster: &Cluster) -> Result<Greeting, GreetingError> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).await?;
+    let length = body_length(&header, GREETING_BYTES_MAX)?.expect("the header is complete");
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    Ok(Greeting::from_bytes(Bytes::from(body), cluster.id()).map_err(FrameError::Body)?)
+}
+
+fn buffered(stream: TcpStream) -> BufReader<TcpStream> {
+    // Without it a small frame waits for the previous one's acknowledgement; failing to set it is no reason to fail.
+    let _ = stream.set_nodelay(true);
+    BufReader::with_capacity(READ_BYTES, stream)
+}
+
+/// A TLS error in the words of whoever raised it.
+fn describe(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(rustls::OtherError(own)))) => own.to_string(),
+        _ => error.to_string(),
+    }
+}
+
+/// Listens at `address`.
+///
+/// # Errors
+/// [`ListenError`], naming the address and what to do.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
+}
+
+/// An address cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {address}: {source}; is another node running there? choose another port, or stop it")]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub source: std::io::Error,
+}
+
+/// Whether an identity fits the cluster it is to be used in.
+pub(crate) fn check_identity(identity: &Identity, cluster: &Cluster) -> Result<(), IdentityError> {
+    let expected = match identity.party() {
+        Party::Replica(replica) => cluster.replica_key(replica).copied(),
+        Party::Client(client, _) => cluster.permission(client).map(|permission| permission.public_key),
+    };
+    if expected == Some(identity.public_key()) {
+        Ok(())
+    } else {
+        Err(IdentityError::NotMember { party: identity.party(), cluster: cluster.id() })
+    }
+}
