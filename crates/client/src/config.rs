@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `client.toml` | who it is, how it reads, how long it waits ([`Config`]) | no |
 //! | `cluster.toml` | the cluster: its shape, keys, addresses, clients and their rights ([`Topology`]) | no |
-//! | `key` | the client's Ed25519 secret key, 64 hexadecimal digits | **yes**, mode 0600 |
+//! | `key` | the client's Ed25519 secret key, in PEM | **yes**, mode 0600 |
 //! | `certificate.pem` | the same key's certificate for TLS | no |
 //!
 //! A replica's folder has the same three beside its `node.toml`, which belongs to the `bezant` program. Files are
@@ -24,8 +24,8 @@ use crypto::SecretKey;
 use serde::Deserialize;
 use types::{ClientId, Cluster};
 
-pub use file::{ConfigError, SECRET_FILE_MODE, read_secret_key, read_text, read_toml};
-pub use text::{bytes_from_text, key_from_text, replica_from_name, value_from_text};
+pub use file::{ConfigError, read_certificate, read_secret_key, read_text, read_toml};
+pub use text::{bytes_from_text, from_str, key_from_text, replica_from_name, value_from_text};
 pub use topology::{Endpoint, Engine, Topology};
 
 /// The longest any of a client's waits may be set to: one hour.
@@ -125,8 +125,8 @@ pub struct Config {
     pub client: ClientId,
     /// Its secret key, which signs and is its TLS identity.
     pub secret: SecretKey,
-    /// The certificate of that key, in PEM.
-    pub certificate_pem: String,
+    /// The certificate of that key, in DER.
+    pub certificate: Vec<u8>,
     /// How many replicas a read asks.
     pub read_quorum: ReadQuorum,
     /// Whether decisions may take one round trip.
@@ -170,7 +170,7 @@ impl Config {
             ));
         }
         Ok(Self {
-            certificate_pem: read_text(&folder.join(&file.certificate))?,
+            certificate: read_certificate(&folder.join(&file.certificate))?,
             folder,
             topology: Arc::new(topology),
             client,

@@ -7,7 +7,7 @@ use client::Config;
 use client::config::{ConfigError, FastPath, ReadQuorum};
 use crypto::SecretKey;
 use tempfile::TempDir;
-use types::{ClientId, Key, ShardId};
+use types::{ClientId, ClusterId, Key, ShardId};
 
 fn secret(seed: u8) -> SecretKey {
     SecretKey::from_bytes([seed; 32])
@@ -33,19 +33,16 @@ fn write_folder(client_toml: &str, cluster_toml: &str) -> TempDir {
     let folder = TempDir::new().expect("a temporary folder");
     fs::write(folder.path().join("client.toml"), client_toml).expect("written");
     fs::write(folder.path().join("cluster.toml"), cluster_toml).expect("written");
-    fs::write(folder.path().join("certificate.pem"), "not looked at here").expect("written");
-    write_key(folder.path(), &secret(1), 0o600);
+    let certificate = runtime::make_certificate(&secret(1), "c1", ClusterId::new([0xab; 16])).expect("made");
+    runtime::tls::write_certificate(&folder.path().join("certificate.pem"), &certificate).expect("written");
+    write_key(folder.path(), &secret(1));
     folder
 }
 
-fn write_key(folder: &Path, secret: &SecretKey, mode: u32) {
+fn write_key(folder: &Path, secret: &SecretKey) {
     let path = folder.join("key");
-    fs::write(&path, hex::encode(secret.to_bytes())).expect("written");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
-    }
+    let _ = fs::remove_file(&path);
+    runtime::tls::write_private_key(&path, secret).expect("written");
 }
 
 fn refusal(client_toml: &str, cluster_toml: &str) -> ConfigError {
@@ -136,13 +133,15 @@ fn a_wrong_cluster_file_is_refused_with_its_reason() {
 fn a_key_must_be_the_listed_one_and_secret() {
     let good = cluster_toml("placement = \"hash\"", 1);
     let folder = write_folder("client = 1", &good);
-    write_key(folder.path(), &secret(2), 0o600);
+    write_key(folder.path(), &secret(2));
     assert!(Config::load(folder.path()).expect_err("refused").what.contains("is not the key"));
     fs::write(folder.path().join("key"), "zz").expect("written");
-    assert!(Config::load(folder.path()).expect_err("refused").what.contains("64 hexadecimal digits"));
+    assert!(Config::load(folder.path()).expect_err("refused").what.contains("not a private key"));
     #[cfg(unix)]
     {
-        write_key(folder.path(), &secret(1), 0o644);
+        use std::os::unix::fs::PermissionsExt as _;
+        write_key(folder.path(), &secret(1));
+        fs::set_permissions(folder.path().join("key"), fs::Permissions::from_mode(0o644)).expect("set");
         assert!(Config::load(folder.path()).expect_err("refused").help.contains("chmod 600"));
     }
 }

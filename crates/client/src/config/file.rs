@@ -6,14 +6,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crypto::SecretKey;
+use runtime::IdentityError;
 use serde::de::DeserializeOwned;
 
 /// The longest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// How different, in edits, a known key may be from an unknown one to be suggested for it.
 const SUGGESTION_EDITS_MAX: usize = 3;
-/// Who may read a file with a secret key: its owner alone.
-pub const SECRET_FILE_MODE: u32 = 0o600;
+/// What to do about a file that is missing or not what it should be.
+const COPY_WHOLE: &str = "copy the whole folder that `bezant init` made";
 
 /// What is wrong with a configuration, where, and what to do. Trying again without a change is of no use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +55,8 @@ impl std::error::Error for ConfigError {}
 pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let refuse = |what: String, help: &str| ConfigError { what, file: path.to_path_buf(), line: None, help: help.to_owned() };
     let unreadable = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => refuse("the file is missing".to_owned(), "copy the whole folder that `bezant init` made"),
-        std::io::ErrorKind::InvalidData => {
-            refuse("the file is not text".to_owned(), "copy it again from the folder that `bezant init` made")
-        }
+        std::io::ErrorKind::NotFound => refuse("the file is missing".to_owned(), COPY_WHOLE),
+        std::io::ErrorKind::InvalidData => refuse("the file is not text".to_owned(), COPY_WHOLE),
         _ => refuse(format!("the file cannot be read: {error}"), "see who may read it"),
     };
     let mut text = String::new();
@@ -81,26 +80,32 @@ pub fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     })
 }
 
-/// Reads a secret key: 64 hexadecimal digits.
+/// Reads a secret key in PEM, as `bezant init` wrote it.
 ///
 /// # Errors
 /// [`ConfigError`] when the file cannot be read, is not a key, or may be read by others than its owner.
 pub fn read_secret_key(path: &Path) -> Result<SecretKey, ConfigError> {
-    let refuse = |what: &str, help: String| ConfigError { what: what.to_owned(), file: path.to_path_buf(), line: None, help };
-    let text = read_text(path)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
-        if mode & 0o077 != 0 {
-            return Err(refuse("others than its owner may use this secret key", format!("run: chmod 600 {}", path.display())));
+    runtime::tls::read_private_key(path).map_err(|error| refused(path, &error))
+}
+
+/// Reads a certificate in PEM, as `bezant init` wrote it; gives it in DER.
+///
+/// # Errors
+/// [`ConfigError`] when the file cannot be read or is not a certificate.
+pub fn read_certificate(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    runtime::tls::read_certificate(path).map_err(|error| refused(path, &error))
+}
+
+fn refused(path: &Path, error: &IdentityError) -> ConfigError {
+    let (what, help) = match error {
+        IdentityError::File { source, .. } => (format!("the file cannot be read: {source}"), COPY_WHOLE.to_owned()),
+        IdentityError::Exposed { mode, .. } => {
+            (format!("others than its owner may read this secret key (mode {mode:03o})"), format!("run: chmod 600 {}", path.display()))
         }
-    }
-    let mut bytes = [0; 32];
-    hex::decode_to_slice(text.trim(), &mut bytes).map_err(|_| {
-        refuse("a secret key is 64 hexadecimal digits; this is not", "copy the key again from where it was made".to_owned())
-    })?;
-    Ok(SecretKey::from_bytes(bytes))
+        IdentityError::Content { what, .. } => ((*what).to_owned(), COPY_WHOLE.to_owned()),
+        other => (other.to_string(), COPY_WHOLE.to_owned()),
+    };
+    ConfigError { what, file: path.to_path_buf(), line: None, help }
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

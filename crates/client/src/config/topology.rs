@@ -1,6 +1,7 @@
 //! `cluster.toml`: the cluster as everybody in it knows it. Nothing in it is secret.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,6 +110,21 @@ impl Topology {
             .map_err(|error| refuse(error.to_string(), as_made))?;
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
         Ok(Self { cluster: Arc::new(cluster), engine: file.engine, signatures, endpoints })
+    }
+
+    /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
+    /// the others it is like a replica that is down.
+    pub async fn resolve(&self) -> BTreeMap<ReplicaId, SocketAddr> {
+        let mut addresses = BTreeMap::new();
+        for (replica, endpoint) in &self.endpoints {
+            let found = tokio::net::lookup_host(&endpoint.address).await.map(|mut found| found.next());
+            match found {
+                Ok(Some(address)) => drop(addresses.insert(*replica, address)),
+                Ok(None) => tracing::warn!(%replica, address = endpoint.address, "this replica's host has no address"),
+                Err(error) => tracing::warn!(%replica, address = endpoint.address, %error, "this replica's host has no address"),
+            }
+        }
+        addresses
     }
 }
 
