@@ -250,3 +250,23 @@ fn timeout_ms<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, 
     }
     Ok(milliseconds)
 }
+
+impl From<ReadQuorum> for basil::ReadQuorum {
+    fn from(quorum: ReadQuorum) -> Self {
+        match quorum {
+            ReadQuorum::One => Self::One,
+            ReadQuorum::FaultsPlusOne => Self::VouchedOnly,
+            ReadQuorum::TwoFaultsPlusOne => Self::Majority,
+            ReadQuorum::ThreeFaultsPlusOne => Self::Commit,
+        }
+    }
+}
+
+impl From<FastPath> for basil::FastPath {
+    fn from(path: FastPath) -> Self {
+        match path {
+            FastPath::On => Self::On,
+            FastPath::Off => Self::Off,
+        }
+    }
+}

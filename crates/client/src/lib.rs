@@ -1,7 +1,15 @@
-//! What applications use to reach a Bezant cluster. No engine shows through.
+//! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through.
 //!
-//! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made.
+//! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
+//! [`Client::transact`] runs a closure in a transaction, and again when it met another.
 
+mod client;
 pub mod config;
+mod connection;
+mod error;
+mod transaction;
 
+pub use client::{Client, Committed};
 pub use config::Config;
+pub use error::{Advice, ConnectError, Error};
+pub use transaction::{Commit, CommitPath, Transaction};

@@ -81,6 +81,19 @@ pub trait Machine: Sized {
     fn deadline(&self) -> Option<Time>;
 }
 
+/// A machine that can make durable what it wrote: the law rests on it.
+pub trait Durable: Machine {
+    /// Why it could not.
+    type Failure: std::error::Error + Send + Sync + 'static;
+
+    /// Makes everything written up to now durable. Called once a turn, also when the turn wrote nothing: that should
+    /// cost nothing. A machine without a store returns `Ok` at once.
+    ///
+    /// # Errors
+    /// When it cannot be said whether everything is durable. That is the end of the node.
+    fn persist(&mut self) -> Result<(), Self::Failure>;
+}
+
 /// One thing that happened.
 #[derive(Debug)]
 pub enum Input<M: Machine> {

@@ -15,6 +15,13 @@ impl Voters {
         true
     }
 
+    /// Forgets the replica at `index`.
+    pub fn remove(&mut self, index: u16) {
+        if index <= 63 {
+            self.0 &= !(1 << index);
+        }
+    }
+
     /// Whether the replica at `index` was counted.
     #[must_use]
     pub fn contains(&self, index: u16) -> bool {

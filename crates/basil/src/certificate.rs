@@ -1,0 +1,503 @@
+//! Votes, logged decisions, and the certificates made of them: values that anyone with the cluster's public
+//! keys can check, at any time, without asking anybody (basil.txt §4.2, §4.3).
+
+use std::sync::Arc;
+
+use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use types::limits::SHARDS_MAX;
+use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
+
+use crate::check;
+use crate::quorum::Quorums;
+
+/// No shard has more replicas than this, so no certificate names more.
+const VOTERS_MAX: usize = 5 * types::limits::FAULTS_MAX + 1;
+
+/// What one replica thinks of one transaction. A correct replica says it once and for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Vote {
+    /// The transaction may commit.
+    Commit,
+    /// It may not.
+    Abort,
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Decision {
+    /// Its writes take place.
+    Commit,
+    /// It never happened.
+    Abort,
+}
+
+/// The statement behind a vote: "of this transaction I think this". The signer is part of what is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VoteStatement {
+    /// The transaction.
+    pub id: TransactionId,
+    /// What the signer thinks of it.
+    pub vote: Vote,
+}
+
+impl Statement for VoteStatement {
+    const KIND: &'static str = "basil/vote/1";
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.vote.encode(out);
+    }
+}
+
+/// The statement behind a logged decision: "I have written down that this transaction ends like this".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedStatement {
+    /// The transaction.
+    pub id: TransactionId,
+    /// How it ends.
+    pub decision: Decision,
+    /// The view in which that was decided: 0 by a client, above by a fallback leader.
+    pub view_decision: u32,
+    /// The view the signer is in now.
+    pub view_current: u32,
+}
+
+impl Statement for LoggedStatement {
+    const KIND: &'static str = "basil/logged/1";
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.decision.encode(out);
+        self.view_decision.encode(out);
+        self.view_current.encode(out);
+    }
+}
+
+/// One replica's sealed vote: ST1R.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedVote {
+    /// Who votes.
+    pub replica: ReplicaId,
+    /// On what, and how.
+    pub statement: VoteStatement,
+    /// The proof that the replica said so.
+    pub seal: Seal,
+}
+
+/// One replica's sealed logged decision: ST2R.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedLogged {
+    /// Who logged it.
+    pub replica: ReplicaId,
+    /// What was logged.
+    pub statement: LoggedStatement,
+    /// The proof that the replica said so.
+    pub seal: Seal,
+}
+
+/// Equal votes of distinct replicas of one shard. How many there must be depends on what they are to prove.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VoteSet {
+    /// The shard that votes.
+    pub shard: ShardId,
+    /// What all of them vote.
+    pub vote: Vote,
+    /// Who, by index in strict order, and the seal of each.
+    pub voters: Vec<(u16, Seal)>,
+}
+
+/// Who logged a decision, by index; the view it was in; its seal.
+pub type LoggedVoter = (u16, u32, Seal);
+
+/// Equal logged decisions of distinct replicas of the logging shard.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoggedSet {
+    /// The logging shard.
+    pub shard: ShardId,
+    /// The view all of them decided in.
+    pub view_decision: u32,
+    /// Who, by index in strict order; the view each was in; the seal of each.
+    pub voters: Vec<LoggedVoter>,
+}
+
+/// What shows that one shard's vote is durable: the paper's V-CERT on the fast path.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShardProof {
+    /// `5f + 1` votes to commit, or at least `3f + 1` to abort.
+    Votes(VoteSet),
+    /// A committed transaction that the aborted one conflicts with (§4.2 (5)).
+    Conflict {
+        /// The shard where they conflict.
+        shard: ShardId,
+        /// The committed transaction.
+        transaction: Transaction,
+        /// That it is committed.
+        certificate: Arc<Certificate>,
+    },
+}
+
+/// What a certificate rests on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proof {
+    /// Fast path. To commit: one proof for every shard, in shard order. To abort: one shard's.
+    Fast(Vec<ShardProof>),
+    /// Slow path: the decision was logged on one shard.
+    Logged(LoggedSet),
+}
+
+/// C-CERT or A-CERT: proof of how a transaction ended. It names the transaction by the hash of its contents,
+/// so it is also a receipt for exactly what was read and written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Certificate {
+    /// The transaction.
+    pub id: TransactionId,
+    /// How it ended.
+    pub decision: Decision,
+    /// Why that cannot change any more.
+    pub proof: Proof,
+}
+
+impl Certificate {
+    /// Whether this certificate, whose signatures and quorums have been checked, is about all of `transaction`:
+    /// its name, every shard it touches, its logging shard, a conflict that is one.
+    ///
+    /// # Errors
+    /// [`Rejection`] that says what does not fit.
+    pub fn fits(&self, cluster: &Cluster, transaction: &Transaction) -> Result<(), Rejection> {
+        if self.id != transaction.id() {
+            return Err(Rejection::Structure("a certificate is about another transaction"));
+        }
+        let participants = cluster.participants(transaction);
+        match (&self.proof, self.decision) {
+            (Proof::Fast(proofs), Decision::Commit) => {
+                if proofs.iter().map(ShardProof::shard).ne(participants.iter().copied()) {
+                    return Err(Rejection::Structure("a commit certificate does not cover every shard once"));
+                }
+            }
+            (Proof::Fast(proofs), Decision::Abort) => {
+                let [proof] = proofs.as_slice() else {
+                    return Err(Rejection::Structure("an abort certificate rests on one shard"));
+                };
+                if !participants.contains(&proof.shard()) {
+                    return Err(Rejection::Structure("an abort certificate is from a shard not touched"));
+                }
+                if let ShardProof::Conflict { shard, transaction: other, certificate } = proof {
+                    certificate.fits(cluster, other)?;
+                    if !check::conflict_at(cluster, *shard, transaction, other) {
+                        return Err(Rejection::Structure("the transactions of a conflict do not conflict"));
+                    }
+                }
+            }
+            (Proof::Logged(set), _) => {
+                if Some(set.shard) != logging_shard(&participants, self.id) {
+                    return Err(Rejection::Structure("a decision was logged on the wrong shard"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ShardProof {
+    /// The shard it is about.
+    #[must_use]
+    pub fn shard(&self) -> ShardId {
+        match self {
+            Self::Votes(set) => set.shard,
+            Self::Conflict { shard, .. } => *shard,
+        }
+    }
+}
+
+/// The shard that logs the decision on a transaction, drawn from its name (§4.2 (5)); `None` when it touches no shard.
+#[must_use]
+pub fn logging_shard(participants: &[ShardId], id: TransactionId) -> Option<ShardId> {
+    let count = u64::try_from(participants.len()).ok().filter(|count| *count > 0)?;
+    participants.get(usize::try_from(id.prefix() % count).ok()?).copied()
+}
+
+impl VoteSet {
+    /// Collects the set's claims, if it has at least `quorum` distinct voters.
+    pub(crate) fn claims<'a>(
+        &'a self,
+        cluster: &Cluster,
+        id: TransactionId,
+        quorum: usize,
+        out: &mut Vec<Claim<'a>>,
+    ) -> Result<(), Rejection> {
+        distinct(self.shard, self.voters.iter().map(|(index, _)| *index), quorum)?;
+        let statement = VoteStatement { id, vote: self.vote };
+        for (index, seal) in &self.voters {
+            let signer = ReplicaId { shard: self.shard, index: *index };
+            out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), seal });
+        }
+        Ok(())
+    }
+}
+
+/// Voters stand in strict order, so each once, and are enough.
+fn distinct(shard: ShardId, mut indices: impl ExactSizeIterator<Item = u16>, needed: usize) -> Result<(), Rejection> {
+    if indices.len() < needed {
+        return Err(Rejection::TooFewSigners { found: indices.len(), needed });
+    }
+    let Some(mut previous) = indices.next() else { return Ok(()) };
+    for index in indices {
+        if index <= previous {
+            return Err(Rejection::NotDistinct { signer: ReplicaId { shard, index } });
+        }
+        previous = index;
+    }
+    Ok(())
+}
+
+impl Claims for SignedVote {
+    fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), seal: &self.seal });
+        Ok(())
+    }
+}
+
+impl Claims for SignedLogged {
+    fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), seal: &self.seal });
+        Ok(())
+    }
+}
+
+impl Claims for Certificate {
+    fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+        let quorums = Quorums::new(cluster.faults());
+        match &self.proof {
+            Proof::Fast(proofs) => {
+                if proofs.is_empty() {
+                    return Err(Rejection::Structure("a certificate proves nothing"));
+                }
+                for proof in proofs {
+                    match (proof, self.decision) {
+                        (ShardProof::Votes(set), Decision::Commit) if set.vote == Vote::Commit => {
+                            set.claims(cluster, self.id, quorums.commit_fast(), out)?;
+                        }
+                        (ShardProof::Votes(set), Decision::Abort) if set.vote == Vote::Abort => {
+                            set.claims(cluster, self.id, quorums.abort_fast(), out)?;
+                        }
+                        (ShardProof::Conflict { certificate, .. }, Decision::Abort) if certificate.decision == Decision::Commit => {
+                            certificate.claims(cluster, out)?;
+                        }
+                        _ => return Err(Rejection::Structure("a certificate's votes say otherwise than it does")),
+                    }
+                }
+            }
+            Proof::Logged(set) => {
+                distinct(set.shard, set.voters.iter().map(|(index, _, _)| *index), quorums.logged())?;
+                for (index, view_current, seal) in &set.voters {
+                    let signer = ReplicaId { shard: set.shard, index: *index };
+                    let statement = LoggedStatement {
+                        id: self.id,
+                        decision: self.decision,
+                        view_decision: set.view_decision,
+                        view_current: *view_current,
+                    };
+                    out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), seal });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! two_sided {
+    ($type:ident, $what:literal) => {
+        impl Encode for $type {
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.push(match self {
+                    Self::Commit => 1,
+                    Self::Abort => 2,
+                });
+            }
+        }
+        impl Decode for $type {
+            fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+                match u8::decode(reader)? {
+                    1 => Ok(Self::Commit),
+                    2 => Ok(Self::Abort),
+                    _ => Err(DecodeError::UnknownTag($what)),
+                }
+            }
+        }
+    };
+}
+
+two_sided!(Vote, "a vote");
+two_sided!(Decision, "a decision");
+
+impl Encode for SignedVote {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.replica.encode(out);
+        self.statement.id.encode(out);
+        self.statement.vote.encode(out);
+        self.seal.encode(out);
+    }
+}
+
+impl Decode for SignedVote {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            replica: ReplicaId::decode(reader)?,
+            statement: VoteStatement { id: TransactionId::decode(reader)?, vote: Vote::decode(reader)? },
+            seal: Seal::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for SignedLogged {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.replica.encode(out);
+        self.statement.id.encode(out);
+        self.statement.decision.encode(out);
+        self.statement.view_decision.encode(out);
+        self.statement.view_current.encode(out);
+        self.seal.encode(out);
+    }
+}
+
+impl Decode for SignedLogged {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            replica: ReplicaId::decode(reader)?,
+            statement: LoggedStatement {
+                id: TransactionId::decode(reader)?,
+                decision: Decision::decode(reader)?,
+                view_decision: u32::decode(reader)?,
+                view_current: u32::decode(reader)?,
+            },
+            seal: Seal::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for VoteSet {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.shard.encode(out);
+        self.vote.encode(out);
+        types::codec::encode_count(self.voters.len(), out);
+        for (index, seal) in &self.voters {
+            index.encode(out);
+            seal.encode(out);
+        }
+    }
+}
+
+impl Decode for VoteSet {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let shard = ShardId::decode(reader)?;
+        let vote = Vote::decode(reader)?;
+        let count = reader.count("a set of votes", VOTERS_MAX)?;
+        let mut voters = Vec::with_capacity(count);
+        for _ in 0..count {
+            voters.push((u16::decode(reader)?, Seal::decode(reader)?));
+        }
+        Ok(Self { shard, vote, voters })
+    }
+}
+
+impl Encode for LoggedSet {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.shard.encode(out);
+        self.view_decision.encode(out);
+        types::codec::encode_count(self.voters.len(), out);
+        for (index, view_current, seal) in &self.voters {
+            index.encode(out);
+            view_current.encode(out);
+            seal.encode(out);
+        }
+    }
+}
+
+impl Decode for LoggedSet {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let shard = ShardId::decode(reader)?;
+        let view_decision = u32::decode(reader)?;
+        let count = reader.count("a set of logged decisions", VOTERS_MAX)?;
+        let mut voters = Vec::with_capacity(count);
+        for _ in 0..count {
+            voters.push((u16::decode(reader)?, u32::decode(reader)?, Seal::decode(reader)?));
+        }
+        Ok(Self { shard, view_decision, voters })
+    }
+}
+
+impl Encode for ShardProof {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Votes(set) => {
+                out.push(1);
+                set.encode(out);
+            }
+            Self::Conflict { shard, transaction, certificate } => {
+                out.push(2);
+                shard.encode(out);
+                transaction.encode(out);
+                certificate.encode(out);
+            }
+        }
+    }
+}
+
+impl Encode for Certificate {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.decision.encode(out);
+        match &self.proof {
+            Proof::Fast(proofs) => {
+                out.push(1);
+                encode_sequence(proofs, out);
+            }
+            Proof::Logged(set) => {
+                out.push(2);
+                set.encode(out);
+            }
+        }
+    }
+}
+
+/// How deep certificates may stand in one another: an abort may rest on a commit, and a commit on none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Outer,
+    InConflict,
+}
+
+impl Decode for Certificate {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        decode_certificate(reader, Depth::Outer)
+    }
+}
+
+fn decode_certificate(reader: &mut Reader, depth: Depth) -> Result<Certificate, DecodeError> {
+    let id = TransactionId::decode(reader)?;
+    let decision = Decision::decode(reader)?;
+    let proof = match u8::decode(reader)? {
+        1 => {
+            let count = reader.count("a certificate's shards", SHARDS_MAX)?;
+            let mut proofs = Vec::with_capacity(count.min(16));
+            for _ in 0..count {
+                proofs.push(decode_shard_proof(reader, depth)?);
+            }
+            Proof::Fast(proofs)
+        }
+        2 => Proof::Logged(LoggedSet::decode(reader)?),
+        _ => return Err(DecodeError::UnknownTag("a certificate's proof")),
+    };
+    Ok(Certificate { id, decision, proof })
+}
+
+fn decode_shard_proof(reader: &mut Reader, depth: Depth) -> Result<ShardProof, DecodeError> {
+    match u8::decode(reader)? {
+        1 => Ok(ShardProof::Votes(VoteSet::decode(reader)?)),
+        2 if depth == Depth::Outer => Ok(ShardProof::Conflict {
+            shard: ShardId::decode(reader)?,
+            transaction: Transaction::decode(reader)?,
+            certificate: Arc::new(decode_certificate(reader, Depth::InConflict)?),
+        }),
+        _ => Err(DecodeError::UnknownTag("a shard's proof")),
+    }
+}

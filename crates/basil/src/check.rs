@@ -1,0 +1,176 @@
+//! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
+
+use store::{Medium, StoreError};
+use types::{Cluster, Key, ShardId, Timestamp, Transaction, TransactionId};
+
+use crate::ledger::Ledger;
+
+/// What a replica's own clock and memory let it judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// `localClock + δ`, in nanoseconds: no transaction may lie above.
+    pub newest: u64,
+    /// Writes below this may have been read without the replica remembering (it restarted, or let read
+    /// timestamps go to bound its memory), so it votes against them. In nanoseconds.
+    pub floor: u64,
+}
+
+/// What the check finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// L14: nothing stands against it; it is to be prepared, and committed once these are.
+    Prepare {
+        /// Transactions it read from that are not decided yet (L15).
+        pending: Vec<TransactionId>,
+    },
+    /// It is to be voted down.
+    Abort(Cause),
+}
+
+/// Why a transaction is voted down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// L1: its timestamp lies too far in the future.
+    TooNew,
+    /// L3: it claims to have read from a transaction that is not prepared here, or did not write that.
+    InvalidDependency,
+    /// L6: it claims to have read a version above its own timestamp, which no correct client does.
+    Misbehavior,
+    /// L7: it missed a write of this transaction, where it is known.
+    MissedWrite(Option<TransactionId>),
+    /// L10: this transaction read past what it writes.
+    ReadByOther(TransactionId),
+    /// L12: somebody may have read past what it writes.
+    ReadTimestamp,
+    /// L16: a transaction it read from aborted.
+    DependencyAborted,
+    /// Another transaction with the very same timestamp is prepared or committed here.
+    TimestampTaken(TransactionId),
+    /// Its author has no right to a key it touches.
+    NotPermitted,
+    /// Nobody has shown that its author sent it.
+    NotAuthored,
+}
+
+impl Cause {
+    /// The transaction in the way, where there is one that could be finished or shown.
+    #[must_use]
+    pub fn conflicting(self) -> Option<TransactionId> {
+        match self {
+            Self::MissedWrite(other) => other,
+            Self::ReadByOther(other) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// A short name that does not change, for metrics and logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::TooNew => "too_new",
+            Self::InvalidDependency => "invalid_dependency",
+            Self::Misbehavior => "misbehavior",
+            Self::MissedWrite(_) => "missed_write",
+            Self::ReadByOther(_) => "read_by_other",
+            Self::ReadTimestamp => "read_timestamp",
+            Self::DependencyAborted => "dependency_aborted",
+            Self::TimestampTaken(_) => "timestamp_taken",
+            Self::NotPermitted => "not_permitted",
+            Self::NotAuthored => "not_authored",
+        }
+    }
+}
+
+/// Judges `transaction` against everything this replica has prepared, committed and shown to readers.
+/// Only keys of the replica's own shard are judged; the other shards judge the rest.
+pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction, bounds: Bounds) -> Result<Finding, StoreError> {
+    let timestamp = transaction.timestamp();
+    if timestamp.time > bounds.newest {
+        return Ok(Finding::Abort(Cause::TooNew)); // L1-2
+    }
+    if let Some(other) = ledger.holder_of(timestamp, transaction.id()) {
+        // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
+        // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
+        return Ok(Finding::Abort(Cause::TimestampTaken(other)));
+    }
+    let mut pending = Vec::new();
+    for read in transaction.reads() {
+        if !ledger.holds(&read.key) {
+            continue;
+        }
+        if read.version >= timestamp {
+            return Ok(Finding::Abort(Cause::Misbehavior)); // L6
+        }
+        if let Some(dependency) = read.dependency {
+            // L3-4
+            match ledger.dependency(dependency, &read.key, read.version)? {
+                Dependency::Committed => {}
+                Dependency::Prepared => pending.push(dependency),
+                Dependency::Aborted => return Ok(Finding::Abort(Cause::DependencyAborted)), // L16, already known
+                Dependency::Invalid => return Ok(Finding::Abort(Cause::InvalidDependency)),
+            }
+        }
+        if let Some(cause) = missed_write(ledger, &read.key, read.version, timestamp)? {
+            return Ok(Finding::Abort(cause)); // L7-8
+        }
+    }
+    for write in transaction.writes() {
+        if !ledger.holds(&write.key) {
+            continue;
+        }
+        if let Some(other) = ledger.reader_past(&write.key, timestamp) {
+            return Ok(Finding::Abort(Cause::ReadByOther(other))); // L10-11
+        }
+        if ledger.read_timestamp(&write.key) > timestamp || timestamp.time < bounds.floor {
+            return Ok(Finding::Abort(Cause::ReadTimestamp)); // L12-13
+        }
+    }
+    pending.sort_unstable();
+    pending.dedup();
+    Ok(Finding::Prepare { pending }) // L14
+}
+
+/// What a replica knows of a transaction that another one read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dependency {
+    Committed,
+    Prepared,
+    Aborted,
+    Invalid,
+}
+
+/// L7: a committed or prepared write between the version read and the reader.
+fn missed_write<M: Medium>(
+    ledger: &mut Ledger<M>,
+    key: &Key,
+    version: Timestamp,
+    timestamp: Timestamp,
+) -> Result<Option<Cause>, StoreError> {
+    if let Some(other) = ledger.prepared_between(key, version, timestamp) {
+        return Ok(Some(Cause::MissedWrite(Some(other))));
+    }
+    match ledger.committed_before(key, timestamp)? {
+        Some(newest) if newest > version => Ok(Some(Cause::MissedWrite(ledger.writer_at(newest)))),
+        _ => Ok(None),
+    }
+}
+
+/// Whether `transaction` cannot commit because `other`, which did, conflicts with it at a key of `shard`: it
+/// missed a write of the other, or the other read past what it writes (L7, L10). Needs no replica's state, so
+/// anyone can check a certificate that says so.
+#[must_use]
+pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction, other: &Transaction) -> bool {
+    if transaction.id() == other.id() {
+        return false;
+    }
+    let missed = other.timestamp() < transaction.timestamp()
+        && transaction
+            .reads()
+            .iter()
+            .any(|read| cluster.shard_of(&read.key) == shard && read.version < other.timestamp() && other.write_of(&read.key).is_some());
+    let read_past = transaction.timestamp() < other.timestamp()
+        && other.reads().iter().any(|read| {
+            cluster.shard_of(&read.key) == shard && read.version < transaction.timestamp() && transaction.write_of(&read.key).is_some()
+        });
+    missed || read_past
+}

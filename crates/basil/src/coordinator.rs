@@ -1,0 +1,790 @@
+//! The coordinator: drives reads and decisions for one process, as many at once as it is given (basil.txt §4, §5).
+//!
+//! A client runs one for its own transactions. A replica runs one beside itself, to finish those that others left.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crypto::{Seal, Verified};
+use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
+use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
+
+use crate::certificate::{
+    Certificate, Decision, LoggedSet, LoggedVoter, Proof, SignedLogged, SignedVote, Vote, VoteStatement, logging_shard,
+};
+use crate::check;
+use crate::message::{Conflict, Message, ReadResult, Refusal, Subject};
+use crate::patience::Patience;
+use crate::quorum::Quorums;
+use crate::reading::{Choice, KeyReplies, ReadFound, ReadQuorum};
+use crate::tally::{Outcome, Tally};
+
+/// How a coordinator is set. Every duration is in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct CoordinatorOptions {
+    /// How many replicas a read asks at first.
+    pub read_quorum: ReadQuorum,
+    /// Whether unanimous votes end a transaction without logging; off only to measure what that saves (figure 6a).
+    pub fast_path: FastPath,
+    /// After how long a read asks the replicas it has not asked yet.
+    pub read_escalation_ms: u64,
+    /// After how long an unanswered request is sent again; doubled each time.
+    pub retry_ms: u64,
+    /// After how long an operation is given up. The outcome of a commit is then unknown to this process.
+    pub timeout_ms: u64,
+}
+
+impl Default for CoordinatorOptions {
+    fn default() -> Self {
+        Self { read_quorum: ReadQuorum::default(), fast_path: FastPath::On, read_escalation_ms: 20, retry_ms: 100, timeout_ms: 10_000 }
+    }
+}
+
+/// Whether unanimous votes are enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FastPath {
+    /// They are (§4.2).
+    #[default]
+    On,
+    /// Every decision is logged.
+    Off,
+}
+
+/// What its own side asks of a coordinator.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Read keys at a timestamp. Ends in [`Event::Read`].
+    Read {
+        /// The asker's number for it.
+        operation: u64,
+        /// The reader's timestamp.
+        timestamp: Timestamp,
+        /// The keys, each once.
+        keys: Vec<Key>,
+    },
+    /// Bring a transaction to its end. Ends in [`Event::Ended`].
+    Commit {
+        /// The asker's number for it.
+        operation: u64,
+        /// The transaction.
+        transaction: Transaction,
+        /// The undecided transactions it read from, to be finished if nobody else does.
+        dependencies: Vec<Transaction>,
+    },
+    /// Finish a transaction that somebody else left (§5). Nobody is told.
+    Finish {
+        /// The transaction.
+        transaction: Transaction,
+    },
+}
+
+/// How a transaction came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// The votes alone were durable: one round trip.
+    Fast,
+    /// The decision was logged: two round trips.
+    Slow,
+    /// Somebody else had finished it.
+    Recovered,
+}
+
+/// Why an operation did not end as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// So many replicas refuse it that it can never happen.
+    Refused(Refusal),
+    /// Too few replicas answered in time. A commit may still take place.
+    TimedOut,
+}
+
+/// What a coordinator tells its own side.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A read is done.
+    Read {
+        /// The asker's number for it.
+        operation: u64,
+        /// What was found, in the order of the keys asked for.
+        result: Result<Vec<ReadFound>, Failure>,
+    },
+    /// A transaction has ended.
+    Ended {
+        /// The asker's number for it.
+        operation: u64,
+        /// How, with the proof and the way there.
+        result: Result<(Arc<Certificate>, Path), Failure>,
+    },
+}
+
+/// What a coordinator has done since it started, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoordinatorCounts {
+    /// Transactions ended over the fast path.
+    pub fast: u64,
+    /// Transactions ended over the slow path.
+    pub slow: u64,
+    /// Transactions that somebody else had ended.
+    pub recovered: u64,
+    /// Transactions of others it set out to finish.
+    pub finishes: u64,
+    /// Requests sent again.
+    pub retries: u64,
+    /// Reads that had to ask more replicas.
+    pub read_escalations: u64,
+}
+
+/// Transactions of others being finished at once; more wait until somebody meets them again.
+const FINISHES_MAX: usize = 1_024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    ReadEscalation(u64),
+    Grace(TransactionId),
+    Retry(TransactionId),
+}
+
+/// A read, of keys in one or more shards.
+#[derive(Debug)]
+struct ReadOperation {
+    timestamp: Timestamp,
+    keys: Vec<Key>,
+    found: HashMap<Key, ReadFound>,
+    requests_open: usize,
+    started: Time,
+}
+
+/// The part of a read that one shard answers.
+#[derive(Debug)]
+struct ReadRequest {
+    operation: u64,
+    shard: ShardId,
+    keys: Vec<KeyReplies>,
+    asked: Voters,
+    replied: Voters,
+    refusals: Vec<Refusal>,
+}
+
+/// A transaction on its way to its end.
+#[derive(Debug)]
+struct Ending {
+    /// Whom to tell; nobody when it is finished for its own sake.
+    operation: Option<u64>,
+    transaction: Transaction,
+    dependencies: Vec<Transaction>,
+    participants: Vec<ShardId>,
+    tallies: Vec<Tally>,
+    /// ST2 replies, by what they say.
+    logged: BTreeMap<(Decision, u32), Vec<LoggedVoter>>,
+    logged_by: Voters,
+    /// What this process asks to be logged, once it does.
+    logging: Option<Decision>,
+    too_old: Voters,
+    grace: Grace,
+    started: Time,
+    retries: u32,
+    commit_quorum_at: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grace {
+    NotBegun,
+    Running,
+    Over,
+}
+
+/// Drives transactions for one process.
+#[derive(Debug)]
+pub struct Coordinator {
+    cluster: Arc<Cluster>,
+    quorums: Quorums,
+    options: CoordinatorOptions,
+    operations: HashMap<u64, ReadOperation>,
+    requests: BTreeMap<u64, ReadRequest>,
+    requests_made: u64,
+    endings: HashMap<TransactionId, Ending>,
+    timers: Timers<Timer>,
+    patience: Vec<Patience>,
+    suspects: Vec<Voters>,
+    counts: CoordinatorCounts,
+}
+
+type Out = Outbox<Coordinator>;
+
+impl Coordinator {
+    /// A coordinator for `cluster`, with nothing to do yet.
+    #[must_use]
+    pub fn new(cluster: Arc<Cluster>, options: CoordinatorOptions) -> Self {
+        let shards = cluster.shards().count();
+        Self {
+            quorums: Quorums::new(cluster.faults()),
+            cluster,
+            options,
+            operations: HashMap::new(),
+            requests: BTreeMap::new(),
+            requests_made: 0,
+            endings: HashMap::new(),
+            timers: Timers::default(),
+            patience: vec![Patience::default(); shards],
+            suspects: vec![Voters::default(); shards],
+            counts: CoordinatorCounts::default(),
+        }
+    }
+
+    /// What has been done since the start.
+    #[must_use]
+    pub fn counts(&self) -> CoordinatorCounts {
+        self.counts
+    }
+
+    /// How many reads and how many transactions are under way.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.operations.len(), self.endings.len())
+    }
+
+    // Execution phase (§4.1).
+
+    fn on_read_command(&mut self, now: Time, operation: u64, timestamp: Timestamp, keys: Vec<Key>, out: &mut Out) {
+        let mut by_shard: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
+        for key in &keys {
+            by_shard.entry(self.cluster.shard_of(key)).or_default().push(key.clone());
+        }
+        let requests: Vec<(ShardId, Vec<Key>)> = by_shard
+            .into_iter()
+            .flat_map(|(shard, keys)| keys.chunks(types::limits::READ_KEYS_MAX).map(|part| (shard, part.to_vec())).collect::<Vec<_>>())
+            .collect();
+        if requests.is_empty() {
+            out.emit(Event::Read { operation, result: Ok(Vec::new()) });
+            return;
+        }
+        let read = ReadOperation { timestamp, keys, found: HashMap::new(), requests_open: requests.len(), started: now };
+        self.operations.insert(operation, read);
+        for (shard, keys) in requests {
+            self.requests_made += 1;
+            let number = self.requests_made;
+            let keys = keys.into_iter().map(KeyReplies::new).collect();
+            let request =
+                ReadRequest { operation, shard, keys, asked: Voters::default(), replied: Voters::default(), refusals: Vec::new() };
+            self.requests.insert(number, request);
+            let asked = self.options.read_quorum.asked(self.cluster.faults());
+            self.ask(now, number, asked, out);
+        }
+    }
+
+    /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first.
+    fn ask(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        let replicas: Vec<ReplicaId> = self.cluster.replicas_of(request.shard).collect();
+        let suspects = self.suspects[usize::from(request.shard.0)];
+        let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
+        let (before, from) = replicas.split_at(first);
+        let rotated = || from.iter().chain(before);
+        let up = rotated().filter(|replica| !suspects.contains(replica.index));
+        let down = rotated().filter(|replica| suspects.contains(replica.index));
+        let mut left = count;
+        for replica in up.chain(down) {
+            if left == 0 {
+                break;
+            }
+            if request.asked.insert(replica.index) {
+                left -= 1;
+                let keys = request.keys.iter().map(|replies| replies.key().clone()).collect();
+                out.send(Party::Replica(*replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
+            }
+        }
+        self.timers.set(Timer::ReadEscalation(number), now.after_ms(self.options.read_escalation_ms));
+    }
+
+    fn on_read_reply(&mut self, now: Time, from: ReplicaId, number: u64, results: Vec<ReadResult>, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        let fits = from.shard == request.shard && request.asked.contains(from.index) && results.len() == request.keys.len();
+        if !fits || !request.replied.insert(from.index) {
+            return;
+        }
+        for (replies, result) in request.keys.iter_mut().zip(results) {
+            replies.add(from.index, result, operation.timestamp);
+        }
+        let needed = self.options.read_quorum.needed(self.quorums);
+        if request.replied.count() < needed {
+            return;
+        }
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed)).collect();
+        let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
+        let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
+        let all_replied = request.replied.count() >= request.asked.count();
+        if newest || (vouched && all_replied) {
+            self.request_done(number, choices, out);
+        } else if all_replied {
+            let everyone = self.quorums.replicas();
+            if request.asked.count() < everyone {
+                self.counts.read_escalations += 1;
+                self.ask(now, number, everyone, out);
+            }
+            // Everyone replied and nothing is vouched for: writes are on their way. The timer asks again.
+        }
+    }
+
+    fn request_done(&mut self, number: u64, choices: Vec<Choice>, out: &mut Out) {
+        let Some(request) = self.requests.remove(&number) else { return };
+        self.timers.cancel(&Timer::ReadEscalation(number));
+        let Some(operation) = self.operations.get_mut(&request.operation) else { return };
+        for choice in choices {
+            if let Choice::Newest(found) | Choice::Vouched(found) = choice {
+                operation.found.insert(found.key.clone(), found);
+            }
+        }
+        operation.requests_open -= 1;
+        if operation.requests_open > 0 {
+            return;
+        }
+        let Some(mut operation) = self.operations.remove(&request.operation) else { return };
+        let found = operation.keys.iter().filter_map(|key| operation.found.remove(key)).collect();
+        out.emit(Event::Read { operation: request.operation, result: Ok(found) });
+    }
+
+    fn on_read_escalation(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        if now.since(operation.started) >= self.options.timeout_ms * 1_000_000 {
+            let operation = request.operation;
+            self.read_failed(operation, Failure::TimedOut, out);
+            return;
+        }
+        let needed = self.options.read_quorum.needed(self.quorums);
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed)).collect();
+        if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) {
+            self.request_done(number, choices, out);
+            return;
+        }
+        let shard = usize::from(request.shard.0);
+        for replica in self.cluster.replicas_of(request.shard) {
+            if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
+                self.suspects[shard].insert(replica.index);
+            }
+        }
+        if request.asked.count() >= self.quorums.replicas() {
+            // All were asked: ask all again, from nothing, since what they have may have moved on.
+            request.asked = Voters::default();
+            request.replied = Voters::default();
+            for replies in &mut request.keys {
+                *replies = KeyReplies::new(replies.key().clone());
+            }
+            self.counts.retries += 1;
+        } else {
+            self.counts.read_escalations += 1;
+        }
+        let everyone = self.quorums.replicas();
+        self.ask(now, number, everyone, out);
+    }
+
+    fn read_failed(&mut self, operation: u64, failure: Failure, out: &mut Out) {
+        if self.operations.remove(&operation).is_none() {
+            return;
+        }
+        let mut left: Vec<u64> = Vec::new();
+        self.requests.retain(|number, request| {
+            let keep = request.operation != operation;
+            if !keep {
+                left.push(*number);
+            }
+            keep
+        });
+        for number in left {
+            self.timers.cancel(&Timer::ReadEscalation(number));
+        }
+        out.emit(Event::Read { operation, result: Err(failure) });
+    }
+
+    // Prepare phase (§4.2) and recovery's common case (§5).
+
+    fn on_commit_command(
+        &mut self,
+        now: Time,
+        operation: Option<u64>,
+        transaction: Transaction,
+        dependencies: Vec<Transaction>,
+        out: &mut Out,
+    ) {
+        let id = transaction.id();
+        if let Some(ending) = self.endings.get_mut(&id) {
+            if ending.operation.is_none() {
+                ending.operation = operation;
+            }
+            return;
+        }
+        let participants = self.cluster.participants(&transaction);
+        let ending = Ending {
+            operation,
+            tallies: participants.iter().map(|shard| Tally::new(*shard)).collect(),
+            participants,
+            transaction,
+            dependencies,
+            logged: BTreeMap::new(),
+            logged_by: Voters::default(),
+            logging: None,
+            too_old: Voters::default(),
+            grace: Grace::NotBegun,
+            started: now,
+            retries: 0,
+            commit_quorum_at: None,
+        };
+        self.endings.insert(id, ending);
+        self.ask_votes(id, out);
+        self.timers.set(Timer::Retry(id), now.after_ms(self.options.retry_ms));
+    }
+
+    /// ST1, or RP for a transaction of somebody else, to every replica not heard yet.
+    fn ask_votes(&mut self, id: TransactionId, out: &mut Out) {
+        let Some(ending) = self.endings.get(&id) else { return };
+        for tally in &ending.tallies {
+            for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
+                let transaction = ending.transaction.clone();
+                let message = match ending.operation {
+                    Some(_) => Message::Prepare { transaction },
+                    None => Message::Recover { transaction, evidence: evidence(ending, self.quorums) },
+                };
+                out.send(Party::Replica(replica), message);
+            }
+        }
+    }
+
+    fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
+        if self.endings.len() >= FINISHES_MAX && !self.endings.contains_key(&transaction.id()) {
+            return;
+        }
+        if !self.endings.contains_key(&transaction.id()) {
+            self.counts.finishes += 1;
+        }
+        self.on_commit_command(now, None, transaction, Vec::new(), out);
+    }
+
+    fn on_voted(&mut self, now: Time, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
+        let SignedVote { replica, statement: VoteStatement { id, vote }, seal } = vote;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        let Some(tally) = ending.tallies.iter_mut().find(|tally| tally.shard() == replica.shard) else { return };
+        if !tally.count(replica.index, vote, seal) {
+            return;
+        }
+        let mut stalled = None;
+        let in_the_way =
+            |other: &Transaction| vote == Vote::Abort && check::conflict_at(&self.cluster, replica.shard, &ending.transaction, other);
+        match conflict {
+            Some(Conflict::Committed { transaction, certificate }) if in_the_way(&transaction) => {
+                tally.conflicts_with(transaction, certificate);
+            }
+            Some(Conflict::Stalled { transaction }) if in_the_way(&transaction) => stalled = Some(transaction),
+            _ => {}
+        }
+        self.weigh(now, id, out);
+        if let Some(transaction) = stalled {
+            self.on_finish_command(now, transaction, out); // Whoever is stopped by a stalled transaction finishes it (§5).
+        }
+    }
+
+    /// After each vote: can the transaction end now, should its decision be logged, or are better votes worth waiting for?
+    fn weigh(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let quorums = self.quorums;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        if self.options.fast_path == FastPath::On
+            && let Some((decision, proofs)) = fast_decision(ending, quorums)
+        {
+            if decision == Decision::Commit {
+                let lag = ending.commit_quorum_at.map_or(0, |at| now.since(at));
+                for shard in &ending.participants {
+                    self.patience[usize::from(shard.0)].unanimous(lag);
+                }
+            }
+            self.conclude(id, Certificate { id, decision, proof: Proof::Fast(proofs) }, Path::Fast, out);
+            return;
+        }
+        if ending.logging.is_some() {
+            return;
+        }
+        let Some(decision) = slow_decision(ending, quorums) else { return };
+        if ending.commit_quorum_at.is_none() && decision == Decision::Commit {
+            ending.commit_quorum_at = Some(now);
+        }
+        let hopeful = self.options.fast_path == FastPath::On && may_end_fast(ending, decision, quorums);
+        match ending.grace {
+            _ if !hopeful => self.log(id, decision, out),
+            Grace::Over => self.log(id, decision, out),
+            Grace::Running => {}
+            Grace::NotBegun => {
+                let patience = ending.participants.iter().map(|shard| self.patience[usize::from(shard.0)].begin()).max();
+                let wait_us = patience.unwrap_or(0);
+                if wait_us == 0 {
+                    ending.grace = Grace::Over;
+                    self.log(id, decision, out);
+                } else {
+                    ending.grace = Grace::Running;
+                    self.timers.set(Timer::Grace(id), now.after_us(wait_us));
+                }
+            }
+        }
+    }
+
+    fn on_grace_over(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        ending.grace = Grace::Over;
+        for tally in &ending.tallies {
+            if tally.count_heard() < self.quorums.replicas() {
+                self.patience[usize::from(tally.shard().0)].missed();
+            }
+        }
+        self.weigh(now, id, out);
+    }
+
+    /// ST2 (§4.2 (5)): asks the logging shard to write the decision down.
+    fn log(&mut self, id: TransactionId, decision: Decision, out: &mut Out) {
+        let quorums = self.quorums;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        ending.logging = Some(decision);
+        self.timers.cancel(&Timer::Grace(id));
+        let Some(shard) = logging_shard(&ending.participants, id) else { return };
+        let tallies: Vec<_> = match decision {
+            Decision::Commit => ending.tallies.iter().map(|tally| tally.votes(Vote::Commit)).collect(),
+            Decision::Abort => {
+                let sets = ending.tallies.iter().map(|tally| tally.votes(Vote::Abort));
+                sets.filter(|set| set.voters.len() >= quorums.abort_slow()).take(1).collect()
+            }
+        };
+        for replica in self.cluster.replicas_of(shard).filter(|replica| !ending.logged_by.contains(replica.index)) {
+            let (transaction, tallies) = (ending.transaction.clone(), tallies.clone());
+            out.send(Party::Replica(replica), Message::Log { transaction, decision, tallies });
+        }
+    }
+
+    fn on_logged(&mut self, now: Time, logged: SignedLogged, out: &mut Out) {
+        let SignedLogged { replica, statement, seal } = logged;
+        let id = statement.id;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        if logging_shard(&ending.participants, id) != Some(replica.shard) || !ending.logged_by.insert(replica.index) {
+            return;
+        }
+        let voters = ending.logged.entry((statement.decision, statement.view_decision)).or_default();
+        let at = voters.partition_point(|(index, _, _)| *index < replica.index);
+        voters.insert(at, (replica.index, statement.view_current, seal));
+        if voters.len() >= self.quorums.logged() {
+            let set = LoggedSet { shard: replica.shard, view_decision: statement.view_decision, voters: std::mem::take(voters) };
+            self.conclude(id, Certificate { id, decision: statement.decision, proof: Proof::Logged(set) }, Path::Slow, out);
+        } else {
+            self.weigh(now, id, out);
+        }
+    }
+
+    fn on_decided(&mut self, certificate: Arc<Certificate>, out: &mut Out) {
+        let Some(ending) = self.endings.get(&certificate.id) else { return };
+        if certificate.fits(&self.cluster, &ending.transaction).is_ok() {
+            self.conclude_with(certificate.id, certificate, Path::Recovered, out);
+        }
+    }
+
+    // Writeback (§4.3).
+
+    fn conclude(&mut self, id: TransactionId, certificate: Certificate, path: Path, out: &mut Out) {
+        self.conclude_with(id, Arc::new(certificate), path, out);
+    }
+
+    fn conclude_with(&mut self, id: TransactionId, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
+        let Some(ending) = self.endings.remove(&id) else { return };
+        self.timers.cancel(&Timer::Grace(id));
+        self.timers.cancel(&Timer::Retry(id));
+        match path {
+            Path::Fast => self.counts.fast += 1,
+            Path::Slow => self.counts.slow += 1,
+            Path::Recovered => self.counts.recovered += 1,
+        }
+        for tally in &ending.tallies {
+            for replica in self.cluster.replicas_of(tally.shard()) {
+                // Whoever voted has the transaction.
+                let transaction = (!tally.heard(replica.index)).then(|| ending.transaction.clone());
+                out.send(Party::Replica(replica), Message::Writeback { transaction, certificate: certificate.clone() });
+            }
+        }
+        if let Some(operation) = ending.operation {
+            out.emit(Event::Ended { operation, result: Ok((certificate, path)) });
+        }
+    }
+
+    // Refusals and silence.
+
+    fn on_refused(&mut self, from: ReplicaId, subject: Subject, refusal: Refusal, out: &mut Out) {
+        match subject {
+            Subject::Request(number) => {
+                let Some(request) = self.requests.get_mut(&number) else { return };
+                if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
+                    return;
+                }
+                request.refusals.push(refusal);
+                let same = request.refusals.iter().filter(|other| **other == refusal).count();
+                // Overload passes: the timer asks again.
+                if same >= self.quorums.vouched() && refusal != Refusal::Overloaded {
+                    let operation = request.operation;
+                    self.read_failed(operation, Failure::Refused(refusal), out);
+                }
+            }
+            Subject::Transaction(id) => {
+                let Some(ending) = self.endings.get_mut(&id) else { return };
+                if !matches!(refusal, Refusal::TooOld | Refusal::WrongShard) || ending.participants.first() != Some(&from.shard) {
+                    return;
+                }
+                ending.too_old.insert(from.index);
+                // A correct replica that refuses so never votes: of 3f + 1 at least 2f + 1 are correct, and the 3f
+                // others are too few to commit. So it never happens, and may be begun again.
+                if ending.too_old.count() >= self.quorums.abort_fast() {
+                    self.give_up(id, Failure::Refused(refusal), out);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, id: TransactionId, failure: Failure, out: &mut Out) {
+        let Some(ending) = self.endings.remove(&id) else { return };
+        self.timers.cancel(&Timer::Grace(id));
+        self.timers.cancel(&Timer::Retry(id));
+        if let Some(operation) = ending.operation {
+            out.emit(Event::Ended { operation, result: Err(failure) });
+        }
+    }
+
+    fn on_retry(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        if now.since(ending.started) >= self.options.timeout_ms * 1_000_000 {
+            self.give_up(id, Failure::TimedOut, out);
+            return;
+        }
+        self.counts.retries += 1;
+        ending.retries += 1;
+        let wait_ms = self.options.retry_ms << ending.retries.min(4);
+        self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
+        let logging = ending.logging;
+        // Votes may be waiting for what this transaction read from: finish that (§5).
+        let dependencies = std::mem::take(&mut ending.dependencies);
+        match logging {
+            None => self.ask_votes(id, out),
+            Some(decision) => self.log(id, decision, out),
+        }
+        for dependency in dependencies {
+            self.on_finish_command(now, dependency, out);
+        }
+    }
+}
+
+/// Votes of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
+fn evidence(ending: &Ending, quorums: Quorums) -> Vec<SignedVote> {
+    let id = ending.transaction.id();
+    for tally in &ending.tallies {
+        let mut votes = Vec::new();
+        for set in [tally.votes(Vote::Commit), tally.votes(Vote::Abort)] {
+            for (index, seal) in set.voters {
+                let replica = ReplicaId { shard: set.shard, index };
+                votes.push(SignedVote { replica, statement: VoteStatement { id, vote: set.vote }, seal });
+            }
+        }
+        if votes.len() >= quorums.vouched() {
+            votes.truncate(quorums.vouched());
+            return votes;
+        }
+    }
+    Vec::new()
+}
+
+/// A decision that needs no logging, with its proofs: (3) everywhere, or (4) or (5) anywhere.
+fn fast_decision(ending: &Ending, quorums: Quorums) -> Option<(Decision, Vec<crate::certificate::ShardProof>)> {
+    let outcomes = ending.tallies.iter().map(|tally| tally.outcome(quorums));
+    if let Some(at) = outcomes.clone().position(|outcome| matches!(outcome, Outcome::AbortFast | Outcome::AbortByConflict)) {
+        return Some((Decision::Abort, vec![ending.tallies[at].proof(quorums)?]));
+    }
+    if outcomes.clone().all(|outcome| outcome == Outcome::CommitFast) {
+        let proofs = ending.tallies.iter().filter_map(|tally| tally.proof(quorums)).collect();
+        return Some((Decision::Commit, proofs));
+    }
+    None
+}
+
+/// A decision that the votes justify, though it would have to be logged. One that the logging shard has begun to
+/// write down for somebody else is preferred, if these votes justify it too.
+fn slow_decision(ending: &Ending, quorums: Quorums) -> Option<Decision> {
+    let commit = ending.tallies.iter().all(|tally| matches!(tally.outcome(quorums), Outcome::CommitFast | Outcome::CommitSlow));
+    let abort = ending.tallies.iter().any(|tally| tally.votes_to(Vote::Abort) >= quorums.abort_slow());
+    let begun = |decision: Decision| {
+        let voters = ending.logged.iter().filter(|((logged, _), _)| *logged == decision).map(|(_, voters)| voters.len());
+        voters.sum::<usize>() >= quorums.vouched()
+    };
+    match (commit, abort) {
+        (true, true) if begun(Decision::Abort) => Some(Decision::Abort),
+        (true, _) => Some(Decision::Commit),
+        (false, true) => Some(Decision::Abort),
+        (false, false) => None,
+    }
+}
+
+/// Whether votes still to come could make `decision` end fast.
+fn may_end_fast(ending: &Ending, decision: Decision, quorums: Quorums) -> bool {
+    match decision {
+        Decision::Commit => ending.tallies.iter().all(|tally| tally.outcome(quorums) == Outcome::CommitFast || tally.may_improve(quorums)),
+        Decision::Abort => ending.tallies.iter().any(|tally| tally.may_improve(quorums)),
+    }
+}
+
+impl Machine for Coordinator {
+    type Command = Command;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Draft = std::convert::Infallible;
+    type Event = Event;
+
+    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+        match input {
+            Input::Command(Command::Read { operation, timestamp, keys }) => self.on_read_command(now, operation, timestamp, keys, outbox),
+            Input::Command(Command::Commit { operation, transaction, dependencies }) => {
+                self.on_commit_command(now, Some(operation), transaction, dependencies, outbox);
+            }
+            Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
+            Input::Message { from: Party::Replica(from), message } => {
+                if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
+                    suspects.remove(from.index);
+                }
+                match message.into_inner() {
+                    Message::ReadReply { request, results } => self.on_read_reply(now, from, request, results, outbox),
+                    Message::Voted { vote, conflict } => self.on_voted(now, vote, conflict, outbox),
+                    Message::Logged { logged } => self.on_logged(now, logged, outbox),
+                    Message::Decided { certificate } => self.on_decided(certificate, outbox),
+                    Message::Refused { subject, refusal } => self.on_refused(from, subject, refusal, outbox),
+                    // Requests; the replica beside this machine hears those.
+                    Message::Read { .. }
+                    | Message::Prepare { .. }
+                    | Message::Recover { .. }
+                    | Message::Log { .. }
+                    | Message::Writeback { .. } => {}
+                }
+            }
+            Input::Message { from: Party::Client(..), .. } => {}
+            Input::Tick => {
+                while let Some(timer) = self.timers.expire(now) {
+                    match timer {
+                        Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
+                        Timer::Grace(id) => self.on_grace_over(now, id, outbox),
+                        Timer::Retry(id) => self.on_retry(now, id, outbox),
+                    }
+                }
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+}
+
+impl Durable for Coordinator {
+    type Failure = std::convert::Infallible;
+
+    /// A coordinator keeps nothing: whatever it leaves, the replicas can finish.
+    fn persist(&mut self) -> Result<(), Self::Failure> {
+        Ok(())
+    }
+}

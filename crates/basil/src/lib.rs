@@ -1,0 +1,53 @@
+//! Basil: leaderless, interactive, serializable transactions among replicas and clients of which some lie
+//! (Suri-Payer et al., SOSP '21).
+//!
+//! **The promise.** What correct clients see is what a serial execution of correct clients' transactions would
+//! show them; what was acknowledged lasts; no group of liars alone decides the fate of a correct client's
+//! transaction; and once the network behaves, everything ends.
+//!
+//! **The model.** A shard has `n = 5f + 1` replicas, of which `f` may lie; any number of clients may. Nobody is in
+//! charge: the client that began a transaction drives it, and whoever is stopped by one that was left may finish it.
+//!
+//! ```text
+//!   client                                 every replica of every shard touched
+//!   ──────                                 ────────────────────────────────────
+//!   execute   Read ──────────────────────▶ newest version below ts; RTS rises
+//!             ◀────────────────── ReadReply  (f+1 agree, or it does not count)
+//!   prepare   Prepare (ST1) ─────────────▶ Algorithm 1, once; the vote on disk
+//!             ◀─────────────── Voted (ST1R)
+//!             all 5f+1 commit, or 3f+1 abort, or a committed conflict: done in one round trip
+//!             else Log (ST2) ────────────▶ the logging shard writes the decision down
+//!             ◀────────────── Logged (ST2R)  4f+1 equal ones: done in two
+//!   writeback Writeback ─────────────────▶ writes become versions; who waited votes
+//! ```
+//!
+//! **Where things are.** [`replica`] and [`coordinator`] are the two machines, [`node`] puts a replica and its
+//! janitor together. Pure rules stand alone: [`check`] is Algorithm 1, [`tally`] what votes amount to, [`reading`]
+//! what replies amount to, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`]
+//! what is said, [`buffer`] a transaction before it is prepared.
+//!
+//! **Not here yet.** The divergent case of recovery (§5: fallback leaders). Until it is, a transaction for which
+//! replicas of the logging shard have written down different decisions stays undecided.
+
+pub mod buffer;
+pub mod certificate;
+pub mod check;
+pub mod coordinator;
+mod ledger;
+pub mod message;
+pub mod node;
+mod patience;
+pub mod quorum;
+pub mod reading;
+mod record;
+pub mod replica;
+pub mod tally;
+
+pub use buffer::Buffer;
+pub use certificate::{Certificate, Decision, Vote};
+pub use coordinator::{Command, Coordinator, CoordinatorOptions, Event, Failure, FastPath, Path};
+pub use message::{Message, Refusal};
+pub use node::{Node, NodeEvent};
+pub use quorum::Quorums;
+pub use reading::{ReadFound, ReadQuorum};
+pub use replica::{Replica, ReplicaOptions};

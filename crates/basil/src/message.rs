@@ -1,0 +1,420 @@
+//! What clients and replicas say to one another. Each variant tells who says it to whom, when, and what it proves.
+
+use std::sync::Arc;
+
+use crypto::{Claim, Claims, Rejection, Seal, Sealable, leaf};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use types::limits::{READ_KEYS_MAX, SHARDS_MAX};
+use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+
+use crate::certificate::{Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement};
+use crate::quorum::Quorums;
+
+/// The most votes that may be shown as evidence of authorship: one shard's.
+const EVIDENCE_MAX: usize = 5 * types::limits::FAULTS_MAX + 1;
+
+/// Everything said in this protocol.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Client to replica, while a transaction runs: the newest versions below `timestamp` of these keys (§4.1).
+    Read {
+        /// The client's number for the request; the reply repeats it.
+        request: u64,
+        /// The reader's timestamp.
+        timestamp: Timestamp,
+        /// The keys, all of the replica's shard.
+        keys: Vec<Key>,
+    },
+    /// Client to every replica of every shard it touched: ST1, asking for a vote (§4.2 (1)). The channel proves the author.
+    Prepare {
+        /// The whole transaction.
+        transaction: Transaction,
+    },
+    /// Anyone to every replica of a stalled transaction's shards: RP, asking how far it came and for a vote (§5).
+    Recover {
+        /// The whole transaction.
+        transaction: Transaction,
+        /// `f + 1` votes of one shard show that a correct replica had it from its author; empty while there are none yet.
+        evidence: Vec<SignedVote>,
+    },
+    /// Client to the replicas of the logging shard: ST2, write down this decision (§4.2 (5)).
+    Log {
+        /// The whole transaction: a replica of the logging shard may have missed it.
+        transaction: Transaction,
+        /// How it is to end.
+        decision: Decision,
+        /// Why: at least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
+        tallies: Vec<VoteSet>,
+    },
+    /// Anyone to every replica of the transaction's shards: how it ended, and the proof (§4.3).
+    Writeback {
+        /// The transaction, for replicas that may have missed it.
+        transaction: Option<Transaction>,
+        /// The proof.
+        certificate: Arc<Certificate>,
+    },
+    /// Replica to client: what it has of the keys asked for, in their order. Not signed: nobody but the reader
+    /// needs it, and the channel proves who says so.
+    ReadReply {
+        /// The request answered.
+        request: u64,
+        /// One for each key.
+        results: Vec<ReadResult>,
+    },
+    /// Replica to whoever asked for its vote: ST1R (§4.2 (3)).
+    Voted {
+        /// The vote.
+        vote: SignedVote,
+        /// With a vote to abort: the transaction in the way, when telling helps.
+        conflict: Option<Conflict>,
+    },
+    /// Replica of the logging shard to whoever asked it to log or to recover: ST2R (§4.2 (6)).
+    Logged {
+        /// What it has logged.
+        logged: SignedLogged,
+    },
+    /// Replica to whoever asks about a transaction that has ended: RPR (iii) (§5).
+    Decided {
+        /// How, and the proof.
+        certificate: Arc<Certificate>,
+    },
+    /// Replica to whoever asked for something it will not do. It proves nothing, and a client that hears it from
+    /// fewer than `f + 1` replicas believes none of it.
+    Refused {
+        /// What is refused.
+        subject: Subject,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl Message {
+    /// Whether it answers a request, and so is for a coordinator to hear.
+    #[must_use]
+    pub fn is_reply(&self) -> bool {
+        match self {
+            Self::Read { .. } | Self::Prepare { .. } | Self::Recover { .. } | Self::Log { .. } | Self::Writeback { .. } => false,
+            Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
+        }
+    }
+}
+
+/// What a replica has of one key, below the reader's timestamp.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadResult {
+    /// The newest committed version; [`Timestamp::ZERO`] when there is none.
+    pub version: Timestamp,
+    /// Its value; `None` when the key is deleted or was never written.
+    pub value: Option<Value>,
+    /// A prepared transaction that writes a newer version. All of it is shown, so that its name can be checked
+    /// and whoever comes to depend on it can finish it.
+    pub prepared: Option<Transaction>,
+}
+
+/// The transaction in the way of one that a replica votes to abort (Alg. 1 L8, L11).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conflict {
+    /// It committed: with the proof, this one vote aborts the other for good (§4.2 (5)).
+    Committed {
+        /// The committed transaction.
+        transaction: Transaction,
+        /// The proof.
+        certificate: Arc<Certificate>,
+    },
+    /// It has been prepared for long and nobody finishes it.
+    Stalled {
+        /// The stalled transaction; whoever is stopped by it may finish it.
+        transaction: Transaction,
+    },
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A read.
+    Request(u64),
+    /// A transaction.
+    Transaction(TransactionId),
+}
+
+/// Why a replica does not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The timestamp is below what the replica still remembers; begin again with a new one.
+    TooOld,
+    /// The timestamp is further ahead of the replica's clock than it allows.
+    TooNew,
+    /// The client has no right to a key it named.
+    NotPermitted,
+    /// A key belongs to another shard: the asker's configuration differs from the replica's.
+    WrongShard,
+    /// The replica has more undecided work than it will hold; come back later.
+    Overloaded,
+    /// The replica was told how a transaction ended but has never seen the transaction.
+    Unknown,
+}
+
+/// A statement on its way to being sealed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Draft {
+    /// Becomes [`Message::Voted`].
+    Vote {
+        /// Who votes.
+        replica: ReplicaId,
+        /// On what, and how.
+        statement: VoteStatement,
+        /// Goes along unsigned.
+        conflict: Option<Conflict>,
+    },
+    /// Becomes [`Message::Logged`].
+    Logged {
+        /// Who logged.
+        replica: ReplicaId,
+        /// What.
+        statement: LoggedStatement,
+    },
+}
+
+impl Sealable for Draft {
+    type Message = Message;
+
+    fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
+        match self {
+            Self::Vote { statement, .. } => leaf(cluster, signer, statement),
+            Self::Logged { statement, .. } => leaf(cluster, signer, statement),
+        }
+    }
+
+    fn sealed(self, seal: Seal) -> Message {
+        match self {
+            Self::Vote { replica, statement, conflict } => Message::Voted { vote: SignedVote { replica, statement, seal }, conflict },
+            Self::Logged { replica, statement } => Message::Logged { logged: SignedLogged { replica, statement, seal } },
+        }
+    }
+}
+
+impl Claims for Message {
+    fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+        match self {
+            Self::Read { .. } | Self::Prepare { .. } | Self::ReadReply { .. } | Self::Refused { .. } => Ok(()),
+            Self::Recover { transaction, evidence } => {
+                for vote in evidence {
+                    if vote.statement.id != transaction.id() {
+                        return Err(Rejection::Structure("evidence is about another transaction"));
+                    }
+                    vote.claims(cluster, out)?;
+                }
+                Ok(())
+            }
+            Self::Log { transaction, decision, tallies } => {
+                let quorums = Quorums::new(cluster.faults());
+                let (vote, quorum) = match decision {
+                    Decision::Commit => (Vote::Commit, quorums.commit_slow()),
+                    Decision::Abort => (Vote::Abort, quorums.abort_slow()),
+                };
+                let participants = cluster.participants(transaction);
+                let covers = match decision {
+                    Decision::Commit => tallies.iter().map(|set| set.shard).eq(participants.iter().copied()),
+                    Decision::Abort => matches!(tallies.as_slice(), [set] if participants.contains(&set.shard)),
+                };
+                if !covers || tallies.iter().any(|set| set.vote != vote) {
+                    return Err(Rejection::Structure("tallies do not justify the decision"));
+                }
+                tallies.iter().try_for_each(|set| set.claims(cluster, transaction.id(), quorum, out))
+            }
+            Self::Writeback { transaction, certificate } => {
+                if let Some(transaction) = transaction {
+                    certificate.fits(cluster, transaction)?;
+                }
+                certificate.claims(cluster, out)
+            }
+            Self::Voted { vote, conflict } => {
+                vote.claims(cluster, out)?;
+                if let Some(Conflict::Committed { transaction, certificate }) = conflict {
+                    if certificate.decision != Decision::Commit {
+                        return Err(Rejection::Structure("a conflict's certificate does not commit"));
+                    }
+                    certificate.fits(cluster, transaction)?;
+                    certificate.claims(cluster, out)?;
+                }
+                Ok(())
+            }
+            Self::Logged { logged } => logged.claims(cluster, out),
+            Self::Decided { certificate } => certificate.claims(cluster, out),
+        }
+    }
+}
+
+impl Encode for Message {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Read { request, timestamp, keys } => {
+                out.push(1);
+                request.encode(out);
+                timestamp.encode(out);
+                encode_sequence(keys, out);
+            }
+            Self::Prepare { transaction } => {
+                out.push(2);
+                transaction.encode(out);
+            }
+            Self::Recover { transaction, evidence } => {
+                out.push(3);
+                transaction.encode(out);
+                encode_sequence(evidence, out);
+            }
+            Self::Log { transaction, decision, tallies } => {
+                out.push(4);
+                transaction.encode(out);
+                decision.encode(out);
+                encode_sequence(tallies, out);
+            }
+            Self::Writeback { transaction, certificate } => {
+                out.push(5);
+                transaction.encode(out);
+                certificate.encode(out);
+            }
+            Self::ReadReply { request, results } => {
+                out.push(6);
+                request.encode(out);
+                encode_sequence(results, out);
+            }
+            Self::Voted { vote, conflict } => {
+                out.push(7);
+                vote.encode(out);
+                conflict.encode(out);
+            }
+            Self::Logged { logged } => {
+                out.push(8);
+                logged.encode(out);
+            }
+            Self::Decided { certificate } => {
+                out.push(9);
+                certificate.encode(out);
+            }
+            Self::Refused { subject, refusal } => {
+                out.push(10);
+                subject.encode(out);
+                refusal.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Message {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Self::Read {
+                request: u64::decode(reader)?,
+                timestamp: Timestamp::decode(reader)?,
+                keys: reader.sequence("a read's keys", READ_KEYS_MAX)?,
+            },
+            2 => Self::Prepare { transaction: Transaction::decode(reader)? },
+            3 => Self::Recover { transaction: Transaction::decode(reader)?, evidence: reader.sequence("evidence", EVIDENCE_MAX)? },
+            4 => Self::Log {
+                transaction: Transaction::decode(reader)?,
+                decision: Decision::decode(reader)?,
+                tallies: reader.sequence("tallies", SHARDS_MAX)?,
+            },
+            5 => Self::Writeback { transaction: Option::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) },
+            6 => Self::ReadReply { request: u64::decode(reader)?, results: reader.sequence("read results", READ_KEYS_MAX)? },
+            7 => Self::Voted { vote: SignedVote::decode(reader)?, conflict: Option::decode(reader)? },
+            8 => Self::Logged { logged: SignedLogged::decode(reader)? },
+            9 => Self::Decided { certificate: Arc::new(Certificate::decode(reader)?) },
+            10 => Self::Refused { subject: Subject::decode(reader)?, refusal: Refusal::decode(reader)? },
+            _ => return Err(DecodeError::UnknownTag("a message")),
+        })
+    }
+}
+
+impl Encode for ReadResult {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.value.encode(out);
+        self.prepared.encode(out);
+    }
+}
+
+impl Decode for ReadResult {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, prepared: Option::decode(reader)? })
+    }
+}
+
+impl Encode for Conflict {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Committed { transaction, certificate } => {
+                out.push(1);
+                transaction.encode(out);
+                certificate.encode(out);
+            }
+            Self::Stalled { transaction } => {
+                out.push(2);
+                transaction.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Conflict {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Committed { transaction: Transaction::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) }),
+            2 => Ok(Self::Stalled { transaction: Transaction::decode(reader)? }),
+            _ => Err(DecodeError::UnknownTag("a conflict")),
+        }
+    }
+}
+
+impl Encode for Subject {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Request(request) => {
+                out.push(1);
+                request.encode(out);
+            }
+            Self::Transaction(id) => {
+                out.push(2);
+                id.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Subject {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Request(u64::decode(reader)?)),
+            2 => Ok(Self::Transaction(TransactionId::decode(reader)?)),
+            _ => Err(DecodeError::UnknownTag("a refusal's subject")),
+        }
+    }
+}
+
+impl Encode for Refusal {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::TooOld => 1,
+            Self::TooNew => 2,
+            Self::NotPermitted => 3,
+            Self::WrongShard => 4,
+            Self::Overloaded => 5,
+            Self::Unknown => 6,
+        });
+    }
+}
+
+impl Decode for Refusal {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Self::TooOld,
+            2 => Self::TooNew,
+            3 => Self::NotPermitted,
+            4 => Self::WrongShard,
+            5 => Self::Overloaded,
+            6 => Self::Unknown,
+            _ => return Err(DecodeError::UnknownTag("a refusal")),
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! How long a coordinator waits for the last votes of a shard before it takes the slow path.
+//!
+//! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
+//! grace follows how late the last vote has been, and goes to nothing when a shard has not been unanimous for
+//! some time, but for a try now and then.
+
+/// The longest grace, in microseconds.
+const GRACE_US_MAX: u64 = 50_000;
+/// The shortest grace, in microseconds.
+const GRACE_US_MIN: u64 = 2_000;
+/// So many misses in a row mean that a replica is down.
+const MISSES_MAX: u32 = 4;
+/// While one is, every so many transactions wait anyway, to see whether it is back.
+const PROBE_EVERY: u32 = 32;
+
+/// What is known of one shard's last votes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// How much later than the commit quorum the last vote came, on average, in nanoseconds.
+    lag_ns: u64,
+    misses: u32,
+    since_probe: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { lag_ns: GRACE_US_MAX * 1_000 / 8, misses: 0, since_probe: 0 }
+    }
+}
+
+impl Patience {
+    /// A quorum is there and the last votes are not: how long to wait for them, in microseconds; 0 for not at all.
+    pub fn begin(&mut self) -> u64 {
+        if self.misses >= MISSES_MAX {
+            self.since_probe += 1;
+            if self.since_probe < PROBE_EVERY {
+                return 0;
+            }
+            self.since_probe = 0;
+        }
+        (8 * self.lag_ns / 1_000).clamp(GRACE_US_MIN, GRACE_US_MAX)
+    }
+
+    /// All voted, the last one `lag_ns` after the quorum was there.
+    pub fn unanimous(&mut self, lag_ns: u64) {
+        self.misses = 0;
+        self.since_probe = 0;
+        self.lag_ns = self.lag_ns - self.lag_ns / 8 + lag_ns.min(GRACE_US_MAX * 1_000) / 8;
+    }
+
+    /// The grace is over and somebody has still not voted.
+    pub fn missed(&mut self) {
+        self.misses = self.misses.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_is_down_costs_its_grace_only_now_and_then() {
+        let mut patience = Patience::default();
+        for _ in 0..MISSES_MAX {
+            assert!(patience.begin() > 0);
+            patience.missed();
+        }
+        let waits = (0..PROBE_EVERY * 2).filter(|_| patience.begin() > 0).count();
+        assert_eq!(waits, 2);
+        patience.unanimous(100_000);
+        assert!(patience.begin() > 0);
+    }
+
+    #[test]
+    fn the_grace_follows_the_last_vote() {
+        let mut patience = Patience::default();
+        for _ in 0..100 {
+            patience.unanimous(10_000);
+        }
+        assert_eq!(patience.begin(), GRACE_US_MIN);
+        for _ in 0..100 {
+            patience.unanimous(4_000_000);
+        }
+        assert!(patience.begin() > 20_000);
+    }
+}

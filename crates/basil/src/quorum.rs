@@ -1,0 +1,90 @@
+//! How many replicas of a shard must say something before it counts, as functions of `f`.
+//!
+//! A shard has `n = 5f + 1` replicas, of which `f` may lie; any two groups of `a` and `b` replicas share at
+//! least `a + b - n` members.
+
+/// The quorums of a shard that survives `f` faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quorums {
+    faults: usize,
+}
+
+impl Quorums {
+    /// The quorums of a shard that survives `faults` faults.
+    #[must_use]
+    pub const fn new(faults: usize) -> Self {
+        Self { faults }
+    }
+
+    /// `n = 5f + 1`: every replica of the shard.
+    #[must_use]
+    pub const fn replicas(self) -> usize {
+        5 * self.faults + 1
+    }
+
+    /// `f + 1`: at least one of them is correct, so what they all say is not made up.
+    #[must_use]
+    pub const fn vouched(self) -> usize {
+        self.faults + 1
+    }
+
+    /// `3f + 1` votes to commit: two such quorums share `f + 1` replicas, one of them correct, and a correct
+    /// replica does not vote to commit two transactions that conflict (basil.txt §4.2 (1)).
+    #[must_use]
+    pub const fn commit_slow(self) -> usize {
+        3 * self.faults + 1
+    }
+
+    /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
+    #[must_use]
+    pub const fn abort_slow(self) -> usize {
+        self.faults + 1
+    }
+
+    /// `5f + 1` votes to commit: whoever asks again hears from at least `4f + 1`, of which at most `f` lie, and
+    /// so sees at least `3f + 1` votes to commit: the outcome is durable without being logged (§4.2 (3)).
+    #[must_use]
+    pub const fn commit_fast(self) -> usize {
+        5 * self.faults + 1
+    }
+
+    /// `3f + 1` votes to abort: at least `2f + 1` of them are correct and never change, so at most `3f` votes to
+    /// commit can ever be shown, one fewer than it takes (§4.2 (4)).
+    #[must_use]
+    pub const fn abort_fast(self) -> usize {
+        3 * self.faults + 1
+    }
+
+    /// `4f + 1 = n - f` matching logged decisions: among any `4f + 1` later answers at least `2f + 1` correct
+    /// ones repeat the decision, a majority (§4.2 (7), §5 (3)).
+    #[must_use]
+    pub const fn logged(self) -> usize {
+        4 * self.faults + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quorums;
+
+    #[test]
+    fn intersections_hold_for_every_number_of_faults() {
+        for faults in 1..=10 {
+            let quorums = Quorums::new(faults);
+            let n = quorums.replicas();
+            // Two commit quorums share a correct replica.
+            assert!(2 * quorums.commit_slow() - n > faults);
+            // After a fast commit, n - f answers with f liars among them still show a commit quorum.
+            assert!(n - faults - faults >= quorums.commit_slow());
+            // After a fast abort, no commit quorum can be shown: honest aborters never vote commit.
+            let honest_aborts = quorums.abort_fast() - faults;
+            assert!(n - honest_aborts < quorums.commit_slow());
+            // A logged decision is the majority of any 4f + 1 answers.
+            let honest_logged = quorums.logged() - faults;
+            let in_any_answer = honest_logged + quorums.logged() - n;
+            assert!(2 * in_any_answer > quorums.logged());
+            // Progress: with f replicas silent, a commit or an abort quorum can always be seen.
+            assert!(n - faults >= quorums.commit_slow() + quorums.abort_slow() - 1);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the replies to one read amount to (basil.txt §4.1, client step 3).
+
+use machine::Voters;
+use types::{Key, Timestamp, Transaction, Value};
+
+use crate::message::ReadResult;
+use crate::quorum::Quorums;
+
+/// What a read found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadFound {
+    /// The key.
+    pub key: Key,
+    /// The version; [`Timestamp::ZERO`] when there is nothing.
+    pub version: Timestamp,
+    /// Its value; `None` when the key is deleted or was never written.
+    pub value: Option<Value>,
+    /// The transaction that wrote it, when it is prepared and not yet known to have committed.
+    pub dependency: Option<Transaction>,
+}
+
+/// The replies heard so far for one key.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyReplies {
+    key: Key,
+    committed: Vec<(Timestamp, Option<Value>, Voters)>,
+    prepared: Vec<(Transaction, Voters)>,
+}
+
+/// What the replies for one key amount to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Choice {
+    /// The newest version anybody named is vouched for: no other reply could be needed.
+    Newest(ReadFound),
+    /// This one is vouched for, and a newer one is named by too few.
+    Vouched(ReadFound),
+    /// Nothing is vouched for.
+    Nothing,
+}
+
+impl KeyReplies {
+    pub fn new(key: Key) -> Self {
+        Self { key, committed: Vec::new(), prepared: Vec::new() }
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Takes in what replica `index` has of the key, below `before`. A reply that cannot be true is left out.
+    pub fn add(&mut self, index: u16, result: ReadResult, before: Timestamp) {
+        if result.version < before {
+            let same = |(version, value, _): &&mut (Timestamp, Option<Value>, Voters)| *version == result.version && *value == result.value;
+            match self.committed.iter_mut().find(same) {
+                Some((_, _, voters)) => {
+                    voters.insert(index);
+                }
+                None => {
+                    let mut voters = Voters::default();
+                    voters.insert(index);
+                    self.committed.push((result.version, result.value, voters));
+                }
+            }
+        }
+        let Some(transaction) = result.prepared else { return };
+        if transaction.timestamp() >= before || transaction.write_of(&self.key).is_none() {
+            return;
+        }
+        match self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
+            Some((_, voters)) => {
+                voters.insert(index);
+            }
+            None => {
+                let mut voters = Voters::default();
+                voters.insert(index);
+                self.prepared.push((transaction, voters));
+            }
+        }
+    }
+
+    /// The highest version that at least `f + 1` replicas vouch for: one of those is correct. A committed version
+    /// counts by those who have it committed, a prepared one by those who have that very transaction prepared; the
+    /// two are not added up, or liars could pass off a transaction of theirs for the one that wrote a version.
+    pub fn choose(&self, needed: usize) -> Choice {
+        let vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
+        let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
+        let vouched_prepared = self.prepared.iter().filter(|(_, voters)| voters.count() >= needed);
+        let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
+        let found = match (committed, prepared) {
+            (committed, Some((transaction, _))) if committed.is_none_or(|(version, _, _)| *version < transaction.timestamp()) => {
+                ReadFound {
+                    key: self.key.clone(),
+                    version: transaction.timestamp(),
+                    value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
+                    dependency: Some(transaction.clone()),
+                }
+            }
+            (Some((version, value, _)), _) => {
+                ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None }
+            }
+            (None, _) => return Choice::Nothing,
+        };
+        let named = self.committed.iter().map(|(version, _, _)| *version);
+        let named = named.chain(self.prepared.iter().map(|(transaction, _)| transaction.timestamp()));
+        if named.max().is_some_and(|newest| newest <= found.version) { Choice::Newest(found) } else { Choice::Vouched(found) }
+    }
+}
+
+/// How many replicas of a shard a read asks at first (figure 5b's parameter).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadQuorum {
+    /// One, which is believed: only for measuring what belief in one replica would save. Gives up Byzantine independence.
+    One,
+    /// `f + 1`.
+    VouchedOnly,
+    /// `2f + 1`: one correct, up-to-date majority among those who answer. The default.
+    #[default]
+    Majority,
+    /// `3f + 1`.
+    Commit,
+}
+
+impl ReadQuorum {
+    /// How many replicas are asked at first.
+    pub(crate) fn asked(self, faults: usize) -> usize {
+        match self {
+            Self::One => 1,
+            Self::VouchedOnly => faults + 1,
+            Self::Majority => 2 * faults + 1,
+            Self::Commit => 3 * faults + 1,
+        }
+    }
+
+    /// How many must agree on a version before it is believed.
+    pub(crate) fn needed(self, quorums: Quorums) -> usize {
+        match self {
+            Self::One => 1,
+            _ => quorums.vouched(),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a replica writes into its journal, and finds there when it comes back.
+
+use std::sync::Arc;
+
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::{Transaction, TransactionId};
+
+use crate::certificate::{Certificate, Decision, Vote};
+
+/// Format version of a record, its first byte.
+const FORMAT: u8 = 1;
+
+/// One thing a replica must not forget.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Record {
+    /// It voted: a vote is final across crashes too, so it is written before it is sent.
+    Voted { transaction: Transaction, vote: Vote },
+    /// Being of the logging shard, it wrote down a decision.
+    Logged { transaction: Option<Transaction>, id: TransactionId, decision: Decision, view: u32 },
+    /// It learned how a transaction ended. The transaction comes along when its vote may be in a part of the
+    /// journal that is let go before this one is.
+    Decided { transaction: Option<Transaction>, certificate: Arc<Certificate> },
+}
+
+impl Encode for Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(FORMAT);
+        match self {
+            Self::Voted { transaction, vote } => {
+                out.push(1);
+                vote.encode(out);
+                transaction.encode(out);
+            }
+            Self::Logged { transaction, id, decision, view } => {
+                out.push(2);
+                transaction.encode(out);
+                id.encode(out);
+                decision.encode(out);
+                view.encode(out);
+            }
+            Self::Decided { transaction, certificate } => {
+                out.push(3);
+                transaction.encode(out);
+                certificate.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Record {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        if u8::decode(reader)? != FORMAT {
+            return Err(DecodeError::UnknownTag("a journal record's format"));
+        }
+        match u8::decode(reader)? {
+            1 => {
+                let vote = Vote::decode(reader)?;
+                Ok(Self::Voted { vote, transaction: Transaction::decode(reader)? })
+            }
+            2 => Ok(Self::Logged {
+                transaction: Option::decode(reader)?,
+                id: TransactionId::decode(reader)?,
+                decision: Decision::decode(reader)?,
+                view: u32::decode(reader)?,
+            }),
+            3 => Ok(Self::Decided { transaction: Option::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) }),
+            _ => Err(DecodeError::UnknownTag("a journal record")),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One process's way to the cluster: its coordinator, the connections beneath it, and who waits for what.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use basil::{Command, Coordinator, CoordinatorOptions, Event, Message, Quorums};
+use crypto::{SecretKey, Verifier};
+use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, PeerState, Place, Plan};
+use tokio::sync::oneshot;
+use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
+
+use crate::config::Config;
+use crate::error::{ConnectError, Error};
+
+/// How many checked roots a client remembers.
+const ROOT_CACHE_MAX: usize = 16_384;
+
+type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Event>>>>;
+type Node = runtime::Node<Coordinator, Message>;
+
+/// A connected coordinator.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    cluster: Arc<Cluster>,
+    client: ClientId,
+    timeout_ms: u64,
+    handle: NodeHandle<Command, Message>,
+    node: Mutex<Option<Node>>,
+    waiters: Waiters,
+    operations: AtomicU64,
+    last_time: AtomicU64,
+    metrics: Metrics,
+}
+
+impl Connection {
+    /// Starts a coordinator and waits until it can commit: `4f + 1` replicas of every shard are connected.
+    pub async fn open(config: Config) -> Result<Arc<Self>, ConnectError> {
+        let cluster = config.cluster().clone();
+        let options = CoordinatorOptions {
+            read_quorum: config.read_quorum.into(),
+            fast_path: config.fast_path.into(),
+            timeout_ms: config.timeouts.operation_ms,
+            ..CoordinatorOptions::default()
+        };
+        let verifier = Arc::new(Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)?);
+        let metrics = Metrics::default();
+        metrics.show_verifier(verifier.clone());
+        let plan = Plan {
+            identity: identity(&config)?,
+            cluster: cluster.clone(),
+            verifier,
+            listener: None,
+            replicas: config.topology.resolve().await,
+            limits: Limits::default(),
+            place: Place::Task,
+            metrics: metrics.clone(),
+        };
+        let waiters: Waiters = Arc::default();
+        let woken = waiters.clone();
+        let on_event = move |event: Event| {
+            let (Event::Read { operation, .. } | Event::Ended { operation, .. }) = &event;
+            let waiter = woken.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
+            if let Some(waiter) = waiter {
+                // Whoever asked may have gone away meanwhile.
+                drop(waiter.send(event));
+            }
+        };
+        let node = runtime::start(plan, Coordinator::new(cluster.clone(), options), NoSeals, on_event)?;
+        let connection = Self {
+            cluster,
+            client: config.client,
+            timeout_ms: config.timeouts.operation_ms,
+            handle: node.handle(),
+            node: Mutex::new(Some(node)),
+            waiters,
+            operations: AtomicU64::new(0),
+            last_time: AtomicU64::new(0),
+            metrics,
+        };
+        connection.ready(config.timeouts.connect_ms).await?;
+        Ok(Arc::new(connection))
+    }
+
+    /// Waits for `4f + 1` replicas of every shard, and a little longer for all of them.
+    async fn ready(&self, waited_ms: u64) -> Result<(), ConnectError> {
+        let needed = Quorums::new(self.cluster.faults()).logged();
+        let everyone = self.cluster.replicas_per_shard();
+        let all = self.handle.peers_until(|peers| self.fewest_connected(peers) >= everyone);
+        if tokio::time::timeout(Duration::from_millis(waited_ms.min(ALL_CONNECTED_WAIT_MS)), all).await.is_ok() {
+            return Ok(());
+        }
+        let enough = self.handle.peers_until(|peers| self.fewest_connected(peers) >= needed);
+        if tokio::time::timeout(Duration::from_millis(waited_ms), enough).await.is_ok() {
+            return Ok(());
+        }
+        let connected = self.fewest_connected(&self.handle.peers());
+        Err(ConnectError::TooFew { connected, needed, waited_ms, detail: self.troubles() })
+    }
+
+    fn fewest_connected(&self, peers: &BTreeMap<ReplicaId, PeerState>) -> usize {
+        let connected = |shard: ShardId| {
+            let of_shard = peers.iter().filter(|(replica, _)| replica.shard == shard);
+            of_shard.filter(|(_, state)| matches!(state, PeerState::Connected)).count()
+        };
+        self.cluster.shards().map(connected).min().unwrap_or(0)
+    }
+
+    /// What is known of the replicas that are not connected, for people.
+    pub fn troubles(&self) -> String {
+        let mut text = String::new();
+        for (replica, state) in self.handle.peers() {
+            match state {
+                PeerState::Connected => {}
+                PeerState::Connecting => write!(text, "\n  {replica}: no answer yet").expect("writing to a string succeeds"),
+                PeerState::Refused(why) => write!(text, "\n  {replica} refuses: {why}").expect("writing to a string succeeds"),
+                PeerState::Unreachable(why) => write!(text, "\n  {replica}: {why}").expect("writing to a string succeeds"),
+            }
+        }
+        text
+    }
+
+    /// Gives the coordinator a command and waits for what it comes to.
+    pub async fn ask(&self, command: impl FnOnce(u64) -> Command) -> Result<Event, Error> {
+        let operation = self.operations.fetch_add(1, Ordering::Relaxed);
+        let (waiter, event) = oneshot::channel();
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(operation, waiter);
+        if self.handle.command(command(operation)).await.is_err() {
+            self.waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&operation);
+            return Err(Error::Closed);
+        }
+        event.await.map_err(|_| Error::Closed)
+    }
+
+    /// A timestamp of now, above every one given before.
+    pub fn next_timestamp(&self) -> Timestamp {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        let mut time = now;
+        let _ = self.last_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+            time = now.max(last.saturating_add(1));
+            Some(time)
+        });
+        Timestamp::new(time, self.client)
+    }
+
+    /// Refuses here what every replica would refuse.
+    pub fn may_read(&self, keys: &[Key]) -> Result<(), Error> {
+        let permission = self.cluster.permission(self.client);
+        match keys.iter().find(|key| !permission.is_some_and(|permission| permission.may_read(key))) {
+            None => Ok(()),
+            Some(key) => Err(Error::Refused(format!("{} has no right to read {key}; its rights stand in cluster.toml", self.client))),
+        }
+    }
+
+    /// Refuses here what every replica would vote down.
+    pub fn may_write(&self, transaction: &types::Transaction) -> Result<(), Error> {
+        let permission = self.cluster.permission(self.client);
+        match transaction.writes().iter().find(|write| !permission.is_some_and(|permission| permission.may_write(&write.key))) {
+            None => Ok(()),
+            Some(write) => {
+                Err(Error::Refused(format!("{} has no right to write {}; its rights stand in cluster.toml", self.client, write.key)))
+            }
+        }
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub fn timeout_ms(&self) -> u64 {
+        self.timeout_ms
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`].
+    pub async fn close(&self) {
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(node) = node {
+            // A coordinator has nothing to make durable, so stopping it cannot fail but by a bug, which is logged there.
+            drop(node.stop().await);
+        }
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// How long connecting waits for the last replicas once it could go on without them, in milliseconds.
+const ALL_CONNECTED_WAIT_MS: u64 = 500;
+
+fn identity(config: &Config) -> Result<Identity, ConnectError> {
+    let party = Party::Client(config.client, Session(session()));
+    let secret: &SecretKey = &config.secret;
+    Ok(Identity::new(party, secret, config.certificate.clone())?)
+}
+
+/// A number no other process of this client has drawn, as good as surely.
+fn session() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,132 @@
+//! What can go wrong, told apart by what the caller should do about it.
+
+use basil::Refusal;
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Begin the transaction again: nothing of it took place.
+    Retry,
+    /// It cannot succeed as things stand; somebody has to change something, or find out what happened.
+    GiveUp,
+    /// What was asked cannot be asked; ask something else.
+    FixInput,
+}
+
+/// Why a transaction did not commit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It met another transaction and was aborted. Nothing of it took place.
+    #[error("the transaction was aborted because it conflicts with another one; begin it again")]
+    Conflict,
+    /// It took longer than the cluster remembers timestamps. Nothing of it took place.
+    #[error("the transaction took too long: its timestamp is older than the cluster remembers; begin it again and keep it shorter")]
+    TooOld,
+    /// Too few replicas answered in time. Nothing of the transaction was sent to be committed.
+    #[error("too few replicas answered within {waited_ms} ms{detail}; check `bezant status`")]
+    Unavailable {
+        /// How long it waited, in milliseconds.
+        waited_ms: u64,
+        /// What is known of those that did not answer.
+        detail: String,
+    },
+    /// Too few replicas answered a commit in time: it may or may not take place.
+    #[error(
+        "too few replicas answered the commit within {waited_ms} ms: it may or may not take place; read back what it wrote to find out"
+    )]
+    OutcomeUnknown {
+        /// How long it waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// The cluster refuses, and would refuse again.
+    #[error("the cluster refuses: {0}")]
+    Refused(String),
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The client was closed.
+    #[error("the client has been closed")]
+    Closed,
+    /// The application's own error, which ended the transaction. Nothing of it took place.
+    #[error("{0}")]
+    Application(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Wraps an application's own error, to leave a [`transact`](crate::Client::transact) closure with it.
+    pub fn application(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Application(error.into())
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Conflict | Self::TooOld => Advice::Retry,
+            Self::Invalid(_) => Advice::FixInput,
+            Self::Unavailable { .. } | Self::OutcomeUnknown { .. } | Self::Refused(_) | Self::Closed | Self::Application(_) => {
+                Advice::GiveUp
+            }
+        }
+    }
+
+    /// A short name that does not change, for counting.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::TooOld => "too_old",
+            Self::Unavailable { .. } => "unavailable",
+            Self::OutcomeUnknown { .. } => "outcome_unknown",
+            Self::Refused(_) => "refused",
+            Self::Invalid(_) => "invalid",
+            Self::Closed => "closed",
+            Self::Application(_) => "application",
+        }
+    }
+
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooOld => Self::TooOld,
+            Refusal::TooNew => {
+                Self::Refused("the transaction's timestamp lies too far in the future; set this machine's clock right".to_owned())
+            }
+            Refusal::NotPermitted => {
+                Self::Refused("this client has no right to a key it named; its rights stand in the cluster's cluster.toml".to_owned())
+            }
+            Refusal::WrongShard => Self::Refused(
+                "a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'".to_owned(),
+            ),
+            Refusal::Overloaded => Self::Refused("the replicas are overloaded; come back later".to_owned()),
+            Refusal::Unknown => Self::Refused("the replicas do not know the transaction".to_owned()),
+        }
+    }
+}
+
+/// Why a client could not connect.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The client's own key or certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] runtime::IdentityError),
+    /// A replica's key in the cluster's configuration cannot be used.
+    #[error("the cluster's configuration cannot be used: {0}")]
+    Member(#[from] crypto::BadMember),
+    /// Too few replicas of some shard could be reached.
+    #[error("only {connected} of the {needed} replicas needed in every shard could be reached within {waited_ms} ms{detail}")]
+    TooFew {
+        /// How many of the worst shard are connected.
+        connected: usize,
+        /// How many must be.
+        needed: usize,
+        /// How long it waited, in milliseconds.
+        waited_ms: u64,
+        /// What each of the others said, a line each.
+        detail: String,
+    },
+    /// The machine refuses what a client needs.
+    #[error(transparent)]
+    Start(#[from] runtime::StartError),
+}

@@ -1,0 +1,162 @@
+//! An interactive transaction: reads go to the cluster, writes wait for the commit.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use basil::{Buffer, Certificate, Command, Decision, Event, Failure, Path};
+use types::{Key, Timestamp, TransactionId, Value};
+
+use crate::connection::Connection;
+use crate::error::Error;
+
+/// How a transaction came to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommitPath {
+    /// Every replica agreed at once: one round trip.
+    Fast,
+    /// The decision was written down first: two round trips.
+    Slow,
+    /// Another client or a replica finished it for this one.
+    Recovered,
+    /// It did nothing, so there was nothing to agree on.
+    Empty,
+}
+
+/// A commit that the cluster has acknowledged: it lasts.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The transaction's name: the hash of all that it read and wrote.
+    pub id: TransactionId,
+    /// Its place in the serial order.
+    pub timestamp: Timestamp,
+    /// How it came to be committed.
+    pub path: CommitPath,
+    /// The proof, which anyone with the cluster's public keys can check; none for an empty transaction.
+    pub certificate: Option<Arc<Certificate>>,
+}
+
+/// A transaction that runs. Cloning gives another handle to the same one; dropping all of them abandons it.
+///
+/// Every read sees the state as of the transaction's timestamp, and its own writes.
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    connection: Arc<Connection>,
+    /// `None` once committed or abandoned.
+    buffer: Arc<Mutex<Option<Buffer>>>,
+}
+
+impl Transaction {
+    pub(crate) fn begin(connection: Arc<Connection>) -> Self {
+        let buffer = Buffer::new(connection.next_timestamp());
+        Self { connection, buffer: Arc::new(Mutex::new(Some(buffer))) }
+    }
+
+    /// The value of `key`, or `None` when it has none.
+    ///
+    /// # Errors
+    /// Any [`Error`]; a conflict shows at the commit, not here.
+    pub async fn get(&self, key: impl Into<Key>) -> Result<Option<Value>, Error> {
+        let mut values = self.get_many(std::slice::from_ref(&key.into())).await?;
+        Ok(values.pop().flatten())
+    }
+
+    /// The values of `keys`, in their order, asked for in one round trip.
+    ///
+    /// # Errors
+    /// Any [`Error`]; a conflict shows at the commit, not here.
+    pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, Error> {
+        let (timestamp, missing) = {
+            let slot = self.slot();
+            let buffer = slot.as_ref().ok_or_else(ended)?;
+            let mut missing: Vec<Key> = keys.iter().filter(|key| buffer.known(key).is_none()).cloned().collect();
+            missing.sort_unstable();
+            missing.dedup();
+            (buffer.timestamp(), missing)
+        };
+        if !missing.is_empty() {
+            self.connection.may_read(&missing)?;
+            let waited_ms = self.connection.timeout_ms();
+            let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing }).await?;
+            let Event::Read { result, .. } = event else { return Err(Error::Closed) };
+            let found = result.map_err(|failure| match failure {
+                Failure::TimedOut => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
+                Failure::Refused(refusal) => Error::refused(refusal),
+            })?;
+            let mut slot = self.slot();
+            let buffer = slot.as_mut().ok_or_else(ended)?;
+            found.into_iter().for_each(|found| buffer.found(found));
+        }
+        let slot = self.slot();
+        let buffer = slot.as_ref().ok_or_else(ended)?;
+        Ok(keys.iter().map(|key| buffer.known(key).flatten()).collect())
+    }
+
+    /// Writes `value` to `key` when the transaction commits.
+    pub fn put(&self, key: impl Into<Key>, value: impl Into<Value>) {
+        self.write(key.into(), Some(value.into()));
+    }
+
+    /// Deletes `key` when the transaction commits.
+    pub fn delete(&self, key: impl Into<Key>) {
+        self.write(key.into(), None);
+    }
+
+    /// Writes into an ended transaction are lost with it: its commit has said so, or will.
+    fn write(&self, key: Key, value: Option<Value>) {
+        if let Some(buffer) = self.slot().as_mut() {
+            buffer.write(key, value);
+        }
+    }
+
+    /// The transaction's place in the serial order; `None` once it has ended.
+    #[must_use]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        self.slot().as_ref().map(Buffer::timestamp)
+    }
+
+    /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: none of it took place, begin again. [`Error::OutcomeUnknown`]: nobody knows yet. Any other: none
+    /// of it took place.
+    pub async fn commit(&self) -> Result<Commit, Error> {
+        let buffer = self.slot().take().ok_or_else(ended)?;
+        let timestamp = buffer.timestamp();
+        let empty = buffer.is_empty();
+        let (transaction, dependencies) =
+            buffer.finish(self.connection.cluster().id()).map_err(|error| Error::Invalid(error.to_string()))?;
+        let id = transaction.id();
+        if empty {
+            return Ok(Commit { id, timestamp, path: CommitPath::Empty, certificate: None });
+        }
+        self.connection.may_write(&transaction)?;
+        let waited_ms = self.connection.timeout_ms();
+        let event = self.connection.ask(|operation| Command::Commit { operation, transaction, dependencies }).await?;
+        let Event::Ended { result, .. } = event else { return Err(Error::Closed) };
+        match result {
+            Ok((certificate, path)) if certificate.decision == Decision::Commit => {
+                let path = match path {
+                    Path::Fast => CommitPath::Fast,
+                    Path::Slow => CommitPath::Slow,
+                    Path::Recovered => CommitPath::Recovered,
+                };
+                Ok(Commit { id, timestamp, path, certificate: Some(certificate) })
+            }
+            Ok(_) => Err(Error::Conflict),
+            Err(Failure::TimedOut) => Err(Error::OutcomeUnknown { waited_ms }),
+            Err(Failure::Refused(refusal)) => Err(Error::refused(refusal)),
+        }
+    }
+
+    /// Ends the transaction without a trace.
+    pub fn abandon(&self) {
+        self.slot().take();
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Buffer>> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ended() -> Error {
+    Error::Invalid("the transaction has already ended".to_owned())
+}
