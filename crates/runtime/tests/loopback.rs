@@ -1,0 +1,320 @@
+//! Nodes over real TLS on the loopback: what they do for members, what they tell strangers, what liars cost.
+
+mod toy;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crypto::{Sealer, Signatures};
+use runtime::frame::{FRAME_VERSION, Greeting, Role};
+use runtime::{Limits, NodeError, NotTaken, PeerState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use toy::*;
+use types::limits::FRAME_BYTES_MAX;
+use types::{ClusterId, Session};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_come_back_as_signed_answers() {
+    let server = Server::start(0, Limits::default()).await;
+    let mut client = Client::start(server.address());
+    client.asks_and_is_answered(21).await;
+    for number in 0..1_000 {
+        client.ask(number).await;
+    }
+    let mut answered = BTreeSet::new();
+    while answered.len() < 1_000 {
+        match within(client.events.recv()).await.expect("the client runs") {
+            Told::Answer(doubled) => {
+                assert_eq!(doubled.double, 2 * doubled.number);
+                assert!(answered.insert(doubled.number), "each question is answered once");
+            }
+            other => panic!("nobody asked for {other:?}"),
+        }
+    }
+    let text = server.metrics.to_text();
+    assert!(text.contains("bezant_seals_total 1001\n"), "{text}");
+    assert!(text.contains("bezant_messages_received_total 1001\n"), "{text}");
+    assert!(text.contains("bezant_connections 1\n"), "{text}");
+    assert!(client.metrics.to_text().contains("bezant_verify_failures_total 0\n"));
+    let machine = within(server.node.stop()).await.expect("its disk is well");
+    assert_eq!((machine.asked, machine.persisted), (1_001, 1_001));
+}
+
+#[tokio::test]
+async fn replicas_are_members_too_and_the_greater_dials() {
+    let mut zero = Server::start(0, Limits::default()).await;
+    let any = "127.0.0.1:0".parse().expect("an address");
+    // Replica 1 is told its own address as well, and must not dial itself.
+    let peers = BTreeMap::from([(replica(0), zero.address()), (replica(1), any), (replica(2), any)]);
+    let mut one = Server::start_at(any, Doubler::new(replica(1)), peers, Limits::default()).await;
+    let handle = one.node.handle();
+    within(handle.peers_until(|peers| peers.get(&replica(0)) == Some(&PeerState::Connected))).await;
+    assert_eq!(handle.peers().len(), 1);
+    handle.command(AskPeer(replica(0), 4)).await.expect("it runs");
+    assert_eq!(within(one.events.recv()).await, Some(Doubled { signer: replica(0), number: 4, double: 8 }));
+    // The same connection serves both.
+    zero.node.handle().command(AskPeer(replica(1), 5)).await.expect("it runs");
+    assert_eq!(within(zero.events.recv()).await, Some(Doubled { signer: replica(1), number: 5, double: 10 }));
+    // Nobody is at the other end: lost and counted, as on any network.
+    zero.node.handle().command(AskPeer(replica(3), 5)).await.expect("it runs");
+    zero.node.handle().command(AskPeer(replica(0), 5)).await.expect("it runs");
+    eventually("both are counted", || zero.metrics.unsent("not_connected") == 2).await;
+}
+
+#[tokio::test]
+async fn strangers_are_refused_in_words() {
+    let server = Server::start(0, Limits::default()).await;
+    let mut raw = Raw::connect(server.address(), Shows::Nothing).await.expect("the handshake ends well");
+    let Greeting::Refused(reason) = raw.greeting().await else { panic!("nobody without a certificate is welcome") };
+    assert!(reason.contains("no client certificate was presented"), "{reason}");
+    raw.is_closed().await;
+    eventually("it is counted", || server.metrics.closed("no_certificate") == 1).await;
+
+    // Client 4 believes in a cluster that has it; the server's has only three.
+    let stranger = Client::start_as(4, Session(1), &cluster(CLUSTER, 4), server.address(), Limits::default());
+    stranger.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains("is not a member of cluster"))).await;
+    drop(stranger);
+    eventually("it is counted", || server.metrics.closed("stranger") >= 1).await;
+
+    // The keys are right, the cluster is not.
+    let lost = Client::start_as(1, Session(1), &cluster(ClusterId::new([8; 16]), 3), server.address(), Limits::default());
+    lost.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains("this is cluster 0707"))).await;
+    drop(lost);
+
+    let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
+    raw.send(&Greeting::Hello { cluster: CLUSTER, role: Role::Replica }.to_frame()).await;
+    let Greeting::Refused(reason) = raw.greeting().await else { panic!("a client is no replica") };
+    assert!(reason.contains("which is no replica"), "{reason}");
+
+    let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
+    raw.send(&frame(FRAME_VERSION + 1, &[0; 30])).await;
+    let Greeting::Refused(reason) = raw.greeting().await else { panic!("nobody speaks that version yet") };
+    assert!(reason.contains("format version"), "{reason}");
+    Client::start(server.address()).asks_and_is_answered(1).await;
+}
+
+#[tokio::test]
+async fn a_dialler_believes_only_the_key_it_expects() {
+    // Replica 5 listens where the client expects replica 0.
+    let server = Server::start(5, Limits::default()).await;
+    let client = Client::start(server.address());
+    client.peers_until(|state| matches!(state, PeerState::Unreachable(reason) if reason.contains("the peer there holds the key"))).await;
+    eventually("the server counts it", || server.metrics.closed("handshake") >= 1).await;
+}
+
+#[tokio::test]
+async fn what_liars_send_costs_one_connection_each_and_the_server_goes_on() {
+    let server = Server::start(0, Limits::default()).await;
+    let mut honest = Client::start(server.address());
+    honest.asks_and_is_answered(0).await;
+
+    let mut plain = TcpStream::connect(server.address()).await.expect("it listens");
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("it reads");
+    within(plain.read_to_end(&mut Vec::new())).await.ok();
+    eventually("plain text is no handshake", || server.metrics.closed("handshake") == 1).await;
+    let mut plain = TcpStream::connect(server.address()).await.expect("it listens");
+    plain.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]).await.expect("it reads");
+    drop(plain);
+    eventually("half a handshake is none", || server.metrics.closed("handshake") == 2).await;
+    let cut = Raw::connect(server.address(), Shows::CutCertificate(client_secret(1))).await;
+    eventually("half a certificate is none", || server.metrics.closed("handshake") == 3).await;
+    drop(cut);
+
+    let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
+    raw.send(&frame(FRAME_VERSION, &[77; 30])).await;
+    raw.is_closed().await;
+    let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
+    raw.send(&[255; 64]).await;
+    raw.is_closed().await;
+    eventually("a greeting must be one", || server.metrics.closed("greeting") == 2).await;
+
+    let too_long = u32::try_from(FRAME_BYTES_MAX + 1).expect("the limit fits").to_le_bytes();
+    let mut trailing = Vec::new();
+    types::codec::encode_sequence(&[Word::Ask(1)], &mut trailing);
+    trailing.push(0);
+    for (label, bytes) in [
+        ("frame_too_long", too_long.to_vec()),
+        ("frame_empty", frame(FRAME_VERSION, &[])),
+        ("frame_version", frame(FRAME_VERSION + 1, &[0; 4])),
+        ("body_truncated", frame(FRAME_VERSION, &[3, 0, 0, 0, 1, 0, 0])),
+        ("body_over_limit", frame(FRAME_VERSION, &[255; 9])),
+        ("body_unknown_tag", frame(FRAME_VERSION, &[1, 0, 0, 0, 99])),
+        ("body_trailing", frame(FRAME_VERSION, &trailing)),
+    ] {
+        let mut raw = Raw::welcomed(server.address()).await;
+        raw.send(&bytes).await;
+        raw.is_closed().await;
+        eventually(label, || server.metrics.closed(label) == 1).await;
+    }
+    let mut raw = Raw::welcomed(server.address()).await;
+    raw.send(&messages(&[Word::Ask(1)])[..7]).await;
+    drop(raw);
+    eventually("cut", || server.metrics.closed("cut") == 1).await;
+
+    // The connection that lied about nothing is still the first one.
+    honest.asks_and_is_answered(1).await;
+    assert_eq!(honest.metrics.closed("ended"), 0);
+    assert!(server.metrics.to_text().contains("bezant_incoming_bytes 0\n"));
+}
+
+#[tokio::test]
+async fn bad_signatures_are_dropped_and_counted_and_who_insists_is_closed() {
+    let server = Server::start(0, Limits { rejections_max: 2, ..Limits::default() }).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    let doubled = Doubled { signer: replica(3), number: 1, double: 3 };
+    let sealer = Sealer::new(replica_secret(4), CLUSTER, replica(3), Signatures::Ed25519);
+    let forge = || Box::new(sealer.seal(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0));
+    raw.send(&messages(&[Word::Answer(doubled, forge()), Word::Ask(7)])).await;
+    eventually("the forgery is dropped", || server.metrics.rejected("bad_signature") == 1).await;
+    eventually("its neighbour is answered", || server.metrics.to_text().contains("bezant_seals_total 1\n")).await;
+    raw.send(&messages(&[Word::Answer(doubled, forge())])).await;
+    raw.is_closed().await;
+    eventually("the forger is closed", || server.metrics.closed("rejections") == 1).await;
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_dropped_and_others_are_served() {
+    let limits = Limits { outgoing_bytes_max: 1 << 20, ..Limits::default() };
+    let server = Server::start(0, limits).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    let greedy = messages(&vec![Word::Fill(1 << 18); 200]);
+    raw.send(&greedy).await;
+    eventually("it is dropped", || server.metrics.closed("not_reading") == 1).await;
+    eventually("its queue is gone", || server.metrics.to_text().contains("bezant_outgoing_bytes 0\n")).await;
+    Client::start(server.address()).asks_and_is_answered(1).await;
+}
+
+#[tokio::test]
+async fn who_keeps_silent_is_dropped_at_every_stage() {
+    let limits = Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, strangers_max: 1, ..Limits::default() };
+    let server = Server::start(0, limits).await;
+    let mute = TcpStream::connect(server.address()).await.expect("it listens");
+    eventually("one too many is sent away", || {
+        // The one place for strangers is taken until the first has been given up.
+        let _ = std::net::TcpStream::connect(server.address());
+        server.metrics.closed("crowded") >= 1
+    })
+    .await;
+    eventually("no handshake comes", || server.metrics.closed("greeting_timeout") >= 1).await;
+    drop(mute);
+    let mut raw = loop {
+        // The places may still be taken by those who were sent away above.
+        if let Ok(mut raw) = Raw::connect(server.address(), Shows::Key(client_secret(1))).await {
+            raw.send(&Greeting::Hello { cluster: CLUSTER, role: Role::Client(Session(1)) }.to_frame()).await;
+            break raw;
+        }
+    };
+    eventually("nothing more comes", || server.metrics.closed("silent") >= 1).await;
+    raw.is_closed().await;
+}
+
+#[tokio::test]
+async fn a_client_comes_back_to_a_server_that_was_restarted() {
+    let server = Server::start(0, Limits::default()).await;
+    let address = server.address();
+    let limits = Limits { redial_ms: 5, redial_max_ms: 20, ..Limits::default() };
+    let mut client = Client::start_as(1, Session(1), &cluster(CLUSTER, 3), address, limits);
+    client.asks_and_is_answered(1).await;
+    within(server.node.stop()).await.expect("its disk is well");
+    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    let server = Server::start_at(address, Doubler::new(replica(0)), BTreeMap::new(), Limits::default()).await;
+    client.asks_and_is_answered(2).await;
+    drop(server);
+    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_graceful_stop_answers_everything_that_was_taken_in() {
+    let server = Server::start(0, Limits { turn_inputs_max: 7, ..Limits::default() }).await;
+    let mut client = Client::start(server.address());
+    client.asks_and_is_answered(0).await;
+    let asking = tokio::spawn({
+        let handle = client.node.handle();
+        async move {
+            for number in 1..2_000 {
+                if handle.command(Order::Say(replica(0), Word::Ask(number))).await.is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    within(client.events.recv()).await.expect("some are answered");
+    let machine = within(server.node.stop()).await.expect("its disk is well");
+    assert_eq!(machine.asked, machine.persisted);
+    // Question 0 and the first of the others have been seen to be answered.
+    for _ in 2..machine.asked {
+        within(client.events.recv()).await.expect("all that were stepped through are answered");
+    }
+    within(asking).await.expect("asking does not panic");
+    let handle = client.node.handle();
+    within(client.node.stop()).await.expect("a client has no disk");
+    assert!(matches!(handle.try_command(Order::RingAfterMs(1)), Err(NotTaken::Stopped(_))));
+    assert!(handle.command(Order::RingAfterMs(1)).await.is_err());
+}
+
+#[tokio::test]
+async fn when_the_disk_fails_nothing_is_said_and_the_node_ends() {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let machine = Doubler { breaks_at: 2, ..Doubler::new(replica(0)) };
+    let mut server = Server::start_at(any, machine, BTreeMap::new(), Limits::default()).await;
+    let mut client = Client::start(server.address());
+    client.asks_and_is_answered(1).await;
+    client.ask(2).await;
+    let error = within(server.node.failed()).await;
+    assert!(matches!(error, NodeError::Persist(_)), "{error}");
+    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    assert!(client.events.try_recv().is_err(), "what is not durable is not said");
+    assert!(server.metrics.to_text().contains("bezant_seals_total 1\n"));
+}
+
+#[tokio::test]
+async fn commands_wait_when_too_many_do_and_timers_ring() {
+    let server = Server::start(0, Limits::default()).await;
+    let limits = Limits { commands_max: 1, ..Limits::default() };
+    let mut client = Client::start_as(1, Session(1), &cluster(CLUSTER, 3), server.address(), limits);
+    let handle = client.node.handle();
+    // On this one-threaded runtime the loop cannot run in between.
+    handle.try_command(Order::RingAfterMs(1)).expect("there is room for one");
+    assert!(matches!(handle.try_command(Order::RingAfterMs(1)), Err(NotTaken::Busy(_))));
+    assert_eq!(within(client.events.recv()).await, Some(Told::Rang));
+    for _ in 0..10 {
+        within(handle.command(Order::RingAfterMs(0))).await.expect("it waits for room");
+    }
+    assert_eq!(within(client.events.recv()).await, Some(Told::Rang));
+}
+
+#[tokio::test]
+async fn one_client_cannot_take_all_connections() {
+    let server = Server::start(0, Limits { client_connections_max: 2, ..Limits::default() }).await;
+    let slow = Limits { redial_ms: 60_000, redial_max_ms: 60_000, ..Limits::default() };
+    let mut clients = Vec::new();
+    for session in 1..=3 {
+        let client = Client::start_as(1, Session(session), &cluster(CLUSTER, 3), server.address(), slow.clone());
+        client.connected().await;
+        clients.push(client);
+    }
+    eventually("the oldest makes way", || server.metrics.closed("replaced") == 1).await;
+    clients[0].peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    let mut other = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), slow);
+    other.asks_and_is_answered(5).await;
+    for client in &mut clients[1..] {
+        client.asks_and_is_answered(5).await;
+    }
+}
+
+#[tokio::test]
+async fn one_member_that_floods_is_held_back_and_everything_arrives() {
+    // Room for two small frames at a time.
+    let server = Server::start(0, Limits { incoming_bytes_max: 8_000, turn_inputs_max: 3, ..Limits::default() }).await;
+    let mut client = Client::start(server.address());
+    client.connected().await;
+    for number in 0..500 {
+        client.ask(number).await;
+    }
+    for _ in 0..500 {
+        within(client.events.recv()).await.expect("every question is answered");
+    }
+    let mut raw = Raw::welcomed(server.address()).await;
+    raw.send(&messages(&vec![Word::Ask(1); 4_000])).await;
+    eventually("a frame larger than the room passes alone", || server.metrics.to_text().contains("bezant_seals_total 4500\n")).await;
+}
