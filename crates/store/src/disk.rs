@@ -8,7 +8,8 @@
 //! base/            the rows, in an LSM tree
 //! ```
 //!
-//! A segment that overwrites a spare one needs no new blocks, so syncing it writes no metadata.
+//! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes a
+//! fraction of the time. Spares are released segments, or files of zeros made ahead in the background.
 //!
 //! A fold's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
 //! nor its memory; so what the base holds rests on the tables' checksums alone.
@@ -22,12 +23,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use bytes::{Buf, Bytes};
+use fjall::compaction::Leveled;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use types::codec::Encode;
 use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError};
+use crate::{Fold, Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -36,10 +38,15 @@ const JOURNAL: &str = "journal";
 const BASE: &str = "base";
 /// A segment in the making.
 const NEXT: &str = "next.log";
+/// A spare segment in the making, and when it is made.
+const SPARE_IN_THE_MAKING: &str = "zeros.next";
+const SPARE_OF_ZEROS: &str = "spare.zeros";
 /// The directory's format, in [`IDENTITY`].
 const DIRECTORY_FORMAT: u32 = 1;
 const WATERMARK_FORMAT: u32 = 1;
 const WATERMARK_BYTES: usize = 28;
+/// The size of one table of the base.
+const TABLE_BYTES: u64 = 64 << 20;
 /// Keys of the base begin with this: the tree has no empty keys, and we do.
 const ROW_PREFIX: u8 = b'k';
 
@@ -50,11 +57,14 @@ pub struct DiskOptions {
     pub block_cache_bytes_max: u64,
     /// Released segments kept to be recycled.
     pub spare_segments_max: usize,
+    /// So many folds may lie in the base as tables of their own before they are merged into the rest. More of
+    /// them make merging cheaper, and reads that miss every cache slower.
+    pub unmerged_folds_max: u8,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 2 }
+        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 8 }
     }
 }
 
@@ -65,8 +75,10 @@ pub struct Disk {
     options: DiskOptions,
     /// The segment written last, open.
     current: Option<(SegmentNumber, File)>,
-    /// Released segments.
+    /// Files to be overwritten by new segments.
     spares: VecDeque<PathBuf>,
+    /// The thread that makes another spare.
+    making: Option<JoinHandle<Result<PathBuf, StoreError>>>,
     rows: Keyspace,
     database: Database,
     /// The thread that writes the fold that has begun.
@@ -108,7 +120,18 @@ impl Disk {
         sync_directory(&directory)?;
         let (database, rows) = open_base(&directory.join(BASE), options)?;
         let spares = find_spares(&journal)?;
-        Ok(Self { directory, owner: owner.to_owned(), options, current: None, spares, rows, database, fold: None, _lock: lock })
+        Ok(Self {
+            directory,
+            owner: owner.to_owned(),
+            options,
+            current: None,
+            spares,
+            making: None,
+            rows,
+            database,
+            fold: None,
+            _lock: lock,
+        })
     }
 
     fn path(&self, segment: SegmentNumber) -> PathBuf {
@@ -126,12 +149,28 @@ impl Disk {
         Ok(file)
     }
 
-    fn finish_fold(&mut self) -> Result<(), StoreError> {
-        match self.fold.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(StoreError::io("fold into the base")(io::Error::other("the folding thread panicked"))),
+    /// A file to make a segment from, if there is one, and the care that there is one next time.
+    fn take_spare(&mut self, bytes_max: u64) -> Result<Option<PathBuf>, StoreError> {
+        if let Some(making) = self.making.take_if(|making| making.is_finished()) {
+            // Without it a segment grows as it is written: slower, and if the disk is full, that will tell.
+            self.spares.extend(join(making));
         }
+        let spare = match self.spares.pop_front() {
+            // Only the first segment of all is waited for.
+            None if self.current.is_none() && self.making.is_none() => Some(make_spare(&self.directory.join(JOURNAL), bytes_max)?),
+            spare => spare,
+        };
+        if self.spares.is_empty() && self.making.is_none() {
+            let journal = self.directory.join(JOURNAL);
+            let thread = std::thread::Builder::new().name("store-spare".to_owned());
+            let making = thread.spawn(move || make_spare(&journal, bytes_max)).map_err(StoreError::io("start a thread"))?;
+            self.making = Some(making);
+        }
+        Ok(spare)
+    }
+
+    fn finish_fold(&mut self) -> Result<(), StoreError> {
+        self.fold.take().map_or(Ok(()), join)
     }
 }
 
@@ -173,10 +212,10 @@ impl Medium for Disk {
         Ok(bytes)
     }
 
-    fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError> {
+    fn create(&mut self, segment: SegmentNumber, header: &[u8], bytes_max: u64) -> Result<(), StoreError> {
         let journal = self.directory.join(JOURNAL);
         let next = journal.join(NEXT);
-        if let Some(spare) = self.spares.pop_front() {
+        if let Some(spare) = self.take_spare(bytes_max)? {
             fs::rename(&spare, &next).map_err(failed("rename", &spare))?;
         }
         // Not truncated: it is a spare's bytes, which are there to be overwritten.
@@ -237,14 +276,15 @@ impl Medium for Disk {
         read_watermark(&self.directory).map(Some)
     }
 
-    fn begin_fold(&mut self, watermark: Timestamp, rows: Arc<Vec<Row>>) -> Result<(), StoreError> {
+    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
         assert!(self.fold.is_none(), "the store folds one thing at a time");
         let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
         let thread = std::thread::Builder::new().name("store-fold".to_owned()).spawn(move || {
-            write_watermark(&directory, watermark)?;
+            write_watermark(&directory, fold.watermark)?;
+            let rows = fold.into_rows();
             write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
         });
-        self.fold = Some(thread.map_err(StoreError::io("start the folding thread"))?);
+        self.fold = Some(thread.map_err(StoreError::io("start a thread"))?);
         Ok(())
     }
 
@@ -261,7 +301,14 @@ impl Drop for Disk {
     fn drop(&mut self) {
         // Whether it succeeded no longer matters: without it, the journal still has everything.
         let _ = self.finish_fold();
+        let _ = self.making.take().map(join);
     }
+}
+
+/// What a thread of ours came to.
+fn join<T>(thread: JoinHandle<Result<T, StoreError>>) -> Result<T, StoreError> {
+    let panicked = |_| Err(StoreError::io("work in the background")(io::Error::other("a thread of the store panicked")));
+    thread.join().unwrap_or_else(panicked)
 }
 
 /// Takes the directory's lock, or says who has it.
@@ -310,10 +357,11 @@ fn check_identity(directory: &Path, owner: &str) -> Result<bool, StoreError> {
 }
 
 fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
+    let merging = Leveled::default().with_l0_threshold(options.unmerged_folds_max.max(1)).with_table_target_size(TABLE_BYTES);
     // One worker: it only compacts, and shares its cores with whole replicas.
     let database = Database::builder(path).cache_size(options.block_cache_bytes_max).worker_threads(1).open();
     let opened = database.and_then(|database| {
-        let rows = database.keyspace("rows", KeyspaceCreateOptions::default)?;
+        let rows = database.keyspace("rows", || KeyspaceCreateOptions::default().compaction_strategy(Arc::new(merging)))?;
         database.persist(PersistMode::SyncAll)?;
         Ok((database, rows))
     });
@@ -375,6 +423,24 @@ fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreE
     });
     written.and_then(|()| fs::rename(&next, &path)).map_err(failed("write", &path))?;
     sync_directory(directory)
+}
+
+/// Makes a file of zeros, durably. Until it is whole it bears another name, and is overwritten the next time.
+fn make_spare(journal: &Path, bytes: u64) -> Result<PathBuf, StoreError> {
+    let (making, spare) = (journal.join(SPARE_IN_THE_MAKING), journal.join(SPARE_OF_ZEROS));
+    let zeros = vec![0; 1 << 20];
+    let made = File::create(&making).and_then(|mut file| {
+        let mut rest = bytes;
+        while rest > 0 {
+            let step = rest.min(zeros.len() as u64);
+            // The step is at most the buffer's length.
+            file.write_all(&zeros[..step as usize])?;
+            rest -= step;
+        }
+        file.sync_all()
+    });
+    made.and_then(|()| fs::rename(&making, &spare)).map_err(failed("make", &making))?;
+    Ok(spare)
 }
 
 fn find_spares(journal: &Path) -> Result<VecDeque<PathBuf>, StoreError> {

@@ -239,7 +239,8 @@ impl Journal {
 
     fn create<M: Medium>(&mut self, medium: &mut M, number: SegmentNumber) -> Result<(), StoreError> {
         let segment = Segment { first_sequence: self.next_sequence, salt: medium.salt()?, end: HEADER_BYTES as u64 };
-        medium.create(number, &encode_header(&segment, number, medium.owner()))?;
+        let header = encode_header(&segment, number, medium.owner());
+        medium.create(number, &header, self.segment_bytes_max)?;
         self.segments.insert(number, segment);
         Ok(())
     }

@@ -57,7 +57,7 @@ mod store;
 pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
 pub use journal::{BATCH_BYTES_MAX, Batch, OWNER_BYTES_MAX, RECORD_BYTES_MAX, SegmentNumber};
-pub use medium::{Medium, Row};
+pub use medium::{Fold, Medium, Row};
 pub use memory::{Crash, Memory};
 pub use row::Version;
 pub use store::{Options, Statistics, Store};

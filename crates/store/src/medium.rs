@@ -1,14 +1,39 @@
 //! What bytes are kept on. A medium moves bytes; it knows nothing of batches, checksums or versions.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use types::{Key, Timestamp};
 
-use crate::{SegmentNumber, StoreError};
+use crate::{SegmentNumber, StoreError, Version, row};
 
 /// A row of the base: a key and its encoded newest version.
 pub type Row = (Key, Bytes);
+
+/// What is to be folded into the base.
+#[derive(Clone, Debug)]
+pub struct Fold {
+    /// All versions up to it are being folded.
+    pub watermark: Timestamp,
+    /// The versions, ascending by timestamp.
+    versions: Vec<(Key, Version)>,
+}
+
+impl Fold {
+    /// Folds `versions`, ascending by timestamp, whose newest is at or below `watermark`.
+    pub(crate) fn new(watermark: Timestamp, versions: Vec<(Key, Version)>) -> Self {
+        assert!(versions.is_sorted_by_key(|(_, version)| version.timestamp), "versions are folded in their order");
+        Self { watermark, versions }
+    }
+
+    /// The rows to write, ascending by key: the newest version of each. This sorts and encodes, so call it
+    /// where nobody waits.
+    #[must_use]
+    pub fn into_rows(self) -> Vec<Row> {
+        let mut versions = self.versions;
+        versions.sort_by(|(left, one), (right, other)| left.cmp(right).then(other.timestamp.cmp(&one.timestamp)));
+        versions.dedup_by(|(later, _), (kept, _)| later == kept);
+        versions.into_iter().map(|(key, version)| (key, row::encode(&version))).collect()
+    }
+}
 
 /// What a [`crate::Store`] keeps its bytes on: [`crate::Disk`] or [`crate::Memory`].
 ///
@@ -40,11 +65,11 @@ pub trait Medium: Send {
     fn read(&mut self, segment: SegmentNumber, offset: u64, length: usize) -> Result<Vec<u8>, StoreError>;
 
     /// Begins a segment, durably: it exists with all of `header`, or not at all. Behind the header may lie
-    /// any stale bytes.
+    /// any stale bytes. It will grow to about `bytes_max`.
     ///
     /// # Errors
     /// When the medium fails.
-    fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError>;
+    fn create(&mut self, segment: SegmentNumber, header: &[u8], bytes_max: u64) -> Result<(), StoreError>;
 
     /// The store has opened, and so has a journal: from now on, a part that is missing is a loss.
     ///
@@ -82,12 +107,12 @@ pub trait Medium: Send {
     /// When the medium fails.
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError>;
 
-    /// Begins to write `rows`, ascending by key, into the base, without waiting. First the watermark is made
-    /// durable, then the rows, in any order: a crash may leave some.
+    /// Begins to write a fold's rows into the base, without waiting. First the watermark is made durable, then
+    /// the rows, in any order: a crash may leave some.
     ///
     /// # Errors
     /// When the medium fails.
-    fn begin_fold(&mut self, watermark: Timestamp, rows: Arc<Vec<Row>>) -> Result<(), StoreError>;
+    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError>;
 
     /// Whether the fold that has begun is durable.
     ///

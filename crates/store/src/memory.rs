@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use types::{Key, Timestamp};
 
-use crate::{Medium, Row, SegmentNumber, StoreError};
+use crate::{Fold, Medium, Row, SegmentNumber, StoreError};
 
 /// A medium in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ struct State {
     salts: u64,
     base: BTreeMap<Key, Bytes>,
     watermark: Option<Timestamp>,
-    folding: Option<Arc<Vec<Row>>>,
+    folding: Option<Vec<Row>>,
     folds_held: bool,
     sync_fails: bool,
     syncs: u64,
@@ -66,7 +66,7 @@ impl Memory {
             }
         }
         if let Some(rows) = state.folding.take() {
-            state.base.extend(rows.iter().take(crash.fold_rows_kept).cloned());
+            state.base.extend(rows.into_iter().take(crash.fold_rows_kept));
         }
     }
 
@@ -145,7 +145,7 @@ impl Medium for Memory {
         Ok(bytes[start..end].to_vec())
     }
 
-    fn create(&mut self, segment: SegmentNumber, header: &[u8]) -> Result<(), StoreError> {
+    fn create(&mut self, segment: SegmentNumber, header: &[u8], _bytes_max: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         let mut durable = state.spares.pop().unwrap_or_default();
         patch(&mut durable, 0, header);
@@ -195,10 +195,10 @@ impl Medium for Memory {
         Ok(self.state().watermark)
     }
 
-    fn begin_fold(&mut self, watermark: Timestamp, rows: Arc<Vec<Row>>) -> Result<(), StoreError> {
+    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
         let mut state = self.state();
-        state.watermark = Some(watermark);
-        state.folding = Some(rows);
+        state.watermark = Some(fold.watermark);
+        state.folding = Some(fold.into_rows());
         Ok(())
     }
 
@@ -208,7 +208,7 @@ impl Medium for Memory {
             return Ok(false);
         }
         if let Some(rows) = state.folding.take() {
-            state.base.extend(rows.iter().cloned());
+            state.base.extend(rows);
         }
         Ok(true)
     }

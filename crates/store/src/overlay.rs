@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use types::{Key, Timestamp, Value};
+use types::{Key, Timestamp};
 
 use crate::Version;
 
@@ -59,25 +59,22 @@ impl Overlay {
         (watermark, oldest)
     }
 
-    /// The value written to `key` at `timestamp`, which must be here.
-    pub(crate) fn value(&self, key: &Key, timestamp: Timestamp) -> Option<&Value> {
+    /// The version of `key` at `timestamp`, which must be here.
+    pub(crate) fn get(&self, timestamp: Timestamp, key: &Key) -> &Version {
         let versions = self.versions.get(key).expect("a version in the order is among its key's versions");
-        let place = versions.binary_search_by_key(&timestamp, |version| version.timestamp);
-        versions[place.expect("a version in the order is among its key's versions")].value.as_ref()
+        &versions[place(versions, timestamp)]
     }
 
-    /// Forgets a version, which must be here.
-    pub(crate) fn remove(&mut self, timestamp: Timestamp, key: Key) {
-        let versions = self.versions.get_mut(&key).expect("a version in the order is among its key's versions");
-        let place = versions
-            .binary_search_by_key(&timestamp, |version| version.timestamp)
-            .expect("a version in the order is among its key's versions");
-        let version = versions.remove(place);
-        self.bytes -= version_bytes(&key, &version);
+    /// Forgets a version, which must be here, and gives it back.
+    pub(crate) fn remove(&mut self, timestamp: Timestamp, key: &Key) -> Version {
+        let versions = self.versions.get_mut(key).expect("a version in the order is among its key's versions");
+        let version = versions.remove(place(versions, timestamp));
+        self.bytes -= version_bytes(key, &version);
         if versions.is_empty() {
-            self.versions.remove(&key);
+            self.versions.remove(key);
         }
-        assert!(self.order.remove(&(timestamp, key)), "a key's versions are all in the order");
+        assert!(self.order.remove(&(timestamp, key.clone())), "a key's versions are all in the order");
+        version
     }
 
     /// How many versions there are.
@@ -91,13 +88,19 @@ impl Overlay {
     }
 }
 
+/// Where among `versions` the one at `timestamp` is, which must be there.
+fn place(versions: &[Version], timestamp: Timestamp) -> usize {
+    let place = versions.binary_search_by_key(&timestamp, |version| version.timestamp);
+    place.expect("a version in the order is among its key's versions")
+}
+
 fn version_bytes(key: &Key, version: &Version) -> usize {
     VERSION_BYTES + key.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len())
 }
 
 #[cfg(test)]
 mod tests {
-    use types::ClientId;
+    use types::{ClientId, Value};
 
     use super::*;
 
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(overlay.latest_before(&key, at(21)).map(|version| version.timestamp), Some(at(20)));
         assert_eq!(overlay.latest_before(&key, at(99)).map(|version| version.timestamp), Some(at(30)));
         for time in [10, 20, 30] {
-            overlay.remove(at(time), key.clone());
+            overlay.remove(at(time), &key);
         }
         assert_eq!((overlay.len(), overlay.bytes()), (0, 0));
     }

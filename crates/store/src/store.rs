@@ -1,13 +1,11 @@
 //! The store: a journal, an overlay and a base behind one owner.
 
-use std::sync::Arc;
-
 use types::{Key, Timestamp};
 
 use crate::cache::BaseCache;
 use crate::journal::Journal;
 use crate::overlay::Overlay;
-use crate::{Batch, Medium, Row, SegmentNumber, StoreError, Version, row};
+use crate::{Batch, Fold, Medium, SegmentNumber, StoreError, Version, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +20,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes_max: 64 << 20, cache_bytes_max: 32 << 20, fold_versions_max: 16_384 }
+        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, fold_versions_max: 16_384 }
     }
 }
 
@@ -37,8 +35,8 @@ pub struct Statistics {
     pub journal_bytes_written: u64,
     /// Folds finished.
     pub folds: u64,
-    /// Rows they wrote to the base.
-    pub rows_folded: u64,
+    /// Versions they took from the overlay, apart from those the base had newer.
+    pub versions_folded: u64,
     /// Reads that the overlay could not answer alone, and the cache could.
     pub cache_hits: u64,
     /// Reads that went to the base.
@@ -71,15 +69,25 @@ pub struct Store<M: Medium> {
     statistics: Statistics,
 }
 
-/// A fold that runs in the background.
+/// A fold that runs in the background, or is done and being cleaned up after.
 struct Folding {
-    /// What leaves the overlay when it is done.
-    versions: Vec<(Timestamp, Key)>,
-    /// What it writes to the base.
-    rows: Arc<Vec<Row>>,
+    /// What leaves the overlay when it is done, ascending by timestamp.
+    versions: Vec<Folded>,
+    /// How many of them have left, once it is done.
+    left: Option<usize>,
     /// Base rows are at or below it, apart from those being folded, which the overlay still has.
     watermark_before: Timestamp,
 }
+
+struct Folded {
+    timestamp: Timestamp,
+    key: Key,
+    /// It was committed late, and the base has a newer one: it only leaves.
+    is_outdated: bool,
+}
+
+/// How many versions leave the overlay at once after a fold: it bounds the pause.
+const LEAVING_VERSIONS_MAX: usize = 1_024;
 
 impl<M: Medium> Store<M> {
     /// Opens what `medium` holds. Then [`Store::replay`] must be called until it has nothing more.
@@ -229,30 +237,23 @@ impl<M: Medium> Store<M> {
         }
         // The base must never know what the journal may still forget.
         self.sync()?;
-        let (reached, versions) = self.overlay.oldest(self.watermark, watermark, self.fold_versions_max);
-        let rows = Arc::new(self.rows_of(&versions)?);
-        let begun = self.medium.begin_fold(reached, Arc::clone(&rows));
+        let (reached, oldest) = self.overlay.oldest(self.watermark, watermark, self.fold_versions_max);
+        let mut versions = Vec::with_capacity(oldest.len());
+        let mut folded = Vec::with_capacity(oldest.len());
+        for (timestamp, key) in oldest {
+            // Above the last watermark a version is newer than any row. Below, it was committed late.
+            let is_late = timestamp <= self.watermark;
+            let is_outdated = is_late && self.base_row(&key)?.is_some_and(|row| row.timestamp >= timestamp);
+            if !is_outdated {
+                folded.push((key.clone(), self.overlay.get(timestamp, &key).clone()));
+            }
+            versions.push(Folded { timestamp, key, is_outdated });
+        }
+        let begun = self.medium.begin_fold(Fold::new(reached, folded));
         self.close_on_error(begun)?;
-        self.folding = Some(Folding { versions, rows, watermark_before: self.watermark });
+        self.folding = Some(Folding { versions, left: None, watermark_before: self.watermark });
         self.watermark = reached;
         Ok(true)
-    }
-
-    /// The rows that fold `versions`: the newest of each key, unless the base has a newer one already.
-    fn rows_of(&mut self, versions: &[(Timestamp, Key)]) -> Result<Vec<Row>, StoreError> {
-        let mut newest: Vec<&(Timestamp, Key)> = versions.iter().collect();
-        newest.sort_unstable_by(|left, right| left.1.cmp(&right.1).then(right.0.cmp(&left.0)));
-        newest.dedup_by(|later, kept| later.1 == kept.1);
-        let mut rows = Vec::with_capacity(newest.len());
-        for (timestamp, key) in newest {
-            // Above the last watermark a version is newer than any row. Below, it was committed late.
-            if *timestamp <= self.watermark && self.base_row(key)?.is_some_and(|row| row.timestamp >= *timestamp) {
-                continue;
-            }
-            let value = self.overlay.value(key, *timestamp).cloned();
-            rows.push((key.clone(), row::encode(&Version { timestamp: *timestamp, value })));
-        }
-        Ok(rows)
     }
 
     /// Whether a fold runs.
@@ -261,32 +262,42 @@ impl<M: Medium> Store<M> {
         self.folding.is_some()
     }
 
-    /// Ends the fold that runs, if it is done, and gives its watermark: the versions up to there that were
-    /// committed before it began no longer need the journal.
+    /// Looks after the fold that runs, and gives its watermark when it has ended: the versions up to there that
+    /// were committed before it began no longer need the journal.
+    ///
+    /// Each call does a bounded step of the cleaning up, so a fold takes several calls to end: one every few
+    /// milliseconds, or at each turn, is right.
     ///
     /// # Errors
     /// When the fold failed.
     pub fn fold_finished(&mut self) -> Result<Option<Timestamp>, StoreError> {
         self.check_open()?;
-        if self.folding.is_none() {
+        let Some(mut folding) = self.folding.take() else {
             return Ok(None);
+        };
+        if folding.left.is_none() {
+            let done = self.medium.fold_done();
+            folding.left = self.close_on_error(done)?.then_some(0);
         }
-        let done = self.medium.fold_done();
-        if !self.close_on_error(done)? {
+        let Some(left) = &mut folding.left else {
+            self.folding = Some(folding);
             return Ok(None);
+        };
+        for Folded { timestamp, key, is_outdated } in folding.versions.iter().skip(*left).take(LEAVING_VERSIONS_MAX) {
+            let version = self.overlay.remove(*timestamp, key);
+            // Reads during the fold may have cached the row from before it. It is replaced here, before the
+            // overlay no longer hides it, and from here on the base itself gives the new one.
+            if !is_outdated {
+                self.cache.insert(key.clone(), Some(version));
+                self.statistics.versions_folded += 1;
+            }
+            *left += 1;
         }
-        let Folding { versions, rows, .. } = self.folding.take().expect("a fold runs, as was just seen");
-        // Reads during the fold may have cached rows from before it: each is replaced here, and from here on the
-        // base can no longer give an old one.
-        for (key, bytes) in rows.iter() {
-            let version = row::decode(key, bytes.clone())?;
-            self.cache.insert(key.clone(), Some(version));
-        }
-        for (timestamp, key) in versions {
-            self.overlay.remove(timestamp, key);
+        if *left < folding.versions.len() {
+            self.folding = Some(folding);
+            return Ok(None);
         }
         self.statistics.folds += 1;
-        self.statistics.rows_folded += rows.len() as u64;
         Ok(Some(self.watermark))
     }
 

@@ -238,7 +238,7 @@ fn another_owners_journal_is_refused_by_name() {
     let medium = three_batches();
     let bytes = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
     let mut other = Memory::new("cluster 07 replica s0-r4");
-    other.create(SegmentNumber(1), &bytes).expect("memory takes anything");
+    other.create(SegmentNumber(1), &bytes, 0).expect("memory takes anything");
     let text = replay_error(&other).to_string();
     assert!(text.contains("belongs to \"cluster 07 replica s0-r3\", not to \"cluster 07 replica s0-r4\""), "{text}");
 }
