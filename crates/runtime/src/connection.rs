@@ -222,7 +222,7 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
             let _ = timeout(write_timeout, stream.shutdown()).await;
             return Ending::Stopping;
         }
-        spoken = true;
+        spoken |= frames.messages() > 0;
         for chunk in frames.bytes().chunks(WRITE_BYTES) {
             match timeout(write_timeout, stream.write_all(chunk)).await {
                 Ok(Ok(())) => {}

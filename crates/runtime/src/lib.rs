@@ -34,7 +34,7 @@ pub mod tls;
 pub mod transport;
 
 pub use connection::Wire;
-pub use limits::{BATCH_MAX, Limits};
+pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
 pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NotTaken, Place, Plan, Sealing, Seals, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};

@@ -14,6 +14,9 @@ pub struct Limits {
     pub incoming_bytes_max: usize,
     /// The most bytes that wait to be written to one connection; a peer with more than that does not read, and is dropped.
     pub outgoing_bytes_max: usize,
+    /// The most bytes that wait to be written to all connections together; past it, who has more than a fair share
+    /// waiting ([`FAIR_SHARE_BYTES`]) is dropped.
+    pub outgoing_total_bytes_max: usize,
     /// The most connections of one client at a time; the oldest makes way.
     pub client_connections_max: usize,
     /// The most connections at a time whose owner is not known yet; further ones are closed at once.
@@ -39,6 +42,9 @@ pub struct Limits {
 /// `Limits::batch_max` may not be larger than this: a reply batch deeper than this pays in bytes more than it saves.
 pub const BATCH_MAX: usize = 64;
 
+/// What may wait to be written to one connection however much waits for the others.
+pub const FAIR_SHARE_BYTES: usize = 1 << 20;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -47,6 +53,7 @@ impl Default for Limits {
             commands_max: 4_096,
             incoming_bytes_max: 64 << 20,
             outgoing_bytes_max: 64 << 20,
+            outgoing_total_bytes_max: 512 << 20,
             client_connections_max: 64,
             strangers_max: 256,
             rejections_max: 16,

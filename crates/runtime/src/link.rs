@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use types::codec::Encode;
 use types::{ClientId, Party, Session};
 
 use crate::frame::{FrameError, Frames};
-use crate::limits::Limits;
+use crate::limits::{FAIR_SHARE_BYTES, Limits};
 use crate::metrics::Shell;
 
 /// How much memory an idle connection keeps for the next frames to send.
@@ -117,8 +117,10 @@ pub(crate) struct Link {
     heard_ms: AtomicU64,
     outgoing: Mutex<Outgoing>,
     closing: Notify,
-    outgoing_bytes_max: usize,
+    limits: Arc<Limits>,
     shell: Arc<Shell>,
+    /// What waits to be written, over all links.
+    total: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -155,10 +157,11 @@ impl Link {
             }
         }
         let after = outgoing.frames.bytes().len();
-        self.shell.outgoing_bytes.inc_by(signed(after - before));
+        let total = self.queued(after - before);
         let writer = outgoing.writer.take();
         drop(outgoing);
-        if after > self.outgoing_bytes_max {
+        let over_share = total > self.limits.outgoing_total_bytes_max && after > FAIR_SHARE_BYTES;
+        if after > self.limits.outgoing_bytes_max || over_share {
             self.close(Ending::NotReading);
         } else if let Some(writer) = writer {
             writer.wake();
@@ -170,7 +173,7 @@ impl Link {
         let mut outgoing = self.lock();
         if outgoing.frames.bytes().is_empty() && !outgoing.finishing && outgoing.ending.is_none() {
             outgoing.frames.add_heartbeat();
-            self.shell.outgoing_bytes.inc_by(signed(outgoing.frames.bytes().len()));
+            self.queued(outgoing.frames.bytes().len());
         }
     }
 
@@ -180,7 +183,7 @@ impl Link {
         if !outgoing.frames.bytes().is_empty() {
             frames.clear(KEEP_BYTES);
             std::mem::swap(frames, &mut outgoing.frames);
-            self.shell.outgoing_bytes.dec_by(signed(frames.bytes().len()));
+            self.unqueued(frames.bytes().len());
             return Poll::Ready(Next::Write);
         }
         if outgoing.finishing {
@@ -206,7 +209,7 @@ impl Link {
             return;
         }
         outgoing.ending = Some(ending);
-        self.shell.outgoing_bytes.dec_by(signed(outgoing.frames.bytes().len()));
+        self.unqueued(outgoing.frames.bytes().len());
         let unsent = outgoing.frames.messages();
         outgoing.frames.clear(0);
         drop(outgoing);
@@ -250,6 +253,17 @@ impl Link {
         self.party
     }
 
+    /// Counts bytes that wait now; says how many do over all links.
+    fn queued(&self, bytes: usize) -> usize {
+        self.shell.outgoing_bytes.inc_by(signed(bytes));
+        self.total.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    fn unqueued(&self, bytes: usize) {
+        self.shell.outgoing_bytes.dec_by(signed(bytes));
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn age_ms(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -268,8 +282,9 @@ fn signed(bytes: usize) -> i64 {
 #[derive(Debug)]
 pub(crate) struct Links {
     state: RwLock<LinksState>,
-    limits: Limits,
+    limits: Arc<Limits>,
     shell: Arc<Shell>,
+    total: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -281,7 +296,7 @@ struct LinksState {
 
 impl Links {
     pub fn new(limits: Limits, shell: Arc<Shell>) -> Self {
-        Self { state: RwLock::default(), limits, shell }
+        Self { state: RwLock::default(), limits: Arc::new(limits), shell, total: Arc::default() }
     }
 
     /// A new connection to `party`; an older one makes way, since whoever dials again has lost it. `None` when the
@@ -299,8 +314,9 @@ impl Links {
             heard_ms: AtomicU64::new(0),
             outgoing: Mutex::default(),
             closing: Notify::new(),
-            outgoing_bytes_max: self.limits.outgoing_bytes_max,
+            limits: Arc::clone(&self.limits),
             shell: Arc::clone(&self.shell),
+            total: Arc::clone(&self.total),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {
@@ -352,4 +368,56 @@ fn oldest_over(open: &BTreeMap<Party, Arc<Link>>, client: ClientId, max: usize) 
         return None;
     }
     open.range(all).map(|(_, link)| link).min_by_key(|link| link.serial).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn party(session: u64) -> Party {
+        Party::Client(ClientId(1), Session(session))
+    }
+
+    /// Whether the link has been ended, and why.
+    fn ending(link: &Link) -> Option<&'static str> {
+        link.lock().ending.as_ref().map(Ending::label)
+    }
+
+    #[test]
+    fn past_the_total_who_has_more_than_a_fair_share_waiting_is_dropped() {
+        let limits = Limits { outgoing_total_bytes_max: 3 * FAIR_SHARE_BYTES, ..Limits::default() };
+        let metrics = Metrics::default();
+        let links = Links::new(limits, Arc::clone(&metrics.shell));
+        let (greedy, modest) = (links.open(party(1)).expect("it is open"), links.open(party(2)).expect("it is open"));
+        let megabyte = [0u8; FAIR_SHARE_BYTES];
+        for _ in 0..2 {
+            greedy.send(std::iter::once(&megabyte));
+        }
+        assert_eq!(ending(&greedy), None);
+        greedy.send(std::iter::once(&megabyte));
+        assert_eq!(ending(&greedy), Some("not_reading"));
+        modest.send(std::iter::once(&7u64));
+        assert_eq!(ending(&modest), None);
+        assert_eq!(metrics.unsent("closed"), 3);
+        greedy.send(std::iter::once(&7u64));
+        assert_eq!(metrics.unsent("closed"), 4);
+        assert_eq!(metrics.shell.outgoing_bytes.get(), signed(links.total.load(Ordering::Relaxed)));
+    }
+
+    #[test]
+    fn a_newer_connection_of_the_same_party_takes_the_older_ones_place() {
+        let metrics = Metrics::default();
+        let links = Links::new(Limits::default(), Arc::clone(&metrics.shell));
+        let older = links.open(party(1)).expect("it is open");
+        let newer = links.open(party(1)).expect("it is open");
+        assert_eq!((ending(&older), ending(&newer)), (Some("replaced"), None));
+        // The older one's end must not take the newer one away.
+        links.forget(&older);
+        assert!(links.get(party(1)).is_some());
+        links.forget(&newer);
+        assert!(links.get(party(1)).is_none());
+        links.close_all();
+        assert!(links.open(party(1)).is_none());
+    }
 }

@@ -147,6 +147,9 @@ pub enum NodeError {
     /// The machine panicked. This is a bug.
     #[error("the node loop panicked")]
     Panicked,
+    /// It had ended before, and [`Node::failed`] has said why.
+    #[error("the node had ended before")]
+    Over,
 }
 
 /// The node has stopped, or is stopping. The command is handed back.
@@ -174,7 +177,8 @@ pub struct Node<M: Machine, W> {
     limits: Limits,
     stopping: watch::Sender<bool>,
     tasks: JoinSet<()>,
-    ended: oneshot::Receiver<Result<M, NodeError>>,
+    /// `None` once it has been heard.
+    ended: Option<oneshot::Receiver<Result<M, NodeError>>>,
 }
 
 /// A way to a running node from anywhere.
@@ -309,7 +313,7 @@ where
         }
     }
     let handle = NodeHandle { mailbox, command_room, states: Arc::clone(&transport.states), metrics };
-    Ok(Node { handle, local_address, links: Arc::clone(&transport.links), limits, stopping, tasks, ended })
+    Ok(Node { handle, local_address, links: Arc::clone(&transport.links), limits, stopping, tasks, ended: Some(ended) })
 }
 
 impl<M: Machine, W> Node<M, W> {
@@ -325,12 +329,12 @@ impl<M: Machine, W> Node<M, W> {
         self.local_address
     }
 
-    /// Waits for the end that nobody asked for.
+    /// Waits for the end that nobody asked for. May be dropped and called again.
     pub async fn failed(&mut self) -> NodeError {
-        match (&mut self.ended).await {
-            Ok(Err(error)) => error,
-            // A loop that was not asked to stop and sent nothing is one that panicked.
-            Ok(Ok(_)) | Err(_) => NodeError::Panicked,
+        match self.end().await {
+            Err(error) => error,
+            // A loop that ends well without being asked to does not exist; nothing can be said of the machine.
+            Ok(_) => NodeError::Over,
         }
     }
 
@@ -343,7 +347,7 @@ impl<M: Machine, W> Node<M, W> {
         self.stopping.send_replace(true);
         self.handle.mailbox.close();
         self.handle.command_room.close();
-        let machine = (&mut self.ended).await.unwrap_or(Err(NodeError::Panicked));
+        let machine = self.end().await;
         for link in self.links.seal() {
             link.finish();
         }
@@ -352,6 +356,16 @@ impl<M: Machine, W> Node<M, W> {
             tracing::warn!("some peers did not take what was queued for them in time");
         }
         machine
+    }
+}
+
+impl<M: Machine, W> Node<M, W> {
+    /// How the loop ended. A loop that went without a word panicked.
+    async fn end(&mut self) -> Result<M, NodeError> {
+        let Some(ended) = &mut self.ended else { return Err(NodeError::Over) };
+        let end = ended.await.unwrap_or(Err(NodeError::Panicked));
+        self.ended = None;
+        end
     }
 }
 

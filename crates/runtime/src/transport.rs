@@ -352,7 +352,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         self.intake.shell.count_closed(ending.label());
         match party {
             Some(party) => tracing::info!(%party, %address, %ending, "a connection ended"),
-            None => tracing::warn!(%address, %ending, "a connection was refused"),
+            // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
+            None => tracing::debug!(%address, %ending, "a connection was refused"),
         }
     }
 }

@@ -262,9 +262,11 @@ async fn when_the_disk_fails_nothing_is_said_and_the_node_ends() {
     client.ask(2).await;
     let error = within(server.node.failed()).await;
     assert!(matches!(error, NodeError::Persist(_)), "{error}");
+    assert!(matches!(within(server.node.failed()).await, NodeError::Over));
     client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
     assert!(client.events.try_recv().is_err(), "what is not durable is not said");
     assert!(server.metrics.to_text().contains("bezant_seals_total 1\n"));
+    assert!(matches!(within(server.node.stop()).await, Err(NodeError::Over)));
 }
 
 #[tokio::test]
