@@ -1,0 +1,18 @@
+//! Why nothing could be measured.
+
+/// Why nothing could be measured, or not to the end.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The settings make no sense together: change them.
+    #[error("{0}")]
+    Settings(String),
+    /// The cluster's folder is not one, or is damaged; the error says which file.
+    #[error(transparent)]
+    Config(#[from] client::config::ConfigError),
+    /// The cluster cannot be reached; the error says of every replica why.
+    #[error(transparent)]
+    Connect(#[from] client::ConnectError),
+    /// The workload cannot go on.
+    #[error(transparent)]
+    Workload(#[from] workload::Error),
+}

@@ -1,0 +1,94 @@
+//! Runs a workload with many clients at once and says how fast it was, what it cost, and whether its promises held.
+//!
+//! The clients are *lanes* in a closed loop, as in the paper (basil.txt §6): each starts a transaction when its last
+//! one is done. One run looks like this; only what commits between the two marks is counted:
+//!
+//! ```text
+//!   load (asked for)   warm-up   │◀────── seconds ──────▶│   cool-down   last transactions   check
+//!                                mark                    mark
+//! ```
+//!
+//! * A transaction's **latency** runs from its first attempt to its commit, its retries and their pauses included.
+//! * **Attempted** counts every attempt, so `commit_rate` is what part of the work was not thrown away.
+//! * **CPU time** is read at both marks: this process's own, and that of the replicas that `bezant up` started on this
+//!   machine, by their process ids. Divided by what committed it is the cost of a transaction, which is what a
+//!   user pays. Both ends run on one clock, the kernel's.
+//! * The **invariant** of a workload that has one is checked beside the lanes and after them.
+//!
+//! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
+
+mod args;
+mod cpu;
+mod error;
+mod measure;
+mod meter;
+mod report;
+mod runner;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use client::{Client, Config};
+use workload::{Verdict, Workload};
+
+pub use args::{BenchArgs, WorkloadName, WriteKeysArg};
+pub use error::BenchError;
+pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
+
+use meter::Meter;
+
+/// Does what `args` ask of the cluster in `cluster_dir`: loads, runs, or verifies a journal.
+///
+/// Progress goes to standard error where that is a terminal, and nowhere else. The caller prints the report, as text or
+/// as JSON, and then exits with a failure if [`Report::failure`] says so.
+///
+/// # Errors
+/// [`BenchError`] when nothing could be measured: the settings make no sense, the cluster does not answer, or the
+/// store holds another table.
+pub async fn run(args: &BenchArgs, cluster_dir: &Path) -> Result<Report, BenchError> {
+    let workload = args.workload(cluster_dir)?;
+    let config = Config::load(cluster_dir)?;
+    let engine = config.topology.engine.name();
+    let mut clients = Vec::with_capacity(args.connections);
+    for _ in 0..args.connections {
+        clients.push(Arc::new(Client::connect(config.clone()).await?));
+    }
+    let first = Arc::clone(&clients[0]);
+    if let Some(journal) = &args.verify_journal {
+        let meter = Meter::bytes("verifying");
+        let check = workload::verify_journal(&first, journal, &|done, total| meter.at(done, total)).await?;
+        meter.finish();
+        return Ok(Report::Journal(JournalReport::new(journal, check)));
+    }
+    let loaded = if args.load { Some(load(workload.as_ref(), &first, engine).await?) } else { None };
+    if let Some(report) = loaded
+        && args.seconds == 0.0
+    {
+        return Ok(Report::Load(report));
+    }
+    let measured = runner::run(args, &workload, &clients, cluster_dir).await?;
+    let mut report = RunReport::new(args, workload.as_ref(), engine, measured);
+    let meter = Meter::keys("checking");
+    if let Some(check) = workload.check_end(&first, &|done, total| meter.at(done, total)) {
+        report.note_check(check.await?);
+        meter.finish();
+    }
+    Ok(Report::Run(Box::new(report)))
+}
+
+async fn load(workload: &dyn Workload, client: &Arc<Client>, engine: &'static str) -> Result<LoadReport, BenchError> {
+    let meter = Meter::keys("loading");
+    let begin = Instant::now();
+    let keys = workload.load(client, &|done, total| meter.at(done, total)).await?;
+    meter.finish();
+    Ok(LoadReport::new(workload, engine, keys, begin.elapsed()))
+}
+
+/// What a verdict adds to what was found before.
+fn findings(verdict: Verdict) -> Vec<String> {
+    match verdict {
+        Verdict::Held => Vec::new(),
+        Verdict::Broken(found) => found,
+    }
+}

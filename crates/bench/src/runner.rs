@@ -1,0 +1,232 @@
+//! The lanes, the clock, and what is checked beside them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use workload::{Error, Lane, Readiness, Workload};
+
+use crate::args::BenchArgs;
+use crate::cpu::Sample;
+use crate::error::BenchError;
+use crate::findings;
+use crate::measure::{Tally, Window};
+use crate::meter::Meter;
+
+/// The pause of a lane after the client gave up on a transaction, at first.
+const PAUSE_MS_MIN: u64 = 20;
+/// And at most; it doubles in between.
+const PAUSE_MS_MAX: u64 = 1_000;
+/// How long the last transactions may take after the end. It is longer than a client tries by itself.
+const DRAIN_MS_MAX: u64 = 60_000;
+/// How often the line of progress is renewed.
+const PROGRESS_MS: u64 = 500;
+/// How many broken promises are told; more of them tell no more.
+const BROKEN_MAX: usize = 20;
+
+/// What a run gave.
+pub(crate) struct Measured {
+    pub(crate) tally: Tally,
+    /// CPU seconds of this process in the window.
+    pub(crate) cpu_clients: f64,
+    /// CPU seconds of all replicas in the window, where known.
+    pub(crate) cpu_replicas: Option<f64>,
+    pub(crate) readiness: Readiness,
+    /// How often the invariant was checked.
+    pub(crate) checked: u64,
+    /// What was found broken.
+    pub(crate) broken: Vec<String>,
+}
+
+/// What the lanes share.
+struct Shared {
+    workload: Arc<dyn Workload>,
+    window: Window,
+    tally: Mutex<Tally>,
+    /// All commits, in the window or not, for the line of progress.
+    commits: AtomicU64,
+    checked: AtomicU64,
+    broken: Mutex<Vec<String>>,
+    failure: Mutex<Option<Error>>,
+    /// Turns true when the run cannot go on.
+    halted: watch::Sender<bool>,
+}
+
+/// Runs `workload` as `args` say, the lanes spread over `clients`.
+pub(crate) async fn run(
+    args: &BenchArgs,
+    workload: &Arc<dyn Workload>,
+    clients: &[Arc<Client>],
+    cluster_dir: &Path,
+) -> Result<Measured, BenchError> {
+    let readiness = workload.start(&clients[0], args.clients).await?;
+    let shared = Arc::new(Shared {
+        workload: Arc::clone(workload),
+        window: Window::new(Instant::now(), args.warmup, args.seconds, args.cooldown),
+        tally: Mutex::new(Tally::new()),
+        commits: AtomicU64::new(0),
+        checked: AtomicU64::new(0),
+        broken: Mutex::new(Vec::new()),
+        failure: Mutex::new(None),
+        halted: watch::Sender::new(false),
+    });
+    let mut tasks = JoinSet::new();
+    for index in 0..args.clients {
+        let client = Arc::clone(&clients[index as usize % clients.len()]);
+        tasks.spawn(drive(Arc::clone(&shared), client, Lane::new(args.seed, index)));
+    }
+    tasks.spawn(watch_invariant(Arc::clone(&shared), Arc::clone(&clients[0]), args.check_interval));
+
+    let meter = Meter::line();
+    wait_until(&shared, &meter, "warming up", shared.window.from).await;
+    let before = Sample::take(cluster_dir);
+    wait_until(&shared, &meter, "measuring", shared.window.until).await;
+    let after = Sample::take(cluster_dir);
+    wait_until(&shared, &meter, "cooling down", shared.window.stop).await;
+    drain(&mut tasks, &shared).await;
+    meter.finish();
+
+    if let Some(failure) = lock(&shared.failure).take() {
+        return Err(failure.into());
+    }
+    let (cpu_clients, cpu_replicas) = after.since(&before);
+    let tally = std::mem::replace(&mut *lock(&shared.tally), Tally::new());
+    let broken = std::mem::take(&mut *lock(&shared.broken));
+    Ok(Measured { tally, cpu_clients, cpu_replicas, readiness, checked: shared.checked.load(Ordering::Relaxed), broken })
+}
+
+/// One lane: transaction after transaction, until the end.
+async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
+    let mut pause_ms = PAUSE_MS_MIN;
+    while shared.goes_on() {
+        let begin = Instant::now();
+        let outcome = shared.workload.transact(&client, &mut lane).await;
+        let end = Instant::now();
+        match outcome {
+            Ok(done) => {
+                pause_ms = PAUSE_MS_MIN;
+                shared.commits.fetch_add(1, Ordering::Relaxed);
+                if shared.window.counts(end) {
+                    lock(&shared.tally).note_done(&done, end - begin);
+                }
+                shared.note_broken(done.broken);
+            }
+            Err(error) => {
+                let kind = kind(&error);
+                if shared.window.counts(end) {
+                    lock(&shared.tally).note_error(kind);
+                }
+                if !shared.survives(error) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                pause_ms = (pause_ms * 2).min(PAUSE_MS_MAX);
+            }
+        }
+    }
+}
+
+/// Checks the invariant now and then, until the end.
+async fn watch_invariant(shared: Arc<Shared>, client: Arc<Client>, interval_seconds: f64) {
+    let interval = Duration::from_secs_f64(interval_seconds);
+    let mut halted = shared.halted.subscribe();
+    loop {
+        let pause = interval.min(shared.window.stop.saturating_duration_since(Instant::now()));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = halted.wait_for(|halted| *halted) => {}
+        }
+        if !shared.goes_on() {
+            return;
+        }
+        let Some(check) = shared.workload.check_running(&client) else { return };
+        match check.await {
+            Ok(verdict) => {
+                shared.checked.fetch_add(1, Ordering::Relaxed);
+                shared.note_broken(findings(verdict));
+            }
+            Err(error) => {
+                if !shared.survives(error) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn goes_on(&self) -> bool {
+        !*self.halted.borrow() && Instant::now() < self.window.stop
+    }
+
+    /// Whether the run goes on after `error`. If not, everybody is told to stop.
+    fn survives(&self, error: Error) -> bool {
+        if let Error::Client(error) = &error {
+            // Who is refused from the start will be refused to the end; later it means that the replicas have too much
+            // to do, which is a finding of the run and no reason to end it.
+            let refused_late = matches!(error, client::Error::Refused(_)) && self.commits.load(Ordering::Relaxed) > 0;
+            if refused_late || workload::passes(error) {
+                return true;
+            }
+        }
+        lock(&self.failure).get_or_insert(error);
+        self.halted.send_replace(true);
+        false
+    }
+
+    fn note_broken(&self, found: impl IntoIterator<Item = String>) {
+        let mut broken = None;
+        for finding in found {
+            let broken = broken.get_or_insert_with(|| lock(&self.broken));
+            if broken.len() < BROKEN_MAX && !broken.contains(&finding) {
+                broken.push(finding);
+            }
+        }
+    }
+}
+
+/// Waits, telling what is going on, until `deadline` or until the run cannot go on.
+async fn wait_until(shared: &Shared, meter: &Meter, phase: &str, deadline: Instant) {
+    let mut halted = shared.halted.subscribe();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || *halted.borrow() {
+            return;
+        }
+        let before = (Instant::now(), shared.commits.load(Ordering::Relaxed));
+        tokio::select! {
+            () = tokio::time::sleep(left.min(Duration::from_millis(PROGRESS_MS))) => {}
+            _ = halted.wait_for(|halted| *halted) => return,
+        }
+        let commits = shared.commits.load(Ordering::Relaxed) - before.1;
+        let rate = commits as f64 / before.0.elapsed().as_secs_f64();
+        meter.say(format!("{phase}: {rate:.0} transactions/s, {:.0} s left", left.as_secs_f64()));
+    }
+}
+
+/// Lets the last transactions end, and stops those that do not.
+async fn drain(tasks: &mut JoinSet<()>, shared: &Shared) {
+    let all_end = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(Duration::from_millis(DRAIN_MS_MAX), all_end).await.is_err() {
+        let unfinished = tasks.len() as u64;
+        tasks.shutdown().await;
+        *lock(&shared.tally).errors.entry("unfinished").or_default() += unfinished;
+    }
+}
+
+/// A short and stable name for the kind of an error.
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Client(error) => error.label(),
+        _ => "workload",
+    }
+}
+
+/// The lock, also after a lane that held it has panicked: counts are whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

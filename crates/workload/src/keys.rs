@@ -1,0 +1,173 @@
+//! Which keys there are, which are chosen, and what is written to them.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, RngCore};
+use types::{Key, Value};
+
+use crate::Zipf;
+
+/// The most keys a table may have: as many as eight digits can name.
+pub const KEYS_MAX: u64 = 100_000_000;
+/// The largest value a workload writes, in bytes, so that ten of them still fit a transaction with ease.
+pub const VALUE_BYTES_MAX: usize = 100_000;
+/// How often a key that was chosen already is drawn anew before its free neighbour is taken instead.
+const REDRAWS_MAX: usize = 64;
+
+/// A table of keys `user00000000` to `user<count - 1>`, all of one width, so that every transaction of a
+/// workload has one size.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    count: u64,
+    /// Prime to `count`, so that multiplying by it is a permutation of the indexes.
+    stride: u64,
+}
+
+impl Table {
+    /// A table of `count` keys, or `None` when that is 0 or over [`KEYS_MAX`].
+    #[must_use]
+    pub fn new(count: u64) -> Option<Self> {
+        if count == 0 || count > KEYS_MAX {
+            return None;
+        }
+        // Steps of the golden section spread neighbouring ranks as evenly as any.
+        let mut stride = (count as f64 * 0.618_033_988_749_895) as u64 | 1;
+        while common_divisor(stride, count) != 1 {
+            stride += 1;
+        }
+        Some(Self { count, stride })
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The key at `index`.
+    #[must_use]
+    pub fn key(&self, index: u64) -> Key {
+        Key::from(format!("user{index:08}").as_str())
+    }
+
+    /// Where the key of popularity `rank` (from 0) stands: a fixed permutation, so that the hot keys are spread
+    /// over the table and thus over shards, and so that no two ranks share a key, as they do when YCSB hashes.
+    #[must_use]
+    pub fn scramble(&self, rank: u64) -> u64 {
+        let place = u128::from(rank) * u128::from(self.stride) % u128::from(self.count);
+        place as u64
+    }
+}
+
+/// How keys are chosen from a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Distribution {
+    /// Every key as often as any other.
+    Uniform,
+    /// By Zipf's law, the hot keys spread over the table.
+    Zipf(Zipf),
+}
+
+impl Distribution {
+    /// One index of `table`.
+    pub fn choose(&self, table: &Table, rng: &mut SmallRng) -> u64 {
+        match self {
+            Self::Uniform => rng.random_range(0..table.count()),
+            Self::Zipf(zipf) => table.scramble((zipf.draw(rng) - 1) % table.count()),
+        }
+    }
+
+    /// `wanted` indexes, all different. The caller sees to it that the table has so many.
+    pub fn choose_distinct(&self, table: &Table, wanted: usize, rng: &mut SmallRng) -> Vec<u64> {
+        assert!(wanted as u64 <= table.count(), "nobody may want more distinct keys than there are");
+        let mut chosen = Vec::with_capacity(wanted);
+        while chosen.len() < wanted {
+            let mut index = self.choose(table, rng);
+            let mut redraws = 0;
+            while chosen.contains(&index) {
+                redraws += 1;
+                index = if redraws <= REDRAWS_MAX { self.choose(table, rng) } else { (index + 1) % table.count() };
+            }
+            chosen.push(index);
+        }
+        chosen
+    }
+}
+
+/// A value of `bytes` random bytes: nothing on the way can win by compressing it.
+pub fn random_value(bytes: usize, rng: &mut SmallRng) -> Value {
+    let mut content = vec![0; bytes];
+    rng.fill_bytes(&mut content);
+    Value::new(content).expect("a workload's values are checked against VALUE_BYTES_MAX when it is made")
+}
+
+/// Turns numbers into one that looks random (the finaliser of SplitMix64): seeds for what must be found again.
+#[must_use]
+pub fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x6a09_e667_f3bc_c908, |state: u64, part| {
+        let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn keys_have_one_width() {
+        let table = Table::new(KEYS_MAX).expect("a table");
+        assert_eq!(table.key(12), Key::from("user00000012"));
+        assert_eq!(table.key(KEYS_MAX - 1), Key::from("user99999999"));
+        assert!(Table::new(0).is_none());
+        assert!(Table::new(KEYS_MAX + 1).is_none());
+    }
+
+    #[test]
+    fn hot_keys_lie_far_apart() {
+        let table = Table::new(10_000_000).expect("a table");
+        let mut hot: Vec<u64> = (0..16).map(|rank| table.scramble(rank)).collect();
+        hot.sort_unstable();
+        assert!(hot.windows(2).all(|pair| pair[1] - pair[0] > 100_000), "{hot:?}");
+    }
+
+    #[test]
+    fn uniform_choice_is_even() {
+        let table = Table::new(10).expect("a table");
+        let mut rng = SmallRng::seed_from_u64(3);
+        let mut counts = [0_u32; 10];
+        for _ in 0..100_000 {
+            counts[Distribution::Uniform.choose(&table, &mut rng) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn every_key_can_be_wanted_at_once_even_under_a_steep_law() {
+        let table = Table::new(20).expect("a table");
+        let law = Distribution::Zipf(Zipf::new(20, 5.0).expect("a law"));
+        let mut chosen = law.choose_distinct(&table, 20, &mut SmallRng::seed_from_u64(1));
+        chosen.sort_unstable();
+        assert_eq!(chosen, (0..20).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #[test]
+        fn scrambling_is_a_permutation(count in 1_u64..2_000) {
+            let table = Table::new(count).expect("a table");
+            let mut places: Vec<u64> = (0..count).map(|rank| table.scramble(rank)).collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, (0..count).collect::<Vec<_>>());
+        }
+    }
+}
