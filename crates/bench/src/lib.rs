@@ -54,23 +54,38 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path) -> Result<Report, BenchEr
     for _ in 0..args.connections {
         clients.push(Arc::new(Client::connect(config.clone()).await?));
     }
-    let first = Arc::clone(&clients[0]);
+    let report = run_connected(args, cluster_dir, &workload, engine, &clients).await;
+    // The last commits are acknowledged, but not all replicas need have heard of them yet.
+    for client in &clients {
+        client.close().await;
+    }
+    report
+}
+
+async fn run_connected(
+    args: &BenchArgs,
+    cluster_dir: &Path,
+    workload: &Arc<dyn Workload>,
+    engine: &'static str,
+    clients: &[Arc<Client>],
+) -> Result<Report, BenchError> {
+    let first = &clients[0];
     if let Some(journal) = &args.verify_journal {
         let meter = Meter::bytes("verifying");
-        let check = workload::verify_journal(&first, journal, &|done, total| meter.at(done, total)).await?;
+        let check = workload::verify_journal(first, journal, &|done, total| meter.at(done, total)).await?;
         meter.finish();
         return Ok(Report::Journal(JournalReport::new(journal, check)));
     }
-    let loaded = if args.load { Some(load(workload.as_ref(), &first, engine).await?) } else { None };
+    let loaded = if args.load { Some(load(workload.as_ref(), first, engine).await?) } else { None };
     if let Some(report) = loaded
         && args.seconds == 0.0
     {
         return Ok(Report::Load(report));
     }
-    let measured = runner::run(args, &workload, &clients, cluster_dir).await?;
+    let measured = runner::run(args, workload, clients, cluster_dir).await?;
     let mut report = RunReport::new(args, workload.as_ref(), engine, measured);
     let meter = Meter::keys("checking");
-    if let Some(check) = workload.check_end(&first, &|done, total| meter.at(done, total)) {
+    if let Some(check) = workload.check_end(first, &|done, total| meter.at(done, total)) {
         report.note_check(check.await?);
         meter.finish();
     }
