@@ -55,16 +55,11 @@ fn measure_journal(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
             store.release(SegmentNumber(current.0 - 1))?;
         }
         let (batches, elapsed) = ((BATCHES / 3) as f64, start.elapsed().as_secs_f64());
-        latencies_us.sort_unstable();
-        let at = |share: f64| latencies_us[((latencies_us.len() - 1) as f64 * share) as usize];
         println!(
-            "journal, {pass}: {:.0} batches/s, {:.0} us CPU a batch; p50 {} us, p99 {} us, p99.9 {} us, max {} us",
+            "journal, {pass}: {:.0} batches/s, {:.0} us CPU a batch; {}",
             batches / elapsed,
             (cpu_us()? - cpu) / batches,
-            at(0.5),
-            at(0.99),
-            at(0.999),
-            at(1.0)
+            percentiles(latencies_us)
         );
     }
     drop(store);
@@ -81,7 +76,7 @@ fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) 
     // First every key once, then as many again at random: what a running system does.
     for (what, commits) in [("load", KEYS), ("updates", KEYS)] {
         let (start, cpu) = (Instant::now(), cpu_us()?);
-        let (mut begin_us_max, mut end_us_max) = (0, 0);
+        let (mut begin_us, mut end_us) = (Vec::new(), Vec::new());
         for index in 0..commits {
             let number = if what == "load" { index * 7_919 % KEYS } else { random.below(KEYS) };
             let time = if what == "load" { index } else { KEYS + index } + 1;
@@ -90,11 +85,11 @@ fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) 
             if index as usize % options.fold_versions_max == options.fold_versions_max - 1 || index + 1 == commits {
                 let begun = Instant::now();
                 store.fold(Timestamp::new(time, ClientId(1)))?;
-                begin_us_max = begun.elapsed().as_micros().max(begin_us_max);
+                begin_us.push(begun.elapsed().as_micros());
                 loop {
                     let begun = Instant::now();
                     let finished = store.fold_finished()?.is_some();
-                    end_us_max = begun.elapsed().as_micros().max(end_us_max);
+                    end_us.push(begun.elapsed().as_micros());
                     if finished {
                         break;
                     }
@@ -105,8 +100,10 @@ fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) 
         let (elapsed, folds) = (start.elapsed(), store.statistics().folds);
         println!(
             "{what}: {commits} versions committed and folded in {elapsed:?}, {:.1} us CPU each, {folds} folds so far; \
-             longest pause {begin_us_max} us to begin, {end_us_max} us in a step of ending",
-            (cpu_us()? - cpu) / commits as f64
+             pauses: beginning {}; a step of ending {}",
+            (cpu_us()? - cpu) / commits as f64,
+            percentiles(begin_us),
+            percentiles(end_us)
         );
     }
     measure_reads(&mut store, "right after")?;
@@ -144,6 +141,12 @@ fn measure_reads(store: &mut Store<Disk>, when: &str) -> Result<(), Box<dyn std:
         );
     }
     Ok(())
+}
+
+fn percentiles(mut microseconds: Vec<u128>) -> String {
+    microseconds.sort_unstable();
+    let at = |share: f64| microseconds[((microseconds.len() - 1) as f64 * share) as usize];
+    format!("p50 {} us, p99 {} us, p99.9 {} us, max {} us", at(0.5), at(0.99), at(0.999), at(1.0))
 }
 
 fn key(number: u64) -> Key {

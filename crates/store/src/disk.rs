@@ -8,8 +8,8 @@
 //! base/            the rows, in an LSM tree
 //! ```
 //!
-//! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes a
-//! fraction of the time. Spares are released segments, or files of zeros made ahead in the background.
+//! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes about
+//! two thirds of the time. Spares are released segments, or files of zeros made ahead in the background.
 //!
 //! A fold's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
 //! nor its memory; so what the base holds rests on the tables' checksums alone.
@@ -149,24 +149,30 @@ impl Disk {
         Ok(file)
     }
 
-    /// A file to make a segment from, if there is one, and the care that there is one next time.
-    fn take_spare(&mut self, bytes_max: u64) -> Result<Option<PathBuf>, StoreError> {
+    /// A file to make a segment from, if there is one.
+    fn take_spare(&mut self, segment: SegmentNumber, bytes_max: u64) -> Result<Option<PathBuf>, StoreError> {
         if let Some(making) = self.making.take_if(|making| making.is_finished()) {
             // Without it a segment grows as it is written: slower, and if the disk is full, that will tell.
             self.spares.extend(join(making));
         }
-        let spare = match self.spares.pop_front() {
-            // Only the first segment of all is waited for.
-            None if self.current.is_none() && self.making.is_none() => Some(make_spare(&self.directory.join(JOURNAL), bytes_max)?),
-            spare => spare,
-        };
+        match self.spares.pop_front() {
+            // Only a process's first segment is waited for.
+            None if self.current.is_none() && self.making.is_none() => {
+                make_spare(&self.directory.join(JOURNAL), segment, bytes_max).map(Some)
+            }
+            spare => Ok(spare),
+        }
+    }
+
+    /// Sees to it that there is a spare when the segment after `segment` is begun.
+    fn prepare_spare(&mut self, segment: SegmentNumber, bytes_max: u64) -> Result<(), StoreError> {
         if self.spares.is_empty() && self.making.is_none() {
             let journal = self.directory.join(JOURNAL);
             let thread = std::thread::Builder::new().name("store-spare".to_owned());
-            let making = thread.spawn(move || make_spare(&journal, bytes_max)).map_err(StoreError::io("start a thread"))?;
-            self.making = Some(making);
+            let making = thread.spawn(move || make_spare(&journal, segment, bytes_max));
+            self.making = Some(making.map_err(StoreError::io("start a thread"))?);
         }
-        Ok(spare)
+        Ok(())
     }
 
     fn finish_fold(&mut self) -> Result<(), StoreError> {
@@ -215,7 +221,7 @@ impl Medium for Disk {
     fn create(&mut self, segment: SegmentNumber, header: &[u8], bytes_max: u64) -> Result<(), StoreError> {
         let journal = self.directory.join(JOURNAL);
         let next = journal.join(NEXT);
-        if let Some(spare) = self.take_spare(bytes_max)? {
+        if let Some(spare) = self.take_spare(segment, bytes_max)? {
             fs::rename(&spare, &next).map_err(failed("rename", &spare))?;
         }
         // Not truncated: it is a spare's bytes, which are there to be overwritten.
@@ -226,7 +232,8 @@ impl Medium for Disk {
         fs::rename(&next, &path).map_err(failed("rename", &next))?;
         sync_directory(&journal)?;
         self.current = Some((segment, file));
-        Ok(())
+        // Only now: the spare just used may bear the name that the one being made will get.
+        self.prepare_spare(segment, bytes_max)
     }
 
     fn opened(&mut self) -> Result<(), StoreError> {
@@ -425,9 +432,9 @@ fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreE
     sync_directory(directory)
 }
 
-/// Makes a file of zeros, durably. Until it is whole it bears another name, and is overwritten the next time.
-fn make_spare(journal: &Path, bytes: u64) -> Result<PathBuf, StoreError> {
-    let (making, spare) = (journal.join(SPARE_IN_THE_MAKING), journal.join(SPARE_OF_ZEROS));
+/// Makes a file of zeros while `segment` is written, durably. Until it is whole it bears another name, and is overwritten the next time.
+fn make_spare(journal: &Path, segment: SegmentNumber, bytes: u64) -> Result<PathBuf, StoreError> {
+    let (making, spare) = (journal.join(SPARE_IN_THE_MAKING), journal.join(format!("{SPARE_OF_ZEROS}.{segment}")));
     let zeros = vec![0; 1 << 20];
     let made = File::create(&making).and_then(|mut file| {
         let mut rest = bytes;
