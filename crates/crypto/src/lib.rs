@@ -70,6 +70,7 @@
 mod hash;
 mod key;
 mod merkle;
+mod proven_tree;
 mod root_cache;
 mod seal;
 mod verified;

@@ -93,7 +93,8 @@ pub(crate) fn fold(leaf: &Digest, index: usize, count: usize, path: &[Digest]) -
     Some(hash)
 }
 
-fn node(left: &Digest, right: &Digest) -> Digest {
+/// The hash of two neighbours.
+pub(crate) fn node(left: &Digest, right: &Digest) -> Digest {
     let mut input = [TAG_NODE; 65];
     input[1..33].copy_from_slice(left);
     input[33..].copy_from_slice(right);

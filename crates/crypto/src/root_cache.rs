@@ -1,100 +1,192 @@
-//! Signed roots that were found good, so that none is checked twice.
+//! Signed roots that were found good, so that none is checked twice, and what is proven of the trees below them.
 //!
 //! Each signer has a part of its own: a liar can only push out what it signed itself, and threads that hear
 //! from different replicas do not wait for one another.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use types::Digest;
 
-use crate::SignedRoot;
+use crate::proven_tree::{ProvenTree, TREE_NODES_MAX};
+use crate::{Seal, SignedRoot};
 
-/// What a check was made of, but for the signer, whose part of the cache this is.
-///
-/// The signature belongs to it on purpose. A liar can put a garbage signature beside a root that is known to be
-/// good; without this it would pass here, go into a certificate, and be refused by whoever has not cached the root.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Entry {
-    root: Digest,
-    count: u16,
-    signature: [u8; 64],
-}
-
-impl From<&SignedRoot> for Entry {
-    fn from(signed: &SignedRoot) -> Self {
-        Self { root: signed.root, count: signed.count, signature: signed.signature }
-    }
-}
-
-/// The roots of one signer, in two generations: what is used moves to the young one, and when that is full the
-/// old one is forgotten. Cheap, bounded, and what was used lately is kept as with a true order of use.
-#[derive(Default)]
-struct Part {
-    young: HashSet<Entry>,
-    old: HashSet<Entry>,
-}
+/// The room for trees of all signers together, in nodes: 8 MiB. Trees are worth keeping while their batch is in everybody's
+/// hands, which is not for long.
+const TREES_ROOM_MAX: usize = 262_144;
 
 /// All signers' roots.
 pub(crate) struct RootCache {
     parts: Vec<Mutex<Part>>,
-    generation_roots_max: usize,
 }
 
 impl RootCache {
     /// Room for `capacity` roots of `signers` signers in all; at least two for each.
     pub(crate) fn new(signers: usize, capacity: usize) -> Self {
-        let generation_roots_max = (capacity / signers.max(1) / 2).max(1);
-        Self { parts: (0..signers).map(|_| Mutex::default()).collect(), generation_roots_max }
+        let roots_max = (capacity / signers.max(1) / 2).max(1);
+        let room_max = (TREES_ROOM_MAX / signers.max(1)).max(2 * TREE_NODES_MAX);
+        Self { parts: (0..signers).map(|_| Mutex::new(Part { roots: Roots::new(roots_max), trees: Trees::new(room_max) })).collect() }
     }
 
-    /// Whether exactly this root with exactly this signature was found good.
-    pub(crate) fn knows(&self, signer: usize, signed: &SignedRoot) -> bool {
-        let entry = Entry::from(signed);
+    /// Whether `leaf` stands at the seal's place under the seal's root; `None` when it is not known whether exactly this
+    /// root with exactly this signature is good.
+    pub(crate) fn covers(&self, signer: usize, seal: &Seal, leaf: &Digest) -> Option<bool> {
         let mut part = self.part(signer);
-        if part.young.contains(&entry) {
-            return true;
+        let Part { roots, trees } = &mut *part;
+        let number = roots.find(&seal.signed)?;
+        if seal.signed.count == 1 {
+            return Some(seal.covers(leaf));
         }
-        if part.old.contains(&entry) {
-            part.keep(entry, self.generation_roots_max);
-            return true;
+        if let Some(tree) = trees.get_mut(number) {
+            return Some(tree.admits(leaf, seal));
         }
-        false
+        let mut tree = ProvenTree::new(&seal.signed);
+        let covers = tree.admits(leaf, seal);
+        if covers {
+            roots.plant(&seal.signed, trees.push(tree));
+        }
+        Some(covers)
     }
 
-    /// Keeps a root that was just found good.
-    pub(crate) fn keep(&self, signer: usize, signed: &SignedRoot) {
-        self.part(signer).keep(Entry::from(signed), self.generation_roots_max);
+    /// Keeps a root that was just found good, and what was proven of its tree meanwhile.
+    pub(crate) fn keep(&self, signer: usize, signed: &SignedRoot, tree: Option<ProvenTree>) {
+        let mut part = self.part(signer);
+        let tree = tree.map_or(NO_TREE, |tree| part.trees.push(tree));
+        part.roots.keep(Entry { signed: signed.clone(), tree });
     }
 
-    fn part(&self, signer: usize) -> std::sync::MutexGuard<'_, Part> {
-        // A set is whole between any two of its operations, so a panic elsewhere leaves nothing broken here.
+    fn part(&self, signer: usize) -> MutexGuard<'_, Part> {
+        // Should anything panic while it holds this, then at worst a root or a tree is forgotten: each is put in whole.
         self.parts[signer].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Part {
-    fn keep(&mut self, entry: Entry, generation_roots_max: usize) {
-        if self.young.len() >= generation_roots_max {
+/// What is kept of one signer.
+struct Part {
+    roots: Roots,
+    trees: Trees,
+}
+
+/// A root that was found good.
+struct Entry {
+    /// What was checked, but for the signer, whose part of the cache this is.
+    ///
+    /// The signature belongs to it on purpose. A liar can put a garbage signature beside a root that is known to be
+    /// good; without this it would pass here, go into a certificate, and be refused by whoever has not cached the root.
+    signed: SignedRoot,
+    /// The number of its tree, which may be forgotten by now, or [`NO_TREE`].
+    tree: u64,
+}
+
+/// The roots of one signer, in two generations: what is used moves to the young one, and when that is full the
+/// old one is forgotten. Cheap, bounded, and what was used lately is kept as with a true order of use.
+struct Roots {
+    young: HashMap<u64, Entry>,
+    old: HashMap<u64, Entry>,
+    generation_max: usize,
+}
+
+/// Where a root is looked for: eight bytes of its signature's second half, which not even the signer can choose. Should two
+/// agree in them, then one takes the other's place; whether it is the very root that is asked for is always compared.
+fn label(signed: &SignedRoot) -> u64 {
+    let bytes = signed.signature[32..40].try_into().expect("eight bytes are eight bytes");
+    u64::from_le_bytes(bytes)
+}
+
+impl Roots {
+    fn new(generation_max: usize) -> Self {
+        Self { young: HashMap::new(), old: HashMap::new(), generation_max }
+    }
+
+    /// The number of the root's tree; `None` when the root is not known.
+    fn find(&mut self, signed: &SignedRoot) -> Option<u64> {
+        let label = label(signed);
+        if let Some(entry) = self.young.get(&label)
+            && entry.signed == *signed
+        {
+            return Some(entry.tree);
+        }
+        let tree = self.old.get(&label).filter(|entry| entry.signed == *signed)?.tree;
+        self.keep(Entry { signed: signed.clone(), tree });
+        Some(tree)
+    }
+
+    /// Gives a root that was just found its tree.
+    fn plant(&mut self, signed: &SignedRoot, tree: u64) {
+        let entry = self.young.get_mut(&label(signed)).expect("what is found is young");
+        entry.tree = tree;
+    }
+
+    fn keep(&mut self, entry: Entry) {
+        if self.young.len() >= self.generation_max {
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
-        self.young.insert(entry);
+        self.young.insert(label(&entry.signed), entry);
+    }
+}
+
+/// The number of no tree.
+const NO_TREE: u64 = 0;
+
+/// The trees of one signer, numbered from 1 in the order of their making. When there is no room the oldest are forgotten.
+struct Trees {
+    row: VecDeque<ProvenTree>,
+    /// The number of the first in the row.
+    first: u64,
+    room: usize,
+    room_max: usize,
+}
+
+impl Trees {
+    fn new(room_max: usize) -> Self {
+        Self { row: VecDeque::new(), first: NO_TREE + 1, room: 0, room_max }
+    }
+
+    /// Tree `number`, unless it is forgotten.
+    fn get_mut(&mut self, number: u64) -> Option<&mut ProvenTree> {
+        let at = number.checked_sub(self.first)?;
+        self.row.get_mut(usize::try_from(at).ok()?)
+    }
+
+    /// Keeps a tree and says its number.
+    fn push(&mut self, tree: ProvenTree) -> u64 {
+        self.room += tree.room();
+        self.row.push_back(tree);
+        while self.room > self.room_max
+            && let Some(oldest) = self.row.pop_front()
+        {
+            self.room -= oldest.room();
+            self.first += 1;
+        }
+        self.first + self.row.len() as u64 - 1
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use smallvec::SmallVec;
+
     use super::*;
+    use crate::merkle::Tree;
 
     fn root(number: u8) -> SignedRoot {
         SignedRoot { root: [number; 32], count: 1, signature: [number; 64] }
     }
 
+    impl RootCache {
+        fn knows(&self, signer: usize, signed: &SignedRoot) -> bool {
+            let seal = Seal { signed: Arc::new(signed.clone()), index: 0, path: SmallVec::new() };
+            self.covers(signer, &seal, &signed.root).is_some()
+        }
+    }
+
     #[test]
     fn it_knows_what_it_kept_and_nothing_like_it() {
         let cache = RootCache::new(2, 100);
-        cache.keep(0, &root(1));
+        cache.keep(0, &root(1), None);
         assert!(cache.knows(0, &root(1)));
         assert!(!cache.knows(1, &root(1)));
         assert!(!cache.knows(0, &SignedRoot { signature: [9; 64], ..root(1) }));
@@ -106,10 +198,10 @@ mod tests {
     fn it_stays_within_its_room_and_keeps_what_is_used() {
         let cache = RootCache::new(1, 8);
         for number in 0..100 {
-            cache.keep(0, &root(number));
+            cache.keep(0, &root(number), None);
             assert!(cache.knows(0, &root(0)), "used after each of {number}");
             let part = cache.part(0);
-            assert!(part.young.len() + part.old.len() <= 8);
+            assert!(part.roots.young.len() + part.roots.old.len() <= 8);
         }
         assert!(!cache.knows(0, &root(50)));
     }
@@ -117,10 +209,63 @@ mod tests {
     #[test]
     fn one_signer_cannot_push_out_anothers_roots() {
         let cache = RootCache::new(2, 8);
-        cache.keep(0, &root(0));
+        cache.keep(0, &root(0), None);
         for number in 0..100 {
-            cache.keep(1, &root(number));
+            cache.keep(1, &root(number), None);
         }
         assert!(cache.knows(0, &root(0)));
+    }
+
+    /// All seals of a batch of `count`, with a signature that only tells this batch from others.
+    fn batch(number: u64, count: usize) -> Vec<(Digest, Seal)> {
+        let leaves: Vec<Digest> = (0..count).map(|at| [at.to_le_bytes()[0]; 32]).collect();
+        let tree = Tree::new(&leaves);
+        let mut signature = [0; 64];
+        signature[32..40].copy_from_slice(&number.to_le_bytes());
+        let count = u16::try_from(count).expect("a batch is small");
+        let signed = Arc::new(SignedRoot { root: tree.root(), count, signature });
+        let seals = (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)) });
+        leaves.into_iter().zip(seals).collect()
+    }
+
+    #[test]
+    fn trees_stay_within_their_room_and_the_oldest_goes_first() {
+        let cache = RootCache::new(100, 1_000_000);
+        let batches: Vec<_> = (0..200).map(|number| batch(number, 64)).collect();
+        for batch in &batches {
+            cache.keep(0, &batch[0].1.signed, None);
+            assert_eq!(cache.covers(0, &batch[5].1, &batch[5].0), Some(true));
+            assert_eq!(cache.covers(0, &batch[5].1, &batch[6].0), Some(false));
+            let trees = &cache.part(0).trees;
+            assert!(trees.room <= trees.room_max);
+            assert_eq!(trees.room, trees.row.iter().map(ProvenTree::room).sum::<usize>());
+        }
+        let kept = cache.part(0).trees.row.len();
+        assert_eq!(kept, TREES_ROOM_MAX / 100 / 131);
+        assert_eq!(cache.part(0).trees.first, 201 - kept as u64);
+        // A root outlives its tree, and gets another when it is asked for.
+        assert_eq!(cache.covers(0, &batches[0][5].1, &batches[0][5].0), Some(true));
+        assert_eq!(cache.part(0).trees.first, 202 - kept as u64);
+        assert_eq!(cache.covers(0, &batches[199][7].1, &batches[199][7].0), Some(true));
+        assert_eq!(cache.part(0).trees.first, 202 - kept as u64, "the last batch still had its own");
+    }
+
+    #[test]
+    fn a_claim_that_leads_elsewhere_makes_no_tree() {
+        let cache = RootCache::new(1, 8);
+        let batch = batch(1, 64);
+        cache.keep(0, &batch[0].1.signed, None);
+        assert_eq!(cache.covers(0, &batch[5].1, &batch[6].0), Some(false));
+        assert!(cache.part(0).trees.row.is_empty());
+    }
+
+    #[test]
+    fn of_two_roots_with_one_label_the_later_is_known() {
+        let cache = RootCache::new(1, 8);
+        let (one, other) = (SignedRoot { root: [1; 32], ..root(7) }, SignedRoot { root: [2; 32], ..root(7) });
+        cache.keep(0, &one, None);
+        assert!(!cache.knows(0, &other));
+        cache.keep(0, &other, None);
+        assert!(cache.knows(0, &other) && !cache.knows(0, &one));
     }
 }

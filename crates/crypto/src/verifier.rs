@@ -9,15 +9,21 @@ use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes, batch};
 use getrandom::SysRng;
 use getrandom::rand_core::UnwrapErr;
 use smallvec::SmallVec;
-use types::{Cluster, ReplicaId};
+use types::{Cluster, Digest, ReplicaId};
 
 use crate::key::check_replicas;
+use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
 use crate::seal::{ROOT_STATEMENT_BYTES, root_statement};
 use crate::{BadMember, Claim, Claims, Rejection, Seal, Signatures, SignedRoot, Verified};
 
 /// The most roots in one batch check. More gain little, and when a check fails all of its batch are checked again alone.
 const BATCH_ROOTS_MAX: usize = 64;
+/// The most room for trees on one docket, in nodes: 1 MiB. Roots are not known to be anybody's there, so that whoever sends a
+/// frame could ask for as many and as large trees as fit in it. Claims under roots beyond this are hashed in full.
+const DOCKET_TREES_ROOM_MAX: usize = 32_768;
+/// How many of the last new roots of a frame are looked through one by one. Certificates have this many signers or fewer.
+const RECENT_SUSPECTS: usize = 8;
 
 /// Checks messages for one cluster. Threads share one verifier, and so its cache.
 pub struct Verifier {
@@ -117,57 +123,62 @@ impl Verifier {
     fn survey<'a, T: Claims>(&self, message: &'a T, claims: &mut Vec<Claim<'a>>, docket: &mut Docket) -> Result<Needs, Rejection> {
         claims.clear();
         message.claims(&self.cluster, claims)?;
+        let (mut needs, mut cache_hits) = (Needs::new(), 0);
         for claim in claims.iter() {
-            if self.cluster.replica_key(claim.signer).is_none() {
-                return Err(Rejection::UnknownSigner { signer: claim.signer });
-            }
-            if !claim.seal.is_well_formed() {
-                return Err(Rejection::Structure("a seal's index, count and path do not fit"));
-            }
-            if self.signatures == Signatures::Ed25519 && !claim.seal.covers(&claim.leaf) {
-                return Err(Rejection::BadSignature { signer: claim.signer });
-            }
-        }
-        let mut needs = Needs::new();
-        if self.signatures == Signatures::Off {
-            return Ok(needs);
-        }
-        for claim in claims.iter() {
-            match self.standing(claim.signer, claim.seal, docket) {
-                Standing::Good => bump(&self.counters.cache_hits),
+            match self.weigh(claim, docket)? {
+                Standing::Good => cache_hits += 1,
                 Standing::OnDocket(at) => needs.push(at),
+                Standing::Unsigned => {}
             }
+        }
+        // Not before: a message that is refused for its form costs nobody a signature check.
+        for at in &needs {
+            docket.suspects[*at].needed = true;
+        }
+        if cache_hits > 0 {
+            self.counters.cache_hits.fetch_add(cache_hits, Ordering::Relaxed);
         }
         Ok(needs)
     }
 
-    /// Whether the seal's root is known to be good; when it is not, it goes on the docket, once.
-    fn standing(&self, signer: ReplicaId, seal: &Seal, docket: &mut Docket) -> Standing {
-        // Neighbours in a frame mostly come from one batch: the commonest answer costs one comparison.
-        if let Some((last_signer, last_signed, standing)) = &docket.last
-            && *last_signer == signer
-            && (Arc::ptr_eq(last_signed, &seal.signed) || *last_signed == seal.signed)
-        {
-            return *standing;
+    /// Checks all of one claim but the signature, and says whether that is known to be good or on the docket.
+    fn weigh(&self, claim: &Claim<'_>, docket: &mut Docket) -> Result<Standing, Rejection> {
+        let &Claim { signer, leaf, seal } = claim;
+        if self.cluster.replica_key(signer).is_none() {
+            return Err(Rejection::UnknownSigner { signer });
         }
-        let standing = if self.cache.knows(self.slot(signer), &seal.signed) {
-            Standing::Good
-        } else {
-            Standing::OnDocket(docket.enter(signer, &seal.signed))
+        if !seal.is_well_formed() {
+            return Err(Rejection::Structure("a seal's index, count and path do not fit"));
+        }
+        if self.signatures == Signatures::Off {
+            return Ok(Standing::Unsigned);
+        }
+        // Most claims of a frame with new roots are under those it named last; of other frames this docket is empty.
+        let on_docket = match docket.find_recent(signer, &seal.signed) {
+            Some(at) => Some(at),
+            None => match self.cache.covers(self.slot(signer), seal, &leaf) {
+                Some(true) => return Ok(Standing::Good),
+                Some(false) => return Err(Rejection::BadSignature { signer }),
+                None => docket.find_earlier(signer, &seal.signed),
+            },
         };
-        docket.last = Some((signer, Arc::clone(&seal.signed), standing));
-        standing
+        let place = match on_docket {
+            Some(at) => docket.suspects[at].covers(seal, &leaf).then_some(at),
+            None => docket.enter(signer, seal, &leaf),
+        };
+        place.map(Standing::OnDocket).ok_or(Rejection::BadSignature { signer })
     }
 
     /// Checks every signature on the docket and keeps the good ones.
     fn settle(&self, docket: &mut Docket) {
-        for suspects in docket.suspects.chunks_mut(BATCH_ROOTS_MAX) {
+        let mut needed: Vec<&mut Suspect> = docket.suspects.iter_mut().filter(|suspect| suspect.needed).collect();
+        for suspects in needed.chunks_mut(BATCH_ROOTS_MAX) {
             // A batch of one costs more than a single check.
             let all_good = suspects.len() > 1 && self.check_together(suspects);
             for suspect in suspects {
                 suspect.good = all_good || self.check_alone(suspect);
                 if suspect.good {
-                    self.cache.keep(self.slot(suspect.signer), &suspect.signed);
+                    self.cache.keep(self.slot(suspect.signer), &suspect.signed, suspect.tree.take());
                 } else {
                     bump(&self.counters.failures);
                 }
@@ -177,7 +188,7 @@ impl Verifier {
     }
 
     /// Whether all are good. By ZIP 215 that is the same as that each is, but for a chance of 2^-128.
-    fn check_together(&self, suspects: &[Suspect]) -> bool {
+    fn check_together(&self, suspects: &[&mut Suspect]) -> bool {
         bump(&self.counters.batches);
         let mut verifier = batch::Verifier::new();
         for suspect in suspects {
@@ -215,35 +226,75 @@ fn bump(counter: &AtomicU64) {
 /// Places on the docket, in the order of a message's claims.
 type Needs = SmallVec<[usize; 8]>;
 
+/// What is known of the signature under a claim.
 #[derive(Clone, Copy)]
 enum Standing {
+    /// It is good.
     Good,
+    /// It must be checked first.
     OnDocket(usize),
+    /// There is none, nor need there be.
+    Unsigned,
 }
 
 /// A root whose signature must be checked, and how that went.
 struct Suspect {
     signer: ReplicaId,
     signed: Arc<SignedRoot>,
+    /// What is proven of the root's tree, if it has one here. It holds whether the signature is good or not.
+    tree: Option<ProvenTree>,
+    /// Whether there is a message that lacks nothing but this signature.
+    needed: bool,
     good: bool,
 }
 
-/// The roots that one call must check, each once. It is no larger than the frame that named them.
+impl Suspect {
+    fn covers(&mut self, seal: &Seal, leaf: &Digest) -> bool {
+        self.tree.as_mut().map_or_else(|| seal.covers(leaf), |tree| tree.admits(leaf, seal))
+    }
+}
+
+/// The roots that one call must check, each once. But for its trees, which have a limit of their own, it is no larger than
+/// the frame that named them.
 #[derive(Default)]
 struct Docket {
     suspects: Vec<Suspect>,
     places: HashMap<(ReplicaId, Arc<SignedRoot>), usize>,
-    last: Option<(ReplicaId, Arc<SignedRoot>, Standing)>,
+    trees_room: usize,
 }
 
 impl Docket {
-    /// The place of a root, which is new or there already.
-    fn enter(&mut self, signer: ReplicaId, signed: &Arc<SignedRoot>) -> usize {
-        let suspects = &mut self.suspects;
-        *self.places.entry((signer, Arc::clone(signed))).or_insert_with(|| {
-            suspects.push(Suspect { signer, signed: Arc::clone(signed), good: false });
-            suspects.len() - 1
-        })
+    /// The place of a root that was entered lately, found without hashing.
+    fn find_recent(&self, signer: ReplicaId, signed: &SignedRoot) -> Option<usize> {
+        let start = self.suspects.len().saturating_sub(RECENT_SUSPECTS);
+        let recent = self.suspects[start..].iter().rposition(|suspect| suspect.signer == signer && *suspect.signed == *signed)?;
+        Some(start + recent)
+    }
+
+    /// The place of a root that was entered before those.
+    fn find_earlier(&self, signer: ReplicaId, signed: &Arc<SignedRoot>) -> Option<usize> {
+        if self.suspects.len() <= RECENT_SUSPECTS {
+            return None;
+        }
+        self.places.get(&(signer, Arc::clone(signed))).copied()
+    }
+
+    /// Gives a new root its place, if `leaf` is under it.
+    fn enter(&mut self, signer: ReplicaId, seal: &Seal, leaf: &Digest) -> Option<usize> {
+        let room = proven_tree::room(usize::from(seal.signed.count));
+        let with_tree = seal.signed.count > 1 && self.trees_room + room <= DOCKET_TREES_ROOM_MAX;
+        let tree = with_tree.then(|| ProvenTree::new(&seal.signed));
+        let mut suspect = Suspect { signer, signed: Arc::clone(&seal.signed), tree, needed: false, good: false };
+        if !suspect.covers(seal, leaf) {
+            return None;
+        }
+        if with_tree {
+            self.trees_room += room;
+        }
+        let at = self.suspects.len();
+        self.places.insert((signer, Arc::clone(&seal.signed)), at);
+        self.suspects.push(suspect);
+        Some(at)
     }
 
     /// The judgement over a message that needs these roots to be good.
