@@ -26,6 +26,9 @@
 //! - **One way in.** Only [`Verifier`] makes a [`Verified<T>`], and a machine takes nothing else from outside.
 //! - **A seal is no name.** Who holds a key can make many signatures over one root, so nothing is ever
 //!   identified by signature bytes; the cache of checked roots takes them in only to tell good from bad.
+//! - **Memory changes no answer.** A verifier remembers good roots and what it has hashed of their trees, which makes the
+//!   next claim of a batch cheap. Who remembers and who does not still judge every claim alike: else a liar could make
+//!   certificates that some take and others refuse.
 //!
 //! ```
 //! use std::sync::Arc;

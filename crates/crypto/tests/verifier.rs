@@ -429,3 +429,114 @@ proptest! {
         }
     }
 }
+
+/// What is done to an honest note on its way. Numbers are taken modulo what there is; what cannot be done is left undone.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    None,
+    Note,
+    Sibling(usize, u8),
+    /// A sibling is replaced by one of another seal of the same batch.
+    Borrowed(usize, usize),
+    Index(u16),
+    Count(u16),
+    Root(u8),
+    Signature(usize),
+    /// The seal of another note of the same batch.
+    SealOf(usize),
+    Signer(u16),
+    Shorter,
+    Longer,
+}
+
+fn any_harm() -> impl Strategy<Value = Harm> {
+    prop_oneof![
+        12 => Just(Harm::None),
+        1 => Just(Harm::Note),
+        4 => (0..8usize, any::<u8>()).prop_map(|(level, bit)| Harm::Sibling(level, bit)),
+        2 => (0..8usize, any::<usize>()).prop_map(|(level, other)| Harm::Borrowed(level, other)),
+        1 => any::<u16>().prop_map(Harm::Index),
+        1 => (0..260u16).prop_map(Harm::Count),
+        1 => any::<u8>().prop_map(Harm::Root),
+        2 => (0..512usize).prop_map(Harm::Signature),
+        1 => any::<usize>().prop_map(Harm::SealOf),
+        1 => (0..8u16).prop_map(Harm::Signer),
+        1 => Just(Harm::Shorter),
+        1 => Just(Harm::Longer),
+    ]
+}
+
+fn harmed(batch: &[(ReplicaId, Note, Seal)], at: usize, harm: Harm) -> (ReplicaId, Note, Seal) {
+    let (mut signer, mut note, mut seal) = batch[at % batch.len()].clone();
+    let mut signed = (*seal.signed).clone();
+    let levels = seal.path.len();
+    match harm {
+        Harm::None => {}
+        Harm::Note => note.0[0] ^= 1,
+        Harm::Sibling(level, bit) if levels > 0 => seal.path[level % levels][usize::from(bit) / 8] ^= 1 << (bit % 8),
+        Harm::Borrowed(level, other) if levels > 0 => {
+            let others = &batch[other % batch.len()].2.path;
+            seal.path[level % levels] = others[level % others.len()];
+        }
+        Harm::Sibling(..) | Harm::Borrowed(..) => {}
+        Harm::Index(index) => seal.index = index % (signed.count + 1),
+        Harm::Count(count) => signed.count = count,
+        Harm::Root(bit) => signed.root[usize::from(bit) / 8] ^= 1 << (bit % 8),
+        Harm::Signature(bit) => signed.signature[bit / 8] ^= 1 << (bit % 8),
+        Harm::SealOf(other) => return (signer, note, batch[other % batch.len()].2.clone()),
+        Harm::Signer(other) => signer.index = other,
+        Harm::Shorter => drop(seal.path.pop()),
+        Harm::Longer => seal.path.push(signed.root),
+    }
+    seal.signed = Arc::new(signed);
+    (signer, note, seal)
+}
+
+/// The judgement as it is defined: every path in full, every signature by itself, nothing remembered.
+fn plain_judgement(letter: &Letter) -> Result<(), Rejection> {
+    for (signer, note, seal) in &letter.notes {
+        if signer.index >= 6 {
+            return Err(Rejection::UnknownSigner { signer: *signer });
+        }
+        if !seal.is_well_formed() {
+            return Err(Rejection::Structure("a seal's index, count and path do not fit"));
+        }
+        if !seal.covers(&leaf(CLUSTER, *signer, note)) {
+            return Err(refused(signer.index));
+        }
+    }
+    for (signer, _, seal) in &letter.notes {
+        let key = ed25519_zebra::VerificationKey::try_from(secret(signer.index).public()).expect("an honest key");
+        let signature = ed25519_zebra::Signature::from_bytes(&seal.signed.signature);
+        key.verify(&signature, &signed_bytes(*signer, &seal.signed)).map_err(|_| refused(signer.index))?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(config(200))]
+
+    /// Frames of letters from a few batches, some honest and some not: whatever a verifier has seen before and whatever
+    /// it has forgotten since, it judges as the definition does.
+    #[test]
+    fn what_a_verifier_remembers_never_changes_its_judgement(
+        counts in prop::array::uniform4(prop_oneof![1..9usize, Just(64), 1..200usize]),
+        frames in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec((0..4usize, any::<usize>(), any_harm()), 1..4), 1..6), 1..8),
+    ) {
+        let batches: Vec<_> = (0..4u8).map(|at| batch(u16::from(at % 3), at, counts[usize::from(at)])).collect();
+        let forgetful = Verifier::new(cluster(), Signatures::Ed25519, 0).expect("honest keys");
+        let mindful = verifier();
+        for frame in frames {
+            let note = |(from, at, harm): &(usize, usize, Harm)| harmed(&batches[*from], *at, *harm);
+            let frame: Vec<Letter> = frame.iter().map(|notes| letter(notes.iter().map(note).collect())).collect();
+            let plain: Vec<_> = frame.iter().map(plain_judgement).collect();
+            for verifier in [&forgetful, &mindful] {
+                let judged: Vec<_> = verifier.verify_all(frame.clone()).into_iter().map(|judged| judged.map(|_| ())).collect();
+                prop_assert_eq!(&judged, &plain);
+            }
+            let again: Vec<_> = frame.iter().map(|letter| judge(&mindful, letter).map(|_| ())).collect();
+            prop_assert_eq!(again, plain);
+        }
+    }
+}
