@@ -1,0 +1,105 @@
+//! `bezant dev`: a whole cluster in one process, with real TLS on loopback and a real disk.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+
+use clap::Args;
+use client::{Client, Config};
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::init::{self, Shape};
+use crate::logs::{self, LogFormat, LogLevel};
+use crate::node::Running;
+use crate::{statements, up};
+
+/// Runs a whole cluster in this process, made on the first start.
+#[derive(Args, Debug)]
+pub struct DevArgs {
+    /// Where it lives; a cluster that is there already is used as it is
+    #[arg(value_name = "DIR", default_value = "./bezant-data")]
+    folder: PathBuf,
+    /// Start, run these statements as one transaction, print what came of it, and stop
+    #[arg(long, value_name = "STATEMENTS")]
+    exec: Option<String>,
+    /// With --exec: print JSON
+    #[arg(long, requires = "exec")]
+    json: bool,
+    /// Log what the replicas do, not only what goes wrong
+    #[arg(long, short)]
+    verbose: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// Carries out `bezant dev`.
+pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
+    let script = args.exec.as_deref().map(statements::plain_statements).transpose()?;
+    // Six replicas that start and stop together lose and find one another all the time; that is no news here.
+    let level: LogLevel = if args.verbose { "info" } else { "warn,runtime::transport=error" }.parse().expect("both are levels");
+    logs::start(&level, LogFormat::Text)?;
+    if !args.folder.join("cluster.toml").exists() {
+        init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape)?;
+        eprintln!("made a cluster in {}", args.folder.display());
+    }
+    let stop = runtime::shutdown::signal();
+    let mut stop = pin!(stop);
+    let mut nodes = Vec::new();
+    let mut places = Vec::new();
+    for (_, config) in up::nodes(&args.folder)? {
+        places.push(format!("{}  {}  http://{}", config.replica, config.listen, config.http_listen));
+        nodes.push(Running::start(config).await?);
+    }
+    for node in &nodes {
+        node.ready().await;
+    }
+    let ended = match script {
+        Some(script) => tokio::select! {
+            done = execute(args, script) => done,
+            _ = &mut stop => Err(Failure::failed("interrupted")),
+        },
+        None => {
+            places.iter().for_each(|place| println!("{place}"));
+            let reach =
+                if args.folder == Path::new("./bezant-data") { String::new() } else { format!(" --cluster {}", args.folder.display()) };
+            eprintln!("all {} replicas serve. In another terminal: bezant put a 1{reach}. Ctrl-C stops.", nodes.len());
+            tokio::select! {
+                cause = &mut stop => cause.map(|_| Done::Well).attempt("listen for signals", "this process"),
+                failure = any_failed(&mut nodes) => Err(failure),
+            }
+        }
+    };
+    for node in nodes {
+        node.stop().await?;
+    }
+    ended
+}
+
+async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result<Done, Failure> {
+    let client = Client::connect(Config::load(&args.folder)?).await?;
+    let outcome = statements::execute(&client, script).await;
+    client.close().await;
+    let outcome = outcome?;
+    if args.json {
+        println!("{}", outcome.to_json());
+    } else {
+        outcome.print_all();
+        println!("{}", outcome.summary());
+    }
+    Ok(Done::Well)
+}
+
+/// Waits until one of them ends that nobody asked to, and takes it out.
+async fn any_failed(nodes: &mut Vec<Running>) -> Failure {
+    let (at, failure) = std::future::poll_fn(|context| {
+        for (at, node) in nodes.iter_mut().enumerate() {
+            if let Poll::Ready(failure) = pin!(node.failed()).poll(context) {
+                return Poll::Ready((at, failure));
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    drop(nodes.remove(at));
+    failure
+}

@@ -1,0 +1,128 @@
+//! What a command says when it cannot do what it was asked, and the exit code it leaves with.
+
+use std::fmt::{self, Display};
+use std::process::ExitCode;
+
+use client::config::ConfigError;
+use client::{Advice, ConnectError};
+
+/// How a command that did not fail ends. `grep` made the convention: 1 says that nothing was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Exit code 0.
+    Well,
+    /// Exit code 1: a key has no value, or a replica is down.
+    Missing,
+}
+
+impl From<Done> for ExitCode {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Well => Self::SUCCESS,
+            Done::Missing => Self::from(1),
+        }
+    }
+}
+
+/// Whose turn it is after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The caller's: what was asked, or a file, must change. Exit code 2, as for a command line that does not parse.
+    Yours,
+    /// The cluster's, or this computer's. Exit code 3.
+    Ours,
+}
+
+/// Why a command failed: what, where, and what to do next.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    turn: Turn,
+    what: String,
+    place: Option<String>,
+    help: Option<String>,
+}
+
+impl Failure {
+    /// What was asked, or configured, is wrong. Exit code 2.
+    pub fn wrong(what: impl Into<String>) -> Self {
+        Self { turn: Turn::Yours, what: what.into(), place: None, help: None }
+    }
+
+    /// It could not be done. Exit code 3.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self { turn: Turn::Ours, what: what.into(), place: None, help: None }
+    }
+
+    /// Says where: a file, a line, an address.
+    pub fn at(mut self, place: impl Display) -> Self {
+        self.place = Some(place.to_string());
+        self
+    }
+
+    /// Says what to do next.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The exit code to leave with.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self.turn {
+            Turn::Yours => 2,
+            Turn::Ours => 3,
+        })
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "error: {}", self.what)?;
+        if let Some(place) = &self.place {
+            write!(formatter, "\n  at: {place}")?;
+        }
+        if let Some(help) = &self.help {
+            write!(formatter, "\n  help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::wrong(error.what.clone()).at(error.place()).help(error.help)
+    }
+}
+
+/// Adds what was being done, and where, to an error of the operating system.
+pub trait Attempt<T> {
+    /// Turns the error into a [`Failure`] that says `what` could not be done and `place`.
+    fn attempt(self, what: &str, place: impl Display) -> Result<T, Failure>;
+}
+
+impl<T, E: Display> Attempt<T> for Result<T, E> {
+    fn attempt(self, what: &str, place: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::failed(format!("cannot {what}: {error}")).at(place))
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        match error.advice() {
+            Advice::FixInput => Self::wrong(error.to_string()),
+            Advice::Retry => Self::failed(error.to_string()).help("try again: it was tried for as long as client.toml allows"),
+            Advice::GiveUp => Self::failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        match &error {
+            ConnectError::Identity(_) | ConnectError::Member(_) => {
+                Self::wrong(error.to_string()).help("take the client's folder as `bezant init` made it")
+            }
+            _ => Self::failed(error.to_string())
+                .help("see who is up with `bezant status`; start a cluster with `bezant up DIR` or `bezant dev`"),
+        }
+    }
+}

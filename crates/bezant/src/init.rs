@@ -1,0 +1,225 @@
+//! `bezant init`: draws a cluster's keys and writes its folder.
+//!
+//! ```text
+//! DIR/cluster.toml                 the cluster: public, the same everywhere
+//! DIR/s0-r0/                       one folder a replica, to be copied to its host as it is
+//!     node.toml  cluster.toml  key (secret)  certificate.pem  data/
+//! DIR/client/  DIR/client-2/ …     one folder a client, the same
+//!     client.toml  cluster.toml  key (secret)  certificate.pem
+//! ```
+
+mod ports;
+mod write;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use client::config::{Engine, FastPath, ReadQuorum, key_from_text};
+use crypto::{SecretKey, Signatures};
+use types::limits::{FAULTS_MAX, SHARDS_MAX};
+use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
+
+use crate::failure::{Done, Failure};
+use crate::node_config::Settings;
+use ports::BasePort;
+
+/// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
+const CLIENTS_MAX: u64 = 10_000;
+/// The most replicas one `init` makes: each has a folder, and two ports.
+const REPLICAS_MAX: usize = 2_048;
+
+/// What kind of cluster to make.
+#[derive(Args, Clone, Debug)]
+pub struct Shape {
+    /// The protocol
+    #[arg(long, value_enum, default_value_t = EngineName::Basil)]
+    engine: EngineName,
+    /// How many replicas of each shard may lie; a shard then has five times as many replicas and one more
+    #[arg(long, value_name = "F", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX as u64))]
+    faults: u64,
+    /// How many shards the keys are spread over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX as u64))]
+    shards: u64,
+    /// How keys are placed on shards: hash, or ranges:KEY,KEY,… with the first key of each shard but the first
+    #[arg(long, default_value = "hash")]
+    placement: PlacementName,
+    /// How many clients get keys; all may read and write everything, until you change their rights in cluster.toml
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
+    clients: u64,
+    /// Whether replies are signed; off is for measurement only, and survives no lie
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    signatures: Switch,
+    /// How many replicas the clients' reads ask: 1, f+1, 2f+1 or 3f+1
+    #[arg(long, default_value = "2f+1")]
+    read_quorum: ReadQuorum,
+    /// Whether clients commit in one round trip where they can
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    fast_path: Switch,
+    /// The first of the ports, two a replica; or `auto`: free ports of this computer
+    #[arg(long, value_name = "PORT", default_value = "7400")]
+    base_port: BasePort,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Makes a cluster: keys, certificates, one folder a replica.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// The folder to make
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// The hosts to spread each shard's replicas over, by name or address
+    #[arg(long, value_name = "HOST,…", value_delimiter = ',', default_value = "127.0.0.1")]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// The engines that can be asked for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineName {
+    Basil,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Debug)]
+struct PlacementName(Placement);
+
+impl FromStr for PlacementName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "hash" => Ok(Self(Placement::Hash)),
+            Some(("ranges", keys)) => Ok(Self(Placement::Ranges(keys.split(',').map(key_from_text).collect::<Result<_, _>>()?))),
+            _ => Err(format!("a placement is hash, or ranges:KEY,KEY,…, not {text:?}")),
+        }
+    }
+}
+
+/// A cluster that is about to be written.
+struct Plan {
+    engine: Engine,
+    signatures: Signatures,
+    cluster: Cluster,
+    members: Vec<Member>,
+    clients: Vec<(ClientId, SecretKey)>,
+    read_quorum: ReadQuorum,
+    fast_path: FastPath,
+    settings: Settings,
+}
+
+struct Member {
+    name: ReplicaId,
+    secret: SecretKey,
+    /// `host:port`, as others reach it.
+    address: String,
+    listen: SocketAddr,
+    http: SocketAddr,
+}
+
+/// Carries out `bezant init`.
+pub fn run(args: &InitArgs) -> Result<Done, Failure> {
+    create(&args.folder, &args.hosts, &args.shape)?;
+    let folder = args.folder.display();
+    if is_local(&args.hosts) {
+        eprintln!("{folder} is made. Next: bezant up {folder}, then bezant --cluster {folder} put a 1");
+    } else {
+        eprintln!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
+    }
+    println!("{folder}");
+    Ok(Done::Well)
+}
+
+/// Makes the cluster's folder, which must not exist yet, or be empty.
+pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Failure> {
+    shape.settings.check().map_err(|what| Failure::wrong(what).help("raise --window-ms, or lower --time-bound-ms"))?;
+    write::refuse_occupied(folder)?;
+    let plan = plan(hosts, shape)?;
+    write::folder(folder, &plan)
+}
+
+fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
+    let engine = match shape.engine {
+        EngineName::Basil => Engine::Basil,
+    };
+    let signatures = if shape.signatures == Switch::On { Signatures::Ed25519 } else { Signatures::Off };
+    let fast_path = if shape.fast_path == Switch::On { FastPath::On } else { FastPath::Off };
+    let [faults, shards] = [shape.faults, shape.shards].map(|count| usize::try_from(count).expect("clap bounds it"));
+    let per_shard = engine.replicas_per_shard(faults);
+    if shards * per_shard > REPLICAS_MAX {
+        return Err(Failure::wrong(format!("{shards} shards of {per_shard} replicas are more than {REPLICAS_MAX}"))
+            .help("lower --shards or --faults"));
+    }
+    let members = members(hosts, shape.base_port, shards, per_shard)?;
+    let keys = members.chunks(per_shard).map(|shard| shard.iter().map(|member| member.secret.public()).collect()).collect();
+    let clients: Vec<_> = (1..=shape.clients).map(|number| (ClientId(number), SecretKey::generate())).collect();
+    let everything = || vec![Key::from("")];
+    let permissions = clients
+        .iter()
+        .map(|(number, secret)| {
+            (*number, Permission { public_key: secret.public(), read_prefixes: everything(), write_prefixes: everything() })
+        })
+        .collect();
+    let cluster = Cluster::new(ClusterId::new(rand::random()), faults, shape.placement.0.clone(), keys, permissions)
+        .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?;
+    Ok(Plan { engine, signatures, cluster, members, clients, read_quorum: shape.read_quorum, fast_path, settings: shape.settings.clone() })
+}
+
+fn members(hosts: &[String], base_port: BasePort, shards: usize, per_shard: usize) -> Result<Vec<Member>, Failure> {
+    if let Some(host) = hosts.iter().find(|host| !is_host(host)) {
+        return Err(Failure::wrong(format!("{host:?} is not a host's name or address"))
+            .help("name hosts as in --hosts 10.0.0.1,db2.example,[fd00::3]"));
+    }
+    let count = shards * per_shard;
+    let ports = base_port.take(2 * count)?;
+    let (peer_ports, http_ports) = ports.split_at(count);
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let mut members = Vec::with_capacity(count);
+    for at in 0..count {
+        // The same host for the same index of every shard, so that a host's loss costs each shard as little.
+        let host = &hosts[(at % per_shard) % hosts.len()];
+        let listen = listen_ip(host);
+        members.push(Member {
+            name: ReplicaId {
+                shard: ShardId(u16::try_from(at / per_shard).expect("SHARDS_MAX fits")),
+                index: u16::try_from(at % per_shard).expect("FAULTS_MAX bounds it"),
+            },
+            secret: SecretKey::generate(),
+            address: format!("{host}:{}", peer_ports[at]),
+            listen: SocketAddr::new(listen, peer_ports[at]),
+            http: SocketAddr::new(loopback, http_ports[at]),
+        });
+    }
+    Ok(members)
+}
+
+/// A loopback host hears only this computer; any other hears on all its addresses.
+fn listen_ip(host: &str) -> IpAddr {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => address,
+        Ok(IpAddr::V6(_)) => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        _ if host == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    }
+}
+
+fn is_local(hosts: &[String]) -> bool {
+    hosts.iter().all(|host| listen_ip(host).is_loopback())
+}
+
+fn is_host(host: &str) -> bool {
+    let inside = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match inside {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter)),
+    }
+}

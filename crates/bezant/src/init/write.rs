@@ -1,0 +1,204 @@
+//! Writes a planned cluster to disk.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use client::config::{FastPath, Timeouts};
+use crypto::{SecretKey, Signatures};
+use types::{ClientId, ClusterId, Key, Placement};
+
+use super::{Member, Plan};
+use crate::failure::{Attempt as _, Failure};
+
+/// Refuses a folder that holds anything: a cluster's keys must never be overwritten.
+pub fn refuse_occupied(folder: &Path) -> Result<(), Failure> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) if folder.join("cluster.toml").exists() => Err(Failure::wrong("there is a cluster here already")
+                .at(folder.display())
+                .help("name another folder, or remove this one; its keys and data are lost then")),
+            Some(_) => Err(Failure::wrong("the folder is not empty").at(folder.display()).help("name a folder that does not exist yet")),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Failure::wrong(format!("the folder cannot be used: {error}")).at(folder.display()).help("name another folder")),
+    }
+}
+
+/// Writes everything; `cluster.toml` at the top comes last, so that a folder that has it is whole.
+pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
+    let cluster = cluster_toml(plan);
+    for member in &plan.members {
+        let own = folder.join(member.name.to_string());
+        create(&own.join("data"))?;
+        identity(&own, &member.secret, &member.name.to_string(), plan.cluster.id())?;
+        text(&own.join("cluster.toml"), &cluster)?;
+        text(&own.join("node.toml"), &node_toml(member, plan))?;
+    }
+    for (number, secret) in &plan.clients {
+        let own = folder.join(client_folder(*number));
+        create(&own)?;
+        identity(&own, secret, &number.to_string(), plan.cluster.id())?;
+        text(&own.join("cluster.toml"), &cluster)?;
+        text(&own.join("client.toml"), &client_toml(*number, plan))?;
+    }
+    text(&folder.join("cluster.toml"), &cluster)
+}
+
+fn client_folder(client: ClientId) -> String {
+    match client.0 {
+        1 => "client".to_owned(),
+        number => format!("client-{number}"),
+    }
+}
+
+fn create(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).attempt("make the folder", folder.display())
+}
+
+fn text(path: &Path, content: &str) -> Result<(), Failure> {
+    fs::write(path, content).attempt("write the file", path.display())
+}
+
+/// The secret key, readable by its owner alone from its first moment, and its certificate.
+fn identity(folder: &Path, secret: &SecretKey, name: &str, cluster: ClusterId) -> Result<(), Failure> {
+    let written = runtime::make_certificate(secret, name, cluster).and_then(|certificate| {
+        runtime::tls::write_private_key(&folder.join("key"), secret)?;
+        runtime::tls::write_certificate(&folder.join("certificate.pem"), &certificate)
+    });
+    written.attempt("write the key and its certificate", folder.display())
+}
+
+/// A string as TOML writes it.
+fn quote(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn cluster_toml(plan: &Plan) -> String {
+    let mut out = format!(
+        "# The cluster, as everybody in it knows it: replicas and clients hold the same file. Nothing in it is secret,\n\
+         # but whoever can change it on a host decides whom that host believes.\n\
+         format = 1\n\
+         id = \"{}\"\n\
+         engine = \"{}\"\n\
+         # How many replicas of each shard may lie. A shard has 5 times as many replicas, and one more.\n\
+         faults = {}\n",
+        plan.cluster.id(),
+        plan.engine.name(),
+        plan.cluster.faults()
+    );
+    if plan.signatures == Signatures::Off {
+        out += "# For measurement only: without signatures the cluster survives no lie.\nsignatures = \"off\"\n";
+    } else {
+        out += "signatures = \"on\"\n";
+    }
+    out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
+    match plan.cluster.placement() {
+        Placement::Hash => out += "placement = \"hash\"\n",
+        Placement::Ranges(bounds) => {
+            let bounds: Vec<String> = bounds.iter().map(|bound| quote(&bound.to_string())).collect();
+            let _ = writeln!(out, "placement = \"ranges\"\nbounds = [{}]", bounds.join(", "));
+        }
+    }
+    out += "\n# Every replica: where peers and clients reach it, where it answers HTTP, and the key it signs with.\n";
+    for member in &plan.members {
+        let _ = writeln!(
+            out,
+            "[[replica]]\nname = \"{}\"\naddress = {}\nhttp = \"{}\"\npublic_key = \"{}\"\n",
+            member.name,
+            quote(&member.address),
+            member.http,
+            hex::encode(member.secret.public())
+        );
+    }
+    out += "# Every client, and the beginnings of the keys it may read and write; \"\" begins every key.\n";
+    for (number, permission) in plan.cluster.clients() {
+        let list = |prefixes: &[Key]| prefixes.iter().map(|prefix| quote(&prefix.to_string())).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(
+            out,
+            "[[client]]\nnumber = {}\npublic_key = \"{}\"\nread = [{}]\nwrite = [{}]\n",
+            number.0,
+            hex::encode(permission.public_key),
+            list(&permission.read_prefixes),
+            list(&permission.write_prefixes)
+        );
+    }
+    out.truncate(out.trim_end().len());
+    out + "\n"
+}
+
+fn node_toml(member: &Member, plan: &Plan) -> String {
+    let settings = &plan.settings;
+    format!(
+        "# Replica {name} of the cluster in cluster.toml. Run it with: bezant node {name}\n\
+         replica = \"{name}\"\n\
+         # Files of this folder. `key` is secret: whoever has it can lie as this replica.\n\
+         cluster = \"cluster.toml\"\n\
+         key = \"key\"\n\
+         certificate = \"certificate.pem\"\n\
+         # Where everything is kept that must survive a restart. Losing it is a fault, not a restart.\n\
+         data = \"data\"\n\
+         # Where peers and clients connect, over mutual TLS.\n\
+         listen = \"{listen}\"\n\
+         # Where /health, /status and /metrics are answered, without encryption or passwords: keep it on loopback.\n\
+         http_listen = \"{http}\"\n\
+         \n\
+         [settings]\n\
+         # The most replies signed at once, 1 to 64. There is no waiting: a batch is what load makes it.\n\
+         batch_max = {batch_max}\n\
+         # How far ahead of this replica's clock a transaction's timestamp may be. Keep clocks closer than that.\n\
+         time_bound_ms = {time_bound_ms}\n\
+         # How long after its timestamp a transaction may still be voted on; older ones are refused and forgotten.\n\
+         window_ms = {window_ms}\n\
+         # After how long this replica finishes a transaction that its client left unfinished.\n\
+         janitor_timeout_ms = {janitor_timeout_ms}\n\
+         # Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n\
+         cache_bytes = {cache_bytes}\n\
+         # error, warn, info, debug, trace or off; or by module, as in \"warn,runtime=debug\".\n\
+         log_level = {log_level}\n\
+         # \"text\" for people, \"json\" for programs.\n\
+         log_format = \"{log_format}\"\n",
+        name = member.name,
+        listen = member.listen,
+        http = member.http,
+        batch_max = settings.batch_max,
+        time_bound_ms = settings.time_bound_ms,
+        window_ms = settings.window_ms,
+        janitor_timeout_ms = settings.janitor_timeout_ms,
+        cache_bytes = settings.cache_bytes,
+        log_level = quote(&settings.log_level.to_string()),
+        log_format = settings.log_format.name(),
+    )
+}
+
+fn client_toml(number: ClientId, plan: &Plan) -> String {
+    let timeouts = Timeouts::default();
+    let fast_path = match plan.fast_path {
+        FastPath::On => "on",
+        FastPath::Off => "off",
+    };
+    format!(
+        "# Client {number} of the cluster in cluster.toml. Use it with: bezant get KEY --cluster {folder}\n\
+         client = {number}\n\
+         # Files of this folder. `key` is secret: whoever has it can do what this client may.\n\
+         cluster = \"cluster.toml\"\n\
+         key = \"key\"\n\
+         certificate = \"certificate.pem\"\n\
+         # How many replicas of a shard a read asks: \"1\", \"f+1\", \"2f+1\" or \"3f+1\".\n\
+         read_quorum = \"{read_quorum}\"\n\
+         # Whether commits take one round trip where all replicas agree: \"on\", or \"off\" for measurement.\n\
+         fast_path = \"{fast_path}\"\n\
+         # How long to wait for the cluster at the start, for one read or commit, and for a transaction with its retries.\n\
+         connect_timeout_ms = {connect_ms}\n\
+         operation_timeout_ms = {operation_ms}\n\
+         retry_timeout_ms = {retry_ms}\n",
+        number = number.0,
+        folder = client_folder(number),
+        read_quorum = plan.read_quorum.name(),
+        connect_ms = timeouts.connect_ms,
+        operation_ms = timeouts.operation_ms,
+        retry_ms = timeouts.retry_ms,
+    )
+}

@@ -1,0 +1,106 @@
+//! `bezant`: makes clusters, runs their replicas, and speaks to them.
+//!
+//! Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 nothing there (a key has no
+//! value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
+
+mod dev;
+mod failure;
+mod http;
+mod init;
+mod logs;
+mod node;
+mod node_config;
+mod process;
+mod shell;
+mod statements;
+mod status;
+mod up;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::{Done, Failure};
+
+/// A transactional database that keeps its promises when some of its servers and clients lie.
+#[derive(Parser)]
+#[command(
+    name = "bezant",
+    version,
+    after_help = "Begin with:\n  bezant dev --exec 'put a 1; get a'\n\nExit codes: 0 done; 1 nothing there; 2 what was asked or configured is wrong; 3 it could not be done."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(
+        after_help = "Examples:\n  bezant dev\n  bezant dev --exec 'put a 1; get a'\n  bezant dev ./two-shards --shards 2 --base-port auto"
+    )]
+    Dev(dev::DevArgs),
+    #[command(
+        after_help = "Examples:\n  bezant init bezant-data\n  bezant init shared --shards 2 --hosts bank1.example,bank2.example,bank3.example --clients 3\n  bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000"
+    )]
+    Init(init::InitArgs),
+    #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
+    Node(node::NodeArgs),
+    #[command(after_help = "Example:\n  bezant init bezant-data && bezant up bezant-data")]
+    Up(up::UpArgs),
+    #[command(after_help = "Example:\n  bezant down bezant-data")]
+    Down(up::DownArgs),
+    #[command(
+        after_help = "Examples:\n  bezant get account/1\n  bezant get 0x00ff --json\n\nA key without a value prints nothing on standard output and ends with exit code 1."
+    )]
+    Get(statements::GetArgs),
+    #[command(after_help = "Examples:\n  bezant put account/1 100\n  bezant put picture @picture.png")]
+    Put(statements::PutArgs),
+    #[command(after_help = "Example:\n  bezant delete account/1")]
+    Delete(statements::DeleteArgs),
+    #[command(after_help = "Example:\n  bezant txn 'get a; put b \"two words\"; delete c'")]
+    Txn(statements::TxnArgs),
+    #[command(
+        after_help = "Example:\n  bezant shell\n  bezant> begin\n  bezant (in transaction)> get a\n  bezant (in transaction)> put a 2\n  bezant (in transaction)> commit"
+    )]
+    Shell(shell::ShellArgs),
+    #[command(after_help = "Example:\n  bezant status --cluster bezant-data\n\nEnds with exit code 1 when a replica is down.")]
+    Status(status::StatusArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Replicas check signatures on all cores; a client's few messages are best served by one thread.
+    let mut builder = match cli.command {
+        Command::Dev(_) | Command::Node(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let ended = match builder.enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(cli.command)),
+        Err(error) => Err(Failure::failed(format!("the system gives no threads: {error}"))),
+    };
+    match ended {
+        Ok(done) => done.into(),
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<Done, Failure> {
+    match command {
+        Command::Dev(args) => dev::run(&args).await,
+        Command::Init(args) => init::run(&args),
+        Command::Node(args) => node::run(&args).await,
+        Command::Up(args) => up::up(&args).await,
+        Command::Down(args) => up::down(&args).await,
+        Command::Get(args) => statements::get(&args).await,
+        Command::Put(args) => statements::put(&args).await,
+        Command::Delete(args) => statements::delete(&args).await,
+        Command::Txn(args) => statements::txn(&args).await,
+        Command::Shell(args) => shell::run(&args).await,
+        Command::Status(args) => status::run(&args).await,
+    }
+}

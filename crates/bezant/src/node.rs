@@ -1,0 +1,192 @@
+//! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
+
+mod watched;
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use basil::{Coordinator, CoordinatorOptions, Message, NodeEvent, Replica, ReplicaOptions};
+use clap::Args;
+use crypto::{Sealer, Signatures, Verifier};
+use machine::Time;
+use runtime::{Identity, Limits, Metrics, Place, Plan, Sealing};
+use store::{Disk, DiskOptions, Options, Store};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use types::{Party, ReplicaId};
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::logs;
+use crate::node_config::NodeConfig;
+use watched::{Board, Watched};
+
+/// How many checked roots a replica remembers.
+const ROOT_CACHE_MAX: usize = 65_536;
+/// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
+const BLOCK_CACHE_PART: u64 = 3;
+
+/// Runs one replica until it is asked to stop (SIGTERM or Ctrl-C).
+#[derive(Args, Debug)]
+pub struct NodeArgs {
+    /// The replica's folder
+    #[arg(value_name = "DIR/sN-rM")]
+    folder: PathBuf,
+}
+
+/// Carries out `bezant node`.
+pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
+    let config = NodeConfig::load(&args.folder)?;
+    logs::start(&config.settings.log_level, config.settings.log_format)?;
+    let replica = config.replica;
+    // Listened for from the start: coming back from a long journal can be interrupted too.
+    let stop = runtime::shutdown::signal();
+    let mut stop = pin!(stop);
+    let mut running = tokio::select! {
+        running = Running::start(config) => running?,
+        _ = &mut stop => return Ok(Done::Well),
+    };
+    tokio::select! {
+        cause = &mut stop => {
+            let cause = cause.attempt("listen for signals", replica)?;
+            tracing::info!(%replica, "stopping, asked to by {cause}");
+            running.stop().await?;
+            tracing::info!(%replica, "stopped");
+            Ok(Done::Well)
+        }
+        failure = running.failed() => Err(failure),
+    }
+}
+
+/// A running replica.
+pub struct Running {
+    replica: ReplicaId,
+    node: runtime::Node<Watched, Message>,
+    window: JoinHandle<()>,
+    ready_at: Instant,
+}
+
+impl Running {
+    /// Starts a replica: listens, comes back from its disk, and goes to work.
+    pub async fn start(config: NodeConfig) -> Result<Self, Failure> {
+        let replica = config.replica;
+        let began = Instant::now();
+        let in_use = "is another node running there? Stop it, or change the port in node.toml and in every cluster.toml";
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .map_err(|error| Failure::failed(format!("{replica} cannot listen: {error}")).at(config.listen).help(in_use))?;
+        let http = TcpListener::bind(config.http_listen)
+            .await
+            .map_err(|error| Failure::failed(format!("{replica} cannot listen for HTTP: {error}")).at(config.http_listen).help(in_use))?;
+        let metrics = Metrics::default();
+        let board = Board::new(&config);
+        board.clone().show_in(&metrics);
+        let window = tokio::spawn(runtime::http::serve(http, metrics.clone(), board.clone().pages()));
+        match Self::assemble(&config, listener, metrics, &board).await {
+            Ok(node) => {
+                let ready_at = Instant::now() + Duration::from_millis(config.settings.time_bound_ms);
+                board.serve(node.handle(), ready_at);
+                let listen = config.listen;
+                tracing::info!(%replica, %listen, milliseconds = began.elapsed().as_millis(), "serving");
+                Ok(Self { replica, node, window, ready_at })
+            }
+            Err(failure) => {
+                window.abort();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn assemble(
+        config: &NodeConfig,
+        listener: TcpListener,
+        metrics: Metrics,
+        board: &Arc<Board>,
+    ) -> Result<runtime::Node<Watched, Message>, Failure> {
+        let replica = config.replica;
+        let cluster = config.topology.cluster.clone();
+        if config.topology.signatures == Signatures::Off {
+            tracing::warn!("signatures are off: this cluster survives no lie and is for measurement only");
+        }
+        let machine = Watched::new(open(config).await?, board.clone());
+        let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)
+            .map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml").help("take cluster.toml as `bezant init` made it"))?;
+        let verifier = Arc::new(verifier);
+        metrics.show_verifier(verifier.clone());
+        let identity = Identity::new(Party::Replica(replica), &config.secret, config.certificate.clone())
+            .map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
+        let sealer = Sealer::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
+        let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
+        let plan = Plan {
+            identity,
+            cluster: cluster.clone(),
+            verifier,
+            listener: Some(listener),
+            replicas: config.topology.resolve().await,
+            limits: Limits { batch_max, ..Limits::default() },
+            place: Place::Thread,
+            metrics,
+        };
+        let seals = Sealing::new(sealer, cluster.id(), replica, batch_max);
+        let board = board.clone();
+        let on_event = move |event| match event {
+            NodeEvent::Misbehavior { client, transaction } => {
+                board.count_misbehavior();
+                tracing::error!(%client, transaction = %hex::encode(transaction.id().0), "this client claims to have read from its own future: it lies");
+            }
+        };
+        runtime::start(plan, machine, seals, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
+    }
+
+    /// Waits until the replica votes for writes again: after a start it has forgotten who read what, and for as long as
+    /// such a read may have run ahead of its clock it votes against.
+    pub async fn ready(&self) {
+        tokio::time::sleep_until(self.ready_at.into()).await;
+    }
+
+    /// Waits for an end that nobody asked for.
+    pub async fn failed(&mut self) -> Failure {
+        let error = self.node.failed().await;
+        tracing::error!(replica = %self.replica, %error, "this replica has stopped");
+        Failure::failed(error.to_string()).at(self.replica).help("mend the cause, then start it again; nothing acknowledged is lost")
+    }
+
+    /// Stops gracefully.
+    pub async fn stop(self) -> Result<(), Failure> {
+        self.window.abort();
+        self.node.stop().await.map(drop).map_err(|error| Failure::failed(error.to_string()).at(self.replica))
+    }
+}
+
+/// Opens the disk and brings the replica back from it, on a thread that may block.
+async fn open(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
+    let settings = &config.settings;
+    let replica = config.replica;
+    let cluster = config.topology.cluster.clone();
+    let data = config.data.clone();
+    let owner = format!("cluster {} replica {replica}", cluster.id());
+    let block_cache = settings.cache_bytes / BLOCK_CACHE_PART;
+    let disk_options = DiskOptions { block_cache_bytes_max: block_cache, ..DiskOptions::default() };
+    let cache_bytes_max = usize::try_from(settings.cache_bytes - block_cache).unwrap_or(usize::MAX);
+    let options = Options { cache_bytes_max, ..Options::default() };
+    let replica_options = ReplicaOptions {
+        time_bound_ms: settings.time_bound_ms,
+        window_ms: settings.window_ms,
+        stall_ms: settings.janitor_timeout_ms,
+        ..ReplicaOptions::default()
+    };
+    let place = data.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || {
+        let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
+        let store = Store::open(disk, options).map_err(|error| error.to_string())?;
+        let opened = Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
+        Ok::<_, String>(basil::Node::new(opened, Coordinator::new(cluster, CoordinatorOptions::default())))
+    });
+    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

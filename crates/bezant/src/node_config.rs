@@ -1,0 +1,189 @@
+//! `node.toml`: what one replica is told. Every setting but `replica`, `listen` and `http_listen` may be left out.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use client::config::{ConfigError, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
+use crypto::SecretKey;
+use serde::{Deserialize, Deserializer};
+use types::ReplicaId;
+
+use crate::logs::{LogFormat, LogLevel};
+
+/// The most replies under one signature.
+const BATCH_MAX: u64 = runtime::BATCH_MAX as u64;
+/// The largest time bound: past a minute, a client's clock is simply wrong.
+const TIME_BOUND_MS_MAX: u64 = 60_000;
+/// The longest window in which transactions must be decided: one day.
+const WINDOW_MS_MAX: u64 = 86_400_000;
+/// The shortest: a transaction takes a few round trips, and must not be refused as old meanwhile.
+const WINDOW_MS_MIN: u64 = 1_000;
+/// The longest that unfinished transactions may be left alone: one hour.
+const JANITOR_TIMEOUT_MS_MAX: u64 = 3_600_000;
+/// The least memory that a cache can work with.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+/// One tebibyte: more is a slip of the keyboard.
+const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
+/// What may be tuned on a replica: flags of `init` and `dev`, and the table `[settings]` of `node.toml`.
+#[derive(Args, Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The most replies a replica signs at once
+    #[arg(long, value_name = "N", default_value_t = Self::default().batch_max, value_parser = clap::value_parser!(u64).range(1..=BATCH_MAX))]
+    #[serde(deserialize_with = "within::<1, BATCH_MAX, _>")]
+    pub batch_max: u64,
+    /// How far ahead of a replica's clock a transaction's timestamp may be, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Self::default().time_bound_ms, value_parser = clap::value_parser!(u64).range(1..=TIME_BOUND_MS_MAX))]
+    #[serde(deserialize_with = "within::<1, TIME_BOUND_MS_MAX, _>")]
+    pub time_bound_ms: u64,
+    /// How long after its timestamp a transaction may still be voted on, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Self::default().window_ms, value_parser = clap::value_parser!(u64).range(WINDOW_MS_MIN..=WINDOW_MS_MAX))]
+    #[serde(deserialize_with = "within::<WINDOW_MS_MIN, WINDOW_MS_MAX, _>")]
+    pub window_ms: u64,
+    /// After how long a replica finishes a transaction that its client left unfinished, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = Self::default().janitor_timeout_ms, value_parser = clap::value_parser!(u64).range(1..=JANITOR_TIMEOUT_MS_MAX))]
+    #[serde(deserialize_with = "within::<1, JANITOR_TIMEOUT_MS_MAX, _>")]
+    pub janitor_timeout_ms: u64,
+    /// Memory of one replica for caching what lies on disk, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = clap::value_parser!(u64).range(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX))]
+    #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
+    pub cache_bytes: u64,
+    /// What is logged: error, warn, info, debug, trace, off, or by module as in warn,runtime=debug
+    #[arg(long, value_name = "LEVEL", default_value_t = Self::default().log_level)]
+    #[serde(deserialize_with = "from_str")]
+    pub log_level: LogLevel,
+    /// How it is logged
+    #[arg(long, value_enum, default_value_t = Self::default().log_format)]
+    pub log_format: LogFormat,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            batch_max: 64,
+            time_bound_ms: 500,
+            window_ms: 30_000,
+            janitor_timeout_ms: 1_000,
+            cache_bytes: 48 << 20,
+            log_level: "info".parse().expect("info is a level"),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
+impl Settings {
+    /// Refuses settings that do not fit one another; says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.window_ms < 2 * self.time_bound_ms {
+            return Err(format!("window_ms ({}) is less than twice time_bound_ms ({})", self.window_ms, self.time_bound_ms));
+        }
+        Ok(())
+    }
+}
+
+/// All that a replica needs to know before it runs.
+#[derive(Debug)]
+pub struct NodeConfig {
+    /// Which replica it is.
+    pub replica: ReplicaId,
+    /// The cluster it belongs to, and where the others are.
+    pub topology: Topology,
+    /// Its secret key, which signs and is its TLS identity.
+    pub secret: SecretKey,
+    /// The certificate of that key, in DER.
+    pub certificate: Vec<u8>,
+    /// Where it keeps its data.
+    pub data: PathBuf,
+    /// Where it hears peers and clients.
+    pub listen: SocketAddr,
+    /// Where it answers HTTP: `/health`, `/status`, `/metrics`.
+    pub http_listen: SocketAddr,
+    /// What may be tuned.
+    pub settings: Settings,
+}
+
+impl NodeConfig {
+    /// Reads a replica's folder.
+    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let path = folder.join("node.toml");
+        let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
+        if !path.exists() {
+            return Err(refuse(
+                "there is no replica here: node.toml is missing".to_owned(),
+                "name a replica's folder, as in bezant-data/s0-r3",
+            ));
+        }
+        let file: NodeToml = read_toml(&path)?;
+        let topology = Topology::load(&folder.join(&file.cluster))?;
+        let secret = read_secret_key(&folder.join(&file.key))?;
+        let replica = file.replica;
+        let Some(public_key) = topology.cluster.replica_key(replica) else {
+            return Err(refuse(format!("the cluster has no replica {replica}"), "take a name that cluster.toml lists under [[replica]]"));
+        };
+        if *public_key != secret.public() {
+            let what = format!("the key in {:?} is not the key that cluster.toml lists for {replica}", file.key);
+            return Err(refuse(what, "take node.toml, key and cluster.toml that were made together"));
+        }
+        file.settings.check().map_err(|what| refuse(what, "raise window_ms, or lower time_bound_ms"))?;
+        Ok(Self {
+            replica,
+            topology,
+            secret,
+            certificate: read_certificate(&folder.join(&file.certificate))?,
+            data: folder.join(&file.data),
+            listen: file.listen,
+            http_listen: file.http_listen,
+            settings: file.settings,
+        })
+    }
+}
+
+/// `node.toml`, key by key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeToml {
+    #[serde(deserialize_with = "replica")]
+    replica: ReplicaId,
+    #[serde(default = "default_cluster")]
+    cluster: PathBuf,
+    #[serde(default = "default_key")]
+    key: PathBuf,
+    #[serde(default = "default_certificate")]
+    certificate: PathBuf,
+    #[serde(default = "default_data")]
+    data: PathBuf,
+    listen: SocketAddr,
+    http_listen: SocketAddr,
+    #[serde(default)]
+    settings: Settings,
+}
+
+fn default_cluster() -> PathBuf {
+    "cluster.toml".into()
+}
+
+fn default_key() -> PathBuf {
+    "key".into()
+}
+
+fn default_certificate() -> PathBuf {
+    "certificate.pem".into()
+}
+
+fn default_data() -> PathBuf {
+    "data".into()
+}
+
+fn replica<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReplicaId, D::Error> {
+    replica_from_name(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn within<'de, const MIN: u64, const MAX: u64, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    if !(MIN..=MAX).contains(&number) {
+        return Err(serde::de::Error::custom(format!("this takes a number from {MIN} to {MAX}, not {number}")));
+    }
+    Ok(number)
+}

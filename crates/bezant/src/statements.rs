@@ -1,0 +1,278 @@
+//! `bezant get`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use basil::Certificate;
+use basil::certificate::{Proof, ShardProof};
+use clap::Args;
+use client::{Client, Commit, CommitPath, Config};
+use serde_json::json;
+use types::{Key, Value};
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::words::{self, Statement};
+
+/// Where the cluster is, and how to print.
+#[derive(Args, Debug)]
+pub struct Reach {
+    /// The cluster's folder, or a client's folder of it
+    #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
+    pub cluster: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads one key.
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    /// The key: text, 0x… in hexadecimal, or @FILE
+    key: String,
+    /// Print the value's bytes as they are, with no line's end
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Writes one key.
+#[derive(Args, Debug)]
+pub struct PutArgs {
+    /// The key: text, 0x… in hexadecimal, or @FILE
+    key: String,
+    /// The value: text, 0x… in hexadecimal, or @FILE
+    value: String,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Deletes one key.
+#[derive(Args, Debug)]
+pub struct DeleteArgs {
+    /// The key: text, 0x… in hexadecimal, or @FILE
+    key: String,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Runs several statements as one transaction.
+#[derive(Args, Debug)]
+pub struct TxnArgs {
+    /// Statements separated by `;`: get KEY, put KEY VALUE, delete KEY
+    script: String,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Carries out `bezant get`.
+pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
+    let key = words::key(&args.key)?;
+    let outcome = once(&args.reach, vec![Statement::Get(key.clone())]).await?;
+    let value = outcome.found.first().cloned().flatten();
+    if args.reach.json {
+        println!("{}", outcome.to_json());
+    }
+    match value {
+        Some(value) => {
+            if args.raw {
+                std::io::stdout().write_all(value.as_bytes()).attempt("print", "standard output")?;
+            } else if !args.reach.json {
+                println!("{value}");
+            }
+            Ok(Done::Well)
+        }
+        None => {
+            eprintln!("{key} has no value");
+            Ok(Done::Missing)
+        }
+    }
+}
+
+/// Carries out `bezant put`.
+pub async fn put(args: &PutArgs) -> Result<Done, Failure> {
+    let statement = Statement::Put(words::key(&args.key)?, words::value(&args.value)?);
+    write(statement, &args.reach).await
+}
+
+/// Carries out `bezant delete`.
+pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
+    write(Statement::Delete(words::key(&args.key)?), &args.reach).await
+}
+
+async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
+    let outcome = once(reach, vec![statement]).await?;
+    if reach.json {
+        println!("{}", outcome.to_json());
+    } else {
+        eprintln!("{}", outcome.summary());
+    }
+    Ok(Done::Well)
+}
+
+/// Carries out `bezant txn`.
+pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
+    let outcome = once(&args.reach, plain_statements(&args.script)?).await?;
+    if args.reach.json {
+        println!("{}", outcome.to_json());
+    } else {
+        outcome.print_gets();
+        eprintln!("{}", outcome.summary());
+    }
+    Ok(Done::Well)
+}
+
+/// The statements of a script that is one transaction by itself.
+pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
+    let statements = words::statements(script)?;
+    if statements.is_empty() {
+        return Err(Failure::wrong("there is no statement").help("as in: bezant txn 'get a; put b 2'"));
+    }
+    if statements.iter().any(|statement| matches!(statement, Statement::Begin | Statement::Commit | Statement::Abort)) {
+        return Err(Failure::wrong("begin, commit and abort are for `bezant shell`; here all statements are one transaction")
+            .help("leave them out"));
+    }
+    Ok(statements)
+}
+
+/// Reads the client's configuration and connects.
+pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
+    Ok(Client::connect(Config::load(&reach.cluster)?).await?)
+}
+
+/// Connects, runs one transaction, and closes: the replicas are told how it ended before this process does.
+async fn once(reach: &Reach, statements: Vec<Statement>) -> Result<Outcome, Failure> {
+    let client = connect(reach).await?;
+    let outcome = execute(&client, statements).await;
+    client.close().await;
+    outcome
+}
+
+/// Runs the statements as one transaction, again when it conflicts with others.
+pub async fn execute(client: &Client, statements: Vec<Statement>) -> Result<Outcome, Failure> {
+    let started = Instant::now();
+    let shared = &statements;
+    let committed = client
+        .transact(|txn| async move {
+            let mut found = Vec::new();
+            for statement in shared {
+                match statement {
+                    Statement::Get(key) => found.push(txn.get(key.clone()).await?),
+                    Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
+                    Statement::Delete(key) => txn.delete(key.clone()),
+                    // Refused before: see plain_statements.
+                    Statement::Begin | Statement::Commit | Statement::Abort => {}
+                }
+            }
+            Ok(found)
+        })
+        .await?;
+    let elapsed = started.elapsed();
+    Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
+}
+
+/// What a committed transaction gave.
+pub struct Outcome {
+    statements: Vec<Statement>,
+    /// What each `get` found, in order.
+    found: Vec<Option<Value>>,
+    commit: Commit,
+    attempts: u32,
+    elapsed: Duration,
+}
+
+impl Outcome {
+    /// Every statement with its result, a line each.
+    pub fn print_all(&self) {
+        let mut found = self.found.iter();
+        for statement in &self.statements {
+            match statement {
+                Statement::Get(key) => print_get(key, found.next().and_then(Option::as_ref)),
+                Statement::Put(key, value) => println!("put {key} = {value}"),
+                Statement::Delete(key) => println!("delete {key}"),
+                Statement::Begin | Statement::Commit | Statement::Abort => {}
+            }
+        }
+    }
+
+    /// What was read, a line each.
+    pub fn print_gets(&self) {
+        for (key, value) in self.gets() {
+            print_get(key, value);
+        }
+    }
+
+    fn gets(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
+        let keys = self.statements.iter().filter_map(|statement| match statement {
+            Statement::Get(key) => Some(key),
+            _ => None,
+        });
+        keys.zip(self.found.iter().map(Option::as_ref))
+    }
+
+    /// One line: `committed 3f… over the fast path by 6 of 6 replicas in 1.9 ms`.
+    pub fn summary(&self) -> String {
+        summary(&self.commit, self.attempts, self.elapsed)
+    }
+
+    /// All of it, for programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        let reads: Vec<_> = self.gets().map(|(key, value)| json!({"key": key.to_string(), "value": value.map(Value::to_string)})).collect();
+        json!({
+            "id": hex::encode(self.commit.id.0),
+            "timestamp": self.commit.timestamp.to_string(),
+            "path": path_name(self.commit.path),
+            "attempts": self.attempts,
+            "ms": self.elapsed.as_micros() as f64 / 1e3,
+            "reads": reads,
+        })
+    }
+}
+
+/// Prints what a `get` found.
+pub fn print_get(key: &Key, value: Option<&Value>) {
+    match value {
+        Some(value) => println!("{key} = {value}"),
+        None => println!("{key} has no value"),
+    }
+}
+
+/// How a commit went, in one line.
+pub fn summary(commit: &Commit, attempts: u32, elapsed: Duration) -> String {
+    let id = hex::encode(&commit.id.0[..8]);
+    let way = match commit.path {
+        CommitPath::Fast => " over the fast path",
+        CommitPath::Slow => " over the slow path",
+        CommitPath::Recovered => ", finished by another",
+        CommitPath::Empty => return "nothing to commit".to_owned(),
+    };
+    let by = commit.certificate.as_ref().map_or_else(String::new, |certificate| format!(" by {}", voters(certificate)));
+    let again = if attempts > 1 { format!(" at attempt {attempts}") } else { String::new() };
+    format!("committed {id}{way}{by}{again} in {:.1} ms", elapsed.as_secs_f64() * 1e3)
+}
+
+/// Who stands behind a commit.
+fn voters(certificate: &Certificate) -> String {
+    match &certificate.proof {
+        Proof::Fast(shards) => {
+            let counts = shards.iter().map(|shard| match shard {
+                ShardProof::Votes(votes) => votes.voters.len(),
+                ShardProof::Conflict { .. } => 0,
+            });
+            let voted: usize = counts.sum();
+            // Only unanimous votes commit over the fast path.
+            format!("{voted} of {voted} replicas")
+        }
+        Proof::Logged(logged) => format!("{} replicas of shard {}", logged.voters.len(), logged.shard),
+    }
+}
+
+fn path_name(path: CommitPath) -> &'static str {
+    match path {
+        CommitPath::Fast => "fast",
+        CommitPath::Slow => "slow",
+        CommitPath::Recovered => "recovered",
+        CommitPath::Empty => "empty",
+    }
+}

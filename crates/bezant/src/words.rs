@@ -1,0 +1,211 @@
+//! Keys, values and statements as people type them.
+//!
+//! A word is itself; `0x…` is bytes in hexadecimal; `@FILE` is what the file holds. In a script (`txn`, `shell`,
+//! `dev --exec`) statements end with `;` or a line's end, and a word in quotes is taken as it stands: within '…'
+//! nothing is special, within "…" the backslash sequences \n, \t, \\ and \" are.
+
+use std::fs::File;
+use std::io::Read as _;
+
+use client::config::{key_from_text, value_from_text};
+use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use types::{Key, Value};
+
+use crate::failure::Failure;
+
+/// The most statements that one script may hold.
+const STATEMENTS_MAX: usize = 8_192;
+
+/// One step of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Statement {
+    /// Read a key.
+    Get(Key),
+    /// Write a key.
+    Put(Key, Value),
+    /// Delete a key.
+    Delete(Key),
+    /// Begin a transaction of several lines (`shell` only).
+    Begin,
+    /// Commit it.
+    Commit,
+    /// Throw it away.
+    Abort,
+}
+
+/// A key on the command line.
+pub fn key(text: &str) -> Result<Key, Failure> {
+    Word { text: text.to_owned(), quoted: false }.key().map_err(Failure::wrong)
+}
+
+/// A value on the command line.
+pub fn value(text: &str) -> Result<Value, Failure> {
+    Word { text: text.to_owned(), quoted: false }.value().map_err(Failure::wrong)
+}
+
+/// The statements of `script`, in order.
+pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
+    let parts = split(script).map_err(|what| Failure::wrong(what).at(format!("`{}`", script.trim())))?;
+    if parts.len() > STATEMENTS_MAX {
+        return Err(Failure::wrong(format!("a script holds at most {STATEMENTS_MAX} statements, not {}", parts.len())).help("split it"));
+    }
+    let count = parts.len();
+    parts
+        .into_iter()
+        .enumerate()
+        .map(|(at, words)| {
+            statement(&words).map_err(|what| {
+                let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+                Failure::wrong(what)
+                    .at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")))
+                    .help("a statement is: get KEY | put KEY VALUE | delete KEY")
+            })
+        })
+        .collect()
+}
+
+fn statement(words: &[Word]) -> Result<Statement, String> {
+    let (verb, rest) = words.split_first().expect("split keeps no empty statement");
+    match (verb.text.to_ascii_lowercase().as_str(), rest) {
+        ("get", [key]) => Ok(Statement::Get(key.key()?)),
+        ("put", [key, value]) => Ok(Statement::Put(key.key()?, value.value()?)),
+        ("delete" | "del", [key]) => Ok(Statement::Delete(key.key()?)),
+        ("begin", []) => Ok(Statement::Begin),
+        ("commit", []) => Ok(Statement::Commit),
+        ("abort", []) => Ok(Statement::Abort),
+        ("put", [_]) => Err("put needs a value too".to_owned()),
+        ("get" | "put" | "delete" | "del", []) => Err(format!("{} needs a key", verb.text)),
+        ("get" | "put" | "delete" | "del" | "begin" | "commit" | "abort", _) => {
+            Err(format!("{} got more words than it takes; put quotes around a word with spaces", verb.text))
+        }
+        _ => Err(format!("there is no statement `{}`", verb.text)),
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Word {
+    text: String,
+    /// Quoted words are taken as they stand.
+    quoted: bool,
+}
+
+impl Word {
+    fn key(&self) -> Result<Key, String> {
+        match self.literal(KEY_BYTES_MAX)? {
+            Some(bytes) => Key::new(bytes).ok_or_else(|| format!("a key is at most {KEY_BYTES_MAX} bytes long")),
+            None => key_from_text(&self.text),
+        }
+    }
+
+    fn value(&self) -> Result<Value, String> {
+        match self.literal(VALUE_BYTES_MAX)? {
+            Some(bytes) => Value::new(bytes).ok_or_else(|| format!("a value is at most {VALUE_BYTES_MAX} bytes long")),
+            None => value_from_text(&self.text),
+        }
+    }
+
+    /// The bytes of a quoted word or a file; nothing for a plain word. At most one byte over `bytes_max` is read.
+    fn literal(&self, bytes_max: usize) -> Result<Option<Vec<u8>>, String> {
+        if self.quoted {
+            return Ok(Some(self.text.as_bytes().to_vec()));
+        }
+        let Some(path) = self.text.strip_prefix('@') else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(bytes_max as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| format!("the file {path:?} cannot be read: {error}; a word that only begins with @ goes in quotes"))?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Cuts a script into statements of words; empty statements are dropped.
+fn split(script: &str) -> Result<Vec<Vec<Word>>, String> {
+    let mut statements = vec![Vec::new()];
+    let mut word: Option<Word> = None;
+    let mut letters = script.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\'' | '"' => {
+                let word = word.get_or_insert_default();
+                word.quoted = true;
+                quoted(letter, &mut letters, &mut word.text)?;
+            }
+            ';' | '\n' => {
+                let last = statements.last_mut().expect("there is always a statement being filled");
+                last.extend(word.take());
+                statements.push(Vec::new());
+            }
+            space if space.is_whitespace() => {
+                statements.last_mut().expect("there is always a statement being filled").extend(word.take());
+            }
+            other => word.get_or_insert_default().text.push(other),
+        }
+    }
+    statements.last_mut().expect("there is always a statement being filled").extend(word);
+    statements.retain(|words| !words.is_empty());
+    Ok(statements)
+}
+
+/// Reads up to the closing `mark`.
+fn quoted(mark: char, letters: &mut std::str::Chars<'_>, text: &mut String) -> Result<(), String> {
+    while let Some(letter) = letters.next() {
+        match letter {
+            closing if closing == mark => return Ok(()),
+            '\\' if mark == '"' => text.push(match letters.next() {
+                Some('n') => '\n',
+                Some('t') => '\t',
+                Some(plain @ ('\\' | '"')) => plain,
+                other => {
+                    return Err(format!("within \"…\" a backslash is followed by n, t, \\ or \", not {other:?}"));
+                }
+            }),
+            other => text.push(other),
+        }
+    }
+    Err(format!("a quote {mark} is not closed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, value: &str) -> Statement {
+        Statement::Put(Key::from(key), Value::from(value))
+    }
+
+    #[test]
+    fn a_script_is_statements_in_order() {
+        let expected = vec![Statement::Get(Key::from("a")), put("b", "2"), Statement::Delete(Key::from("c"))];
+        assert_eq!(statements("get a; put b 2;delete c").unwrap(), expected);
+        assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
+        assert_eq!(statements("  ").unwrap(), vec![]);
+    }
+
+    #[test]
+    fn quotes_take_a_word_as_it_stands() {
+        assert_eq!(statements("put 'a b' 'x;y'").unwrap(), vec![put("a b", "x;y")]);
+        assert_eq!(statements(r#"put a "x\n\"y\"""#).unwrap(), vec![put("a", "x\n\"y\"")]);
+        assert_eq!(statements(r"put a 'x\n'").unwrap(), vec![put("a", r"x\n")]);
+        assert_eq!(statements("put a ''").unwrap(), vec![put("a", "")]);
+        assert_eq!(statements("put a '@b'; put c '0x41'; put d 0x41").unwrap(), vec![put("a", "@b"), put("c", "0x41"), put("d", "A")]);
+    }
+
+    #[test]
+    fn a_wrong_script_is_refused_with_its_place() {
+        for (script, what) in [
+            ("gte a", "no statement `gte`"),
+            ("put a", "needs a value"),
+            ("get", "needs a key"),
+            ("get a b", "more words"),
+            ("put a 'b", "not closed"),
+            ("put a \"\\q\"", "backslash"),
+            ("get 0xf", "hexadecimal"),
+            ("get @/no/such/file", "cannot be read"),
+        ] {
+            let said = statements(script).expect_err(script).to_string();
+            assert!(said.contains(what) && said.contains(script.split('@').next().unwrap_or(script).trim()), "{script}: {said}");
+        }
+    }
+}

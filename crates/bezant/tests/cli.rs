@@ -1,0 +1,250 @@
+//! The program as its users meet it: real processes, real TLS, real disks, ports of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fmt, fs};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Clusters start one at a time: until its replicas listen, a cluster's ports are free for another to find.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// A folder for one test's clusters. What `up` started there is stopped when it goes.
+struct Place {
+    folder: TempDir,
+    _one_at_a_time: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let guard = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { folder: TempDir::new().expect("a temporary folder"), _one_at_a_time: guard }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs the program in this folder.
+    fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+        let output = command.args(arguments).current_dir(self.folder.path()).env("HOME", self.folder.path()).output();
+        Said::new(arguments, &output.expect("the program starts"))
+    }
+
+    fn init(&self, more: &[&str]) {
+        let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", "auto"].iter().chain(more).copied().collect();
+        self.run(&arguments).expect(0);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.path("bezant-data/run").exists() {
+            self.run(&["down", "--seconds", "5"]);
+        }
+    }
+}
+
+/// What a command said, and how it ended.
+struct Said {
+    asked: String,
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn new(arguments: &[&str], output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { asked: arguments.join(" "), code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    #[track_caller]
+    fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn says(self, err: &str) -> Self {
+        assert!(self.err.contains(err), "expected {err:?}: {self:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn prints(self, out: &str) -> Self {
+        assert_eq!(self.out, out, "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+/// The whole of it, for a failed test.
+impl fmt::Debug for Said {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "bezant {} ended with {:?}\n--- output\n{}\n--- errors\n{}", self.asked, self.code, self.out, self.err)
+    }
+}
+
+#[test]
+fn dev_runs_statements_and_keeps_what_they_wrote() {
+    let place = Place::new();
+    let said = place.run(&["dev", "--base-port", "auto", "--exec", "put a 1; get a; get b"]).expect(0);
+    assert!(said.out.starts_with("put a = 1\na = 1\nb has no value\ncommitted "), "{said:#?}");
+    assert!(said.out.trim_end().ends_with(" ms"), "{said:#?}");
+    // A second process finds what the first one wrote.
+    let said = place.run(&["dev", "--exec", "get a; put 'two words' 0x00ff; get 'two words'", "--json"]).expect(0);
+    let json = said.json();
+    assert_eq!(json["reads"][0]["value"], "1");
+    assert_eq!(json["reads"][1]["value"], "0x00ff");
+    assert_eq!(json["id"].as_str().map(str::len), Some(64));
+}
+
+#[test]
+fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    let nodes = place.run(&["up", "--json"]).expect(0).json();
+    assert_eq!(nodes["nodes"].as_array().map(Vec::len), Some(6));
+
+    place.run(&["put", "a", "1"]).expect(0).says("committed ").prints("");
+    place.run(&["get", "a"]).expect(0).prints("1\n");
+    place.run(&["get", "a", "--raw"]).expect(0).prints("1");
+    place.run(&["get", "b"]).expect(1).prints("").says("b has no value");
+    place.run(&["txn", "get a; put b 2; get b; delete a"]).expect(0).prints("a = 1\nb = 2\n");
+    let put = place.run(&["put", "0x00", "@bezant-data/cluster.toml", "--json"]).expect(0).json();
+    assert_eq!(put["attempts"], 1);
+    place.run(&["delete", "b"]).expect(0);
+    place.run(&["get", "b"]).expect(1);
+
+    // A client's folder works wherever it is copied to, and another client sees what the first one wrote.
+    fs::rename(place.path("bezant-data/client-2"), place.path("elsewhere")).expect("moved");
+    let copied = place.run(&["get", "0x00", "--raw", "--cluster", "elsewhere"]).expect(0);
+    assert_eq!(copied.out, fs::read_to_string(place.path("bezant-data/cluster.toml")).expect("read"));
+
+    // One replica of six may be lost: everything goes on, and status says who is down.
+    place.run(&["status"]).expect(0);
+    let note = fs::read_to_string(place.path("bezant-data/run/s0-r3.pid")).expect("noted");
+    let pid: i32 = note.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("not zero"), rustix::process::Signal::KILL).expect("killed");
+    place.run(&["put", "c", "3"]).expect(0);
+    let status = place.run(&["status", "--json"]).expect(1).json();
+    let down: Vec<&Value> = status["replicas"].as_array().expect("a list").iter().filter(|replica| replica["up"] == false).collect();
+    assert_eq!(down.len(), 1);
+    assert_eq!(down[0]["replica"], "s0-r3");
+    place.run(&["up"]).expect(0);
+    place.run(&["status"]).expect(0);
+    place.run(&["get", "c"]).expect(0).prints("3\n");
+
+    let down = place.run(&["down"]).expect(0).says("6 replicas are down");
+    assert!(!down.err.contains("killed"), "{down:#?}");
+    place.run(&["status"]).expect(1).says("shard s0 cannot commit");
+    place.run(&["down"]).expect(0).says("nothing ran");
+    // All of them lost power at once, as it were; nothing acknowledged is lost.
+    place.run(&["up"]).expect(0);
+    place.run(&["get", "c"]).expect(0).prints("3\n");
+}
+
+#[test]
+fn the_shell_runs_transactions_of_several_lines() {
+    let place = Place::new();
+    place.init(&["--shards", "2", "--placement", "ranges:m"]);
+    place.run(&["up"]).expect(0);
+    let script = "put a 1; put z 26\nbegin\nget a\nput a 2\nget a\nget z\ncommit\nbegin\nput a 9\nabort\nnonsense\nget a\n";
+    let input = place.path("script");
+    fs::write(&input, script).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+    command.arg("shell").current_dir(place.folder.path()).env("HOME", place.folder.path());
+    let output = command.stdin(fs::File::open(&input).expect("opened")).output().expect("the program starts");
+    let said = Said::new(&["shell"], &output).expect(0).says("no statement `nonsense`").says("aborted");
+    assert_eq!(said.out, "a = 1\na = 2\nz = 26\na = 2\n", "{said:#?}");
+}
+
+#[test]
+fn init_never_overwrites_and_says_what_is_wrong() {
+    let place = Place::new();
+    place.init(&["--shards", "2", "--faults", "1", "--hosts", "one.example,two.example"]);
+    place.run(&["init", "bezant-data"]).expect(2).says("a cluster here already").says("help: ");
+    let cluster = fs::read_to_string(place.path("bezant-data/cluster.toml")).expect("read");
+    assert!(cluster.contains("one.example:") && cluster.contains("two.example:"), "{cluster}");
+    assert_eq!(cluster, fs::read_to_string(place.path("bezant-data/s1-r5/cluster.toml")).expect("read"));
+    assert_private(&place.path("bezant-data/s0-r0/key"));
+    assert_private(&place.path("bezant-data/client/key"));
+    fs::create_dir(place.path("other")).expect("made");
+    fs::write(place.path("other/file"), "").expect("written");
+    place.run(&["init", "other"]).expect(2).says("not empty");
+    place.run(&["init", "x", "--shards", "3", "--placement", "ranges:b"]).expect(2).says("2 bounds");
+    place.run(&["init", "x", "--hosts", "a b"]).expect(2).says("not a host");
+    place.run(&["init", "x", "--base-port", "65530"]).expect(2).says("past 65535");
+    place.run(&["init", "x", "--faults", "11"]).expect(2);
+    place.run(&["init", "x", "--window-ms", "1000", "--time-bound-ms", "900"]).expect(2).says("help: ");
+    assert!(!place.path("x").exists(), "a refused command leaves nothing behind");
+}
+
+#[cfg(unix)]
+fn assert_private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(fs::metadata(path).expect("made").permissions().mode() & 0o777, 0o600);
+}
+
+#[cfg(not(unix))]
+fn assert_private(path: &Path) {
+    assert!(path.exists());
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
+    let place = Place::new();
+    place.init(&[]);
+    let path = place.path("bezant-data/s0-r0/node.toml");
+    let good = fs::read_to_string(&path).expect("read");
+    let line = good.lines().position(|line| line.starts_with("batch_max")).expect("there") + 1;
+    for (from, to, says) in [
+        ("batch_max", "batchmax", "unknown key `batchmax`"),
+        ("batch_max = 64", "batch_max = 0", "from 1 to 64"),
+        ("batch_max = 64", "batch_max = \"many\"", "invalid type"),
+    ] {
+        fs::write(&path, good.replace(from, to)).expect("written");
+        place.run(&["node", "bezant-data/s0-r0"]).expect(2).says(says).says(&format!("node.toml:{line}")).says("help: ");
+    }
+    fs::write(&path, good.replace("s0-r0", "s0-r1")).expect("written");
+    place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not the key that cluster.toml lists for s0-r1");
+    place.run(&["up", "nowhere"]).expect(2).says("nowhere");
+    place.run(&["node", "nowhere"]).expect(2).says("node.toml is missing");
+    place.run(&["get", "a", "--cluster", "nowhere"]).expect(2).says("no cluster here").says("--cluster");
+    place.run(&["txn", "get a; gte b"]).expect(2).says("statement 2 of 2: `gte b`");
+    place.run(&["txn", " ; "]).expect(2).says("no statement");
+    place.run(&["get", "0xz"]).expect(2).says("hexadecimal");
+}
+
+#[test]
+fn a_replica_refuses_the_data_of_another() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["down"]).expect(0);
+    fs::remove_dir_all(place.path("bezant-data/s0-r1/data")).expect("removed");
+    fs::rename(place.path("bezant-data/s0-r0/data"), place.path("bezant-data/s0-r1/data")).expect("moved");
+    place.run(&["node", "bezant-data/s0-r1"]).expect(3).says("replica s0-r0").says("belongs to");
+}
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    let place = Place::new();
+    let help = place.run(&["--help"]).expect(0).out;
+    let commands = ["dev", "init", "node", "up", "down", "get", "put", "delete", "txn", "shell", "status"];
+    for command in commands {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the list:\n{help}");
+        let said = place.run(&[command, "--help"]).expect(0);
+        assert!(said.out.contains("Example") && said.out.contains(&format!("bezant {command}")), "{said:#?}");
+    }
+    place.run(&[]).expect(2);
+    place.run(&["nonsense"]).expect(2);
+}
