@@ -260,6 +260,34 @@ fn a_frame_with_more_roots_than_a_batch_is_judged_one_by_one_where_it_must_be() 
     assert_eq!((counts.roots_checked, counts.batches, counts.failures), (150, 3, 1));
 }
 
+/// More new roots than are looked through one by one, and larger trees than one frame has room for.
+#[test]
+fn a_frame_of_many_new_roots_checks_each_once_and_each_path_in_full() {
+    let batches: Vec<_> = (0..70).map(|topic| batch(u16::from(topic) % 6, topic, 200)).collect();
+    let mut frame: Vec<Letter> = [3, 150].iter().flat_map(|at| batches.iter().map(|batch| letter(vec![batch[*at].clone()]))).collect();
+    for spoilt in [75, 139] {
+        frame[spoilt].notes[0].2.path[7][0] ^= 1;
+    }
+    let verifier = verifier();
+    for (at, judged) in verifier.verify_all(frame).into_iter().enumerate() {
+        assert_eq!(judged.is_ok(), at != 75 && at != 139, "letter {at}");
+    }
+    assert_eq!(verifier.counts().roots_checked, 70);
+}
+
+#[test]
+fn a_letter_refused_for_its_form_costs_no_signature_check() {
+    let (good, other) = (batch(1, 0, 3).remove(0), batch(2, 0, 3).remove(0));
+    let spoilt = (other.0, Note(vec![9]), other.2);
+    let verifier = verifier();
+    let judged = verifier.verify_all(vec![letter(vec![good.clone(), spoilt.clone()]), letter(vec![spoilt])]);
+    assert!(judged.iter().all(|judged| judged.as_ref().is_err_and(|rejection| *rejection == refused(2))));
+    assert_eq!(verifier.counts(), crypto::VerifierCounts::default());
+    // Its good part counts where another letter stands on it.
+    assert!(verifier.verify(letter(vec![good])).is_ok());
+    assert_eq!(verifier.counts().roots_checked, 1);
+}
+
 /// Ways to sign, honest and crafted. What counts is not which of them pass but that one and all say the same.
 #[derive(Clone, Copy, Debug)]
 enum Craft {
