@@ -268,8 +268,8 @@ impl Claims for Certificate {
         let quorums = Quorums::new(cluster.faults());
         match &self.proof {
             Proof::Fast(proofs) => {
-                if proofs.is_empty() {
-                    return Err(Rejection::Structure("a certificate proves nothing"));
+                if proofs.is_empty() || (self.decision == Decision::Abort && proofs.len() > 1) {
+                    return Err(Rejection::Structure("a certificate proves nothing, or an abort rests on more than one shard"));
                 }
                 for proof in proofs {
                     match (proof, self.decision) {

@@ -10,6 +10,8 @@ use crate::ledger::Ledger;
 pub struct Bounds {
     /// `localClock + δ`, in nanoseconds: no transaction may lie above.
     pub newest: u64,
+    /// Versions below this have been folded into one another, so nothing there can be judged. In nanoseconds.
+    pub oldest: u64,
     /// Writes below this may have been read without the replica remembering (it restarted, or let read
     /// timestamps go to bound its memory), so it votes against them. In nanoseconds.
     pub floor: u64,
@@ -32,6 +34,8 @@ pub enum Finding {
 pub enum Cause {
     /// L1: its timestamp lies too far in the future.
     TooNew,
+    /// It waited so long for its author that it can no longer be judged.
+    TooOld,
     /// L3: it claims to have read from a transaction that is not prepared here, or did not write that.
     InvalidDependency,
     /// L6: it claims to have read a version above its own timestamp, which no correct client does.
@@ -68,6 +72,7 @@ impl Cause {
     pub fn label(self) -> &'static str {
         match self {
             Self::TooNew => "too_new",
+            Self::TooOld => "too_old",
             Self::InvalidDependency => "invalid_dependency",
             Self::Misbehavior => "misbehavior",
             Self::MissedWrite(_) => "missed_write",
@@ -88,6 +93,9 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
     if timestamp.time > bounds.newest {
         return Ok(Finding::Abort(Cause::TooNew)); // L1-2
     }
+    if timestamp.time < bounds.oldest {
+        return Ok(Finding::Abort(Cause::TooOld));
+    }
     if let Some(other) = ledger.holder_of(timestamp, transaction.id()) {
         // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
@@ -103,7 +111,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         }
         if let Some(dependency) = read.dependency {
             // L3-4
-            match ledger.dependency(dependency, &read.key, read.version)? {
+            match ledger.dependency(dependency, &read.key, read.version) {
                 Dependency::Committed => {}
                 Dependency::Prepared => pending.push(dependency),
                 Dependency::Aborted => return Ok(Finding::Abort(Cause::DependencyAborted)), // L16, already known

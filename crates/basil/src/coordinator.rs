@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crypto::{Seal, Verified};
+use crypto::Verified;
 use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
+use smallvec::SmallVec;
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{
@@ -136,6 +137,10 @@ pub struct CoordinatorCounts {
 
 /// Transactions of others being finished at once; more wait until somebody meets them again.
 const FINISHES_MAX: usize = 1_024;
+/// A read's wait is doubled so many times at most.
+const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
+/// The most stalled transactions that the votes on one transaction may name.
+const STALLED_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -162,14 +167,16 @@ struct ReadRequest {
     keys: Vec<KeyReplies>,
     asked: Voters,
     replied: Voters,
+    /// What this round's refusals were.
     refusals: Vec<Refusal>,
+    rounds: u32,
 }
 
 /// A transaction on its way to its end.
 #[derive(Debug)]
 struct Ending {
     /// Whom to tell; nobody when it is finished for its own sake.
-    operation: Option<u64>,
+    operations: SmallVec<[u64; 1]>,
     transaction: Transaction,
     dependencies: Vec<Transaction>,
     participants: Vec<ShardId>,
@@ -179,7 +186,12 @@ struct Ending {
     logged_by: Voters,
     /// What this process asks to be logged, once it does.
     logging: Option<Decision>,
-    too_old: Voters,
+    /// Who refuses to judge it for being too old, by shard.
+    too_old: BTreeMap<ShardId, Voters>,
+    /// Transactions said to stand in its way and to be stalled, and by whom.
+    stalled: Vec<(Transaction, Voters)>,
+    /// Whether it was begun to finish what somebody else left.
+    was_finish: bool,
     grace: Grace,
     started: Time,
     retries: u32,
@@ -203,6 +215,8 @@ pub struct Coordinator {
     requests: BTreeMap<u64, ReadRequest>,
     requests_made: u64,
     endings: HashMap<TransactionId, Ending>,
+    /// How many of them are finished for others.
+    finishing: usize,
     timers: Timers<Timer>,
     patience: Vec<Patience>,
     suspects: Vec<Voters>,
@@ -224,6 +238,7 @@ impl Coordinator {
             requests: BTreeMap::new(),
             requests_made: 0,
             endings: HashMap::new(),
+            finishing: 0,
             timers: Timers::default(),
             patience: vec![Patience::default(); shards],
             suspects: vec![Voters::default(); shards],
@@ -261,15 +276,17 @@ impl Coordinator {
         let read = ReadOperation { timestamp, keys, found: HashMap::new(), requests_open: requests.len(), started: now };
         self.operations.insert(operation, read);
         for (shard, keys) in requests {
-            self.requests_made += 1;
-            let number = self.requests_made;
-            let keys = keys.into_iter().map(KeyReplies::new).collect();
-            let request =
-                ReadRequest { operation, shard, keys, asked: Voters::default(), replied: Voters::default(), refusals: Vec::new() };
-            self.requests.insert(number, request);
-            let asked = self.options.read_quorum.asked(self.cluster.faults());
-            self.ask(now, number, asked, out);
+            self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
         }
+    }
+
+    fn request(&mut self, now: Time, operation: u64, shard: ShardId, keys: Vec<KeyReplies>, out: &mut Out) {
+        self.requests_made += 1;
+        let number = self.requests_made;
+        let (asked, replied) = (Voters::default(), Voters::default());
+        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, refusals: Vec::new(), rounds: 0 });
+        let asked = self.options.read_quorum.asked(self.cluster.faults());
+        self.ask(now, number, asked, out);
     }
 
     /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first.
@@ -294,10 +311,19 @@ impl Coordinator {
                 out.send(Party::Replica(*replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
             }
         }
-        self.timers.set(Timer::ReadEscalation(number), now.after_ms(self.options.read_escalation_ms));
+        let wait_ms = self.options.read_escalation_ms << request.rounds.min(READ_ROUNDS_DOUBLED_MAX);
+        self.timers.set(Timer::ReadEscalation(number), now.after_ms(wait_ms));
     }
 
-    fn on_read_reply(&mut self, now: Time, from: ReplicaId, number: u64, results: Vec<ReadResult>, out: &mut Out) {
+    fn on_read_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        number: u64,
+        results: Vec<ReadResult>,
+        prepared: &[Transaction],
+        out: &mut Out,
+    ) {
         let Some(request) = self.requests.get_mut(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         let fits = from.shard == request.shard && request.asked.contains(from.index) && results.len() == request.keys.len();
@@ -305,7 +331,8 @@ impl Coordinator {
             return;
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
-            replies.add(from.index, result, operation.timestamp);
+            let writer = result.prepared.and_then(|place| prepared.get(usize::from(place)));
+            replies.add(from.index, result, writer, operation.timestamp);
         }
         let needed = self.options.read_quorum.needed(self.quorums);
         if request.replied.count() < needed {
@@ -315,16 +342,16 @@ impl Coordinator {
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
-        if newest || (vouched && all_replied) {
+        let everyone = self.quorums.replicas();
+        if newest || (vouched && all_replied && request.asked.count() >= everyone) {
             self.request_done(number, choices, out);
-        } else if all_replied {
-            let everyone = self.quorums.replicas();
-            if request.asked.count() < everyone {
-                self.counts.read_escalations += 1;
-                self.ask(now, number, everyone, out);
-            }
-            // Everyone replied and nothing is vouched for: writes are on their way. The timer asks again.
+        } else if all_replied && request.asked.count() < everyone {
+            // Somebody names a newer version than is vouched for. Of a committed one at least 2f + 1 correct replicas
+            // know, so that all together can vouch for it.
+            self.counts.read_escalations += 1;
+            self.ask(now, number, everyone, out);
         }
+        // Else writes are on their way, or somebody is silent: the timer goes on.
     }
 
     fn request_done(&mut self, number: u64, choices: Vec<Choice>, out: &mut Out) {
@@ -365,13 +392,12 @@ impl Coordinator {
                 self.suspects[shard].insert(replica.index);
             }
         }
+        request.rounds += 1;
         if request.asked.count() >= self.quorums.replicas() {
-            // All were asked: ask all again, from nothing, since what they have may have moved on.
+            // All were asked: ask all again, since what they have may have moved on. What they said stands until then.
             request.asked = Voters::default();
             request.replied = Voters::default();
-            for replies in &mut request.keys {
-                *replies = KeyReplies::new(replies.key().clone());
-            }
+            request.refusals.clear();
             self.counts.retries += 1;
         } else {
             self.counts.read_escalations += 1;
@@ -410,14 +436,15 @@ impl Coordinator {
     ) {
         let id = transaction.id();
         if let Some(ending) = self.endings.get_mut(&id) {
-            if ending.operation.is_none() {
-                ending.operation = operation;
-            }
+            // It is being finished already: from now on for this asker too, with all the time it may take.
+            ending.operations.extend(operation);
+            ending.dependencies.extend(dependencies);
+            ending.started = now;
             return;
         }
         let participants = self.cluster.participants(&transaction);
         let ending = Ending {
-            operation,
+            operations: operation.into_iter().collect(),
             tallies: participants.iter().map(|shard| Tally::new(*shard)).collect(),
             participants,
             transaction,
@@ -425,7 +452,9 @@ impl Coordinator {
             logged: BTreeMap::new(),
             logged_by: Voters::default(),
             logging: None,
-            too_old: Voters::default(),
+            too_old: BTreeMap::new(),
+            stalled: Vec::new(),
+            was_finish: operation.is_none(),
             grace: Grace::NotBegun,
             started: now,
             retries: 0,
@@ -442,9 +471,10 @@ impl Coordinator {
         for tally in &ending.tallies {
             for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
                 let transaction = ending.transaction.clone();
-                let message = match ending.operation {
-                    Some(_) => Message::Prepare { transaction },
-                    None => Message::Recover { transaction, evidence: evidence(ending, self.quorums) },
+                let message = if ending.operations.is_empty() {
+                    Message::Recover { transaction, evidence: evidence(ending, self.quorums) }
+                } else {
+                    Message::Prepare { transaction }
                 };
                 out.send(Party::Replica(replica), message);
             }
@@ -452,20 +482,19 @@ impl Coordinator {
     }
 
     fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
-        if self.endings.len() >= FINISHES_MAX && !self.endings.contains_key(&transaction.id()) {
+        if self.endings.contains_key(&transaction.id()) || self.finishing >= FINISHES_MAX {
             return;
         }
-        if !self.endings.contains_key(&transaction.id()) {
-            self.counts.finishes += 1;
-        }
+        self.finishing += 1;
+        self.counts.finishes += 1;
         self.on_commit_command(now, None, transaction, Vec::new(), out);
     }
 
-    fn on_voted(&mut self, now: Time, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
+    fn on_voted(&mut self, now: Time, from: ReplicaId, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
         let SignedVote { replica, statement: VoteStatement { id, vote }, seal } = vote;
         let Some(ending) = self.endings.get_mut(&id) else { return };
         let Some(tally) = ending.tallies.iter_mut().find(|tally| tally.shard() == replica.shard) else { return };
-        if !tally.count(replica.index, vote, seal) {
+        if from != replica || !tally.count(replica.index, vote, seal) {
             return;
         }
         let mut stalled = None;
@@ -475,7 +504,16 @@ impl Coordinator {
             Some(Conflict::Committed { transaction, certificate }) if in_the_way(&transaction) => {
                 tally.conflicts_with(transaction, certificate);
             }
-            Some(Conflict::Stalled { transaction }) if in_the_way(&transaction) => stalled = Some(transaction),
+            Some(Conflict::Stalled { transaction }) if in_the_way(&transaction) => {
+                let known = ending.stalled.iter_mut().find(|(known, _)| known.id() == transaction.id());
+                if let Some((_, voters)) = known {
+                    voters.insert(replica.index);
+                    // One replica's word is not enough to be sent after a transaction that may not exist.
+                    stalled = (voters.count() == self.quorums.vouched()).then_some(transaction);
+                } else if ending.stalled.len() < STALLED_MAX {
+                    ending.stalled.push((transaction, Voters::of(replica.index)));
+                }
+            }
             _ => {}
         }
         self.weigh(now, id, out);
@@ -557,11 +595,11 @@ impl Coordinator {
         }
     }
 
-    fn on_logged(&mut self, now: Time, logged: SignedLogged, out: &mut Out) {
+    fn on_logged(&mut self, now: Time, from: ReplicaId, logged: SignedLogged, out: &mut Out) {
         let SignedLogged { replica, statement, seal } = logged;
         let id = statement.id;
         let Some(ending) = self.endings.get_mut(&id) else { return };
-        if logging_shard(&ending.participants, id) != Some(replica.shard) || !ending.logged_by.insert(replica.index) {
+        if from != replica || logging_shard(&ending.participants, id) != Some(replica.shard) || !ending.logged_by.insert(replica.index) {
             return;
         }
         let voters = ending.logged.entry((statement.decision, statement.view_decision)).or_default();
@@ -604,49 +642,75 @@ impl Coordinator {
                 out.send(Party::Replica(replica), Message::Writeback { transaction, certificate: certificate.clone() });
             }
         }
-        if let Some(operation) = ending.operation {
-            out.emit(Event::Ended { operation, result: Ok((certificate, path)) });
+        self.finished(&ending);
+        for operation in ending.operations {
+            out.emit(Event::Ended { operation, result: Ok((certificate.clone(), path)) });
         }
     }
 
     // Refusals and silence.
 
-    fn on_refused(&mut self, from: ReplicaId, subject: Subject, refusal: Refusal, out: &mut Out) {
+    fn on_refused(&mut self, now: Time, from: ReplicaId, subject: Subject, refusal: Refusal, out: &mut Out) {
         match subject {
-            Subject::Request(number) => {
-                let Some(request) = self.requests.get_mut(&number) else { return };
-                if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
-                    return;
-                }
-                request.refusals.push(refusal);
-                let same = request.refusals.iter().filter(|other| **other == refusal).count();
-                // Overload passes: the timer asks again.
-                if same >= self.quorums.vouched() && refusal != Refusal::Overloaded {
-                    let operation = request.operation;
-                    self.read_failed(operation, Failure::Refused(refusal), out);
-                }
-            }
+            Subject::Request(number) => self.on_read_refused(now, from, number, refusal, out),
             Subject::Transaction(id) => {
                 let Some(ending) = self.endings.get_mut(&id) else { return };
-                if !matches!(refusal, Refusal::TooOld | Refusal::WrongShard) || ending.participants.first() != Some(&from.shard) {
+                // Asked again, a replica also refuses what it voted on long ago and has forgotten: only the first answer
+                // says that it never voted.
+                if refusal != Refusal::TooOld || ending.retries > 0 || !ending.participants.contains(&from.shard) {
                     return;
                 }
-                ending.too_old.insert(from.index);
-                // A correct replica that refuses so never votes: of 3f + 1 at least 2f + 1 are correct, and the 3f
-                // others are too few to commit. So it never happens, and may be begun again.
-                if ending.too_old.count() >= self.quorums.abort_fast() {
+                let voters = ending.too_old.entry(from.shard).or_default();
+                voters.insert(from.index);
+                // A correct replica that refuses so never votes to commit: of 3f + 1 at least 2f + 1 are correct, and the
+                // 3f others are too few. So it never happens, and may be begun again.
+                if voters.count() >= self.quorums.abort_fast() {
                     self.give_up(id, Failure::Refused(refusal), out);
                 }
             }
         }
     }
 
+    fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
+            return;
+        }
+        request.refusals.push(refusal);
+        let same = request.refusals.iter().filter(|other| **other == refusal).count();
+        // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
+        if same < self.quorums.vouched() || refusal == Refusal::Overloaded {
+            return;
+        }
+        let (operation, shard) = (request.operation, request.shard);
+        if refusal != Refusal::TooLarge || request.keys.len() < 2 {
+            self.read_failed(operation, Failure::Refused(refusal), out);
+            return;
+        }
+        // Too much for one reply: ask for each half on its own.
+        let Some(mut request) = self.requests.remove(&number) else { return };
+        self.timers.cancel(&Timer::ReadEscalation(number));
+        let second = request.keys.split_off(request.keys.len() / 2);
+        if let Some(operation) = self.operations.get_mut(&operation) {
+            operation.requests_open += 1;
+        }
+        self.request(now, operation, shard, request.keys, out);
+        self.request(now, operation, shard, second, out);
+    }
+
     fn give_up(&mut self, id: TransactionId, failure: Failure, out: &mut Out) {
         let Some(ending) = self.endings.remove(&id) else { return };
         self.timers.cancel(&Timer::Grace(id));
         self.timers.cancel(&Timer::Retry(id));
-        if let Some(operation) = ending.operation {
+        self.finished(&ending);
+        for operation in ending.operations {
             out.emit(Event::Ended { operation, result: Err(failure) });
+        }
+    }
+
+    fn finished(&mut self, ending: &Ending) {
+        if ending.was_finish {
+            self.finishing -= 1;
         }
     }
 
@@ -662,7 +726,7 @@ impl Coordinator {
         self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
         let logging = ending.logging;
         // Votes may be waiting for what this transaction read from: finish that (§5).
-        let dependencies = std::mem::take(&mut ending.dependencies);
+        let dependencies = ending.dependencies.clone();
         match logging {
             None => self.ask_votes(id, out),
             Some(decision) => self.log(id, decision, out),
@@ -673,20 +737,17 @@ impl Coordinator {
     }
 }
 
-/// Votes of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
+/// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
 fn evidence(ending: &Ending, quorums: Quorums) -> Vec<SignedVote> {
     let id = ending.transaction.id();
     for tally in &ending.tallies {
-        let mut votes = Vec::new();
-        for set in [tally.votes(Vote::Commit), tally.votes(Vote::Abort)] {
-            for (index, seal) in set.voters {
+        if tally.votes_to(Vote::Commit) >= quorums.vouched() {
+            let set = tally.votes(Vote::Commit);
+            let signed = |(index, seal)| {
                 let replica = ReplicaId { shard: set.shard, index };
-                votes.push(SignedVote { replica, statement: VoteStatement { id, vote: set.vote }, seal });
-            }
-        }
-        if votes.len() >= quorums.vouched() {
-            votes.truncate(quorums.vouched());
-            return votes;
+                SignedVote { replica, statement: VoteStatement { id, vote: Vote::Commit }, seal }
+            };
+            return set.voters.into_iter().take(quorums.vouched()).map(signed).collect();
         }
     }
     Vec::new()
@@ -749,11 +810,13 @@ impl Machine for Coordinator {
                     suspects.remove(from.index);
                 }
                 match message.into_inner() {
-                    Message::ReadReply { request, results } => self.on_read_reply(now, from, request, results, outbox),
-                    Message::Voted { vote, conflict } => self.on_voted(now, vote, conflict, outbox),
-                    Message::Logged { logged } => self.on_logged(now, logged, outbox),
+                    Message::ReadReply { request, results, prepared } => {
+                        self.on_read_reply(now, from, request, results, &prepared, outbox);
+                    }
+                    Message::Voted { vote, conflict } => self.on_voted(now, from, vote, conflict, outbox),
+                    Message::Logged { logged } => self.on_logged(now, from, logged, outbox),
                     Message::Decided { certificate } => self.on_decided(certificate, outbox),
-                    Message::Refused { subject, refusal } => self.on_refused(from, subject, refusal, outbox),
+                    Message::Refused { subject, refusal } => self.on_refused(now, from, subject, refusal, outbox),
                     // Requests; the replica beside this machine hears those.
                     Message::Read { .. }
                     | Message::Prepare { .. }

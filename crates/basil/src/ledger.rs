@@ -1,18 +1,19 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use machine::Time;
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
-use types::{Cluster, Key, Party, ShardId, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::{Cause, Dependency};
 
-/// The most read timestamps kept before the older half is let go and the floor rises over it.
-const READ_TIMESTAMPS_MAX: usize = 1 << 20;
+/// How many buckets hold the read timestamps of all keys.
+const READ_TIMESTAMP_BUCKETS: usize = 1 << 20;
 
 /// A transaction as this replica knows it.
 #[derive(Debug)]
@@ -30,12 +31,16 @@ pub(crate) struct Entry {
     pub dependents: Vec<TransactionId>,
     /// The decision this replica, being of the logging shard, has written down, and in which view.
     pub logged: Option<(Decision, u32)>,
-    /// How it ended, with the proof.
-    pub outcome: Option<Arc<Certificate>>,
+    /// How it ended.
+    pub decision: Option<Decision>,
+    /// The proof of that, while it is fresh.
+    pub certificate: Option<Arc<Certificate>>,
     /// Who waits to hear the vote.
     pub askers: SmallVec<[Party; 1]>,
     /// Since when it is known.
     pub since: Time,
+    /// Whether it waits for its author, or for evidence that its author sent it.
+    pub awaits_author: bool,
 }
 
 impl Entry {
@@ -48,36 +53,87 @@ impl Entry {
             waiting_for: 0,
             dependents: Vec::new(),
             logged: None,
-            outcome: None,
+            decision: None,
+            certificate: None,
             askers: SmallVec::new(),
             since,
+            awaits_author: false,
         }
-    }
-
-    pub fn decision(&self) -> Option<Decision> {
-        self.outcome.as_ref().map(|certificate| certificate.decision)
     }
 }
 
-/// Who means to write a key, and who has read it.
+/// Who means to write a key, and who has read it, each in the order of timestamps. New ones mostly come last and
+/// old ones are forgotten first, so both ends are cheap.
 #[derive(Debug, Default)]
 struct KeyState {
     /// Prepared, undecided writers.
-    writers: SmallVec<[(Timestamp, TransactionId); 1]>,
-    /// Prepared and committed readers: reader's timestamp, version read, reader.
-    readers: SmallVec<[(Timestamp, Timestamp, TransactionId); 2]>,
+    writers: VecDeque<(Timestamp, TransactionId)>,
+    /// Prepared and committed readers, each with the version it read.
+    readers: VecDeque<((Timestamp, TransactionId), Timestamp)>,
+}
+
+impl KeyState {
+    fn add_writer(&mut self, writer: (Timestamp, TransactionId)) {
+        let at = self.writers.partition_point(|other| *other < writer);
+        self.writers.insert(at, writer);
+    }
+
+    fn add_reader(&mut self, reader: (Timestamp, TransactionId), version: Timestamp) {
+        let at = self.readers.partition_point(|(other, _)| *other < reader);
+        self.readers.insert(at, (reader, version));
+    }
+
+    fn remove_writer(&mut self, writer: (Timestamp, TransactionId)) {
+        let at = self.writers.partition_point(|other| *other < writer);
+        if self.writers.get(at) == Some(&writer) {
+            self.writers.remove(at);
+        }
+    }
+
+    fn remove_reader(&mut self, reader: (Timestamp, TransactionId)) {
+        let at = self.readers.partition_point(|(other, _)| *other < reader);
+        if self.readers.get(at).is_some_and(|(other, _)| *other == reader) {
+            self.readers.remove(at);
+        }
+    }
 }
 
 /// The newest reader of each key, whether its transaction ever comes to prepare or not (§4.1, `RTS`).
 ///
-/// Two generations bound its memory: when the newer is full or old enough, the older is let go, and nobody may
-/// write any more below the highest timestamp it held.
-#[derive(Debug, Default)]
+/// Keys share a fixed number of buckets, so the memory is fixed too, and nobody who reads much can make it forget.
+/// A key whose bucket was raised by another key's reader may see a write voted down that need not have been: that
+/// takes two clients at the same moment and one chance in a million. Nobody can aim at a bucket without the seed.
 struct ReadTimestamps {
-    newer: HashMap<Key, Timestamp>,
-    newer_highest: u64,
-    older: HashMap<Key, Timestamp>,
-    older_highest: u64,
+    seed: u64,
+    times: Vec<u64>,
+    clients: Vec<u64>,
+}
+
+impl ReadTimestamps {
+    fn new(seed: u64) -> Self {
+        // All zero, so the system gives the memory only as it is used.
+        Self { seed, times: vec![0; READ_TIMESTAMP_BUCKETS], clients: vec![0; READ_TIMESTAMP_BUCKETS] }
+    }
+
+    fn bucket(&self, key: &Key) -> usize {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.seed);
+        hasher.write(key.as_bytes());
+        usize::try_from(hasher.finish() % READ_TIMESTAMP_BUCKETS as u64).expect("a bucket's number is small")
+    }
+
+    fn get(&self, key: &Key) -> Timestamp {
+        let bucket = self.bucket(key);
+        Timestamp::new(self.times[bucket], ClientId(self.clients[bucket]))
+    }
+
+    fn raise(&mut self, key: &Key, timestamp: Timestamp) {
+        let bucket = self.bucket(key);
+        if Timestamp::new(self.times[bucket], ClientId(self.clients[bucket])) < timestamp {
+            self.times[bucket] = timestamp.time;
+            self.clients[bucket] = timestamp.client.0;
+        }
+    }
 }
 
 /// Everything a replica knows.
@@ -91,21 +147,36 @@ pub(crate) struct Ledger<M: Medium> {
     floor: u64,
     entries: HashMap<TransactionId, Entry>,
     by_timestamp: BTreeSet<(Timestamp, TransactionId)>,
-    undecided: usize,
+    /// The prepared or committed transaction of each timestamp.
+    holders: HashMap<Timestamp, TransactionId>,
+    undecided: Load,
+    undecided_of: BTreeMap<ClientId, Load>,
+    /// The highest timestamp ever entered, in nanoseconds.
+    highest: u64,
+}
+
+/// How much undecided work there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub transactions: usize,
+    pub bytes: usize,
 }
 
 impl<M: Medium> Ledger<M> {
-    pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>) -> Self {
+    pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64) -> Self {
         Self {
             store,
             cluster,
             shard,
             keys: HashMap::new(),
-            read_timestamps: ReadTimestamps::default(),
+            read_timestamps: ReadTimestamps::new(seed),
             floor: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeSet::new(),
-            undecided: 0,
+            holders: HashMap::new(),
+            undecided: Load::default(),
+            undecided_of: BTreeMap::new(),
+            highest: 0,
         }
     }
 
@@ -137,7 +208,12 @@ impl<M: Medium> Ledger<M> {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.by_timestamp.insert((transaction.timestamp(), id));
-            self.undecided += 1;
+            self.highest = self.highest.max(transaction.timestamp().time);
+            let bytes = transaction.encoded_bytes();
+            for load in [&mut self.undecided, self.undecided_of.entry(transaction.timestamp().client).or_default()] {
+                load.transactions += 1;
+                load.bytes += bytes;
+            }
             self.entries.insert(id, Entry::new(transaction.detached(), now));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
@@ -147,66 +223,71 @@ impl<M: Medium> Ledger<M> {
         self.entries.len()
     }
 
-    pub fn undecided(&self) -> usize {
+    pub fn undecided(&self) -> Load {
         self.undecided
+    }
+
+    pub fn undecided_of(&self, client: ClientId) -> Load {
+        self.undecided_of.get(&client).copied().unwrap_or_default()
+    }
+
+    /// The highest timestamp ever entered, in nanoseconds: no record holds a higher one.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    fn settled(&mut self, client: ClientId, bytes: usize) {
+        self.undecided.transactions -= 1;
+        self.undecided.bytes -= bytes;
+        if let Some(load) = self.undecided_of.get_mut(&client) {
+            load.transactions -= 1;
+            load.bytes -= bytes;
+            if load.transactions == 0 {
+                self.undecided_of.remove(&client);
+            }
+        }
     }
 
     /// Every undecided transaction, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
         let ids = self.by_timestamp.iter().map(|(_, id)| *id);
-        ids.filter(|id| self.entries.get(id).is_some_and(|entry| entry.outcome.is_none())).collect()
+        ids.filter(|id| self.entries.get(id).is_some_and(|entry| entry.decision.is_none())).collect()
     }
 
     /// Another transaction with this very timestamp that is prepared or committed here.
     pub fn holder_of(&self, timestamp: Timestamp, id: TransactionId) -> Option<TransactionId> {
-        self.at(timestamp)
-            .filter(|other| *other != id)
-            .find(|other| self.entries.get(other).is_some_and(|entry| entry.prepared || entry.vote == Some(Vote::Commit)))
+        self.holders.get(&timestamp).copied().filter(|other| *other != id)
     }
 
     /// The committed transaction that wrote version `timestamp`, as far as it is remembered.
     pub fn writer_at(&self, timestamp: Timestamp) -> Option<TransactionId> {
-        self.at(timestamp).find(|id| self.entries.get(id).is_some_and(|entry| entry.decision() == Some(Decision::Commit)))
+        let holder = self.holders.get(&timestamp).copied();
+        holder.filter(|id| self.entries.get(id).is_some_and(|entry| entry.decision == Some(Decision::Commit)))
     }
 
-    fn at(&self, timestamp: Timestamp) -> impl Iterator<Item = TransactionId> + '_ {
-        let lowest = (timestamp, TransactionId([0; 32]));
-        let highest = (timestamp, TransactionId([u8::MAX; 32]));
-        self.by_timestamp.range(lowest..=highest).map(|(_, id)| *id)
-    }
-
-    /// L3: what is known of a transaction that wrote `version` of `key`, or is said to have.
-    pub fn dependency(&mut self, id: TransactionId, key: &Key, version: Timestamp) -> Result<Dependency, StoreError> {
-        let Some(entry) = self.entries.get(&id) else {
-            // Long decided and forgotten: then the version itself is there.
-            let after = Timestamp::new(version.time, types::ClientId(version.client.0.saturating_add(1)));
-            let committed = self.store.latest_timestamp_before(key, after)? == Some(version);
-            return Ok(if committed { Dependency::Committed } else { Dependency::Invalid });
-        };
+    /// L3: what is known of a transaction that wrote `version` of `key`, or is said to have. One that is not known
+    /// is not valid: a version's timestamp alone does not tell who wrote it.
+    pub fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
+        let Some(entry) = self.entries.get(&id) else { return Dependency::Invalid };
         if entry.transaction.timestamp() != version || entry.transaction.write_of(key).is_none() {
-            return Ok(Dependency::Invalid);
+            return Dependency::Invalid;
         }
-        Ok(match entry.decision() {
+        match entry.decision {
             Some(Decision::Commit) => Dependency::Committed,
             Some(Decision::Abort) => Dependency::Aborted,
             None if entry.prepared => Dependency::Prepared,
             None => Dependency::Invalid,
-        })
+        }
     }
 
     // What is known of a key.
 
-    /// L7, prepared: an undecided writer between `after` and `before`, both excluded.
+    /// L7, prepared: the newest undecided writer between `after` and `before`, both excluded.
     pub fn prepared_between(&self, key: &Key, after: Timestamp, before: Timestamp) -> Option<TransactionId> {
-        let state = self.keys.get(key)?;
-        state.writers.iter().find(|(timestamp, _)| after < *timestamp && *timestamp < before).map(|(_, id)| *id)
-    }
-
-    /// The newest undecided write of `key` between `after` and `before`, both excluded.
-    pub fn prepared_newest(&self, key: &Key, after: Timestamp, before: Timestamp) -> Option<TransactionId> {
-        let state = self.keys.get(key)?;
-        let between = state.writers.iter().filter(|(timestamp, _)| after < *timestamp && *timestamp < before);
-        between.max_by_key(|(timestamp, _)| *timestamp).map(|(_, id)| *id)
+        let writers = &self.keys.get(key)?.writers;
+        let below = writers.partition_point(|(timestamp, _)| *timestamp < before);
+        let newest = writers.get(below.checked_sub(1)?)?;
+        (after < newest.0).then_some(newest.1)
     }
 
     /// L7, committed: the newest committed version below `before`.
@@ -216,40 +297,19 @@ impl<M: Medium> Ledger<M> {
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
     pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let state = self.keys.get(key)?;
-        state.readers.iter().find(|(reader, version, _)| *version < timestamp && timestamp < *reader).map(|(_, _, id)| *id)
+        let readers = &self.keys.get(key)?.readers;
+        let above = readers.partition_point(|((reader, _), _)| *reader <= timestamp);
+        readers.range(above..).find(|(_, version)| *version < timestamp).map(|((_, id), _)| *id)
     }
 
-    /// L12: the newest reader of `key` that is remembered.
+    /// L12: the newest reader of `key`, or of a key that shares its bucket.
     pub fn read_timestamp(&self, key: &Key) -> Timestamp {
-        let newer = self.read_timestamps.newer.get(key).copied();
-        let older = self.read_timestamps.older.get(key).copied();
-        newer.max(older).unwrap_or(Timestamp::ZERO)
+        self.read_timestamps.get(key)
     }
 
     /// Remembers that `key` was read at `timestamp`.
     pub fn raise_read_timestamp(&mut self, key: &Key, timestamp: Timestamp) {
-        let table = &mut self.read_timestamps;
-        table.newer_highest = table.newer_highest.max(timestamp.time);
-        match table.newer.get_mut(key) {
-            Some(highest) => *highest = (*highest).max(timestamp),
-            None => {
-                table.newer.insert(key.detached(), timestamp);
-            }
-        }
-        if self.read_timestamps.newer.len() >= READ_TIMESTAMPS_MAX {
-            self.turn_read_timestamps();
-        }
-    }
-
-    /// Lets the older read timestamps go; the floor rises over them.
-    pub fn turn_read_timestamps(&mut self) {
-        let table = &mut self.read_timestamps;
-        if !table.older.is_empty() {
-            self.floor = self.floor.max(table.older_highest.saturating_add(1));
-        }
-        table.older = std::mem::take(&mut table.newer);
-        table.older_highest = std::mem::take(&mut table.newer_highest);
+        self.read_timestamps.raise(key, timestamp);
     }
 
     // How a transaction moves on.
@@ -263,16 +323,25 @@ impl<M: Medium> Ledger<M> {
         entry.prepared = true;
         let transaction = entry.transaction.clone();
         let timestamp = transaction.timestamp();
+        self.holders.entry(timestamp).or_insert(id);
         for read in transaction.reads() {
-            if self.cluster.shard_of(&read.key) == self.shard {
-                self.keys.entry(read.key.clone()).or_default().readers.push((timestamp, read.version, id));
+            if self.holds(&read.key) {
+                self.state_of(&read.key).add_reader((timestamp, id), read.version);
             }
         }
         for write in transaction.writes() {
-            if self.cluster.shard_of(&write.key) == self.shard {
-                self.keys.entry(write.key.clone()).or_default().writers.push((timestamp, id));
+            if self.holds(&write.key) {
+                self.state_of(&write.key).add_writer((timestamp, id));
             }
         }
+    }
+
+    fn state_of(&mut self, key: &Key) -> &mut KeyState {
+        if !self.keys.contains_key(key) {
+            // Of its own, or a hot key would keep the transaction that brought it first.
+            self.keys.insert(key.detached(), KeyState::default());
+        }
+        self.keys.get_mut(key).expect("it was there or has just been put there")
     }
 
     /// L17: its reads and writes count no more.
@@ -282,35 +351,40 @@ impl<M: Medium> Ledger<M> {
             return;
         }
         let transaction = entry.transaction.clone();
+        let timestamp = transaction.timestamp();
+        if self.holders.get(&timestamp) == Some(&id) {
+            self.holders.remove(&timestamp);
+        }
         for key in transaction.keys() {
             self.amend(key, |state| {
-                state.readers.retain(|(_, _, reader)| *reader != id);
-                state.writers.retain(|(_, writer)| *writer != id);
+                state.remove_reader((timestamp, id));
+                state.remove_writer((timestamp, id));
             });
         }
     }
 
     /// How it ended. A commit's writes become versions; its reads go on counting. Gives the transactions whose
     /// votes waited for it.
-    pub fn conclude(&mut self, id: TransactionId, certificate: Arc<Certificate>) -> Vec<TransactionId> {
-        let decision = certificate.decision;
+    pub fn conclude(&mut self, id: TransactionId, decision: Decision, certificate: Option<Arc<Certificate>>) -> Vec<TransactionId> {
         match decision {
             Decision::Commit => self.prepare(id),
             Decision::Abort => self.unprepare(id),
         }
         let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
-        if entry.outcome.is_none() {
-            self.undecided -= 1;
-        }
-        entry.outcome = Some(certificate);
+        let first = entry.decision.replace(decision).is_none();
+        entry.certificate = certificate;
         let dependents = std::mem::take(&mut entry.dependents);
+        let transaction = entry.transaction.clone();
+        let timestamp = transaction.timestamp();
+        if first {
+            self.settled(timestamp.client, transaction.encoded_bytes());
+        }
         if decision == Decision::Commit {
-            let transaction = entry.transaction.clone();
-            let timestamp = transaction.timestamp();
+            self.holders.insert(timestamp, id);
             for write in transaction.writes() {
-                if self.cluster.shard_of(&write.key) == self.shard {
+                if self.holds(&write.key) {
                     self.store.commit(&write.key, Version { timestamp, value: write.value.clone() });
-                    self.amend(&write.key, |state| state.writers.retain(|(_, writer)| *writer != id));
+                    self.amend(&write.key, |state| state.remove_writer((timestamp, id)));
                 }
             }
         }
@@ -332,7 +406,7 @@ impl<M: Medium> Ledger<M> {
         let mut kept = Vec::new();
         for id in below {
             match self.entries.get(&id) {
-                Some(entry) if entry.outcome.is_none() => kept.push(id),
+                Some(entry) if entry.decision.is_none() => kept.push(id),
                 _ => self.forget(id),
             }
         }
@@ -343,10 +417,11 @@ impl<M: Medium> Ledger<M> {
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
         if let Some(entry) = self.entries.remove(&id) {
-            if entry.outcome.is_none() {
-                self.undecided -= 1;
+            let timestamp = entry.transaction.timestamp();
+            if entry.decision.is_none() {
+                self.settled(timestamp.client, entry.transaction.encoded_bytes());
             }
-            self.by_timestamp.remove(&(entry.transaction.timestamp(), id));
+            self.by_timestamp.remove(&(timestamp, id));
         }
     }
 }

@@ -34,7 +34,8 @@ pub enum Message {
     Recover {
         /// The whole transaction.
         transaction: Transaction,
-        /// `f + 1` votes of one shard show that a correct replica had it from its author; empty while there are none yet.
+        /// `f + 1` votes to commit of one shard show that a correct replica had it from its author; empty while there
+        /// are none yet. Votes to abort show nothing: that is what a replica says of what no author brought.
         evidence: Vec<SignedVote>,
     },
     /// Client to the replicas of the logging shard: ST2, write down this decision (§4.2 (5)).
@@ -60,6 +61,9 @@ pub enum Message {
         request: u64,
         /// One for each key.
         results: Vec<ReadResult>,
+        /// The prepared transactions that the results name, each once. All of each is shown, so that its name can be
+        /// checked and whoever comes to depend on it can finish it.
+        prepared: Vec<Transaction>,
     },
     /// Replica to whoever asked for its vote: ST1R (§4.2 (3)).
     Voted {
@@ -106,9 +110,8 @@ pub struct ReadResult {
     pub version: Timestamp,
     /// Its value; `None` when the key is deleted or was never written.
     pub value: Option<Value>,
-    /// A prepared transaction that writes a newer version. All of it is shown, so that its name can be checked
-    /// and whoever comes to depend on it can finish it.
-    pub prepared: Option<Transaction>,
+    /// A prepared transaction that writes a newer version, by its place in [`Message::ReadReply`]'s list.
+    pub prepared: Option<u16>,
 }
 
 /// The transaction in the way of one that a replica votes to abort (Alg. 1 L8, L11).
@@ -128,6 +131,16 @@ pub enum Conflict {
     },
 }
 
+impl Conflict {
+    /// The transaction in the way.
+    #[must_use]
+    pub fn transaction(&self) -> &Transaction {
+        match self {
+            Self::Committed { transaction, .. } | Self::Stalled { transaction } => transaction,
+        }
+    }
+}
+
 /// What a refusal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -138,7 +151,7 @@ pub enum Subject {
 }
 
 /// Why a replica does not do what it was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// The timestamp is below what the replica still remembers; begin again with a new one.
     TooOld,
@@ -150,6 +163,8 @@ pub enum Refusal {
     WrongShard,
     /// The replica has more undecided work than it will hold; come back later.
     Overloaded,
+    /// The answer would be longer than a message may be; ask for fewer keys at once.
+    TooLarge,
     /// The replica was told how a transaction ended but has never seen the transaction.
     Unknown,
 }
@@ -199,8 +214,8 @@ impl Claims for Message {
             Self::Read { .. } | Self::Prepare { .. } | Self::ReadReply { .. } | Self::Refused { .. } => Ok(()),
             Self::Recover { transaction, evidence } => {
                 for vote in evidence {
-                    if vote.statement.id != transaction.id() {
-                        return Err(Rejection::Structure("evidence is about another transaction"));
+                    if vote.statement != (VoteStatement { id: transaction.id(), vote: Vote::Commit }) {
+                        return Err(Rejection::Structure("evidence is not a vote to commit this transaction"));
                     }
                     vote.claims(cluster, out)?;
                 }
@@ -274,10 +289,11 @@ impl Encode for Message {
                 transaction.encode(out);
                 certificate.encode(out);
             }
-            Self::ReadReply { request, results } => {
+            Self::ReadReply { request, results, prepared } => {
                 out.push(6);
                 request.encode(out);
                 encode_sequence(results, out);
+                encode_sequence(prepared, out);
             }
             Self::Voted { vote, conflict } => {
                 out.push(7);
@@ -317,7 +333,11 @@ impl Decode for Message {
                 tallies: reader.sequence("tallies", SHARDS_MAX)?,
             },
             5 => Self::Writeback { transaction: Option::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) },
-            6 => Self::ReadReply { request: u64::decode(reader)?, results: reader.sequence("read results", READ_KEYS_MAX)? },
+            6 => Self::ReadReply {
+                request: u64::decode(reader)?,
+                results: reader.sequence("read results", READ_KEYS_MAX)?,
+                prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
+            },
             7 => Self::Voted { vote: SignedVote::decode(reader)?, conflict: Option::decode(reader)? },
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
             9 => Self::Decided { certificate: Arc::new(Certificate::decode(reader)?) },
@@ -401,6 +421,7 @@ impl Encode for Refusal {
             Self::WrongShard => 4,
             Self::Overloaded => 5,
             Self::Unknown => 6,
+            Self::TooLarge => 7,
         });
     }
 }
@@ -414,6 +435,7 @@ impl Decode for Refusal {
             4 => Self::WrongShard,
             5 => Self::Overloaded,
             6 => Self::Unknown,
+            7 => Self::TooLarge,
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

@@ -47,35 +47,28 @@ impl KeyReplies {
         &self.key
     }
 
-    /// Takes in what replica `index` has of the key, below `before`. A reply that cannot be true is left out.
-    pub fn add(&mut self, index: u16, result: ReadResult, before: Timestamp) {
+    /// Takes in what replica `index` has of the key, below `before`; what it said earlier counts no more. A reply
+    /// that cannot be true is left out.
+    pub fn add(&mut self, index: u16, result: ReadResult, prepared: Option<&Transaction>, before: Timestamp) {
+        self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
+        self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
         if result.version < before {
             let same = |(version, value, _): &&mut (Timestamp, Option<Value>, Voters)| *version == result.version && *value == result.value;
-            match self.committed.iter_mut().find(same) {
-                Some((_, _, voters)) => {
-                    voters.insert(index);
-                }
-                None => {
-                    let mut voters = Voters::default();
-                    voters.insert(index);
-                    self.committed.push((result.version, result.value, voters));
-                }
-            }
-        }
-        let Some(transaction) = result.prepared else { return };
-        if transaction.timestamp() >= before || transaction.write_of(&self.key).is_none() {
-            return;
-        }
-        match self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
-            Some((_, voters)) => {
+            let at = self.committed.iter_mut().find(same);
+            if let Some((_, _, voters)) = at {
                 voters.insert(index);
-            }
-            None => {
-                let mut voters = Voters::default();
-                voters.insert(index);
-                self.prepared.push((transaction, voters));
+            } else {
+                self.committed.push((result.version, result.value, Voters::of(index)));
             }
         }
+        let Some(transaction) = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some()) else { return };
+        if let Some((_, voters)) = self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
+            voters.insert(index);
+        } else {
+            self.prepared.push((transaction.clone(), Voters::of(index)));
+        }
+        self.committed.retain(|(_, _, voters)| voters.count() > 0);
+        self.prepared.retain(|(_, voters)| voters.count() > 0);
     }
 
     /// The highest version that at least `f + 1` replicas vouch for: one of those is correct. A committed version

@@ -1,11 +1,9 @@
 //! What a replica writes into its journal, and finds there when it comes back.
 
-use std::sync::Arc;
-
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Transaction, TransactionId};
 
-use crate::certificate::{Certificate, Decision, Vote};
+use crate::certificate::{Decision, Vote};
 
 /// Format version of a record, its first byte.
 const FORMAT: u8 = 1;
@@ -18,8 +16,9 @@ pub(crate) enum Record {
     /// Being of the logging shard, it wrote down a decision.
     Logged { transaction: Option<Transaction>, id: TransactionId, decision: Decision, view: u32 },
     /// It learned how a transaction ended. The transaction comes along when its vote may be in a part of the
-    /// journal that is let go before this one is.
-    Decided { transaction: Option<Transaction>, certificate: Arc<Certificate> },
+    /// journal that is let go before this one is. The proof does not: what it rests on, votes and logged decisions,
+    /// is in the journals of those who gave it, and whoever needs it again asks them.
+    Decided { transaction: Option<Transaction>, id: TransactionId, decision: Decision },
 }
 
 impl Encode for Record {
@@ -38,10 +37,11 @@ impl Encode for Record {
                 decision.encode(out);
                 view.encode(out);
             }
-            Self::Decided { transaction, certificate } => {
+            Self::Decided { transaction, id, decision } => {
                 out.push(3);
                 transaction.encode(out);
-                certificate.encode(out);
+                id.encode(out);
+                decision.encode(out);
             }
         }
     }
@@ -63,7 +63,11 @@ impl Decode for Record {
                 decision: Decision::decode(reader)?,
                 view: u32::decode(reader)?,
             }),
-            3 => Ok(Self::Decided { transaction: Option::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) }),
+            3 => Ok(Self::Decided {
+                transaction: Option::decode(reader)?,
+                id: TransactionId::decode(reader)?,
+                decision: Decision::decode(reader)?,
+            }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

@@ -12,7 +12,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Tr
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check::{Bounds, Cause, Finding, check};
-use crate::ledger::Ledger;
+use crate::ledger::{Entry, Ledger};
 use crate::message::{Conflict, Draft, Message, ReadResult, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::record::Record;
@@ -22,7 +22,8 @@ use crate::record::Record;
 pub struct ReplicaOptions {
     /// `δ`: how far ahead of its own clock a replica accepts timestamps.
     pub time_bound_ms: u64,
-    /// How far back a transaction's timestamp may lie: older ones that are not known are refused, decided ones forgotten.
+    /// How far back a timestamp may lie at all: decided transactions below are forgotten. A transaction that is only
+    /// now prepared may lie back half as far, so that whoever has to finish it has the other half to reach everybody.
     pub window_ms: u64,
     /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
     pub stall_ms: u64,
@@ -30,10 +31,18 @@ pub struct ReplicaOptions {
     pub authorship_grace_ms: u64,
     /// How often versions are folded, the journal is let go, and old transactions are forgotten.
     pub checkpoint_ms: u64,
-    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`].
+    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`]. One client may have a quarter.
     pub undecided_max: usize,
+    /// The most bytes of undecided transactions held. One client may have a quarter.
+    pub undecided_bytes_max: usize,
     /// The most transactions remembered, decided ones included.
     pub known_max: usize,
+    /// Versions are folded into the base when those in memory take so many bytes,
+    pub overlay_bytes_max: usize,
+    /// or when the journal is so long.
+    pub journal_bytes_max: u64,
+    /// A number nobody else knows, drawn by the shell: it decides which keys share a read timestamp.
+    pub seed: u64,
 }
 
 impl Default for ReplicaOptions {
@@ -45,7 +54,11 @@ impl Default for ReplicaOptions {
             authorship_grace_ms: 2_000,
             checkpoint_ms: 5_000,
             undecided_max: 100_000,
+            undecided_bytes_max: 1 << 30,
             known_max: 2_000_000,
+            overlay_bytes_max: 64 << 20,
+            journal_bytes_max: 512 << 20,
+            seed: 0,
         }
     }
 }
@@ -106,19 +119,24 @@ pub struct Replica<M: Medium> {
     options: ReplicaOptions,
     ledger: Ledger<M>,
     counts: ReplicaCounts,
-    /// The first failure of the store; from then on nothing is done and nothing is said.
+    /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
+    failed: bool,
     /// Undecided transactions in the order in which they were met: when the janitor looks at them.
     watched: VecDeque<(Time, TransactionId)>,
     /// Transactions brought by others than their author, in the order in which they were.
     unauthored: VecDeque<(Time, TransactionId)>,
+    /// Transactions whose proof is fresh, in the order in which they ended.
+    proven: VecDeque<(Time, TransactionId)>,
     checkpoint_at: Time,
+    /// While a fold is under way: when to look after it.
+    fold_poll_at: Option<Time>,
+    /// Up to where the folds under way are to reach, in nanoseconds.
+    fold_wanted: u64,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
     /// The newest watermark whose fold is known to be durable.
     folded: u64,
-    fold_under_way: bool,
-    read_timestamps_turn_at: Time,
 }
 
 type Out<M> = Outbox<Replica<M>>;
@@ -130,14 +148,14 @@ impl<M: Medium> Replica<M> {
     /// # Errors
     /// [`RecoverError`] when the store cannot be read; the message says where.
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
-        let folded = store.watermark().time;
-        let mut ledger = Ledger::new(cluster.clone(), me.shard, store);
+        let mut ledger = Ledger::new(cluster.clone(), me.shard, store, options.seed);
         while let Some(batch) = ledger.store.replay()? {
             for record in batch.records {
                 restore(&cluster, &mut ledger, record, now)?;
             }
         }
-        ledger.raise_floor(now.after_ms(options.time_bound_ms).0);
+        // Whatever this replica let anyone read lay below its clock's bound of then, and so does what it remembers.
+        ledger.raise_floor(Time(now.0.max(ledger.highest())).after_ms(options.time_bound_ms).0);
         let watched = ledger.undecided_ids().into_iter().map(|id| (now, id)).collect();
         let quorums = Quorums::new(cluster.faults());
         Ok(Self {
@@ -148,13 +166,15 @@ impl<M: Medium> Replica<M> {
             ledger,
             counts: ReplicaCounts::default(),
             failure: None,
+            failed: false,
             watched,
             unauthored: VecDeque::new(),
+            proven: VecDeque::new(),
             checkpoint_at: now.after_ms(options.checkpoint_ms),
+            fold_poll_at: None,
+            fold_wanted: 0,
             segments: VecDeque::new(),
-            folded,
-            fold_under_way: false,
-            read_timestamps_turn_at: now.after_ms(options.window_ms),
+            folded: 0,
         })
     }
 
@@ -173,7 +193,13 @@ impl<M: Medium> Replica<M> {
     /// How many transactions are known, and how many of them undecided.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.ledger.known(), self.ledger.undecided())
+        (self.ledger.known(), self.ledger.undecided().transactions)
+    }
+
+    /// Why this replica voted a transaction down, as far as this process remembers; for whoever wants to know. It proves nothing.
+    #[must_use]
+    pub fn cause_of(&self, id: TransactionId) -> Option<Cause> {
+        self.ledger.entry(id)?.cause
     }
 
     /// The store, for its statistics.
@@ -220,17 +246,42 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         let mut results = Vec::with_capacity(keys.len());
+        let mut prepared: Vec<Transaction> = Vec::new();
+        let mut bytes = 0;
         for key in keys {
             self.ledger.raise_read_timestamp(key, timestamp);
             let committed = self.ledger.store.latest_before(key, timestamp)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
-            let prepared = self.ledger.prepared_newest(key, version, timestamp);
-            let prepared = prepared.and_then(|id| self.ledger.entry(id)).map(|entry| entry.transaction.clone());
-            results.push(ReadResult { version, value, prepared });
+            bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
+            let writer = self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id));
+            let writer = writer.filter(|entry| self.may_see(from, &entry.transaction)).map(|entry| entry.transaction.clone());
+            let place = writer.map(|transaction| {
+                prepared.iter().position(|known| known.id() == transaction.id()).unwrap_or_else(|| {
+                    bytes += transaction.encoded_bytes();
+                    prepared.push(transaction);
+                    prepared.len() - 1
+                })
+            });
+            results.push(ReadResult { version, value, prepared: place.and_then(|place| u16::try_from(place).ok()) });
+            if bytes > READ_REPLY_BYTES_MAX {
+                self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);
+                return Ok(());
+            }
         }
         self.counts.keys_read += keys.len() as u64;
-        out.send(from, Message::ReadReply { request, results });
+        out.send(from, Message::ReadReply { request, results, prepared });
         Ok(())
+    }
+
+    /// Whether `party` may be shown the whole of `transaction`: it may read all that the transaction touches.
+    fn may_see(&self, party: Party, transaction: &Transaction) -> bool {
+        match party {
+            Party::Replica(_) => true,
+            Party::Client(client, _) => {
+                let permission = self.cluster.permission(client);
+                permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key)))
+            }
+        }
     }
 
     fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
@@ -258,7 +309,8 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         let authored = matches!(from, Party::Client(client, _) if client == transaction.timestamp().client);
-        if let Err(refusal) = self.may_enter(now, transaction) {
+        let oldest = if authored { self.youngest_watermark(now) } else { self.watermark(now) };
+        if let Err(refusal) = self.may_enter(now, oldest, transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -269,9 +321,10 @@ impl<M: Medium> Replica<M> {
     /// RP (§5): like ST1 from somebody who need not be the author.
     ///
     /// The paper lets a replica vote on whatever a finisher brings. Here nobody signs a request, so a replica votes only on
-    /// what the author's own channel brought, or what `f + 1` replicas of one shard voted on: one of them is correct,
-    /// and had it from the author. What never gets there is voted down after a grace, so that everything ends and
-    /// nobody commits in another's name.
+    /// what the author's own channel brought, or what `f + 1` replicas of one shard voted to commit: one of them is
+    /// correct, and the first correct one had it from the author. (A vote to abort shows nothing, being what a replica
+    /// says of what no author brought.) What never gets there is voted down after a grace, so that everything ends
+    /// and nobody commits in another's name.
     fn on_recover(
         &mut self,
         now: Time,
@@ -286,7 +339,7 @@ impl<M: Medium> Replica<M> {
         if self.answer_known(from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
         }
-        if let Err(refusal) = self.may_enter(now, transaction) {
+        if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -298,11 +351,11 @@ impl<M: Medium> Replica<M> {
         }
     }
 
-    /// `f + 1` distinct replicas of one shard that the transaction touches have voted on it.
+    /// `f + 1` distinct replicas of one shard that the transaction touches have voted to commit it.
     fn shows_authorship(&self, transaction: &Transaction, evidence: &[SignedVote]) -> bool {
         self.cluster.participants(transaction).into_iter().any(|shard| {
             let mut voters = machine::Voters::default();
-            for vote in evidence.iter().filter(|vote| vote.replica.shard == shard) {
+            for vote in evidence.iter().filter(|vote| vote.replica.shard == shard && vote.statement.vote == Vote::Commit) {
                 voters.insert(vote.replica.index);
             }
             voters.count() >= self.quorums.vouched()
@@ -310,48 +363,56 @@ impl<M: Medium> Replica<M> {
     }
 
     fn is_unauthored(&self, id: TransactionId) -> bool {
-        self.ledger.entry(id).is_some_and(|entry| entry.vote.is_none() && !entry.prepared && entry.outcome.is_none())
+        self.ledger.entry(id).is_some_and(|entry| entry.vote.is_none() && !entry.prepared && entry.decision.is_none())
     }
 
     /// Tells `from` how far a known transaction is, if its vote has been cast or it has ended; else notes that
     /// `from` wants to hear. `false` when it still has to be judged.
     fn answer_known(&mut self, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
         let Some(entry) = self.ledger.entry_mut(id) else { return false };
-        if let Some(certificate) = &entry.outcome {
+        if let Some(certificate) = &entry.certificate {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
-        let logged = entry.logged;
-        let vote = entry.vote;
-        if vote.is_none() {
-            if !entry.askers.contains(&from) && entry.askers.len() < ASKERS_MAX {
-                entry.askers.push(from);
-            }
-            // Prepared and waiting for what it read from, or known only by a logged decision.
-            if !entry.prepared && logged.is_none() {
-                return false;
-            }
-        }
+        let (logged, vote, decision) = (entry.logged, entry.vote, entry.decision);
         if let Some((decision, view)) = logged {
             let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
             out.sign(from, Draft::Logged { replica: self.me, statement }); // RPR (ii)
         }
         if let Some(vote) = vote {
             self.counts.votes_repeated += 1;
-            self.say_vote(from, id, vote, out); // RPR (i)
+            let statement = VoteStatement { id, vote };
+            out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
+            return true;
         }
-        vote.is_some() || self.ledger.entry(id).is_some_and(|entry| entry.prepared)
+        if decision.is_some() {
+            return true; // Ended without this replica's vote, and the proof is no longer at hand: others have better to tell.
+        }
+        note_asker(entry, from);
+        entry.prepared // Else known by a logged decision alone, or still waiting for its author.
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
-    fn may_enter(&self, now: Time, transaction: &Transaction) -> Result<(), Refusal> {
-        if transaction.timestamp().time < self.watermark(now) {
+    fn may_enter(&self, now: Time, oldest: u64, transaction: &Transaction) -> Result<(), Refusal> {
+        let timestamp = transaction.timestamp();
+        if timestamp.time < oldest {
             return Err(Refusal::TooOld);
+        }
+        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 {
+            // Alg. 1 L1-2, but without a vote: the journal keeps no record from the future, whose segment could be let
+            // go while the record still matters.
+            return Err(Refusal::TooNew);
         }
         if !transaction.keys().any(|key| self.ledger.holds(key)) {
             return Err(Refusal::WrongShard);
         }
-        let full = self.ledger.undecided() >= self.options.undecided_max || self.ledger.known() >= self.options.known_max;
+        let options = &self.options;
+        let (all, own) = (self.ledger.undecided(), self.ledger.undecided_of(timestamp.client));
+        let full = self.ledger.known() >= options.known_max
+            || all.transactions >= options.undecided_max
+            || all.bytes >= options.undecided_bytes_max
+            || own.transactions >= options.undecided_max / 4
+            || own.bytes >= options.undecided_bytes_max / 4;
         if full && self.ledger.entry(transaction.id()).is_none() {
             return Err(Refusal::Overloaded);
         }
@@ -362,14 +423,15 @@ impl<M: Medium> Replica<M> {
         if self.ledger.entry(transaction.id()).is_none() {
             self.watched.push_back((now, transaction.id()));
         }
-        let entry = self.ledger.enter(transaction, now);
-        if !entry.askers.contains(&from) && entry.askers.len() < ASKERS_MAX {
-            entry.askers.push(from);
-        }
+        note_asker(self.ledger.enter(transaction, now), from);
     }
 
     fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
-        self.unauthored.push_back((now, id));
+        if let Some(entry) = self.ledger.entry_mut(id)
+            && !std::mem::replace(&mut entry.awaits_author, true)
+        {
+            self.unauthored.push_back((now, id));
+        }
         Ok(())
     }
 
@@ -380,7 +442,7 @@ impl<M: Medium> Replica<M> {
             self.cast(id, Vote::Abort, Some(Cause::NotPermitted), out);
             return Ok(());
         }
-        let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, floor: self.ledger.floor() };
+        let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, oldest: self.watermark(now), floor: self.ledger.floor() };
         match check(&mut self.ledger, transaction, bounds)? {
             Finding::Prepare { pending } => {
                 self.ledger.prepare(id); // L14
@@ -432,14 +494,12 @@ impl<M: Medium> Replica<M> {
                 self.ledger.unprepare(id);
             }
         }
-        for asker in askers {
-            self.say_vote(asker, id, vote, out);
-        }
-    }
-
-    fn say_vote(&self, to: Party, id: TransactionId, vote: Vote, out: &mut Out<M>) {
         let conflict = if vote == Vote::Abort { self.conflict_of(id) } else { None };
-        out.sign(to, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
+        for asker in askers {
+            // Told once: who asks again wants the vote.
+            let conflict = conflict.clone().filter(|conflict| self.may_see(asker, conflict.transaction()));
+            out.sign(asker, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
+        }
     }
 
     /// What stands in the way of a transaction that was voted down, if telling helps (L8, L11).
@@ -447,12 +507,10 @@ impl<M: Medium> Replica<M> {
         let other = self.ledger.entry(id)?.cause?.conflicting()?;
         let entry = self.ledger.entry(other)?;
         let transaction = entry.transaction.clone();
-        match &entry.outcome {
-            Some(certificate) if certificate.decision == Decision::Commit => {
-                Some(Conflict::Committed { transaction, certificate: certificate.clone() })
-            }
-            Some(_) => None,
-            None => self.is_stalled(other).then_some(Conflict::Stalled { transaction }),
+        match (entry.decision, &entry.certificate) {
+            (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
+            (Some(_), _) => None,
+            (None, _) => self.is_stalled(other).then_some(Conflict::Stalled { transaction }),
         }
     }
 
@@ -477,7 +535,7 @@ impl<M: Medium> Replica<M> {
         // That the tallies are of the right shards and large enough was checked with their signatures.
         debug_assert!(!tallies.is_empty(), "verified tallies justify the decision");
         if self.ledger.entry(id).is_none() {
-            if let Err(refusal) = self.may_enter(now, transaction) {
+            if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
                 return;
             }
@@ -485,9 +543,12 @@ impl<M: Medium> Replica<M> {
         }
         let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
         let entry = self.ledger.enter(transaction, now);
-        if let Some(certificate) = &entry.outcome {
+        if let Some(certificate) = &entry.certificate {
             out.send(from, Message::Decided { certificate: certificate.clone() });
             return;
+        }
+        if entry.decision.is_some() && entry.logged.is_none() {
+            return; // It ended without being logged here, and so it will for whoever asks those who voted.
         }
         let (decision, view) = match entry.logged {
             Some(logged) => logged, // The first decision in a view stays.
@@ -509,7 +570,7 @@ impl<M: Medium> Replica<M> {
     fn on_writeback(&mut self, now: Time, from: Party, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
         let id = certificate.id;
         match self.ledger.entry(id) {
-            Some(entry) if entry.outcome.is_some() => return,
+            Some(entry) if entry.decision.is_some() => return,
             Some(_) => {}
             None => {
                 let Some(transaction) = transaction else {
@@ -543,9 +604,9 @@ impl<M: Medium> Replica<M> {
         }
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
-        let record = Record::Decided { transaction: (late || !known_by_vote).then_some(transaction), certificate: certificate.clone() };
-        self.ledger.store.append_with(|bytes| record.encode(bytes));
         let decision = certificate.decision;
+        let record = Record::Decided { transaction: (late || !known_by_vote).then_some(transaction), id, decision };
+        self.ledger.store.append_with(|bytes| record.encode(bytes));
         match decision {
             Decision::Commit => self.counts.committed += 1,
             Decision::Abort => self.counts.aborted += 1,
@@ -555,7 +616,8 @@ impl<M: Medium> Replica<M> {
                 out.send(asker, Message::Decided { certificate: certificate.clone() });
             }
         }
-        for dependent in self.ledger.conclude(id, certificate) {
+        self.proven.push_back((now, id));
+        for dependent in self.ledger.conclude(id, decision, Some(certificate)) {
             self.dependency_ended(dependent, decision, out);
         }
     }
@@ -563,7 +625,7 @@ impl<M: Medium> Replica<M> {
     /// L15 to L19, for a transaction whose vote waited.
     fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
-        if entry.vote.is_some() || entry.outcome.is_some() {
+        if entry.vote.is_some() || entry.decision.is_some() {
             return;
         }
         match decision {
@@ -584,9 +646,15 @@ impl<M: Medium> Replica<M> {
 
     // What time brings.
 
-    /// Transactions below are refused unless known, in nanoseconds.
+    /// Nothing below is remembered or may be read, in nanoseconds. A clock set back does not lower it.
     fn watermark(&self, now: Time) -> u64 {
-        now.0.saturating_sub(self.options.window_ms * 1_000_000)
+        let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        by_clock.max(self.ledger.store.watermark().time.saturating_add(1))
+    }
+
+    /// No transaction below is voted on at its author's word alone, in nanoseconds.
+    fn youngest_watermark(&self, now: Time) -> u64 {
+        self.watermark(now).max(now.0.saturating_sub(self.options.window_ms * 500_000))
     }
 
     fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
@@ -596,14 +664,24 @@ impl<M: Medium> Replica<M> {
                 self.cast(id, Vote::Abort, Some(Cause::NotAuthored), out);
             }
         }
-        while self.watched.front().is_some_and(|(since, _)| since.after_ms(self.options.stall_ms) <= now) {
+        let stalled = self.watched.partition_point(|(since, _)| since.after_ms(self.options.stall_ms) <= now);
+        for _ in 0..stalled {
             let Some((_, id)) = self.watched.pop_front() else { break };
             let Some(entry) = self.ledger.entry(id) else { continue };
-            if entry.outcome.is_none() {
+            if entry.decision.is_none() {
                 self.counts.stalled += 1;
                 out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
                 self.watched.push_back((now, id));
             }
+        }
+        let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
+        for (_, id) in self.proven.drain(..stale) {
+            if let Some(entry) = self.ledger.entry_mut(id) {
+                entry.certificate = None;
+            }
+        }
+        if self.fold_poll_at.is_some_and(|at| at <= now) {
+            self.look_after_fold(now)?;
         }
         if self.checkpoint_at <= now {
             self.checkpoint(now)?;
@@ -611,31 +689,45 @@ impl<M: Medium> Replica<M> {
         Ok(())
     }
 
-    /// Folds versions below the watermark, lets go of journal segments that only hold such, forgets decided
-    /// transactions below it, and writes the undecided ones among them down anew, so that they outlive their segments.
+    /// Forgets decided transactions below the watermark, writes the undecided ones there down anew, so that they
+    /// outlive their segments, and folds when memory or journal have grown over their bounds.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
+        for id in self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0))) {
+            self.write_down_anew(id);
+        }
+        while self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
+            let Some((segment, _)) = self.segments.pop_front() else { break };
+            self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
+            self.ledger.store.release(segment)?;
+        }
+        let store = &mut self.ledger.store;
+        let grown = store.overlay_bytes() > self.options.overlay_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
+        if grown && self.fold_poll_at.is_none() {
+            // Every segment before the new one is closed; no record there has a timestamp above the highest so far.
+            let current = store.rotate()?;
+            self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), self.ledger.highest()));
+            self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+            self.begin_fold(now)?;
+        }
+        Ok(())
+    }
+
+    fn begin_fold(&mut self, now: Time) -> Result<(), StoreError> {
+        if self.ledger.store.fold(Timestamp::new(self.fold_wanted, ClientId(0)))? {
+            self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        }
+        Ok(())
+    }
+
+    /// A fold ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
+    fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
+        self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         if let Some(watermark) = self.ledger.store.fold_finished()? {
             self.folded = watermark.time;
-            self.fold_under_way = false;
-        }
-        if !self.fold_under_way {
-            // Segments are let go by the fold that is already durable, before a new one begins.
-            while self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
-                let Some((segment, _)) = self.segments.pop_front() else { break };
-                self.ledger.store.release(segment)?;
-            }
-            let watermark = Timestamp::new(self.watermark(now), ClientId(0));
-            for id in self.ledger.forget_below(watermark) {
-                self.write_down_anew(id);
-            }
-            // Every segment before the new one is closed; what it holds was written by now, so lies below now + δ.
-            let current = self.ledger.store.rotate()?;
-            self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), now.after_ms(self.options.time_bound_ms).0));
-            self.fold_under_way = self.ledger.store.fold(watermark)?;
-            if self.read_timestamps_turn_at <= now {
-                self.read_timestamps_turn_at = now.after_ms(self.options.window_ms);
-                self.ledger.turn_read_timestamps();
+            self.fold_poll_at = None;
+            if watermark.time < self.fold_wanted {
+                self.begin_fold(now)?;
             }
         }
         Ok(())
@@ -652,8 +744,21 @@ impl<M: Medium> Replica<M> {
     }
 }
 
-/// The most parties that may wait for one vote; those who come later ask again.
+/// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
 const ASKERS_MAX: usize = 64;
+/// The most bytes of values and transactions in one read reply.
+const READ_REPLY_BYTES_MAX: usize = 8 << 20;
+/// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
+const PROOF_FRESH_MS: u64 = 3_000;
+/// How often a fold is looked after, in milliseconds.
+const FOLD_POLL_MS: u64 = 3;
+
+fn note_asker(entry: &mut Entry, from: Party) {
+    let is_author = matches!(from, Party::Client(client, _) if client == entry.transaction.timestamp().client);
+    if !entry.askers.contains(&from) && (entry.askers.len() < ASKERS_MAX || (is_author && entry.askers.len() < 2 * ASKERS_MAX)) {
+        entry.askers.push(from);
+    }
+}
 
 /// Takes one journal record back in.
 fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: Bytes, now: Time) -> Result<(), DecodeError> {
@@ -663,7 +768,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
             let entry = ledger.enter(&transaction, now);
             if entry.vote.is_none() {
                 entry.vote = Some(vote);
-                if vote == Vote::Commit && entry.outcome.is_none() {
+                if vote == Vote::Commit && entry.decision.is_none() {
                     ledger.prepare(id);
                 }
             }
@@ -676,13 +781,13 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
                 entry.logged = Some((decision, view));
             }
         }
-        Record::Decided { transaction, certificate } => {
+        Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
                 ledger.enter(transaction, now);
             }
             // Where the transaction is not known, its segment was let go after its writes were folded.
-            if ledger.entry(certificate.id).is_some_and(|entry| entry.outcome.is_none()) {
-                ledger.conclude(certificate.id, certificate);
+            if ledger.entry(id).is_some_and(|entry| entry.decision.is_none()) {
+                ledger.conclude(id, decision, None);
             }
         }
     }
@@ -697,7 +802,7 @@ impl<M: Medium> Machine for Replica<M> {
     type Event = ReplicaEvent;
 
     fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
-        if self.failure.is_some() {
+        if self.failed {
             return;
         }
         let done = match input {
@@ -707,13 +812,15 @@ impl<M: Medium> Machine for Replica<M> {
         };
         if let Err(failure) = done {
             self.failure = Some(failure);
+            self.failed = true;
         }
     }
 
     fn deadline(&self) -> Option<Time> {
         let stalled = self.watched.front().map(|(since, _)| since.after_ms(self.options.stall_ms));
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_grace_ms));
-        [Some(self.checkpoint_at), stalled, unauthored].into_iter().flatten().min()
+        let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
+        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()
     }
 }
 
@@ -724,6 +831,7 @@ impl<M: Medium> Durable for Replica<M> {
     fn persist(&mut self) -> Result<(), StoreError> {
         match self.failure.take() {
             Some(failure) => Err(failure),
+            None if self.failed => Err(StoreError::Closed("an earlier failure ended this replica".to_owned())),
             None => self.ledger.store.sync(),
         }
     }

@@ -5,6 +5,14 @@
 pub struct Voters(u64);
 
 impl Voters {
+    /// The set of one replica alone.
+    #[must_use]
+    pub fn of(index: u16) -> Self {
+        let mut voters = Self::default();
+        voters.insert(index);
+        voters
+    }
+
     /// Adds the replica at `index`; `true` when it had not been counted. An index past 63 is never counted:
     /// no shard is that large (`types::limits::FAULTS_MAX`).
     pub fn insert(&mut self, index: u16) -> bool {
