@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 nothing there (a key has no
 //! value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
 
+mod bench;
 mod dev;
 mod failure;
 mod http;
@@ -28,7 +29,9 @@ use failure::{Done, Failure};
 #[command(
     name = "bezant",
     version,
-    after_help = "Begin with:\n  bezant dev --exec 'put a 1; get a'\n\nExit codes: 0 done; 1 nothing there; 2 what was asked or configured is wrong; 3 it could not be done."
+    after_help = "Begin with:\n\
+        \x20 bezant dev --exec 'put a 1; get a'\n\n\
+        Exit codes: 0 done; 1 nothing there; 2 what was asked or configured is wrong; 3 it could not be done."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -37,13 +40,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    #[command(
-        after_help = "Examples:\n  bezant dev\n  bezant dev --exec 'put a 1; get a'\n  bezant dev ./two-shards --shards 2 --base-port auto"
-    )]
+    #[command(after_help = "Examples:\n\
+        \x20 bezant dev\n\
+        \x20 bezant dev --exec 'put a 1; get a'\n\
+        \x20 bezant dev ./two-shards --shards 2 --base-port auto")]
     Dev(dev::DevArgs),
-    #[command(
-        after_help = "Examples:\n  bezant init bezant-data\n  bezant init shared --shards 2 --hosts bank1.example,bank2.example,bank3.example --clients 3\n  bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000"
-    )]
+    #[command(after_help = "Examples:\n\
+        \x20 bezant init bezant-data\n\
+        \x20 bezant init shared --shards 2 --hosts bank1.example,bank2.example,bank3.example --clients 3\n\
+        \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000")]
     Init(init::InitArgs),
     #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
     Node(node::NodeArgs),
@@ -51,9 +56,10 @@ enum Command {
     Up(up::UpArgs),
     #[command(after_help = "Example:\n  bezant down bezant-data")]
     Down(up::DownArgs),
-    #[command(
-        after_help = "Examples:\n  bezant get account/1\n  bezant get 0x00ff --json\n\nA key without a value prints nothing on standard output and ends with exit code 1."
-    )]
+    #[command(after_help = "Examples:\n\
+        \x20 bezant get account/1\n\
+        \x20 bezant get 0x00ff --json\n\n\
+        A key without a value prints nothing on standard output and ends with exit code 1.")]
     Get(statements::GetArgs),
     #[command(after_help = "Examples:\n  bezant put account/1 100\n  bezant put picture @picture.png")]
     Put(statements::PutArgs),
@@ -61,19 +67,28 @@ enum Command {
     Delete(statements::DeleteArgs),
     #[command(after_help = "Example:\n  bezant txn 'get a; put b \"two words\"; delete c'")]
     Txn(statements::TxnArgs),
-    #[command(
-        after_help = "Example:\n  bezant shell\n  bezant> begin\n  bezant (in transaction)> get a\n  bezant (in transaction)> put a 2\n  bezant (in transaction)> commit"
-    )]
+    #[command(after_help = "Example:\n\
+        \x20 bezant shell\n\
+        \x20 bezant> begin\n\
+        \x20 bezant (in transaction)> get a\n\
+        \x20 bezant (in transaction)> put a 2\n\
+        \x20 bezant (in transaction)> commit")]
     Shell(shell::ShellArgs),
-    #[command(after_help = "Example:\n  bezant status --cluster bezant-data\n\nEnds with exit code 1 when a replica is down.")]
+    #[command(after_help = "Example:\n\
+        \x20 bezant status --cluster bezant-data\n\n\
+        Ends with exit code 1 when a replica is down.")]
     Status(status::StatusArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\
+        \x20 bezant bench ycsb-a --zipf 0.9 --json")]
+    Bench(bench::BenchCommand),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Replicas check signatures on all cores; a client's few messages are best served by one thread.
+    // Replicas and many clients at once check signatures on all cores; one client's few messages are best served by one thread.
     let mut builder = match cli.command {
-        Command::Dev(_) | Command::Node(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Dev(_) | Command::Node(_) | Command::Bench(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let ended = match builder.enable_all().build() {
@@ -102,5 +117,6 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Txn(args) => statements::txn(&args).await,
         Command::Shell(args) => shell::run(&args).await,
         Command::Status(args) => status::run(&args).await,
+        Command::Bench(args) => bench::run(&args).await,
     }
 }

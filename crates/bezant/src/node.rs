@@ -133,7 +133,8 @@ impl Running {
         let on_event = move |event| match event {
             NodeEvent::Misbehavior { client, transaction } => {
                 board.count_misbehavior();
-                tracing::error!(%client, transaction = %hex::encode(transaction.id().0), "this client claims to have read from its own future: it lies");
+                let transaction = hex::encode(transaction.id().0);
+                tracing::error!(%client, transaction, "this client claims to have read from its own future: it lies");
             }
         };
         runtime::start(plan, machine, seals, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use client::config::{ConfigError, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
 use crypto::SecretKey;
 use serde::{Deserialize, Deserializer};
@@ -31,23 +32,23 @@ const MEMORY_BYTES_MAX: u64 = 1 << 40;
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The most replies a replica signs at once
-    #[arg(long, value_name = "N", default_value_t = Self::default().batch_max, value_parser = clap::value_parser!(u64).range(1..=BATCH_MAX))]
+    #[arg(long, value_name = "N", default_value_t = Self::default().batch_max, value_parser = number(1, BATCH_MAX))]
     #[serde(deserialize_with = "within::<1, BATCH_MAX, _>")]
     pub batch_max: u64,
     /// How far ahead of a replica's clock a transaction's timestamp may be, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Self::default().time_bound_ms, value_parser = clap::value_parser!(u64).range(1..=TIME_BOUND_MS_MAX))]
+    #[arg(long, value_name = "MS", default_value_t = Self::default().time_bound_ms, value_parser = number(1, TIME_BOUND_MS_MAX))]
     #[serde(deserialize_with = "within::<1, TIME_BOUND_MS_MAX, _>")]
     pub time_bound_ms: u64,
     /// How long after its timestamp a transaction may still be voted on, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Self::default().window_ms, value_parser = clap::value_parser!(u64).range(WINDOW_MS_MIN..=WINDOW_MS_MAX))]
+    #[arg(long, value_name = "MS", default_value_t = Self::default().window_ms, value_parser = number(WINDOW_MS_MIN, WINDOW_MS_MAX))]
     #[serde(deserialize_with = "within::<WINDOW_MS_MIN, WINDOW_MS_MAX, _>")]
     pub window_ms: u64,
     /// After how long a replica finishes a transaction that its client left unfinished, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = Self::default().janitor_timeout_ms, value_parser = clap::value_parser!(u64).range(1..=JANITOR_TIMEOUT_MS_MAX))]
+    #[arg(long, value_name = "MS", default_value_t = Self::default().janitor_timeout_ms, value_parser = number(1, JANITOR_TIMEOUT_MS_MAX))]
     #[serde(deserialize_with = "within::<1, JANITOR_TIMEOUT_MS_MAX, _>")]
     pub janitor_timeout_ms: u64,
     /// Memory of one replica for caching what lies on disk, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = clap::value_parser!(u64).range(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX))]
+    #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = number(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX))]
     #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
     pub cache_bytes: u64,
     /// What is logged: error, warn, info, debug, trace, off, or by module as in warn,runtime=debug
@@ -178,6 +179,10 @@ fn default_data() -> PathBuf {
 
 fn replica<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReplicaId, D::Error> {
     replica_from_name(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn number(min: u64, max: u64) -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(min..=max)
 }
 
 fn within<'de, const MIN: u64, const MAX: u64, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -29,26 +29,34 @@ impl Process {
         Self { pid, started: "ended".to_owned() }
     }
 
-    /// What a file from [`Process::note`] says; `None` when there is no such file.
+    /// What [`Process::note`] wrote; `None` when it wrote nothing there.
     pub fn noted(path: &Path) -> Result<Option<Self>, Failure> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+        let pid = match fs::read_to_string(path) {
+            Ok(pid) => pid,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).attempt("read the file", path.display()),
         };
-        let parsed =
-            text.trim().split_once(' ').and_then(|(pid, started)| Some(Self { pid: pid.parse().ok()?, started: started.to_owned() }));
-        match parsed {
-            Some(process) if i32::try_from(process.pid).is_ok_and(|pid| pid > 1) => Ok(Some(process)),
-            _ => Err(Failure::wrong("the file does not hold a process number and its start")
+        let started = fs::read_to_string(start_file(path)).unwrap_or_default().trim().to_owned();
+        match pid.trim().parse::<u32>() {
+            Ok(pid) if i32::try_from(pid).is_ok_and(|pid| pid > 1) && !started.is_empty() => Ok(Some(Self { pid, started })),
+            _ => Err(Failure::wrong("the file does not hold a process number, or its start beside it is missing")
                 .at(path.display())
                 .help("see whether the node still runs, end it by hand, and remove the file")),
         }
     }
 
-    /// Writes it down.
+    /// Writes it down: the number alone in `path`, as monitoring expects it, and its start in a file beside it.
     pub fn note(&self, path: &Path) -> Result<(), Failure> {
-        fs::write(path, format!("{} {}\n", self.pid, self.started)).attempt("write the file", path.display())
+        let start = start_file(path);
+        fs::write(&start, format!("{}\n", self.started)).attempt("write the file", start.display())?;
+        fs::write(path, format!("{}\n", self.pid)).attempt("write the file", path.display())
+    }
+
+    /// Forgets what was written down.
+    pub fn forget(path: &Path) -> Result<(), Failure> {
+        fs::remove_file(path).attempt("remove the file", path.display())?;
+        let start = start_file(path);
+        fs::remove_file(&start).attempt("remove the file", start.display())
     }
 
     /// Whether it still runs.
@@ -74,6 +82,10 @@ impl Process {
             let _ = kill_process(pid, signal);
         }
     }
+}
+
+fn start_file(path: &Path) -> PathBuf {
+    path.with_extension("started")
 }
 
 /// When the process began; `None` when it does not run, or has ended and only waits to be collected.
@@ -117,9 +129,11 @@ mod tests {
         assert_eq!(Process::noted(&path).expect("no file is no process"), None);
         this.note(&path).expect("written");
         assert_eq!(Process::noted(&path).expect("read"), Some(this));
-        for wrong in ["", "12", "x y", "-1 1", "0 1", "1 1"] {
+        for wrong in ["", "x", "-1", "0", "1", "12 13"] {
             fs::write(&path, wrong).expect("written");
             assert!(Process::noted(&path).is_err(), "{wrong:?} was taken");
         }
+        Process::forget(&path).expect("removed");
+        assert_eq!(Process::noted(&path).expect("no file is no process"), None);
     }
 }

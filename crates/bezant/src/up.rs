@@ -106,7 +106,7 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
                 process.pid, args.seconds
             );
         }
-        fs::remove_file(note).attempt("remove the file", note.display())?;
+        Process::forget(note)?;
     }
     match stopping.len() {
         0 => eprintln!("nothing ran that `bezant up` had started"),

@@ -122,6 +122,10 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     let put = place.run(&["put", "0x00", "@bezant-data/cluster.toml", "--json"]).expect(0).json();
     assert_eq!(put["attempts"], 1);
     place.run(&["delete", "b"]).expect(0);
+    let bench =
+        ["bench", "rw-u", "--keys", "100", "--load", "--clients", "4", "--seconds", "0.5", "--warmup", "0", "--cooldown", "0", "--json"];
+    let report = place.run(&bench).expect(0).json();
+    assert!(report["committed"].as_u64() > Some(0) && report["cpu_seconds"]["replicas"].is_number(), "{report}");
     place.run(&["get", "b"]).expect(1);
 
     // A client's folder works wherever it is copied to, and another client sees what the first one wrote.
@@ -132,7 +136,7 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     // One replica of six may be lost: everything goes on, and status says who is down.
     place.run(&["status"]).expect(0);
     let note = fs::read_to_string(place.path("bezant-data/run/s0-r3.pid")).expect("noted");
-    let pid: i32 = note.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
+    let pid: i32 = note.trim().parse().expect("a number");
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("not zero"), rustix::process::Signal::KILL).expect("killed");
     place.run(&["put", "c", "3"]).expect(0);
     let status = place.run(&["status", "--json"]).expect(1).json();
@@ -239,7 +243,7 @@ fn a_replica_refuses_the_data_of_another() {
 fn every_command_explains_itself_with_an_example() {
     let place = Place::new();
     let help = place.run(&["--help"]).expect(0).out;
-    let commands = ["dev", "init", "node", "up", "down", "get", "put", "delete", "txn", "shell", "status"];
+    let commands = ["dev", "init", "node", "up", "down", "get", "put", "delete", "txn", "shell", "status", "bench"];
     for command in commands {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the list:\n{help}");
         let said = place.run(&[command, "--help"]).expect(0);
