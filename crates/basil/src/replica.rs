@@ -374,8 +374,8 @@ impl<M: Medium> Replica<M> {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
-        let (logged, vote, decision) = (entry.logged, entry.vote, entry.decision);
-        if let Some((decision, view)) = logged {
+        let (vote, decision) = (entry.vote, entry.decision);
+        if let Some((decision, view)) = self.logged_of(id) {
             let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
             out.sign(from, Draft::Logged { replica: self.me, statement }); // RPR (ii)
         }
@@ -386,10 +386,37 @@ impl<M: Medium> Replica<M> {
             return true;
         }
         if decision.is_some() {
-            return true; // Ended without this replica's vote, and the proof is no longer at hand: others have better to tell.
+            return true; // Ended without this replica's vote, and the proof is no longer at hand.
         }
+        let Some(entry) = self.ledger.entry_mut(id) else { return false };
         note_asker(entry, from);
         entry.prepared // Else known by a logged decision alone, or still waiting for its author.
+    }
+
+    /// What this replica has written down of how a transaction ends.
+    ///
+    /// What has ended without being written down is written down now, on the logging shard. How it ended is final, so
+    /// there is nothing else it could ever log; and whoever missed the end and comes when its proof is no longer at hand
+    /// may find too few votes, and then needs `n - f` replicas to say it.
+    fn logged_of(&mut self, id: TransactionId) -> Option<(Decision, u32)> {
+        let entry = self.ledger.entry(id)?;
+        if entry.logged.is_some() {
+            return entry.logged;
+        }
+        let (decision, transaction) = (entry.decision?, entry.transaction.clone());
+        let is_logged_here = logging_shard(&self.cluster.participants(&transaction), id) == Some(self.me.shard);
+        is_logged_here.then(|| self.write_down(id, decision, Some(transaction)))
+    }
+
+    /// Writes down how a transaction ends, with the transaction unless its vote's record has it.
+    fn write_down(&mut self, id: TransactionId, decision: Decision, transaction: Option<Transaction>) -> (Decision, u32) {
+        let record = Record::Logged { transaction, id, decision, view: 0 };
+        self.ledger.store.append_with(|bytes| record.encode(bytes));
+        self.counts.logged += 1;
+        if let Some(entry) = self.ledger.entry_mut(id) {
+            entry.logged = Some((decision, 0));
+        }
+        (decision, 0)
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
@@ -547,19 +574,9 @@ impl<M: Medium> Replica<M> {
             out.send(from, Message::Decided { certificate: certificate.clone() });
             return;
         }
-        if entry.decision.is_some() && entry.logged.is_none() {
-            return; // It ended without being logged here, and so it will for whoever asks those who voted.
-        }
-        let (decision, view) = match entry.logged {
+        let (decision, view) = match self.logged_of(id) {
             Some(logged) => logged, // The first decision in a view stays.
-            None => {
-                entry.logged = Some((decision, 0));
-                let transaction = (!known_by_vote).then(|| transaction.clone());
-                let record = Record::Logged { transaction, id, decision, view: 0 };
-                self.ledger.store.append_with(|bytes| record.encode(bytes));
-                self.counts.logged += 1;
-                (decision, 0)
-            }
+            None => self.write_down(id, decision, (!known_by_vote).then(|| transaction.clone())),
         };
         let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
         out.sign(from, Draft::Logged { replica: self.me, statement });

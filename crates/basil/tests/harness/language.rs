@@ -1,0 +1,393 @@
+//! The language of scripts: one command a line, each as small as can be.
+//!
+//! ```text
+//! shards 2                          begin anew with two shards
+//! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
+//! write t1 a 1 · delete t1 a        into its buffer
+//! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
+//! claim t1 a @50 [from t9]          puts a read into t1 that never took place: the client lies
+//! prepare t1 t2 [by c2] [-> r0-r2]  delivers ST1; the votes wait. With `by`, somebody else sends it
+//! votes t1 [by c2] [<- r0-r2]       delivers votes, decisions and refusals to clients
+//! log t1 · logged t1                the same for ST2 and its replies
+//! writeback t1 [-> r0]              delivers certificates
+//! commit t1                         all of it, until nothing about t1 is on its way
+//! finish t1 by c2                   c2 sets out to finish t1; what it sends waits: `recover t1 [-> r0]` delivers it
+//! vouch t1 by c2 with r0 -> r1      c2 shows r0's vote on t1 to r1 as evidence of its author, whatever it is
+//! replies · settle                  delivers all reads and replies · everything
+//! drop vote t1 [<- r0]              loses messages of a kind
+//! again prepare t1 -> r0            a copy of such a message as was sent before, delivered to r0
+//! silence r5 · hear r5              loses everything to and from it, until heard again
+//! crash r5 · doom r5 · restart r5   power loss · at its next durable write · back from its disk
+//! liar r0 says a = 9 @90 · liar r0 hides a · liar r0 offers t9 for a · liar r0 votes abort
+//! kill c1                           the client's process ends
+//! wait 50ms · run 2s                lets time pass: messages wait · are delivered at once
+//! look a at 300 [-> r0]             reads a at every replica as a bystander, client 8
+//! receipt t1                        shows t1's certificate to somebody with only the public keys
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use basil::{Buffer, Certificate, Command, Decision, Event, ReadFound, Vote};
+use types::codec::{Decode, Encode};
+use types::{ClientId, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+
+use super::words::{self, instant};
+use super::world::{Envelope, Kind, Lie, World, party};
+
+/// The client that looks on.
+const BYSTANDER: ClientId = ClientId(8);
+
+/// A transaction that a script speaks of.
+struct Work {
+    client: ClientId,
+    buffer: Buffer,
+    /// Set once it is prepared or shown to anybody: then it cannot change any more.
+    made: Option<(Transaction, Vec<Transaction>)>,
+    /// Whether its client has lied about what it read.
+    lies: bool,
+    operation: Option<u64>,
+    certificate: Option<Arc<Certificate>>,
+}
+
+pub struct Script {
+    world: World,
+    works: BTreeMap<String, Work>,
+    operations_made: u64,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self { world: World::new(1), works: BTreeMap::new(), operations_made: 0 }
+    }
+}
+
+/// A command taken apart: its plain words, `by c2`, and `-> r0` or `<- r0`.
+struct Line<'a> {
+    words: Vec<&'a str>,
+    by: Option<ClientId>,
+    replicas: Option<Vec<ReplicaId>>,
+}
+
+impl<'a> Line<'a> {
+    fn parse(command: &'a str) -> Self {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let arrow = words.iter().position(|word| *word == "->" || *word == "<-");
+        let replicas = arrow.map(|at| words::parse_replicas(&words[at + 1..]));
+        let mut words = words[..arrow.unwrap_or(words.len())].to_vec();
+        let by = words.iter().position(|word| *word == "by").map(|at| {
+            let client = words::parse_client(words[at + 1]);
+            words.drain(at..at + 2);
+            client
+        });
+        Self { words, by, replicas }
+    }
+
+    fn word(&self, at: usize) -> &'a str {
+        self.words.get(at).unwrap_or_else(|| panic!("`{}` lacks a word", self.words.join(" ")))
+    }
+
+    /// Whether `replica` is among those named, if any are.
+    fn names(&self, replica: Party) -> bool {
+        match (&self.replicas, replica) {
+            (None, _) => true,
+            (Some(named), Party::Replica(replica)) => named.contains(&replica),
+            (Some(_), Party::Client(..)) => false,
+        }
+    }
+}
+
+impl Script {
+    /// Does what `command` says, and tells what came of it.
+    pub fn obey(&mut self, command: &str) -> Vec<String> {
+        let line = Line::parse(command);
+        match line.word(0) {
+            "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
+            "begin" | "write" | "delete" | "claim" | "read" => self.build(&line),
+            "prepare" => self.prepare(&line),
+            "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
+            "log" => self.deliver_to_replicas(&line, &[Kind::Log]),
+            "writeback" => self.deliver_to_replicas(&line, &[Kind::Writeback]),
+            "votes" => self.deliver_to_clients(&line, &[Kind::Vote, Kind::Decided, Kind::Refused]),
+            "logged" => self.deliver_to_clients(&line, &[Kind::Logged]),
+            "commit" => {
+                let id = self.start(line.word(1));
+                self.world.settle(|envelope| envelope.about == Some(id));
+            }
+            "finish" => {
+                let transaction = self.transaction(line.word(1)).0;
+                let client = line.by.expect("`finish` says by whom");
+                self.world.command(client, Command::Finish { transaction });
+            }
+            "vouch" => {
+                let transaction = self.transaction(line.word(1)).0;
+                let client = line.by.expect("`vouch` says by whom");
+                let to = line.replicas.clone().expect("`vouch` says to whom");
+                self.world.vouch(client, &transaction, &words::parse_replicas(&line.words[3..]), &to);
+            }
+            "replies" => self.world.settle(|envelope| matches!(envelope.kind, Kind::Read | Kind::Reply)),
+            "settle" => self.world.settle(|_| true),
+            "drop" | "again" => self.meddle(&line),
+            "silence" | "hear" | "crash" | "doom" | "restart" | "liar" | "kill" => self.disturb(&line),
+            "wait" => self.world.wait(milliseconds(line.word(1)), |_| {}),
+            "run" => self.world.wait(milliseconds(line.word(1)), |world| world.settle(|_| true)),
+            "look" => {
+                let at = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), BYSTANDER);
+                let everyone = self.world.members.cluster.replicas();
+                let key = Key::from(line.word(1));
+                let holding = everyone.filter(|replica| self.world.members.cluster.shard_of(&key) == replica.shard);
+                let replicas = line.replicas.clone().unwrap_or_else(|| holding.collect());
+                self.world.look(&replicas, &key, at);
+            }
+            "receipt" => self.receipt(line.word(1)),
+            other => panic!("scripts know no `{other}`"),
+        }
+        self.take_in();
+        self.world.notes.take()
+    }
+
+    /// Invariant 1: what committed, replayed in the order of timestamps, gives each read of an honest client.
+    pub fn check_serial_order(&mut self) {
+        let mut committed: Vec<(Transaction, bool)> = Vec::new();
+        for work in self.works.values() {
+            if let Some((transaction, _)) = &work.made
+                && self.world.has_committed(transaction.id())
+            {
+                committed.push((transaction.clone(), work.lies));
+            }
+        }
+        committed.sort_by_key(|(transaction, _)| transaction.timestamp());
+        let mut newest: BTreeMap<Key, Timestamp> = BTreeMap::new();
+        for (transaction, lies) in committed {
+            for read in transaction.reads().iter().filter(|_| !lies) {
+                let alone = newest.get(&read.key).copied().unwrap_or(Timestamp::ZERO);
+                assert_eq!(
+                    read.version,
+                    alone,
+                    "{} read a version of {} it would not alone",
+                    self.world.names.of(transaction.id()),
+                    read.key
+                );
+            }
+            for write in transaction.writes() {
+                newest.insert(write.key.clone(), transaction.timestamp());
+            }
+        }
+    }
+
+    fn build(&mut self, line: &Line<'_>) {
+        let name = line.word(1);
+        if line.word(0) == "begin" {
+            let client = line.by.unwrap_or(ClientId(1));
+            let timestamp = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), client);
+            let buffer = Buffer::new(timestamp);
+            let work = Work { client, buffer, made: None, lies: false, operation: None, certificate: None };
+            self.works.insert(name.to_owned(), work);
+            return;
+        }
+        assert!(self.work(name).made.is_none(), "{name} cannot change once it was prepared or shown");
+        let key = Key::from(line.word(2));
+        match line.word(0) {
+            "write" => {
+                let value = Value::from(line.word(3));
+                self.work(name).buffer.write(key, Some(value));
+            }
+            "delete" => self.work(name).buffer.write(key, None),
+            "claim" => {
+                let version = words::parse_version(line.word(3));
+                let dependency = line.words.get(5).map(|other| self.transaction(other).0);
+                let work = self.work(name);
+                work.lies = true;
+                work.buffer.found(ReadFound { key, version, value: None, dependency });
+            }
+            _ => self.read(name, line),
+        }
+    }
+
+    fn read(&mut self, name: &str, line: &Line<'_>) {
+        let operation = self.operation(name);
+        let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
+        let keys = line.words[2..].iter().map(|key| Key::from(*key)).collect();
+        self.world.command(client, Command::Read { operation, timestamp, keys });
+        let here = |envelope: &Envelope| match envelope.kind {
+            Kind::Read => envelope.from == party(client) && line.names(envelope.to),
+            Kind::Reply => envelope.to == party(client),
+            _ => false,
+        };
+        self.world.settle(here);
+    }
+
+    fn prepare(&mut self, line: &Line<'_>) {
+        let mut ids = Vec::new();
+        for name in &line.words[1..] {
+            let id = match line.by {
+                None => self.start(name),
+                Some(client) => {
+                    let (transaction, dependencies) = self.transaction(name);
+                    let (id, operation) = (transaction.id(), self.operation(name));
+                    self.world.command(client, Command::Commit { operation, transaction, dependencies });
+                    id
+                }
+            };
+            ids.push(id);
+        }
+        self.world.deliver(|envelope| {
+            envelope.kind == Kind::Prepare && envelope.about.is_some_and(|id| ids.contains(&id)) && line.names(envelope.to)
+        });
+    }
+
+    fn deliver_to_replicas(&mut self, line: &Line<'_>, kinds: &[Kind]) {
+        let id = self.transaction(line.word(1)).0.id();
+        self.world.deliver(|envelope| {
+            let from = line.by.is_none_or(|client| envelope.from == party(client));
+            kinds.contains(&envelope.kind) && envelope.about == Some(id) && line.names(envelope.to) && from
+        });
+    }
+
+    fn deliver_to_clients(&mut self, line: &Line<'_>, kinds: &[Kind]) {
+        let id = self.transaction(line.word(1)).0.id();
+        self.world.deliver(|envelope| {
+            let to = match (line.by, envelope.to) {
+                (Some(client), to) => to == party(client),
+                (None, Party::Client(..)) => true,
+                (None, Party::Replica(_)) => false,
+            };
+            kinds.contains(&envelope.kind) && envelope.about == Some(id) && line.names(envelope.from) && to
+        });
+    }
+
+    fn meddle(&mut self, line: &Line<'_>) {
+        let kind = match line.word(1) {
+            "prepare" => Kind::Prepare,
+            "recover" => Kind::Recover,
+            "log" => Kind::Log,
+            "writeback" => Kind::Writeback,
+            "vote" => Kind::Vote,
+            "logged" => Kind::Logged,
+            other => panic!("scripts know no message `{other}`"),
+        };
+        let id = self.transaction(line.word(2)).0.id();
+        let by = |envelope: &Envelope| line.by.is_none_or(|client| [envelope.from, envelope.to].contains(&party(client)));
+        if line.word(0) == "drop" {
+            let meant = |envelope: &Envelope| line.names(envelope.from) || line.names(envelope.to);
+            self.world.pool.retain(|envelope| envelope.kind != kind || envelope.about != Some(id) || !meant(envelope) || !by(envelope));
+        } else {
+            let to = line.replicas.as_deref().expect("`again` says to whom");
+            self.world.again(|envelope| envelope.kind == kind && envelope.about == Some(id) && by(envelope), to);
+            self.world.deliver(|envelope| envelope.kind == kind && envelope.about == Some(id) && line.names(envelope.to));
+        }
+    }
+
+    fn disturb(&mut self, line: &Line<'_>) {
+        match line.word(0) {
+            "kill" => return self.world.kill(words::parse_client(line.word(1))),
+            "liar" => return self.lie(line),
+            _ => {}
+        }
+        for replica in words::parse_replicas(&line.words[1..]) {
+            match line.word(0) {
+                "silence" => self.world.silence(replica),
+                "hear" => self.world.hear(replica),
+                "crash" => self.world.crash(replica),
+                "doom" => self.world.doom(replica),
+                _ => self.world.restart(replica),
+            }
+        }
+    }
+
+    fn lie(&mut self, line: &Line<'_>) {
+        let lie = match line.word(2) {
+            "says" => {
+                let (key, value) = (Key::from(line.word(3)), Value::from(line.word(5)));
+                Lie::Says { key, value, version: words::parse_version(line.word(6)) }
+            }
+            "hides" => Lie::Hides { key: Key::from(line.word(3)) },
+            "offers" => Lie::Offers { transaction: self.transaction(line.word(3)).0, key: Key::from(line.word(5)) },
+            "votes" if line.word(3) == "abort" => Lie::Votes(Vote::Abort),
+            "votes" => Lie::Votes(Vote::Commit),
+            other => panic!("scripts know no lie `{other}`"),
+        };
+        for replica in words::parse_replicas(&[line.word(1)]) {
+            self.world.lie(replica, lie.clone());
+        }
+    }
+
+    fn receipt(&mut self, name: &str) {
+        let transaction = self.transaction(name).0;
+        let certificate = self.work(name).certificate.clone().expect("its client was told how it ended");
+        let bytes = certificate.to_bytes();
+        let cluster = self.world.members.cluster.clone();
+        let received = Certificate::from_bytes(bytes.into(), cluster.id()).expect("a certificate can be decoded");
+        let judged = self.world.members.stranger().verify(received).and_then(|good| good.fits(&cluster, &transaction));
+        let end = if certificate.decision == Decision::Commit { "committed" } else { "aborted" };
+        let line = match judged {
+            Ok(()) => format!("a stranger is convinced that {name} {end}, by {}", self.world.proof(&certificate)),
+            Err(rejection) => format!("a stranger is not convinced: {rejection}"),
+        };
+        self.world.notes.note(line);
+    }
+
+    /// The transaction of this name, made now out of its buffer if it was not before.
+    fn transaction(&mut self, name: &str) -> (Transaction, Vec<Transaction>) {
+        let cluster = self.world.members.cluster.id();
+        let work = self.work(name);
+        if let Some(made) = &work.made {
+            return made.clone();
+        }
+        let made = work.buffer.clone().finish(cluster).expect("scripts keep to the limits");
+        work.made = Some(made.clone());
+        self.world.names.give(made.0.id(), name);
+        made
+    }
+
+    /// Its own client sets out to commit it, if it has not yet.
+    fn start(&mut self, name: &str) -> TransactionId {
+        let (transaction, dependencies) = self.transaction(name);
+        let id = transaction.id();
+        if self.work(name).operation.is_none() {
+            let operation = self.operation(name);
+            let work = self.work(name);
+            work.operation = Some(operation);
+            let client = work.client;
+            self.world.command(client, Command::Commit { operation, transaction, dependencies });
+        }
+        id
+    }
+
+    fn operation(&mut self, name: &str) -> u64 {
+        self.operations_made += 1;
+        self.world.operations.insert(self.operations_made, name.to_owned());
+        self.operations_made
+    }
+
+    /// Takes in what clients were told.
+    fn take_in(&mut self) {
+        for event in std::mem::take(&mut self.world.events) {
+            match event {
+                Event::Read { operation, result: Ok(found) } => {
+                    let name = self.world.operations[&operation].clone();
+                    for one in found {
+                        self.work(&name).buffer.found(one);
+                    }
+                }
+                Event::Ended { operation, result: Ok((certificate, _)) } => {
+                    let name = self.world.operations[&operation].clone();
+                    self.work(&name).certificate = Some(certificate);
+                }
+                Event::Read { .. } | Event::Ended { .. } => {}
+            }
+        }
+    }
+
+    fn work(&mut self, name: &str) -> &mut Work {
+        self.works.get_mut(name).unwrap_or_else(|| panic!("no transaction {name} has begun"))
+    }
+}
+
+fn milliseconds(text: &str) -> u64 {
+    let number = |digits: &str| digits.parse::<u64>().expect("a number of ms or s");
+    match text.strip_suffix("ms") {
+        Some(digits) => number(digits),
+        None => number(text.strip_suffix('s').expect("a duration ends in ms or s")) * 1_000,
+    }
+}

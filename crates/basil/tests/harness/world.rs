@@ -1,0 +1,731 @@
+//! Replicas, clients, a clock that stands still, and a pool of messages that move only when told.
+//!
+//! It is a small shell around the real machines: each message is encoded, decoded and verified on its way; a replica's
+//! turn ends with one durable write and one sealed root, and only then does anything leave.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use basil::certificate::{Proof, ShardProof};
+use basil::message::{Conflict, Draft, ReadResult, Subject};
+use basil::{
+    Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
+    Replica, ReplicaOptions, Vote,
+};
+use bytes::Bytes;
+use crypto::{Rejection, Sealable, Verified, Verifier};
+use machine::{Durable, Input, Machine, Outbox, Time};
+use store::{Crash, Memory, Options, Store};
+use types::codec::{Decode, Encode};
+use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Transaction, TransactionId, Value};
+
+use super::members::{Members, members};
+use super::words::{self, BEGINNING, Names, Notes};
+
+/// Replicas open so long before the script begins that their restart floor lies behind it.
+const OPENED_BEFORE_MS: u64 = 10_000;
+/// More rounds of delivery than any script needs: messages that go round for ever are a failure.
+const ROUNDS_MAX: usize = 1_000;
+
+/// What a message is, as scripts name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Prepare,
+    Recover,
+    Log,
+    Writeback,
+    Reply,
+    Vote,
+    Logged,
+    Decided,
+    Refused,
+    Other,
+}
+
+/// A message on its way, as bytes.
+#[derive(Clone)]
+pub struct Envelope {
+    pub from: Party,
+    pub to: Party,
+    pub kind: Kind,
+    pub about: Option<TransactionId>,
+    bytes: Bytes,
+}
+
+/// What a replica does instead of the truth.
+#[derive(Clone, Debug)]
+pub enum Lie {
+    /// It claims to have this version of a key.
+    Says { key: Key, version: Timestamp, value: Value },
+    /// It claims to have nothing of a key.
+    Hides { key: Key },
+    /// It claims that this transaction is prepared.
+    Offers { key: Key, transaction: Transaction },
+    /// It votes so on everything.
+    Votes(Vote),
+}
+
+struct Seat {
+    medium: Memory,
+    /// Nothing while it is down.
+    node: Option<Node<Memory>>,
+    /// Whether its next durable write is to fail.
+    doomed: bool,
+    lies: Vec<Lie>,
+}
+
+/// What must never happen, whatever a script does, is noticed here.
+#[derive(Default)]
+struct Witness {
+    votes: BTreeMap<(ReplicaId, TransactionId), Vote>,
+    logged: BTreeMap<(ReplicaId, TransactionId, u32), Decision>,
+    decided: BTreeMap<TransactionId, Decision>,
+    liars: BTreeSet<ReplicaId>,
+}
+
+pub struct World {
+    pub members: Members,
+    pub now: Time,
+    pub notes: Notes,
+    pub names: Names,
+    /// Which transaction an operation is for.
+    pub operations: BTreeMap<u64, String>,
+    /// What clients were told and the script has not taken in yet.
+    pub events: Vec<Event>,
+    pub pool: Vec<Envelope>,
+    past: Vec<Envelope>,
+    verifier: Verifier,
+    seats: BTreeMap<ReplicaId, Seat>,
+    clients: BTreeMap<ClientId, Coordinator>,
+    silenced: BTreeSet<ReplicaId>,
+    keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
+    witness: Witness,
+}
+
+impl World {
+    pub fn new(shards: u8) -> Self {
+        let members = members(shards);
+        let verifier = members.stranger();
+        let replicas: Vec<ReplicaId> = members.cluster.replicas().collect();
+        let seat = |replica: &ReplicaId| {
+            (*replica, Seat { medium: Memory::new(&replica.to_string()), node: None, doomed: false, lies: Vec::new() })
+        };
+        let seats = replicas.iter().map(seat).collect();
+        let mut world = Self {
+            members,
+            now: Time(BEGINNING.0 - OPENED_BEFORE_MS * 1_000_000),
+            notes: Notes::default(),
+            names: Names::default(),
+            operations: BTreeMap::new(),
+            events: Vec::new(),
+            pool: Vec::new(),
+            past: Vec::new(),
+            verifier,
+            seats,
+            clients: BTreeMap::new(),
+            silenced: BTreeSet::new(),
+            keys_asked: BTreeMap::new(),
+            witness: Witness::default(),
+        };
+        for replica in replicas {
+            world.restart(replica);
+        }
+        world.wait(OPENED_BEFORE_MS, |_| {});
+        world
+    }
+
+    // What a script does to replicas and clients.
+
+    /// The power goes: what was not durable is lost, and so is everything on the way to or from the replica.
+    pub fn crash(&mut self, replica: ReplicaId) {
+        let seat = self.seat(replica);
+        seat.node = None;
+        seat.medium.crash(Crash::default());
+        let party = Party::Replica(replica);
+        self.pool.retain(|envelope| envelope.from != party && envelope.to != party);
+    }
+
+    /// The next durable write fails, and the replica with it.
+    pub fn doom(&mut self, replica: ReplicaId) {
+        let seat = self.seat(replica);
+        seat.doomed = true;
+        seat.medium.fail_next_sync();
+    }
+
+    /// The replica comes back from its disk.
+    pub fn restart(&mut self, replica: ReplicaId) {
+        let (cluster, now) = (self.members.cluster.clone(), self.now);
+        let seat = self.seat(replica);
+        assert!(seat.node.is_none(), "only a replica that is down can be started");
+        let store = Store::open(seat.medium.clone(), Options::default()).expect("memory does not fail unless told to");
+        // Versions are folded whenever they may be: scripts have few.
+        let options = ReplicaOptions { overlay_bytes_max: 0, ..ReplicaOptions::default() };
+        let machine = Replica::open(cluster.clone(), replica, options, store, now).expect("it can read what it wrote");
+        seat.node = Some(Node::new(machine, Coordinator::new(cluster, CoordinatorOptions::default())));
+    }
+
+    /// Everything to and from the replica is lost from now on.
+    pub fn silence(&mut self, replica: ReplicaId) {
+        self.silenced.insert(replica);
+        let party = Party::Replica(replica);
+        self.pool.retain(|envelope| envelope.from != party && envelope.to != party);
+    }
+
+    pub fn hear(&mut self, replica: ReplicaId) {
+        self.silenced.remove(&replica);
+    }
+
+    pub fn lie(&mut self, replica: ReplicaId, lie: Lie) {
+        self.witness.liars.insert(replica);
+        self.seat(replica).lies.push(lie);
+    }
+
+    /// The client's process ends; the next one knows nothing.
+    pub fn kill(&mut self, client: ClientId) {
+        self.clients.remove(&client);
+        self.pool.retain(|envelope| envelope.to != party(client));
+    }
+
+    /// Asks a client's coordinator for something. What it sends stays in the pool.
+    pub fn command(&mut self, client: ClientId, command: Command) {
+        self.client_turn(client, vec![Input::Command(command)]);
+    }
+
+    /// Shows what replicas have of `key` at `timestamp`, by reading it as a bystander would: their read timestamps rise.
+    pub fn look(&mut self, replicas: &[ReplicaId], key: &Key, timestamp: Timestamp) {
+        let from = Party::Client(timestamp.client, Session(u64::MAX));
+        for replica in replicas {
+            let message = Message::Read { request: 0, timestamp, keys: vec![key.clone()] };
+            self.post(from, Party::Replica(*replica), &message);
+        }
+        self.settle(|envelope| envelope.from == from);
+        self.pool.retain(|envelope| envelope.to != from);
+    }
+
+    // How messages move.
+
+    /// Delivers every message that `matches`, once: those to one receiver in one turn.
+    pub fn deliver(&mut self, matches: impl Fn(&Envelope) -> bool) -> bool {
+        let (chosen, left) = std::mem::take(&mut self.pool).into_iter().partition::<Vec<_>, _>(|envelope| matches(envelope));
+        self.pool = left;
+        let mut by_receiver: BTreeMap<Party, Vec<Envelope>> = BTreeMap::new();
+        for envelope in chosen {
+            self.past.push(envelope.clone());
+            by_receiver.entry(envelope.to).or_default().push(envelope);
+        }
+        let any = !by_receiver.is_empty();
+        for (to, envelopes) in by_receiver {
+            let mut inputs = Vec::new();
+            for Envelope { from, bytes, .. } in envelopes {
+                match self.open(bytes) {
+                    Ok(message) => inputs.push((from, message)),
+                    Err(rejection) => self.note_rejection(to, rejection),
+                }
+            }
+            match to {
+                Party::Replica(replica) => {
+                    let inputs = inputs.into_iter().map(|(from, message)| Input::Message { from, message }).collect();
+                    self.replica_turn(replica, inputs);
+                }
+                Party::Client(client, _) => {
+                    let inputs = inputs.into_iter().map(|(from, message)| Input::Message { from, message }).collect();
+                    self.client_turn(client, inputs);
+                }
+            }
+        }
+        any
+    }
+
+    /// Delivers what `matches`, and what comes of it, until nothing more does.
+    pub fn settle(&mut self, matches: impl Fn(&Envelope) -> bool) {
+        for _ in 0..ROUNDS_MAX {
+            if !self.deliver(&matches) {
+                return;
+            }
+        }
+        panic!("messages go round for ever");
+    }
+
+    /// Copies of the newest message that `matches`, on its way, delivered or lost: to each of `to` the one that was for
+    /// it, or else one that was for somebody else.
+    pub fn again(&mut self, matches: impl Fn(&Envelope) -> bool, to: &[ReplicaId]) {
+        for replica in to {
+            let to = Party::Replica(*replica);
+            let sent = || self.past.iter().chain(&self.pool).filter(|envelope| matches(envelope));
+            let found = sent().rfind(|envelope| envelope.to == to).or_else(|| sent().next_back());
+            let envelope = found.cloned().expect("there was such a message");
+            self.pool.push(Envelope { to, ..envelope });
+        }
+    }
+
+    /// Lets time pass; machines whose timers are due get their turns at the right moment, and then `between` runs.
+    pub fn wait(&mut self, ms: u64, between: impl Fn(&mut Self)) {
+        let until = self.now.after_ms(ms);
+        for _ in 0..ROUNDS_MAX {
+            between(self);
+            let nodes = self.seats.values().filter_map(|seat| seat.node.as_ref()).filter_map(Machine::deadline);
+            let clients = self.clients.values().filter_map(Machine::deadline);
+            match nodes.chain(clients).min() {
+                Some(at) if at <= until => {
+                    self.now = self.now.max(at);
+                    self.tick();
+                }
+                _ => {
+                    self.now = until;
+                    return;
+                }
+            }
+        }
+        panic!("timers go off for ever");
+    }
+
+    fn tick(&mut self) {
+        let now = self.now;
+        let is_due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
+        let nodes: Vec<ReplicaId> =
+            self.seats.iter().filter(|(_, seat)| is_due(seat.node.as_ref().and_then(Machine::deadline))).map(|(id, _)| *id).collect();
+        let clients: Vec<ClientId> = self.clients.iter().filter(|(_, client)| is_due(client.deadline())).map(|(id, _)| *id).collect();
+        for replica in nodes {
+            self.replica_turn(replica, vec![Input::Tick]);
+        }
+        for client in clients {
+            self.client_turn(client, vec![Input::Tick]);
+        }
+    }
+
+    fn open(&self, bytes: Bytes) -> Result<Verified<Message>, Rejection> {
+        let message = Message::from_bytes(bytes, self.members.cluster.id()).expect("our own messages can be decoded");
+        self.verifier.verify(message)
+    }
+
+    fn note_rejection(&mut self, to: Party, rejection: Rejection) {
+        match to {
+            Party::Replica(replica) => self.notes.does(replica, format!("turn{{s}} a message away: {rejection}")),
+            Party::Client(client, _) => self.notes.note(format!("{client} turns a message away: {rejection}")),
+        }
+    }
+
+    /// `client` shows the newest votes of `voters` on `transaction` to replicas as evidence of its author, whatever they are.
+    pub fn vouch(&mut self, client: ClientId, transaction: &Transaction, voters: &[ReplicaId], to: &[ReplicaId]) {
+        let vote_of = |voter: &ReplicaId| {
+            let of = |one: &&Envelope| one.kind == Kind::Vote && one.about == Some(transaction.id()) && one.from == Party::Replica(*voter);
+            let envelope = self.past.iter().chain(&self.pool).rfind(of).expect("it has voted");
+            match self.open(envelope.bytes.clone()).expect("a replica's vote is good").into_inner() {
+                Message::Voted { vote, .. } => vote,
+                other => panic!("a vote is a vote, not {other:?}"),
+            }
+        };
+        let evidence = voters.iter().map(vote_of).collect();
+        let message = Message::Recover { transaction: transaction.clone(), evidence };
+        for replica in to {
+            self.post(party(client), Party::Replica(*replica), &message);
+        }
+        self.deliver(|envelope| envelope.kind == Kind::Recover && envelope.from == party(client));
+    }
+
+    fn post(&mut self, from: Party, to: Party, message: &Message) {
+        let lost = |party: Party| matches!(party, Party::Replica(replica) if self.silenced.contains(&replica) || self.seats[&replica].node.is_none());
+        let (kind, about) = kind_of(message);
+        let envelope = Envelope { from, to, kind, about, bytes: message.to_bytes().into() };
+        if lost(from) || lost(to) {
+            self.past.push(envelope);
+        } else {
+            self.pool.push(envelope);
+        }
+    }
+
+    fn seat(&mut self, replica: ReplicaId) -> &mut Seat {
+        self.seats.get_mut(&replica).expect("scripts name replicas that are there")
+    }
+
+    // Turns.
+
+    fn client_turn(&mut self, client: ClientId, inputs: Vec<Input<Coordinator>>) {
+        let (cluster, now) = (self.members.cluster.clone(), self.now);
+        let coordinator = self.clients.entry(client).or_insert_with(|| Coordinator::new(cluster, CoordinatorOptions::default()));
+        let mut outbox = Outbox::default();
+        for input in inputs {
+            coordinator.step(now, input, &mut outbox);
+        }
+        for event in outbox.events {
+            self.note_event(&event);
+            self.events.push(event);
+        }
+        let mut last = None;
+        for (to, message) in outbox.sends {
+            self.witness_certificate(&message);
+            let words = self.words_of_coordinator(&message).map(|words| format!("{client} {}", words.replace("{s}", "s")));
+            if words != last {
+                self.notes_extend(words.clone());
+                last = words;
+            }
+            self.post(party(client), to, &message);
+        }
+    }
+
+    fn notes_extend(&mut self, line: Option<String>) {
+        if let Some(line) = line {
+            self.notes.note(line);
+        }
+    }
+
+    fn replica_turn(&mut self, replica: ReplicaId, inputs: Vec<Input<Node<Memory>>>) {
+        let now = self.now;
+        let mut outbox = Outbox::default();
+        let Some(mut node) = self.seat(replica).node.take() else { return };
+        for input in inputs {
+            self.remember_question(&input);
+            let asks_vote = asks_vote(&input);
+            let ends = ends(&input);
+            let before = (node.replica().counts(), outbox.sends.len() + outbox.drafts.len());
+            node.step(now, input, &mut outbox);
+            let after = node.replica().counts();
+            if let Some(id) = asks_vote
+                && outbox.sends.len() + outbox.drafts.len() == before.1
+            {
+                self.notes.does(replica, format!("hold{{s}} back the vote on {}", self.names.of(id)));
+            }
+            if let Some(id) = ends {
+                if after.committed > before.0.committed {
+                    self.notes.does(replica, format!("learn{{s}} that {} committed", self.names.of(id)));
+                }
+                if after.aborted > before.0.aborted {
+                    self.notes.does(replica, format!("learn{{s}} that {} aborted", self.names.of(id)));
+                }
+            }
+        }
+        if let Err(failure) = node.persist() {
+            assert!(std::mem::take(&mut self.seat(replica).doomed), "{replica} died, and nobody meant it to: {failure}");
+            self.notes.does(replica, "fail{s} to write, and die{s} before saying anything".to_owned());
+            drop(node);
+            self.crash(replica);
+            return;
+        }
+        for event in std::mem::take(&mut outbox.events) {
+            let NodeEvent::Misbehavior { client, transaction } = event;
+            self.notes.does(replica, format!("keep{{s}} {} as proof that {client} lies", self.names.of(transaction.id())));
+        }
+        self.say(replica, &node, outbox);
+        // Whatever it says was posted while it was out of its seat: put back before anything is delivered.
+        self.seat(replica).node = Some(node);
+    }
+
+    /// Seals a turn's drafts under one root and posts everything.
+    fn say(&mut self, replica: ReplicaId, node: &Node<Memory>, outbox: Outbox<Node<Memory>>) {
+        let silenced = self.silenced.contains(&replica);
+        let cluster = self.members.cluster.id();
+        let mut drafts = outbox.drafts;
+        for (_, draft) in &mut drafts {
+            self.distort_draft(replica, draft);
+            if !silenced {
+                self.note_draft(replica, node, draft);
+            }
+            self.witness_draft(replica, draft);
+        }
+        let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(cluster, replica)).collect();
+        let seals = self.members.sealers[&replica].seal(&leaves);
+        let mut said: Vec<(Party, Message)> = Vec::new();
+        for (to, mut message) in outbox.sends {
+            self.distort_reply(replica, to, &mut message);
+            if !silenced {
+                self.note_send(replica, to, &message);
+            }
+            self.witness_certificate(&message);
+            said.push((to, message));
+        }
+        said.extend(drafts.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+        for (to, message) in said {
+            self.post_from_seat(replica, to, &message);
+        }
+    }
+
+    /// As [`World::post`], for a replica that is having its turn.
+    fn post_from_seat(&mut self, replica: ReplicaId, to: Party, message: &Message) {
+        let (kind, about) = kind_of(message);
+        let envelope = Envelope { from: Party::Replica(replica), to, kind, about, bytes: message.to_bytes().into() };
+        let down = |other: ReplicaId| other != replica && self.seats[&other].node.is_none();
+        let to_nobody = matches!(to, Party::Replica(other) if self.silenced.contains(&other) || down(other));
+        if self.silenced.contains(&replica) || to_nobody {
+            self.past.push(envelope);
+        } else {
+            self.pool.push(envelope);
+        }
+    }
+
+    fn remember_question(&mut self, input: &Input<Node<Memory>>) {
+        if let Input::Message { from, message } = input
+            && let Message::Read { request, keys, .. } = &**message
+        {
+            self.keys_asked.insert((*from, *request), keys.clone());
+        }
+    }
+
+    // Lies.
+
+    fn distort_draft(&mut self, replica: ReplicaId, draft: &mut Draft) {
+        for lie in &self.seats[&replica].lies {
+            if let (Lie::Votes(vote), Draft::Vote { statement, conflict, .. }) = (lie, &mut *draft) {
+                statement.vote = *vote;
+                *conflict = None;
+            }
+        }
+    }
+
+    fn distort_reply(&mut self, replica: ReplicaId, to: Party, message: &mut Message) {
+        let Message::ReadReply { request, results, prepared } = message else { return };
+        let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
+        for (asked, result) in keys.iter().zip(results) {
+            for lie in &self.seats[&replica].lies {
+                match lie {
+                    Lie::Says { key, version, value } if key == asked => {
+                        *result = ReadResult { version: *version, value: Some(value.clone()), prepared: None };
+                    }
+                    Lie::Hides { key } if key == asked => *result = ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
+                    Lie::Offers { key, transaction } if key == asked => {
+                        result.prepared = Some(u16::try_from(prepared.len()).expect("scripts read few keys"));
+                        prepared.push(transaction.clone());
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    // What must never happen.
+
+    fn witness_draft(&mut self, replica: ReplicaId, draft: &Draft) {
+        if self.witness.liars.contains(&replica) {
+            return;
+        }
+        match draft {
+            Draft::Vote { statement, .. } => {
+                let first = *self.witness.votes.entry((replica, statement.id)).or_insert(statement.vote);
+                assert_eq!(first, statement.vote, "{replica} changed its vote");
+            }
+            Draft::Logged { statement, .. } => {
+                let at = (replica, statement.id, statement.view_decision);
+                let first = *self.witness.logged.entry(at).or_insert(statement.decision);
+                assert_eq!(first, statement.decision, "{replica} changed its logged decision");
+            }
+            #[allow(unreachable_patterns, reason = "recovery may come to draft more kinds, which scripts here do not judge")]
+            _ => {}
+        }
+    }
+
+    fn witness_certificate(&mut self, message: &Message) {
+        if let Message::Writeback { certificate, .. } | Message::Decided { certificate } = message {
+            let first = *self.witness.decided.entry(certificate.id).or_insert(certificate.decision);
+            assert_eq!(first, certificate.decision, "one transaction was decided both ways");
+        }
+    }
+
+    /// Every transaction of which a certificate to commit was seen.
+    pub fn has_committed(&self, id: TransactionId) -> bool {
+        self.witness.decided.get(&id) == Some(&Decision::Commit)
+    }
+
+    // How it reads.
+
+    fn note_draft(&mut self, replica: ReplicaId, node: &Node<Memory>, draft: &Draft) {
+        let words = match draft {
+            Draft::Vote { statement, conflict, .. } => {
+                let name = self.names.of(statement.id);
+                let cause = node.replica().cause_of(statement.id).map(|cause| match cause.conflicting() {
+                    Some(other) => format!(": {}, {}", cause.label(), self.names.of(other)),
+                    None => format!(": {}", cause.label()),
+                });
+                let lied = self.seats[&replica].lies.iter().any(|lie| matches!(lie, Lie::Votes(_)));
+                let shown = match conflict {
+                    Some(Conflict::Committed { .. }) => ", which has committed",
+                    Some(Conflict::Stalled { .. }) => ", which is stalled",
+                    None => "",
+                };
+                let cause = if lied { ", whatever it thinks".to_owned() } else { cause.unwrap_or_default() };
+                format!("vote{{s}} {} on {name}{cause}{shown}", vote(statement.vote))
+            }
+            Draft::Logged { statement, .. } => {
+                format!("{{log}} {} of {}", decision(statement.decision), self.names.of(statement.id)).replace("{log}", "log{s}")
+            }
+            #[allow(unreachable_patterns, reason = "recovery may come to draft more kinds")]
+            _ => "sign{s} something else".to_owned(),
+        };
+        self.notes.does(replica, words);
+    }
+
+    fn note_send(&mut self, replica: ReplicaId, to: Party, message: &Message) {
+        let words = match message {
+            Message::ReadReply { request, results, prepared } => {
+                let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
+                let each = keys.iter().zip(results).map(|(key, result)| self.words_of_result(key, result, prepared)).collect::<Vec<_>>();
+                Some(format!("answer{{s}} {}", each.join("; ")))
+            }
+            Message::Decided { certificate } => {
+                let end = if certificate.decision == Decision::Commit { "committed" } else { "aborted" };
+                Some(format!("answer{{s}} that {} has {end}", self.names.of(certificate.id)))
+            }
+            Message::Refused { subject: Subject::Request(_), refusal } => Some(format!("refuse{{s}} to read: {}", refused(*refusal))),
+            Message::Refused { subject: Subject::Transaction(id), refusal } => {
+                Some(format!("refuse{{s}} {}: {}", self.names.of(*id), refused(*refusal)))
+            }
+            Message::Writeback { certificate, .. } => Some(format!("finish{{s}} {}", self.names.of(certificate.id))),
+            other => self.words_of_coordinator(other),
+        };
+        if let Some(words) = words {
+            self.notes.does(replica, words);
+        }
+    }
+
+    fn words_of_result(&self, key: &Key, result: &ReadResult, prepared: &[Transaction]) -> String {
+        let committed = found(key, result.version, result.value.as_ref());
+        match result.prepared.and_then(|at| prepared.get(usize::from(at))) {
+            None => committed,
+            Some(transaction) => {
+                let value = words::value(transaction.write_of(key).and_then(|write| write.value.as_ref()));
+                let at = words::version(transaction.timestamp());
+                format!("{committed}, and {value} {at} prepared by {}", self.names.of(transaction.id()))
+            }
+        }
+    }
+
+    fn words_of_coordinator(&self, message: &Message) -> Option<String> {
+        match message {
+            Message::Recover { transaction, evidence } => {
+                let shown = if evidence.is_empty() { String::new() } else { format!(", showing {} votes", evidence.len()) };
+                Some(format!("ask{{s}} for votes to finish {}{shown}", self.names.of(transaction.id())))
+            }
+            Message::Log { transaction, decision: wanted, .. } => {
+                let participants = self.members.cluster.participants(transaction);
+                let shard = basil::certificate::logging_shard(&participants, transaction.id()).expect("it touches a shard");
+                Some(format!("ask{{s}} {} to log {} of {}", words::shard(shard), decision(*wanted), self.names.of(transaction.id())))
+            }
+            _ => None,
+        }
+    }
+
+    fn note_event(&mut self, event: &Event) {
+        match event {
+            Event::Read { operation, result } => {
+                let name = self.operations.get(operation).cloned().unwrap_or_default();
+                match result {
+                    Ok(all) => {
+                        for one in all {
+                            let words = self.words_of_found(one);
+                            self.notes.note(format!("{name} reads {words}"));
+                        }
+                    }
+                    Err(failure) => self.notes.note(format!("{name} cannot read: {}", failed(*failure))),
+                }
+            }
+            Event::Ended { operation, result } => {
+                let name = self.operations.get(operation).cloned().unwrap_or_default();
+                let words = match result {
+                    Ok((certificate, path)) => {
+                        let end = if certificate.decision == Decision::Commit { "commits" } else { "aborts" };
+                        let path = match path {
+                            Path::Fast => "over the fast path",
+                            Path::Slow => "over the slow path",
+                            Path::Recovered => "as others have found",
+                        };
+                        format!("{end} {path}, by {}", self.proof(certificate))
+                    }
+                    Err(failure) => format!("does not end: {}", failed(*failure)),
+                };
+                self.notes.note(format!("{name} {words}"));
+            }
+        }
+    }
+
+    fn words_of_found(&self, one: &ReadFound) -> String {
+        let found = found(&one.key, one.version, one.value.as_ref());
+        match &one.dependency {
+            Some(transaction) => format!("{found}, only prepared, by {}", self.names.of(transaction.id())),
+            None => found,
+        }
+    }
+
+    /// What a certificate rests on.
+    pub fn proof(&self, certificate: &Arc<Certificate>) -> String {
+        match &certificate.proof {
+            Proof::Logged(set) => format!("{} logs of {}", set.voters.len(), words::shard(set.shard)),
+            Proof::Fast(proofs) => {
+                let each = proofs.iter().map(|proof| match proof {
+                    ShardProof::Votes(set) => format!("{} votes of {}", set.voters.len(), words::shard(set.shard)),
+                    ShardProof::Conflict { shard, transaction, .. } => {
+                        format!("its conflict on {} with {}, which committed", words::shard(*shard), self.names.of(transaction.id()))
+                    }
+                });
+                each.collect::<Vec<_>>().join(" and ")
+            }
+        }
+    }
+}
+
+/// The one process of a client.
+pub fn party(client: ClientId) -> Party {
+    Party::Client(client, Session(client.0))
+}
+
+fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
+    match message {
+        Message::Read { .. } => (Kind::Read, None),
+        Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
+        Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
+        Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
+        Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
+        Message::ReadReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
+        Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),
+        Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
+        Message::Decided { certificate } => (Kind::Decided, Some(certificate.id)),
+        Message::Refused { subject: Subject::Transaction(id), .. } => (Kind::Refused, Some(*id)),
+        #[allow(unreachable_patterns, reason = "recovery may come to say more")]
+        _ => (Kind::Other, None),
+    }
+}
+
+fn asks_vote(input: &Input<Node<Memory>>) -> Option<TransactionId> {
+    let Input::Message { message, .. } = input else { return None };
+    match &**message {
+        Message::Prepare { transaction } | Message::Recover { transaction, .. } => Some(transaction.id()),
+        _ => None,
+    }
+}
+
+fn ends(input: &Input<Node<Memory>>) -> Option<TransactionId> {
+    let Input::Message { message, .. } = input else { return None };
+    match &**message {
+        Message::Writeback { certificate, .. } => Some(certificate.id),
+        _ => None,
+    }
+}
+
+fn found(key: &Key, version: Timestamp, value: Option<&Value>) -> String {
+    format!("{key} = {} {}", words::value(value), words::version(version))
+}
+
+fn vote(vote: Vote) -> &'static str {
+    if vote == Vote::Commit { "commit" } else { "abort" }
+}
+
+fn decision(decision: Decision) -> &'static str {
+    if decision == Decision::Commit { "commit" } else { "abort" }
+}
+
+fn failed(failure: Failure) -> String {
+    match failure {
+        Failure::Refused(refusal) => format!("refused as {}", refused(refusal)),
+        Failure::TimedOut => "timed out".to_owned(),
+    }
+}
+
+fn refused(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::TooOld => "too old",
+        Refusal::TooNew => "too new",
+        Refusal::NotPermitted => "not permitted",
+        Refusal::WrongShard => "of another shard",
+        Refusal::Overloaded => "too much",
+        Refusal::TooLarge => "too large",
+        Refusal::Unknown => "unknown",
+    }
+}

@@ -1,0 +1,403 @@
+//! What travels: each message has one form and no other bytes pass for it, and no certificate survives tampering.
+
+#[path = "harness/members.rs"]
+#[allow(dead_code, reason = "scripts use more of it")]
+mod members;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
+use basil::message::{Conflict, ReadResult, Subject};
+use basil::{Certificate, Decision, Message, Refusal, Vote};
+use crypto::{Seal, Verifier, leaf};
+use members::{Members, members};
+use types::codec::{Decode, DecodeError, Encode};
+use types::{ClientId, Key, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+
+/// Transactions and proofs in a cluster of two shards: `a` is a key of shard 0 and `z` one of shard 1.
+struct Desk {
+    members: Members,
+    verifier: Verifier,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let members = members(2);
+        let verifier = members.stranger();
+        Self { members, verifier }
+    }
+
+    fn transaction(&self, time: u64, reads: &[&str], writes: &[&str]) -> Transaction {
+        let dependency = Some(TransactionId([3; 32]));
+        let version = Timestamp::new(50, ClientId(2));
+        let reads = reads.iter().map(|key| Read { key: Key::from(*key), version, dependency });
+        let writes = writes.iter().map(|key| Write { key: Key::from(*key), value: Some(Value::from("1")) });
+        let timestamp = Timestamp::new(time, ClientId(1));
+        Transaction::new(self.members.cluster.id(), timestamp, reads.collect(), writes.collect()).expect("small enough")
+    }
+
+    /// A vote's seal, from a batch of three statements of which it is the second.
+    fn vote_seal(&self, replica: ReplicaId, id: TransactionId, vote: Vote) -> Seal {
+        let leaf_of = |id| leaf(self.members.cluster.id(), replica, &VoteStatement { id, vote });
+        let leaves = [leaf_of(TransactionId([1; 32])), leaf_of(id), leaf_of(TransactionId([2; 32]))];
+        self.members.sealers[&replica].seal(&leaves).remove(1)
+    }
+
+    fn votes(&self, shard: u16, id: TransactionId, vote: Vote, indices: std::ops::Range<u16>) -> VoteSet {
+        let shard = ShardId(shard);
+        let voters = indices.map(|index| (index, self.vote_seal(ReplicaId { shard, index }, id, vote))).collect();
+        VoteSet { shard, vote, voters }
+    }
+
+    fn logged(&self, shard: u16, id: TransactionId, decision: Decision, indices: std::ops::Range<u16>) -> LoggedSet {
+        let shard = ShardId(shard);
+        let voters = indices.map(|index| {
+            let statement = LoggedStatement { id, decision, view_decision: 0, view_current: 0 };
+            let replica = ReplicaId { shard, index };
+            let leaf = leaf(self.members.cluster.id(), replica, &statement);
+            (index, 0, self.members.sealers[&replica].seal(&[leaf]).remove(0))
+        });
+        LoggedSet { shard, view_decision: 0, voters: voters.collect() }
+    }
+
+    fn fast_commit(&self, transaction: &Transaction) -> Certificate {
+        let id = transaction.id();
+        let shards = self.members.cluster.participants(transaction);
+        let proofs = shards.iter().map(|shard| ShardProof::Votes(self.votes(shard.0, id, Vote::Commit, 0..6)));
+        Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs.collect()) }
+    }
+
+    fn fast_abort(&self, transaction: &Transaction) -> Certificate {
+        let id = transaction.id();
+        let votes = self.votes(1, id, Vote::Abort, 2..6);
+        Certificate { id, decision: Decision::Abort, proof: Proof::Fast(vec![ShardProof::Votes(votes)]) }
+    }
+
+    fn slow(&self, transaction: &Transaction, decision: Decision) -> Certificate {
+        let id = transaction.id();
+        let participants = self.members.cluster.participants(transaction);
+        let shard = basil::certificate::logging_shard(&participants, id).expect("it touches a shard");
+        Certificate { id, decision, proof: Proof::Logged(self.logged(shard.0, id, decision, 1..6)) }
+    }
+
+    /// An abort because `transaction` missed a write of `other`, which committed.
+    fn conflict(&self, transaction: &Transaction, other: &Transaction) -> Certificate {
+        let certificate = Arc::new(self.fast_commit(other));
+        let proof = ShardProof::Conflict { shard: ShardId(0), transaction: other.clone(), certificate };
+        Certificate { id: transaction.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) }
+    }
+
+    /// Whether somebody with the public keys believes that this is how `transaction` ended.
+    fn convinces(&self, certificate: Certificate, transaction: &Transaction) -> bool {
+        let verified = self.verifier.verify(certificate);
+        verified.is_ok_and(|certificate| certificate.fits(&self.members.cluster, transaction).is_ok())
+    }
+
+    /// The same of bytes that were received.
+    fn bytes_convince(&self, bytes: Vec<u8>, transaction: &Transaction) -> bool {
+        let decoded = Certificate::from_bytes(bytes.into(), self.members.cluster.id());
+        decoded.is_ok_and(|certificate| self.convinces(certificate, transaction))
+    }
+
+    /// One message of each kind, and of each shape it can have.
+    fn messages(&self) -> Vec<Message> {
+        let transaction = self.transaction(100, &["a"], &["a", "z"]);
+        let other = self.transaction(80, &[], &["a"]);
+        let id = transaction.id();
+        let replica = ReplicaId { shard: ShardId(1), index: 3 };
+        let vote = |vote| SignedVote { replica, statement: VoteStatement { id, vote }, seal: self.vote_seal(replica, id, vote) };
+        let statement = LoggedStatement { id, decision: Decision::Abort, view_decision: 0, view_current: 2 };
+        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
+        let tallies = vec![self.votes(0, id, Vote::Commit, 0..4), self.votes(1, id, Vote::Commit, 0..5)];
+        let results = vec![
+            ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
+            ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), prepared: Some(0) },
+        ];
+        let certificates = [
+            self.fast_commit(&transaction),
+            self.fast_abort(&transaction),
+            self.slow(&transaction, Decision::Commit),
+            self.conflict(&transaction, &other),
+        ];
+        let mut messages = vec![
+            Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
+            Message::Prepare { transaction: transaction.clone() },
+            Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
+            Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },
+            Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(self.fast_commit(&transaction)) },
+            Message::ReadReply { request: 5, results, prepared: vec![other.clone()] },
+            Message::Voted { vote: vote(Vote::Commit), conflict: None },
+            Message::Voted { vote: vote(Vote::Abort), conflict: Some(committed) },
+            Message::Voted { vote: vote(Vote::Abort), conflict: Some(Conflict::Stalled { transaction: other }) },
+            Message::Logged { logged: SignedLogged { replica, statement, seal } },
+        ];
+        messages.extend(certificates.map(|certificate| Message::Decided { certificate: Arc::new(certificate) }));
+        let refusals = [
+            Refusal::TooOld,
+            Refusal::TooNew,
+            Refusal::NotPermitted,
+            Refusal::WrongShard,
+            Refusal::Overloaded,
+            Refusal::Unknown,
+            Refusal::TooLarge,
+        ];
+        messages.extend(refusals.map(|refusal| Message::Refused { subject: Subject::Transaction(id), refusal }));
+        messages.push(Message::Refused { subject: Subject::Request(9), refusal: Refusal::TooOld });
+        messages
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Message, DecodeError> {
+        Message::from_bytes(bytes.to_vec().into(), self.members.cluster.id())
+    }
+}
+
+#[test]
+fn a_message_comes_back_from_its_bytes() {
+    let desk = Desk::new();
+    for message in desk.messages() {
+        assert_eq!(desk.decode(&message.to_bytes()), Ok(message));
+    }
+}
+
+#[test]
+fn our_own_messages_are_believed() {
+    let desk = Desk::new();
+    for message in desk.messages() {
+        let verified = desk.verifier.verify(message.clone());
+        assert!(verified.is_ok(), "{message:?} was refused: {:?}", verified.err());
+    }
+}
+
+#[test]
+fn a_message_cut_short_anywhere_is_refused() {
+    let desk = Desk::new();
+    for message in desk.messages() {
+        let bytes = message.to_bytes();
+        for length in 0..bytes.len() {
+            assert!(desk.decode(&bytes[..length]).is_err(), "{length} of {} bytes passed for a message", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn a_message_with_a_byte_too_many_is_refused() {
+    let desk = Desk::new();
+    for message in desk.messages() {
+        for extra in [0, 1, 255] {
+            let mut bytes = message.to_bytes();
+            bytes.push(extra);
+            assert_eq!(desk.decode(&bytes), Err(DecodeError::Trailing));
+        }
+    }
+}
+
+#[test]
+fn a_message_of_an_unknown_kind_is_refused() {
+    let desk = Desk::new();
+    let known: BTreeSet<u8> = desk.messages().iter().map(|message| message.to_bytes()[0]).collect();
+    for kind in (0..=u8::MAX).filter(|kind| !known.contains(kind)) {
+        for message in desk.messages() {
+            let mut bytes = message.to_bytes();
+            bytes[0] = kind;
+            assert_eq!(desk.decode(&bytes), Err(DecodeError::UnknownTag("a message")), "kind {kind} has no sample here");
+        }
+    }
+}
+
+/// Whatever passes for a message has that one form: else two participants could see different things in the same bytes,
+/// or the same in different ones.
+#[test]
+fn bytes_that_pass_for_a_message_are_its_only_form() {
+    let desk = Desk::new();
+    for message in desk.messages() {
+        let bytes = message.to_bytes();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            if let Ok(other) = desk.decode(&flipped) {
+                assert_eq!(other.to_bytes(), flipped, "byte {at} can be written in two ways");
+            }
+        }
+    }
+}
+
+/// Length fields that promise more than there is are refused before anything is allocated for them.
+#[test]
+fn huge_counts_are_refused() {
+    let desk = Desk::new();
+    let mut bytes = vec![1];
+    bytes.extend([0; 24]);
+    bytes.extend(u32::MAX.to_le_bytes());
+    assert_eq!(desk.decode(&bytes), Err(DecodeError::OverLimit("a read's keys")));
+}
+
+#[test]
+fn good_certificates_convince() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let other = desk.transaction(80, &[], &["a"]);
+    assert!(desk.convinces(desk.fast_commit(&transaction), &transaction));
+    assert!(desk.convinces(desk.fast_abort(&transaction), &transaction));
+    assert!(desk.convinces(desk.slow(&transaction, Decision::Commit), &transaction));
+    assert!(desk.convinces(desk.slow(&transaction, Decision::Abort), &transaction));
+    assert!(desk.convinces(desk.conflict(&transaction, &other), &transaction));
+}
+
+/// Every field is covered: a flipped bit in any byte of a certificate, and nobody believes it.
+#[test]
+fn no_byte_of_a_certificate_can_be_changed() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let other = desk.transaction(80, &[], &["a"]);
+    let certificates = [
+        desk.fast_commit(&transaction),
+        desk.fast_abort(&transaction),
+        desk.slow(&transaction, Decision::Commit),
+        desk.conflict(&transaction, &other),
+    ];
+    for certificate in certificates {
+        let bytes = certificate.to_bytes();
+        assert!(desk.bytes_convince(bytes.clone(), &transaction));
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert!(!desk.bytes_convince(flipped, &transaction), "byte {at} of {} does not matter", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn a_certificate_is_about_one_transaction_and_one_decision() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let twin = desk.transaction(101, &["a"], &["a", "z"]);
+    let certificates = [desk.fast_commit(&transaction), desk.fast_abort(&transaction), desk.slow(&transaction, Decision::Commit)];
+    for certificate in certificates {
+        assert!(!desk.convinces(certificate.clone(), &twin), "it is about another one");
+        assert!(!desk.convinces(Certificate { id: twin.id(), ..certificate.clone() }, &twin), "the votes name another one");
+        let decision = if certificate.decision == Decision::Commit { Decision::Abort } else { Decision::Commit };
+        assert!(!desk.convinces(Certificate { decision, ..certificate }, &transaction), "the votes say the contrary");
+    }
+}
+
+#[test]
+fn one_voter_too_few_or_counted_twice_convinces_nobody() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a"]);
+    let id = transaction.id();
+    let commit = |votes| Certificate { id, decision: Decision::Commit, proof: Proof::Fast(vec![ShardProof::Votes(votes)]) };
+    let abort = |votes| Certificate { id, decision: Decision::Abort, proof: Proof::Fast(vec![ShardProof::Votes(votes)]) };
+    let slow = |set| Certificate { id, decision: Decision::Commit, proof: Proof::Logged(set) };
+
+    assert!(desk.convinces(commit(desk.votes(0, id, Vote::Commit, 0..6)), &transaction));
+    assert!(!desk.convinces(commit(desk.votes(0, id, Vote::Commit, 0..5)), &transaction));
+    assert!(desk.convinces(abort(desk.votes(0, id, Vote::Abort, 0..4)), &transaction));
+    assert!(!desk.convinces(abort(desk.votes(0, id, Vote::Abort, 0..3)), &transaction));
+    assert!(desk.convinces(slow(desk.logged(0, id, Decision::Commit, 0..5)), &transaction));
+    assert!(!desk.convinces(slow(desk.logged(0, id, Decision::Commit, 0..4)), &transaction));
+
+    let mut twice = desk.votes(0, id, Vote::Commit, 0..5);
+    twice.voters.push(twice.voters[4].clone());
+    assert!(!desk.convinces(commit(twice), &transaction));
+    let mut disordered = desk.votes(0, id, Vote::Commit, 0..6);
+    disordered.voters.swap(0, 1);
+    assert!(!desk.convinces(commit(disordered), &transaction));
+    let mut twice = desk.logged(0, id, Decision::Commit, 0..4);
+    twice.voters.push(twice.voters[3].clone());
+    assert!(!desk.convinces(slow(twice), &transaction));
+    let mut stranger = desk.votes(0, id, Vote::Commit, 0..6);
+    stranger.voters[5].0 = 6;
+    assert!(!desk.convinces(commit(stranger), &transaction), "there is no seventh replica");
+}
+
+#[test]
+fn a_certificate_covers_the_right_shards() {
+    let desk = Desk::new();
+    let both = desk.transaction(100, &["a"], &["z"]);
+    let id = both.id();
+    let votes = |shard| ShardProof::Votes(desk.votes(shard, id, Vote::Commit, 0..6));
+    let commit = |proofs| Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs) };
+    assert!(desk.convinces(commit(vec![votes(0), votes(1)]), &both));
+    assert!(!desk.convinces(commit(vec![votes(0)]), &both), "a shard is missing");
+    assert!(!desk.convinces(commit(vec![votes(1), votes(0)]), &both), "in another order it would be another certificate");
+    assert!(!desk.convinces(commit(vec![votes(0), votes(0)]), &both), "one shard twice");
+    assert!(!desk.convinces(commit(vec![]), &both), "it proves nothing");
+
+    let single = desk.transaction(100, &["a"], &["a"]);
+    let elsewhere = desk.votes(1, single.id(), Vote::Abort, 0..4);
+    let abort = Certificate { id: single.id(), decision: Decision::Abort, proof: Proof::Fast(vec![ShardProof::Votes(elsewhere)]) };
+    assert!(!desk.convinces(abort, &single), "a shard that is not touched has no say");
+
+    let participants = desk.members.cluster.participants(&both);
+    let logging = basil::certificate::logging_shard(&participants, id).expect("it touches two");
+    let wrong = 1 - logging.0;
+    let proof = Proof::Logged(desk.logged(wrong, id, Decision::Commit, 0..5));
+    assert!(!desk.convinces(Certificate { id, decision: Decision::Commit, proof }, &both), "logged on the wrong shard");
+}
+
+#[test]
+fn only_a_committed_conflict_is_one() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let harmless = desk.transaction(40, &[], &["a"]);
+    assert!(!desk.convinces(desk.conflict(&transaction, &harmless), &transaction), "it read something newer");
+    let other = desk.transaction(80, &[], &["a"]);
+    let mut aborted = desk.conflict(&transaction, &other);
+    let votes = ShardProof::Votes(desk.votes(0, other.id(), Vote::Abort, 0..4));
+    let certificate = Arc::new(Certificate { id: other.id(), decision: Decision::Abort, proof: Proof::Fast(vec![votes]) });
+    aborted.proof = Proof::Fast(vec![ShardProof::Conflict { shard: ShardId(0), transaction: other, certificate }]);
+    assert!(!desk.convinces(aborted, &transaction), "the other has not committed");
+}
+
+/// §4.2 (6): a decision is logged only on votes that justify it.
+#[test]
+fn a_decision_without_its_votes_is_not_logged() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let id = transaction.id();
+    let believed = |decision, tallies| desk.verifier.verify(Message::Log { transaction: transaction.clone(), decision, tallies }).is_ok();
+    let commits = |shard, count| desk.votes(shard, id, Vote::Commit, 0..count);
+    let aborts = |shard, count| desk.votes(shard, id, Vote::Abort, 0..count);
+    assert!(believed(Decision::Commit, vec![commits(0, 4), commits(1, 4)]));
+    assert!(!believed(Decision::Commit, vec![commits(0, 4), commits(1, 3)]), "one vote short of 3f+1");
+    assert!(!believed(Decision::Commit, vec![commits(0, 4)]), "a shard is missing");
+    assert!(!believed(Decision::Commit, vec![commits(0, 4), aborts(1, 4)]), "a shard says the contrary");
+    assert!(!believed(Decision::Commit, vec![]));
+    assert!(believed(Decision::Abort, vec![aborts(1, 2)]));
+    assert!(!believed(Decision::Abort, vec![aborts(1, 1)]), "one vote short of f+1");
+    assert!(!believed(Decision::Abort, vec![commits(1, 4)]));
+    assert!(!believed(Decision::Abort, vec![]));
+}
+
+#[test]
+fn evidence_of_an_author_is_votes_to_commit_this_transaction() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &[], &["a"]);
+    let believed = |id, vote| {
+        let replica = ReplicaId { shard: ShardId(0), index: 0 };
+        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, seal: desk.vote_seal(replica, id, vote) };
+        desk.verifier.verify(Message::Recover { transaction: transaction.clone(), evidence: vec![vote] }).is_ok()
+    };
+    assert!(believed(transaction.id(), Vote::Commit));
+    assert!(!believed(transaction.id(), Vote::Abort));
+    assert!(!believed(desk.transaction(101, &[], &["a"]).id(), Vote::Commit));
+}
+
+/// A vote said in one cluster means nothing in another, nor does another's replica's.
+#[test]
+fn a_vote_is_its_signers_alone() {
+    let desk = Desk::new();
+    let id = desk.transaction(100, &[], &["a"]).id();
+    let replica = ReplicaId { shard: ShardId(0), index: 0 };
+    let seal = desk.vote_seal(replica, id, Vote::Commit);
+    let believed = |replica, vote| {
+        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, seal: seal.clone() };
+        desk.verifier.verify(Message::Voted { vote, conflict: None }).is_ok()
+    };
+    assert!(believed(replica, Vote::Commit));
+    assert!(!believed(replica, Vote::Abort));
+    assert!(!believed(ReplicaId { shard: ShardId(0), index: 1 }, Vote::Commit));
+    assert!(!believed(ReplicaId { shard: ShardId(1), index: 0 }, Vote::Commit));
+}

@@ -1,0 +1,91 @@
+//! Basil told in scripts: what the paper and `docs` say, tried on real replicas and coordinators. See `harness`.
+
+mod harness;
+
+macro_rules! scripts {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                harness::play(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_script_is_played() {
+            let mut listed = vec![$(stringify!($name)),*];
+            listed.sort_unstable();
+            assert_eq!(listed, harness::names());
+        }
+    };
+}
+
+scripts! {
+    a_certificate_reaches_who_missed_the_transaction
+    a_claim_about_folded_times_harms_nobody
+    a_client_cannot_write_what_it_may_not
+    a_dependency_of_another_version_is_voted_down
+    a_dependency_that_aborts_takes_its_readers_along
+    a_dependency_that_does_not_write_the_key_is_voted_down
+    a_fabricated_writer_does_not_pass_for_a_real_one
+    a_liar_alone_aborts_nobody
+    a_liar_alone_commits_nothing
+    a_logged_decision_survives_a_crash
+    a_prepared_transaction_is_prepared_after_a_crash
+    a_reader_finishes_the_writer_it_depends_on
+    a_reader_from_the_future_is_refused
+    a_receipt_convinces_a_stranger
+    a_second_request_gets_the_same_vote
+    a_silent_replica_costs_a_second_round_trip
+    a_timestamp_too_far_ahead_is_not_voted_on
+    a_transaction_is_finished_where_its_author_may_no_longer_begin
+    a_version_that_one_liar_hides_is_read
+    a_version_that_one_liar_invents_is_not_read
+    a_vote_survives_a_crash
+    a_vote_waits_until_its_dependency_commits
+    a_write_under_a_committed_read_is_voted_down
+    a_write_under_a_prepared_read_is_voted_down
+    a_write_under_a_read_timestamp_is_voted_down
+    after_a_restart_nothing_is_written_below_the_floor
+    an_end_is_found_again_when_its_proof_is_gone
+    an_end_is_found_again_with_the_help_of_those_who_never_voted
+    an_unknown_dependency_is_voted_down
+    everybody_is_asked_when_too_few_agree
+    four_of_six_votes_to_commit_must_be_logged
+    four_votes_to_abort_are_enough
+    isolation_g0_no_dirty_write
+    isolation_g1a_no_aborted_read
+    isolation_g1b_no_intermediate_read
+    isolation_g1c_claims_of_a_circle_end_in_abort
+    isolation_g1c_no_circular_information_flow
+    isolation_g2_item_no_write_skew
+    isolation_g2_no_write_skew_on_absent_keys
+    isolation_g_single_no_read_skew
+    isolation_g_single_no_read_skew_past_a_lagging_read
+    isolation_no_fuzzy_read
+    isolation_no_long_fork
+    isolation_p4_no_lost_update
+    missing_a_committed_write_is_voted_down
+    missing_a_prepared_write_is_voted_down
+    nobody_commits_in_anothers_name
+    one_shards_abort_ends_it_everywhere
+    one_slow_shard_is_logged_on_one_shard_only
+    one_vote_does_not_show_who_the_author_is
+    one_vote_to_abort_with_a_committed_conflict_is_enough
+    prepared_writes_can_be_read
+    reading_from_ones_own_future_is_proof_of_a_lie
+    six_votes_to_commit_are_enough
+    the_author_may_come_after_the_finisher
+    the_janitor_ends_what_too_few_were_sent
+    the_janitor_finishes_what_nobody_meets
+    the_other_shard_does_not_log
+    two_shards_commit_in_one_round_trip
+    two_transactions_cannot_have_one_timestamp
+    two_votes_to_abort_must_be_logged
+    votes_against_a_stranger_show_no_author
+    votes_of_f_plus_1_show_who_the_author_is
+    what_is_too_old_is_refused
+    what_was_not_durable_was_not_said
+    whatever_was_acknowledged_survives_a_power_cut
+    whoever_is_stopped_by_a_stalled_transaction_finishes_it
+}
