@@ -2,10 +2,11 @@
 //!
 //! A client runs one for its own transactions. A replica runs one beside itself, to finish those that others left.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crypto::Verified;
+use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
 use smallvec::SmallVec;
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};

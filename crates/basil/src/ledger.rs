@@ -1,9 +1,10 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};

@@ -1,7 +1,8 @@
 //! Every version committed since it was last folded, in memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use foldhash::HashMap;
 use types::{Key, Timestamp};
 
 use crate::Version;
