@@ -23,10 +23,12 @@ macro_rules! scripts {
 scripts! {
     a_certificate_reaches_who_missed_the_transaction
     a_claim_about_folded_times_harms_nobody
+    a_client_cannot_read_what_it_may_not
     a_client_cannot_write_what_it_may_not
     a_dependency_of_another_version_is_voted_down
     a_dependency_that_aborts_takes_its_readers_along
     a_dependency_that_does_not_write_the_key_is_voted_down
+    a_dependency_that_has_committed_is_not_waited_for
     a_fabricated_writer_does_not_pass_for_a_real_one
     a_liar_alone_aborts_nobody
     a_liar_alone_commits_nothing

@@ -9,7 +9,9 @@ use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId}
 /// How many clients the cluster knows, numbered from 1.
 const CLIENTS: u64 = 9;
 /// The client that may write only keys that begin with `x`.
-pub const RESTRICTED: ClientId = ClientId(9);
+const WRITES_X: ClientId = ClientId(9);
+/// The client that may read only keys that begin with `x`.
+const READS_X: ClientId = ClientId(7);
 
 /// A cluster and what its members sign with.
 pub struct Members {
@@ -24,8 +26,8 @@ pub fn members(shards: u8) -> Members {
     let placement = if shards == 2 { Placement::Ranges(vec![Key::from("n")]) } else { Placement::Hash };
     let clients = (1..=CLIENTS).map(|number| {
         let seed = u8::try_from(number).expect("there are few clients");
-        let write = if ClientId(number) == RESTRICTED { "x" } else { "" };
-        let (read_prefixes, write_prefixes) = (vec![Key::from("")], vec![Key::from(write)]);
+        let only_x = |client| vec![Key::from(if ClientId(number) == client { "x" } else { "" })];
+        let (read_prefixes, write_prefixes) = (only_x(READS_X), only_x(WRITES_X));
         (ClientId(number), Permission { public_key: secret(100, seed).public(), read_prefixes, write_prefixes })
     });
     let cluster = Arc::new(Cluster::new(id, 1, placement, keys, clients.collect()).expect("the parts fit"));
