@@ -167,8 +167,6 @@ impl Trees {
 mod tests {
     use std::sync::Arc;
 
-    use smallvec::SmallVec;
-
     use super::*;
     use crate::merkle::Tree;
 
@@ -178,7 +176,7 @@ mod tests {
 
     impl RootCache {
         fn knows(&self, signer: usize, signed: &SignedRoot) -> bool {
-            let seal = Seal { signed: Arc::new(signed.clone()), index: 0, path: SmallVec::new() };
+            let seal = Seal { signed: Arc::new(signed.clone()), index: 0, path: Arc::default() };
             self.covers(signer, &seal, &signed.root).is_some()
         }
     }
@@ -224,7 +222,8 @@ mod tests {
         signature[32..40].copy_from_slice(&number.to_le_bytes());
         let count = u16::try_from(count).expect("a batch is small");
         let signed = Arc::new(SignedRoot { root: tree.root(), count, signature });
-        let seals = (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)) });
+        let seals =
+            (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)).as_slice().into() });
         leaves.into_iter().zip(seals).collect()
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
-use smallvec::SmallVec;
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
 use types::{ClusterId, Digest, ReplicaId};
@@ -55,7 +54,7 @@ pub struct Seal {
     /// Where the statement stands in the batch.
     pub index: u16,
     /// The siblings on the way up. Its length follows from `index` and the batch's count.
-    pub path: SmallVec<[Digest; SEAL_PATH_MAX]>,
+    pub path: Arc<[Digest]>,
 }
 
 impl Seal {
@@ -118,14 +117,14 @@ impl Sealer {
         }
         if self.signatures == Signatures::Off {
             let signed = Arc::new(SignedRoot { root: [0; 32], count: 1, signature: [0; 64] });
-            return vec![Seal { signed, index: 0, path: SmallVec::new() }; leaves.len()];
+            return vec![Seal { signed, index: 0, path: Arc::default() }; leaves.len()];
         }
         let tree = Tree::new(leaves);
         let count = u16::try_from(leaves.len()).expect("SEAL_STATEMENTS_MAX fits in u16");
         let root = tree.root();
         let signature = self.key.sign(&root_statement(self.cluster, self.signer, count, &root));
         let signed = Arc::new(SignedRoot { root, count, signature });
-        (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)) }).collect()
+        (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)).as_slice().into() }).collect()
     }
 }
 
@@ -168,7 +167,7 @@ impl Encode for Seal {
         debug_assert!(self.is_well_formed(), "only well-formed seals are made or decoded");
         self.signed.encode(out);
         self.index.encode(out);
-        for sibling in &self.path {
+        for sibling in self.path.iter() {
             out.extend_from_slice(sibling);
         }
     }
@@ -179,10 +178,12 @@ impl Decode for Seal {
         let signed = SignedRoot::decode(reader)?;
         let index = u16::decode(reader)?;
         let length = merkle::path_length(usize::from(index), usize::from(signed.count)).ok_or(DecodeError::OverLimit("a seal's index"))?;
-        let mut path = SmallVec::new();
-        for _ in 0..length {
-            path.push(reader.array()?);
+        let mut path = [[0; 32]; SEAL_PATH_MAX];
+        let path = &mut path[..length]; // Bounded by the tree's size, which is at most SEAL_STATEMENTS_MAX.
+        for sibling in path.iter_mut() {
+            *sibling = reader.array()?;
         }
+        let path: Arc<[Digest]> = Arc::from(&*path);
         Ok(Self { signed: Arc::new(signed), index, path })
     }
 }

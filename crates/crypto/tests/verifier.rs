@@ -266,7 +266,7 @@ fn a_frame_of_many_new_roots_checks_each_once_and_each_path_in_full() {
     let batches: Vec<_> = (0..70).map(|topic| batch(u16::from(topic) % 6, topic, 200)).collect();
     let mut frame: Vec<Letter> = [3, 150].iter().flat_map(|at| batches.iter().map(|batch| letter(vec![batch[*at].clone()]))).collect();
     for spoilt in [75, 139] {
-        frame[spoilt].notes[0].2.path[7][0] ^= 1;
+        Arc::make_mut(&mut frame[spoilt].notes[0].2.path)[7][0] ^= 1;
     }
     let verifier = verifier();
     for (at, judged) in verifier.verify_all(frame).into_iter().enumerate() {
@@ -501,10 +501,10 @@ fn harmed(batch: &[(ReplicaId, Note, Seal)], at: usize, harm: Harm) -> (ReplicaI
     match harm {
         Harm::None => {}
         Harm::Note => note.0[0] ^= 1,
-        Harm::Sibling(level, bit) if levels > 0 => seal.path[level % levels][usize::from(bit) / 8] ^= 1 << (bit % 8),
+        Harm::Sibling(level, bit) if levels > 0 => Arc::make_mut(&mut seal.path)[level % levels][usize::from(bit) / 8] ^= 1 << (bit % 8),
         Harm::Borrowed(level, other) if levels > 0 => {
             let others = &batch[other % batch.len()].2.path;
-            seal.path[level % levels] = others[level % others.len()];
+            Arc::make_mut(&mut seal.path)[level % levels] = others[level % others.len()];
         }
         Harm::Sibling(..) | Harm::Borrowed(..) => {}
         Harm::Index(index) => seal.index = index % (signed.count + 1),
@@ -513,8 +513,8 @@ fn harmed(batch: &[(ReplicaId, Note, Seal)], at: usize, harm: Harm) -> (ReplicaI
         Harm::Signature(bit) => signed.signature[bit / 8] ^= 1 << (bit % 8),
         Harm::SealOf(other) => return (signer, note, batch[other % batch.len()].2.clone()),
         Harm::Signer(other) => signer.index = other,
-        Harm::Shorter => drop(seal.path.pop()),
-        Harm::Longer => seal.path.push(signed.root),
+        Harm::Shorter => seal.path = seal.path.split_last().map_or(&[][..], |(_, rest)| rest).into(),
+        Harm::Longer => seal.path = [&seal.path[..], &[signed.root]].concat().into(),
     }
     seal.signed = Arc::new(signed);
     (signer, note, seal)

@@ -6,7 +6,8 @@
 //!
 //! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
 //! writes to its store while it steps; the shell steps through all that has arrived, makes one durable write,
-//! seals all [`Outbox::drafts`] under one signed root, and only then sends.
+//! seals all [`Outbox::drafts`] under one signed root, and only then sends. What nobody hears of may become durable
+//! a little later.
 //!
 //! ```
 //! use machine::{Input, Machine, Outbox, Time};
@@ -86,8 +87,8 @@ pub trait Durable: Machine {
     /// Why it could not.
     type Failure: std::error::Error + Send + Sync + 'static;
 
-    /// Makes everything written up to now durable. Called once a turn, also when the turn wrote nothing: that should
-    /// cost nothing. A machine without a store returns `Ok` at once.
+    /// Makes everything written up to now durable. Called before anything a turn said is sent, also when the turn wrote
+    /// nothing: that should cost nothing. A machine without a store returns `Ok` at once.
     ///
     /// # Errors
     /// When it cannot be said whether everything is durable. That is the end of the node.
@@ -128,6 +129,12 @@ impl<M: Machine> Default for Outbox<M> {
 }
 
 impl<M: Machine> Outbox<M> {
+    /// Whether nothing was said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sends.is_empty() && self.drafts.is_empty() && self.events.is_empty()
+    }
+
     /// Says `message` to `to`.
     pub fn send(&mut self, to: Party, message: M::Message) {
         self.sends.push((to, message));

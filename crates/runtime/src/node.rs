@@ -39,6 +39,8 @@ use crate::transport::{PeerState, PeerStates, Transport, check_identity};
 
 /// Memory for this many messages is kept between turns.
 const KEEP_MESSAGES: usize = 4_096;
+/// How long what nobody heard of may wait to be made durable.
+const SYNC_WAIT: Duration = Duration::from_millis(20);
 
 /// Makes messages out of the drafts of one turn.
 pub trait Seals<M: Machine>: Send + 'static {
@@ -295,6 +297,7 @@ where
         backlog: VecDeque::new(),
         current: None,
         outbox: Outbox::default(),
+        unsynced_since: None,
         open: true,
     };
     match place {
@@ -398,6 +401,8 @@ struct Loop<M: Machine, W, S, E> {
     /// The messages of one arrival that did not fit into the last turn.
     current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Room>)>,
     outbox: Outbox<M>,
+    /// Since when something may have been written that is not durable yet.
+    unsynced_since: Option<Instant>,
     /// The mailbox may bring more.
     open: bool,
 }
@@ -458,18 +463,18 @@ where
     /// The law lives here: nothing leaves before everything written up to then is durable.
     fn turn(&mut self) -> Result<(), NodeError> {
         let inputs = self.step_through();
+        let speaks = !self.outbox.is_empty();
+        if inputs > 0 {
+            self.unsynced_since.get_or_insert_with(Instant::now);
+        }
+        // What nobody hears of may wait a little for a turn that says something, and share its write.
+        if speaks || self.done() || self.unsynced_for() >= SYNC_WAIT {
+            self.persist()?;
+        }
         if inputs == 0 {
             return Ok(());
         }
-        let started = Instant::now();
-        if let Err(failure) = self.machine.persist() {
-            self.links.close_all();
-            self.mailbox.close();
-            self.command_room.close();
-            return Err(NodeError::Persist(Box::new(failure)));
-        }
         let shell = &self.metrics.shell;
-        shell.persist_seconds.observe(started.elapsed().as_secs_f64());
         shell.turns.inc();
         shell.turn_inputs.observe(inputs as f64);
         let drafts = self.outbox.drafts.len();
@@ -485,6 +490,23 @@ where
             (self.on_event)(event);
         }
         Ok(())
+    }
+
+    fn persist(&mut self) -> Result<(), NodeError> {
+        self.unsynced_since = None;
+        let started = Instant::now();
+        if let Err(failure) = self.machine.persist() {
+            self.links.close_all();
+            self.mailbox.close();
+            self.command_room.close();
+            return Err(NodeError::Persist(Box::new(failure)));
+        }
+        self.metrics.shell.persist_seconds.observe(started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn unsynced_for(&self) -> Duration {
+        self.unsynced_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Steps through what has arrived, up to the bound of a turn; says how many inputs that were.
@@ -567,10 +589,12 @@ where
         !self.open && self.idle()
     }
 
-    /// How long until the machine wants a tick; `None` when it does not.
+    /// How long until the machine wants a tick, or what it wrote should be made durable; `None` when neither.
     fn wait(&mut self) -> Option<Duration> {
-        let Time(deadline) = self.machine.deadline()?;
-        Some(Duration::from_nanos(deadline.saturating_sub(self.clock.now().0)))
+        let now = self.clock.now().0;
+        let tick = self.machine.deadline().map(|Time(deadline)| Duration::from_nanos(deadline.saturating_sub(now)));
+        let sync = self.unsynced_since.map(|_| SYNC_WAIT.saturating_sub(self.unsynced_for()));
+        [tick, sync].into_iter().flatten().min()
     }
 }
 
