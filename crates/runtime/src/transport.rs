@@ -74,17 +74,26 @@ impl PeerStates {
     }
 
     fn set(&self, replica: ReplicaId, state: PeerState) {
-        let before = self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(replica, state.clone());
-        if before.as_ref() == Some(&state) {
+        if !self.change(replica, state.clone()) {
             return;
         }
         match &state {
             PeerState::Connecting => {}
             PeerState::Connected => tracing::info!(%replica, "connected"),
             PeerState::Refused(reason) => tracing::warn!(%replica, reason, "refused"),
-            PeerState::Unreachable(reason) => tracing::warn!(%replica, reason, "not reached"),
+            // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
+            PeerState::Unreachable(reason) => tracing::info!(%replica, reason, "not reached"),
         }
-        self.changed.notify_waiters();
+    }
+
+    /// Without a word in the log. `true` when it is news.
+    fn change(&self, replica: ReplicaId, state: PeerState) -> bool {
+        let before = self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(replica, state.clone());
+        let is_news = before.as_ref() != Some(&state);
+        if is_news {
+            self.changed.notify_waiters();
+        }
+        is_news
     }
 }
 
@@ -175,7 +184,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     let ending = connection::run(stream, Arc::clone(&link), room, Arc::clone(&self.intake)).await;
                     self.links.forget(&link);
                     self.count(&ending, Some(Party::Replica(replica)), address);
-                    self.states.set(replica, PeerState::Unreachable(format!("{address}: {ending}")));
+                    // Counting has logged it.
+                    self.states.change(replica, PeerState::Unreachable(format!("{address}: {ending}")));
                     if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
                         wait_ms = limits.redial_ms;
                     }
@@ -350,10 +360,13 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
 
     fn count(&self, ending: &Ending, party: Option<Party>, address: SocketAddr) {
         self.intake.shell.count_closed(ending.label());
-        match party {
-            Some(party) => tracing::info!(%party, %address, %ending, "a connection ended"),
+        match (party, ending) {
+            // Clients come and go, and a stopping node says so once.
+            (Some(party @ Party::Client(..)), Ending::Ended) => tracing::debug!(%party, %address, %ending, "a connection ended"),
+            (Some(party), Ending::Stopping) => tracing::debug!(%party, %address, %ending, "a connection ended"),
+            (Some(party), _) => tracing::info!(%party, %address, %ending, "a connection ended"),
             // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
-            None => tracing::debug!(%address, %ending, "a connection was refused"),
+            (None, _) => tracing::debug!(%address, %ending, "a connection was refused"),
         }
     }
 }
