@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use client::{Client, Config};
+use tokio::sync::watch;
 use workload::{Verdict, Workload};
 
 pub use args::{BenchArgs, WorkloadName, WriteKeysArg};
@@ -41,12 +42,13 @@ use meter::Meter;
 /// Does what `args` ask of the cluster in `cluster_dir`: loads, runs, or verifies a journal.
 ///
 /// Progress goes to standard error where that is a terminal, and nowhere else. The caller prints the report, as text or
-/// as JSON, and then exits with a failure if [`Report::failure`] says so.
+/// as JSON, and then exits with a failure if [`Report::failure`] says so. When `stop` turns true, a run ends as if its
+/// time were over, with a report of what there was.
 ///
 /// # Errors
 /// [`BenchError`] when nothing could be measured: the settings make no sense, the cluster does not answer, or the
 /// store holds another table.
-pub async fn run(args: &BenchArgs, cluster_dir: &Path) -> Result<Report, BenchError> {
+pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<bool>) -> Result<Report, BenchError> {
     let workload = args.workload(cluster_dir)?;
     let config = Config::load(cluster_dir)?;
     let engine = config.topology.engine.name();
@@ -54,7 +56,7 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path) -> Result<Report, BenchEr
     for _ in 0..args.connections {
         clients.push(Arc::new(Client::connect(config.clone()).await?));
     }
-    let report = run_connected(args, cluster_dir, &workload, engine, &clients).await;
+    let report = run_connected(args, cluster_dir, &workload, engine, &clients, stop).await;
     // The last commits are acknowledged, but not all replicas need have heard of them yet.
     for client in &clients {
         client.close().await;
@@ -68,6 +70,7 @@ async fn run_connected(
     workload: &Arc<dyn Workload>,
     engine: &'static str,
     clients: &[Arc<Client>],
+    stop: watch::Receiver<bool>,
 ) -> Result<Report, BenchError> {
     let first = &clients[0];
     if let Some(journal) = &args.verify_journal {
@@ -82,7 +85,7 @@ async fn run_connected(
     {
         return Ok(Report::Load(report));
     }
-    let measured = runner::run(args, workload, clients, cluster_dir).await?;
+    let measured = runner::run(args, workload, clients, cluster_dir, stop).await?;
     let mut report = RunReport::new(args, workload.as_ref(), engine, measured);
     let meter = Meter::keys("checking");
     if let Some(check) = workload.check_end(first, &|done, total| meter.at(done, total)) {

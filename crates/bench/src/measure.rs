@@ -30,6 +30,11 @@ impl Window {
         Self { from, until, stop: until + Duration::from_secs_f64(cooldown) }
     }
 
+    /// How long was measured when measuring ended at `end`, which is early when somebody stopped it.
+    pub(crate) fn measured_seconds(&self, end: Instant) -> f64 {
+        end.min(self.until).saturating_duration_since(self.from).as_secs_f64()
+    }
+
     /// Whether a transaction that ended at `end` counts.
     pub(crate) fn counts(&self, end: Instant) -> bool {
         self.from <= end && end < self.until

@@ -154,7 +154,7 @@ impl Report {
 
 impl RunReport {
     pub(crate) fn new(args: &BenchArgs, workload: &dyn Workload, engine: &'static str, measured: Measured) -> Self {
-        let Measured { tally, cpu_clients, cpu_replicas, readiness, checked, broken } = measured;
+        let Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken } = measured;
         let mut settings = workload.settings();
         settings.insert("connections", json!(args.connections));
         settings.insert("warmup_seconds", json!(args.warmup));
@@ -167,9 +167,9 @@ impl RunReport {
             workload: workload.name(),
             engine,
             clients: args.clients,
-            seconds: args.seconds,
+            seconds: round(seconds, 3),
             committed,
-            committed_per_second: round(committed as f64 / args.seconds, 1),
+            committed_per_second: if seconds > 0.0 { round(committed as f64 / seconds, 1) } else { 0.0 },
             attempted: tally.attempted,
             commit_rate: if tally.attempted == 0 { 0.0 } else { round(committed as f64 / tally.attempted as f64, 4) },
             fast_path_rate: (tally.decided > 0).then(|| round(tally.fast as f64 / tally.decided as f64, 4)),
@@ -382,8 +382,15 @@ mod tests {
             tally.note_done(&Done { path, attempts: 1 + (number % 2) as u32, broken: None }, Duration::from_micros(1_000));
         }
         tally.note_error("unavailable");
-        let measured =
-            Measured { tally, cpu_clients: 0.004, cpu_replicas: Some(0.01), readiness: Readiness::Filled, checked, broken: Vec::new() };
+        let measured = Measured {
+            tally,
+            seconds: 2.0,
+            cpu_clients: 0.004,
+            cpu_replicas: Some(0.01),
+            readiness: Readiness::Filled,
+            checked,
+            broken: Vec::new(),
+        };
         let workload = args.workload(Path::new(".")).expect("a workload");
         RunReport::new(&args, workload.as_ref(), "basil", measured)
     }

@@ -31,6 +31,8 @@ const BROKEN_MAX: usize = 20;
 /// What a run gave.
 pub(crate) struct Measured {
     pub(crate) tally: Tally,
+    /// How long was measured: less than was asked for when the run was stopped.
+    pub(crate) seconds: f64,
     /// CPU seconds of this process in the window.
     pub(crate) cpu_clients: f64,
     /// CPU seconds of all replicas in the window, where known.
@@ -52,16 +54,17 @@ struct Shared {
     checked: AtomicU64,
     broken: Mutex<Vec<String>>,
     failure: Mutex<Option<Error>>,
-    /// Turns true when the run cannot go on.
+    /// Turns true when the run cannot go on, or is to end early.
     halted: watch::Sender<bool>,
 }
 
-/// Runs `workload` as `args` say, the lanes spread over `clients`.
+/// Runs `workload` as `args` say, the lanes spread over `clients`, until `stop` turns true at the latest.
 pub(crate) async fn run(
     args: &BenchArgs,
     workload: &Arc<dyn Workload>,
     clients: &[Arc<Client>],
     cluster_dir: &Path,
+    mut stop: watch::Receiver<bool>,
 ) -> Result<Measured, BenchError> {
     let readiness = workload.start(&clients[0], args.clients).await?;
     let shared = Arc::new(Shared {
@@ -80,13 +83,24 @@ pub(crate) async fn run(
         tasks.spawn(drive(Arc::clone(&shared), client, Lane::new(args.seed, index)));
     }
     tasks.spawn(watch_invariant(Arc::clone(&shared), Arc::clone(&clients[0]), args.check_interval));
+    let stopping = tokio::spawn({
+        let shared = Arc::clone(&shared);
+        async move {
+            // Who can stop the run may also have gone without doing so.
+            if stop.wait_for(|stop| *stop).await.is_ok() {
+                shared.halted.send_replace(true);
+            }
+        }
+    });
 
     let meter = Meter::line();
     wait_until(&shared, &meter, "warming up", shared.window.from).await;
     let before = Sample::take(cluster_dir);
     wait_until(&shared, &meter, "measuring", shared.window.until).await;
     let after = Sample::take(cluster_dir);
+    let seconds = shared.window.measured_seconds(Instant::now());
     wait_until(&shared, &meter, "cooling down", shared.window.stop).await;
+    stopping.abort();
     drain(&mut tasks, &shared).await;
     meter.finish();
 
@@ -96,7 +110,7 @@ pub(crate) async fn run(
     let (cpu_clients, cpu_replicas) = after.since(&before);
     let tally = std::mem::replace(&mut *lock(&shared.tally), Tally::new());
     let broken = std::mem::take(&mut *lock(&shared.broken));
-    Ok(Measured { tally, cpu_clients, cpu_replicas, readiness, checked: shared.checked.load(Ordering::Relaxed), broken })
+    Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked: shared.checked.load(Ordering::Relaxed), broken })
 }
 
 /// One lane: transaction after transaction, until the end.
@@ -110,14 +124,14 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
             Ok(done) => {
                 pause_ms = PAUSE_MS_MIN;
                 shared.commits.fetch_add(1, Ordering::Relaxed);
-                if shared.window.counts(end) {
+                if shared.counts(end) {
                     lock(&shared.tally).note_done(&done, end - begin);
                 }
                 shared.note_broken(done.broken);
             }
             Err(error) => {
                 let kind = kind(&error);
-                if shared.window.counts(end) {
+                if shared.counts(end) {
                     lock(&shared.tally).note_error(kind);
                 }
                 if !shared.survives(error) {
@@ -161,6 +175,11 @@ async fn watch_invariant(shared: Arc<Shared>, client: Arc<Client>, interval_seco
 impl Shared {
     fn goes_on(&self) -> bool {
         !*self.halted.borrow() && Instant::now() < self.window.stop
+    }
+
+    /// Whether a transaction that ended at `end` counts.
+    fn counts(&self, end: Instant) -> bool {
+        self.window.counts(end) && !*self.halted.borrow()
     }
 
     /// Whether the run goes on after `error`. If not, everybody is told to stop.

@@ -4,8 +4,13 @@ use std::path::PathBuf;
 
 use bench::{BenchArgs, BenchError};
 use clap::Args;
+use tokio::sync::watch;
 
 use crate::failure::{Done, Failure};
+use crate::output::out;
+
+/// The exit code of a program that an interrupt ended.
+const INTERRUPTED: i32 = 130;
 
 /// Measures a workload against a running cluster.
 #[derive(Args, Debug)]
@@ -19,15 +24,28 @@ pub struct BenchCommand {
 
 /// Carries out `bezant bench`.
 pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
-    let report = bench::run(&args.bench, &args.cluster).await?;
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(listen(stop));
+    let report = bench::run(&args.bench, &args.cluster, stopped).await?;
     if args.bench.json {
-        println!("{}", serde_json::to_string(&report).map_err(|error| Failure::failed(format!("the report cannot be written: {error}")))?);
+        out!("{}", serde_json::to_string(&report).map_err(|error| Failure::failed(format!("the report cannot be written: {error}")))?);
     } else {
-        println!("{report}");
+        out!("{report}");
     }
     match report.failure() {
         None => Ok(Done::Well),
         Some(what) => Err(Failure::failed(what)),
+    }
+}
+
+/// The first signal ends the run and lets it report; the second ends the program.
+async fn listen(stop: watch::Sender<bool>) {
+    if runtime::shutdown::signal().await.is_ok() {
+        eprintln!("stopping, to report what there is; once more ends at once");
+        stop.send_replace(true);
+        if runtime::shutdown::signal().await.is_ok() {
+            std::process::exit(INTERRUPTED);
+        }
     }
 }
 

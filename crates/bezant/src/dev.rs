@@ -11,6 +11,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Shape};
 use crate::logs::{self, LogFormat, LogLevel};
 use crate::node::Running;
+use crate::output::out;
 use crate::{statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
@@ -59,7 +60,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
             _ = &mut stop => Err(Failure::failed("interrupted")),
         },
         None => {
-            places.iter().for_each(|place| println!("{place}"));
+            places.iter().for_each(|place| out!("{place}"));
             let reach =
                 if args.folder == Path::new("./bezant-data") { String::new() } else { format!(" --cluster {}", args.folder.display()) };
             eprintln!("all {} replicas serve. In another terminal: bezant put a 1{reach}. Ctrl-C stops.", nodes.len());
@@ -81,10 +82,10 @@ async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result
     client.close().await;
     let outcome = outcome?;
     if args.json {
-        println!("{}", outcome.to_json());
+        out!("{}", outcome.to_json());
     } else {
         outcome.print_all();
-        println!("{}", outcome.summary());
+        out!("{}", outcome.summary());
     }
     Ok(Done::Well)
 }

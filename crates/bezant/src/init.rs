@@ -23,6 +23,7 @@ use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId,
 
 use crate::failure::{Done, Failure};
 use crate::node_config::Settings;
+use crate::output::out;
 use ports::BasePort;
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
@@ -130,11 +131,11 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
     create(&args.folder, &args.hosts, &args.shape)?;
     let folder = args.folder.display();
     if is_local(&args.hosts) {
-        eprintln!("{folder} is made. Next: bezant up {folder}, then bezant --cluster {folder} put a 1");
+        eprintln!("{folder} is made. Next: bezant up {folder}, then bezant put a 1 --cluster {folder}");
     } else {
         eprintln!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
     }
-    println!("{folder}");
+    out!("{folder}");
     Ok(Done::Well)
 }
 

@@ -11,6 +11,7 @@ mod init;
 mod logs;
 mod node;
 mod node_config;
+mod output;
 mod process;
 mod shell;
 mod statements;

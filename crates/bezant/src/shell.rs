@@ -16,6 +16,7 @@ use rustyline::{Context, Editor, Helper};
 use tokio::runtime::Handle;
 
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::output::out;
 use crate::statements::{self, Reach};
 use crate::words::{self, Statement};
 
@@ -73,7 +74,7 @@ fn read_lines(handle: &Handle, client: Client) -> Result<Done, Failure> {
         match line.trim() {
             "" => continue,
             "exit" | "quit" => break,
-            "help" => println!("{HELP}"),
+            "help" => out!("{HELP}"),
             text => {
                 editor.add_history_entry(text).attempt("keep the line", "the history")?;
                 last = handle.block_on(session.line(text)).map(|()| Done::Well);

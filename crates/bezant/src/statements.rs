@@ -12,6 +12,7 @@ use serde_json::json;
 use types::{Key, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::output::out;
 use crate::words::{self, Statement};
 
 /// Where the cluster is, and how to print.
@@ -72,14 +73,14 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
     let outcome = once(&args.reach, vec![Statement::Get(key.clone())]).await?;
     let value = outcome.found.first().cloned().flatten();
     if args.reach.json {
-        println!("{}", outcome.to_json());
+        out!("{}", outcome.to_json());
     }
     match value {
         Some(value) => {
             if args.raw {
                 std::io::stdout().write_all(value.as_bytes()).attempt("print", "standard output")?;
             } else if !args.reach.json {
-                println!("{value}");
+                out!("{value}");
             }
             Ok(Done::Well)
         }
@@ -104,7 +105,7 @@ pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
 async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
     let outcome = once(reach, vec![statement]).await?;
     if reach.json {
-        println!("{}", outcome.to_json());
+        out!("{}", outcome.to_json());
     } else {
         eprintln!("{}", outcome.summary());
     }
@@ -115,7 +116,7 @@ async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
 pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
     let outcome = once(&args.reach, plain_statements(&args.script)?).await?;
     if args.reach.json {
-        println!("{}", outcome.to_json());
+        out!("{}", outcome.to_json());
     } else {
         outcome.print_gets();
         eprintln!("{}", outcome.summary());
@@ -189,8 +190,8 @@ impl Outcome {
         for statement in &self.statements {
             match statement {
                 Statement::Get(key) => print_get(key, found.next().and_then(Option::as_ref)),
-                Statement::Put(key, value) => println!("put {key} = {value}"),
-                Statement::Delete(key) => println!("delete {key}"),
+                Statement::Put(key, value) => out!("put {key} = {value}"),
+                Statement::Delete(key) => out!("delete {key}"),
                 Statement::Begin | Statement::Commit | Statement::Abort => {}
             }
         }
@@ -233,8 +234,8 @@ impl Outcome {
 /// Prints what a `get` found.
 pub fn print_get(key: &Key, value: Option<&Value>) {
     match value {
-        Some(value) => println!("{key} = {value}"),
-        None => println!("{key} has no value"),
+        Some(value) => out!("{key} = {value}"),
+        None => out!("{key} has no value"),
     }
 }
 

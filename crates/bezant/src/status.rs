@@ -10,6 +10,7 @@ use types::{Cluster, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::http;
+use crate::output::out;
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]
@@ -50,7 +51,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         }
     }
     if args.json {
-        println!("{}", to_json(&answers));
+        out!("{}", to_json(&answers));
     } else {
         print(&answers);
         shards(&topology.cluster, &answers);
@@ -74,9 +75,16 @@ fn to_json(answers: &[Answer]) -> Value {
 }
 
 fn print(answers: &[Answer]) {
-    println!(
+    out!(
         "{:<9} {:<9} {:<8} {:>10} {:>9} {:>9} {:>10} {:>8}  HTTP",
-        "REPLICA", "STATE", "VERSION", "COMMITTED", "ABORTED", "UNDECIDED", "JOURNAL", "UP"
+        "REPLICA",
+        "STATE",
+        "VERSION",
+        "COMMITTED",
+        "ABORTED",
+        "UNDECIDED",
+        "JOURNAL",
+        "UP"
     );
     for (replica, http, answer) in answers {
         let replica = replica.to_string();
@@ -84,7 +92,7 @@ fn print(answers: &[Answer]) {
             Ok(status) => {
                 let number = |value: &Value| value.as_u64().unwrap_or(0);
                 let counts = &status["transactions"];
-                println!(
+                out!(
                     "{replica:<9} {:<9} {:<8} {:>10} {:>9} {:>9} {:>10} {:>8}  {http}",
                     word(&status["state"]),
                     word(&status["version"]),
@@ -95,7 +103,7 @@ fn print(answers: &[Answer]) {
                     duration(number(&status["uptime_seconds"])),
                 );
             }
-            Err(error) => println!("{replica:<9} {:<9} {error}  {http}", "down"),
+            Err(error) => out!("{replica:<9} {:<9} {error}  {http}", "down"),
         }
     }
 }

@@ -12,6 +12,7 @@ use types::ReplicaId;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::http;
 use crate::node_config::NodeConfig;
+use crate::output::out;
 use crate::process::Process;
 
 /// How often a starting or stopping node is looked at.
@@ -75,10 +76,10 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
                        "listen": config.listen.to_string(), "http": config.http_listen.to_string()})
             })
             .collect();
-        println!("{}", json!({ "nodes": list }));
+        out!("{}", json!({ "nodes": list }));
     } else {
         for ((_, config), process) in nodes.iter().zip(&running) {
-            println!("{}  pid {}  {}  http://{}", config.replica, process.pid, config.listen, config.http_listen);
+            out!("{}  pid {}  {}  http://{}", config.replica, process.pid, config.listen, config.http_listen);
         }
     }
     Ok(Done::Well)

@@ -98,6 +98,9 @@ pub fn read_certificate(path: &Path) -> Result<Vec<u8>, ConfigError> {
 
 fn refused(path: &Path, error: &IdentityError) -> ConfigError {
     let (what, help) = match error {
+        IdentityError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            ("the file is missing".to_owned(), COPY_WHOLE.to_owned())
+        }
         IdentityError::File { source, .. } => (format!("the file cannot be read: {source}"), COPY_WHOLE.to_owned()),
         IdentityError::Exposed { mode, .. } => {
             (format!("others than its owner may read this secret key (mode {mode:03o})"), format!("run: chmod 600 {}", path.display()))
