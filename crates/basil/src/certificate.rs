@@ -12,7 +12,7 @@ use crate::check;
 use crate::quorum::Quorums;
 
 /// No shard has more replicas than this, so no certificate names more.
-const VOTERS_MAX: usize = 5 * types::limits::FAULTS_MAX + 1;
+pub(crate) const VOTERS_MAX: usize = 5 * types::limits::FAULTS_MAX + 1;
 
 /// What one replica thinks of one transaction. A correct replica says it once and for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,7 +235,7 @@ impl VoteSet {
 }
 
 /// Voters stand in strict order, so each once, and are enough.
-fn distinct(shard: ShardId, mut indices: impl ExactSizeIterator<Item = u16>, needed: usize) -> Result<(), Rejection> {
+pub(crate) fn distinct(shard: ShardId, mut indices: impl ExactSizeIterator<Item = u16>, needed: usize) -> Result<(), Rejection> {
     if indices.len() < needed {
         return Err(Rejection::TooFewSigners { found: indices.len(), needed });
     }

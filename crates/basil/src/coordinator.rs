@@ -11,14 +11,13 @@ use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
 use smallvec::SmallVec;
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
-use crate::certificate::{
-    Certificate, Decision, LoggedSet, LoggedVoter, Proof, SignedLogged, SignedVote, Vote, VoteStatement, logging_shard,
-};
+use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
-use crate::message::{Conflict, Message, ReadResult, Refusal, Subject};
+use crate::message::{Conflict, Justified, Message, ReadResult, Refusal, Subject};
 use crate::patience::Patience;
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, ReadFound, ReadQuorum};
+use crate::recovery::LoggedReplies;
 use crate::tally::{Outcome, Tally};
 
 /// How a coordinator is set. Every duration is in milliseconds.
@@ -130,6 +129,8 @@ pub struct CoordinatorCounts {
     pub recovered: u64,
     /// Transactions of others it set out to finish.
     pub finishes: u64,
+    /// Transactions whose logged decisions did not come together, so that a leader had to be elected.
+    pub fallbacks: u64,
     /// Requests sent again.
     pub retries: u64,
     /// Reads that had to ask more replicas.
@@ -138,6 +139,8 @@ pub struct CoordinatorCounts {
 
 /// Transactions of others being finished at once; more wait until somebody meets them again.
 const FINISHES_MAX: usize = 1_024;
+/// A commit's wait is doubled so many times at most.
+const RETRIES_DOUBLED_MAX: u32 = 4;
 /// A read's wait is doubled so many times at most.
 const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
 /// The most stalled transactions that the votes on one transaction may name.
@@ -182,9 +185,10 @@ struct Ending {
     dependencies: Vec<Transaction>,
     participants: Vec<ShardId>,
     tallies: Vec<Tally>,
-    /// ST2 replies, by what they say.
-    logged: BTreeMap<(Decision, u32), Vec<LoggedVoter>>,
-    logged_by: Voters,
+    /// ST2 replies.
+    logged: LoggedReplies,
+    /// How often a fallback leader was called for.
+    elections: u32,
     /// What this process asks to be logged, once it does.
     logging: Option<Decision>,
     /// Who refuses to judge it for being too old, by shard.
@@ -450,8 +454,8 @@ impl Coordinator {
             participants,
             transaction,
             dependencies,
-            logged: BTreeMap::new(),
-            logged_by: Voters::default(),
+            logged: LoggedReplies::default(),
+            elections: 0,
             logging: None,
             too_old: BTreeMap::new(),
             stalled: Vec::new(),
@@ -583,35 +587,49 @@ impl Coordinator {
         ending.logging = Some(decision);
         self.timers.cancel(&Timer::Grace(id));
         let Some(shard) = logging_shard(&ending.participants, id) else { return };
-        let tallies: Vec<_> = match decision {
-            Decision::Commit => ending.tallies.iter().map(|tally| tally.votes(Vote::Commit)).collect(),
-            Decision::Abort => {
-                let sets = ending.tallies.iter().map(|tally| tally.votes(Vote::Abort));
-                sets.filter(|set| set.voters.len() >= quorums.abort_slow()).take(1).collect()
-            }
-        };
-        for replica in self.cluster.replicas_of(shard).filter(|replica| !ending.logged_by.contains(replica.index)) {
+        let tallies = justification(ending, decision, quorums);
+        for replica in self.cluster.replicas_of(shard).filter(|replica| !ending.logged.heard(replica.index)) {
             let (transaction, tallies) = (ending.transaction.clone(), tallies.clone());
             out.send(Party::Replica(replica), Message::Log { transaction, decision, tallies });
         }
     }
 
     fn on_logged(&mut self, now: Time, from: ReplicaId, logged: SignedLogged, out: &mut Out) {
-        let SignedLogged { replica, statement, seal } = logged;
-        let id = statement.id;
+        let (id, replica) = (logged.statement.id, logged.replica);
         let Some(ending) = self.endings.get_mut(&id) else { return };
-        if from != replica || logging_shard(&ending.participants, id) != Some(replica.shard) || !ending.logged_by.insert(replica.index) {
+        let is_own = from == replica && logging_shard(&ending.participants, id) == Some(replica.shard);
+        if !is_own || !ending.logged.note(logged) {
             return;
         }
-        let voters = ending.logged.entry((statement.decision, statement.view_decision)).or_default();
-        let at = voters.partition_point(|(index, _, _)| *index < replica.index);
-        voters.insert(at, (replica.index, statement.view_current, seal));
-        if voters.len() >= self.quorums.logged() {
-            let set = LoggedSet { shard: replica.shard, view_decision: statement.view_decision, voters: std::mem::take(voters) };
-            self.conclude(id, Certificate { id, decision: statement.decision, proof: Proof::Logged(set) }, Path::Slow, out);
+        if let Some((decision, set)) = ending.logged.agreed(self.quorums) {
+            // §4.2 (7), §5 (5)
+            self.conclude(id, Certificate { id, decision, proof: Proof::Logged(set) }, Path::Slow, out);
+        } else if ending.elections == 0 && ending.logged.are_split(self.quorums) {
+            self.invoke_fallback(now, id, out);
         } else {
             self.weigh(now, id, out);
         }
+    }
+
+    /// §5 (1): what the logging shard has written down does not come together, so one of it is to be elected to reconcile it.
+    /// The views that were heard last say whose turn it is; each time it takes longer, there is more patience.
+    fn invoke_fallback(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let quorums = self.quorums;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        let Some(shard) = logging_shard(&ending.participants, id) else { return };
+        if ending.elections == 0 {
+            self.counts.fallbacks += 1;
+        }
+        let wait_ms = self.options.retry_ms << ending.elections.min(RETRIES_DOUBLED_MAX);
+        ending.elections += 1;
+        let decision = ending.logging.or_else(|| slow_decision(ending, quorums));
+        let justified = decision.map(|decision| Justified { decision, tallies: justification(ending, decision, quorums) });
+        let views = ending.logged.all();
+        for replica in self.cluster.replicas_of(shard) {
+            let (transaction, justified, views) = (ending.transaction.clone(), justified.clone(), views.clone());
+            out.send(Party::Replica(replica), Message::InvokeFallback { transaction, justified, views });
+        }
+        self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
     }
 
     fn on_decided(&mut self, certificate: Arc<Certificate>, out: &mut Out) {
@@ -723,14 +741,20 @@ impl Coordinator {
         }
         self.counts.retries += 1;
         ending.retries += 1;
-        let wait_ms = self.options.retry_ms << ending.retries.min(4);
+        let wait_ms = self.options.retry_ms << ending.retries.min(RETRIES_DOUBLED_MAX);
         self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
         let logging = ending.logging;
+        // So many answers would make a certificate if they were equal: the others may never come.
+        let is_split = ending.elections > 0 || ending.logged.count() >= self.quorums.logged();
         // Votes may be waiting for what this transaction read from: finish that (§5).
         let dependencies = ending.dependencies.clone();
         match logging {
             None => self.ask_votes(id, out),
+            Some(_) if is_split => {}
             Some(decision) => self.log(id, decision, out),
+        }
+        if is_split {
+            self.invoke_fallback(now, id, out); // §5 (5), not settled: (1) again, with the views heard since.
         }
         for dependency in dependencies {
             self.on_finish_command(now, dependency, out);
@@ -772,15 +796,23 @@ fn fast_decision(ending: &Ending, quorums: Quorums) -> Option<(Decision, Vec<cra
 fn slow_decision(ending: &Ending, quorums: Quorums) -> Option<Decision> {
     let commit = ending.tallies.iter().all(|tally| matches!(tally.outcome(quorums), Outcome::CommitFast | Outcome::CommitSlow));
     let abort = ending.tallies.iter().any(|tally| tally.votes_to(Vote::Abort) >= quorums.abort_slow());
-    let begun = |decision: Decision| {
-        let voters = ending.logged.iter().filter(|((logged, _), _)| *logged == decision).map(|(_, voters)| voters.len());
-        voters.sum::<usize>() >= quorums.vouched()
-    };
+    let begun = |decision: Decision| ending.logged.count_of(decision) >= quorums.vouched();
     match (commit, abort) {
         (true, true) if begun(Decision::Abort) => Some(Decision::Abort),
         (true, _) => Some(Decision::Commit),
         (false, true) => Some(Decision::Abort),
         (false, false) => None,
+    }
+}
+
+/// The votes that allow `decision` to be logged: of every shard to commit, of one to abort.
+fn justification(ending: &Ending, decision: Decision, quorums: Quorums) -> Vec<VoteSet> {
+    match decision {
+        Decision::Commit => ending.tallies.iter().map(|tally| tally.votes(Vote::Commit)).collect(),
+        Decision::Abort => {
+            let sets = ending.tallies.iter().map(|tally| tally.votes(Vote::Abort));
+            sets.filter(|set| set.voters.len() >= quorums.abort_slow()).take(1).collect()
+        }
     }
 }
 
@@ -823,6 +855,9 @@ impl Machine for Coordinator {
                     | Message::Prepare { .. }
                     | Message::Recover { .. }
                     | Message::Log { .. }
+                    | Message::InvokeFallback { .. }
+                    | Message::ElectFallback { .. }
+                    | Message::DecideFallback { .. }
                     | Message::Writeback { .. } => {}
                 }
             }

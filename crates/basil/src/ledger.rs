@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
 use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp, Transaction, TransactionId};
 
-use crate::certificate::{Certificate, Decision, Vote};
+use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
 
 /// How many buckets hold the read timestamps of all keys.
@@ -32,6 +32,8 @@ pub(crate) struct Entry {
     pub dependents: Vec<TransactionId>,
     /// The decision this replica, being of the logging shard, has written down, and in which view.
     pub logged: Option<(Decision, u32)>,
+    /// How far its elections are, once there are any.
+    pub fallback: Option<Box<Fallback>>,
     /// How it ended.
     pub decision: Option<Decision>,
     /// The proof of that, while it is fresh.
@@ -54,6 +56,7 @@ impl Entry {
             waiting_for: 0,
             dependents: Vec::new(),
             logged: None,
+            fallback: None,
             decision: None,
             certificate: None,
             askers: SmallVec::new(),
@@ -61,6 +64,36 @@ impl Entry {
             awaits_author: false,
         }
     }
+
+    /// The view this replica is in: 0 until it elects or follows a leader.
+    pub fn view(&self) -> u32 {
+        self.fallback.as_ref().map_or(0, |fallback| fallback.view)
+    }
+
+    /// What it has to say of the decision it has written down.
+    pub fn logged_statement(&self) -> Option<LoggedStatement> {
+        let (decision, view_decision) = self.logged?;
+        Some(LoggedStatement { id: self.transaction.id(), decision, view_decision, view_current: self.view() })
+    }
+
+    /// Rises to `view`, or stays where it is.
+    pub fn rise(&mut self, view: u32, now: Time) {
+        if view > self.view() {
+            let fallback = self.fallback.get_or_insert_default();
+            (fallback.view, fallback.entered) = (view, now);
+        }
+    }
+}
+
+/// How far a transaction's elections are at one replica (§5).
+#[derive(Debug, Default)]
+pub(crate) struct Fallback {
+    /// The view the replica is in.
+    pub view: u32,
+    /// Since when, as far as this process remembers.
+    pub entered: Time,
+    /// Who wants to hear what a leader decides.
+    pub interested: SmallVec<[Party; 1]>,
 }
 
 /// Who means to write a key, and who has read it, each in the order of timestamps. New ones mostly come last and

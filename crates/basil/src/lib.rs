@@ -21,18 +21,22 @@
 //!   writeback Writeback ─────────────────▶ writes become versions; who waited votes
 //! ```
 //!
+//! **When it stalls** (§5), anyone asks the same replicas how far it came, and takes it from there. When replicas of the
+//! logging shard have written down different decisions, they elect one of them to reconcile them: [`recovery`].
+//!
 //! **Where things are.** [`replica`] and [`coordinator`] are the two machines, [`node`] puts a replica and its
 //! janitor together. Pure rules stand alone: [`check`] is Algorithm 1, [`tally`] what votes amount to, [`reading`]
-//! what replies amount to, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`]
+//! what replies amount to, [`recovery`] how views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`]
 //! what is said, [`buffer`] a transaction before it is prepared.
 //!
-//! **Not here yet.** The divergent case of recovery (§5: fallback leaders). Until it is, a transaction for which
-//! replicas of the logging shard have written down different decisions stays undecided.
+//! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
+//! rebuilt.
 
 pub mod buffer;
 pub mod certificate;
 pub mod check;
 pub mod coordinator;
+mod fallback;
 mod ledger;
 pub mod message;
 pub mod node;
@@ -40,6 +44,7 @@ mod patience;
 pub mod quorum;
 pub mod reading;
 mod record;
+pub mod recovery;
 pub mod replica;
 pub mod tally;
 

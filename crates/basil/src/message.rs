@@ -7,11 +7,16 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX};
 use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
-use crate::certificate::{Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement};
+use crate::certificate::{
+    Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, distinct, logging_shard,
+};
 use crate::quorum::Quorums;
+use crate::recovery::{
+    DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors,
+};
 
 /// The most votes that may be shown as evidence of authorship: one shard's.
-const EVIDENCE_MAX: usize = 5 * types::limits::FAULTS_MAX + 1;
+const EVIDENCE_MAX: usize = VOTERS_MAX;
 
 /// Everything said in this protocol.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +51,28 @@ pub enum Message {
         decision: Decision,
         /// Why: at least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
         tallies: Vec<VoteSet>,
+    },
+    /// Anyone to the replicas of the logging shard, when what they have written down cannot come together: InvokeFB, elect a
+    /// leader for this transaction (§5 (1)).
+    InvokeFallback {
+        /// The whole transaction.
+        transaction: Transaction,
+        /// A decision with the votes that justify it, for a replica that has none written down; without one it stays away.
+        justified: Option<Justified>,
+        /// In which views replicas of the logging shard signed to be, by index in strict order.
+        views: Vec<SignedLogged>,
+    },
+    /// Replica of the logging shard to the leader of its view: ElectFB (§5 (2)).
+    ElectFallback {
+        /// The sender's view, and what it has written down.
+        elect: SignedElect,
+    },
+    /// Leader to the replicas of the logging shard: DecFB, write down this decision (§5 (3)).
+    DecideFallback {
+        /// The decision and the view.
+        decide: SignedDecide,
+        /// The `4f + 1` that elected it, by index in strict order; most of them say what it decides.
+        electors: Vec<Elector>,
     },
     /// Anyone to every replica of the transaction's shards: how it ended, and the proof (§4.3).
     Writeback {
@@ -97,10 +124,26 @@ impl Message {
     #[must_use]
     pub fn is_reply(&self) -> bool {
         match self {
-            Self::Read { .. } | Self::Prepare { .. } | Self::Recover { .. } | Self::Log { .. } | Self::Writeback { .. } => false,
+            Self::Read { .. }
+            | Self::Prepare { .. }
+            | Self::Recover { .. }
+            | Self::Log { .. }
+            | Self::InvokeFallback { .. }
+            | Self::ElectFallback { .. }
+            | Self::DecideFallback { .. }
+            | Self::Writeback { .. } => false,
             Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
         }
     }
+}
+
+/// A decision, and the votes that allow it to be logged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Justified {
+    /// How the transaction is to end.
+    pub decision: Decision,
+    /// At least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
+    pub tallies: Vec<VoteSet>,
 }
 
 /// What a replica has of one key, below the reader's timestamp.
@@ -188,6 +231,22 @@ pub enum Draft {
         /// What.
         statement: LoggedStatement,
     },
+    /// Becomes [`Message::ElectFallback`].
+    Elect {
+        /// Who elects.
+        replica: ReplicaId,
+        /// In which view, and with what.
+        statement: ElectStatement,
+    },
+    /// Becomes [`Message::DecideFallback`].
+    Decide {
+        /// Who leads.
+        leader: ReplicaId,
+        /// What it decides.
+        statement: DecideStatement,
+        /// Who elected it; they have signed already.
+        electors: Vec<Elector>,
+    },
 }
 
 impl Sealable for Draft {
@@ -197,6 +256,8 @@ impl Sealable for Draft {
         match self {
             Self::Vote { statement, .. } => leaf(cluster, signer, statement),
             Self::Logged { statement, .. } => leaf(cluster, signer, statement),
+            Self::Elect { statement, .. } => leaf(cluster, signer, statement),
+            Self::Decide { statement, .. } => leaf(cluster, signer, statement),
         }
     }
 
@@ -204,6 +265,10 @@ impl Sealable for Draft {
         match self {
             Self::Vote { replica, statement, conflict } => Message::Voted { vote: SignedVote { replica, statement, seal }, conflict },
             Self::Logged { replica, statement } => Message::Logged { logged: SignedLogged { replica, statement, seal } },
+            Self::Elect { replica, statement } => Message::ElectFallback { elect: SignedElect { replica, statement, seal } },
+            Self::Decide { leader, statement, electors } => {
+                Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors }
+            }
         }
     }
 }
@@ -221,22 +286,15 @@ impl Claims for Message {
                 }
                 Ok(())
             }
-            Self::Log { transaction, decision, tallies } => {
-                let quorums = Quorums::new(cluster.faults());
-                let (vote, quorum) = match decision {
-                    Decision::Commit => (Vote::Commit, quorums.commit_slow()),
-                    Decision::Abort => (Vote::Abort, quorums.abort_slow()),
-                };
-                let participants = cluster.participants(transaction);
-                let covers = match decision {
-                    Decision::Commit => tallies.iter().map(|set| set.shard).eq(participants.iter().copied()),
-                    Decision::Abort => matches!(tallies.as_slice(), [set] if participants.contains(&set.shard)),
-                };
-                if !covers || tallies.iter().any(|set| set.vote != vote) {
-                    return Err(Rejection::Structure("tallies do not justify the decision"));
+            Self::Log { transaction, decision, tallies } => justification_claims(cluster, transaction, *decision, tallies, out),
+            Self::InvokeFallback { transaction, justified, views } => {
+                if let Some(Justified { decision, tallies }) = justified {
+                    justification_claims(cluster, transaction, *decision, tallies, out)?;
                 }
-                tallies.iter().try_for_each(|set| set.claims(cluster, transaction.id(), quorum, out))
+                view_claims(cluster, transaction, views, out)
             }
+            Self::ElectFallback { elect } => elect.claims(cluster, out),
+            Self::DecideFallback { decide, electors } => decision_claims(cluster, decide, electors, out),
             Self::Writeback { transaction, certificate } => {
                 if let Some(transaction) = transaction {
                     certificate.fits(cluster, transaction)?;
@@ -258,6 +316,47 @@ impl Claims for Message {
             Self::Decided { certificate } => certificate.claims(cluster, out),
         }
     }
+}
+
+/// Collects the claims of votes that justify a decision on `transaction`, if there are enough from the right shards.
+fn justification_claims<'a>(
+    cluster: &Cluster,
+    transaction: &Transaction,
+    decision: Decision,
+    tallies: &'a [VoteSet],
+    out: &mut Vec<Claim<'a>>,
+) -> Result<(), Rejection> {
+    let quorums = Quorums::new(cluster.faults());
+    let (vote, quorum) = match decision {
+        Decision::Commit => (Vote::Commit, quorums.commit_slow()),
+        Decision::Abort => (Vote::Abort, quorums.abort_slow()),
+    };
+    let participants = cluster.participants(transaction);
+    let covers = match decision {
+        Decision::Commit => tallies.iter().map(|set| set.shard).eq(participants.iter().copied()),
+        Decision::Abort => matches!(tallies, [set] if participants.contains(&set.shard)),
+    };
+    if !covers || tallies.iter().any(|set| set.vote != vote) {
+        return Err(Rejection::Structure("tallies do not justify the decision"));
+    }
+    tallies.iter().try_for_each(|set| set.claims(cluster, transaction.id(), quorum, out))
+}
+
+/// Collects the claims of replicas that say in which views of `transaction` they are, if they are distinct and of its
+/// logging shard.
+fn view_claims<'a>(
+    cluster: &Cluster,
+    transaction: &Transaction,
+    views: &'a [SignedLogged],
+    out: &mut Vec<Claim<'a>>,
+) -> Result<(), Rejection> {
+    let id = transaction.id();
+    let shard = logging_shard(&cluster.participants(transaction), id).ok_or(Rejection::Structure("a transaction touches no shard"))?;
+    if views.iter().any(|logged| logged.statement.id != id || logged.replica.shard != shard) {
+        return Err(Rejection::Structure("a view is another transaction's or from another shard"));
+    }
+    distinct(shard, views.iter().map(|logged| logged.replica.index), 0)?;
+    views.iter().try_for_each(|logged| logged.claims(cluster, out))
 }
 
 impl Encode for Message {
@@ -313,6 +412,21 @@ impl Encode for Message {
                 subject.encode(out);
                 refusal.encode(out);
             }
+            Self::InvokeFallback { transaction, justified, views } => {
+                out.push(11);
+                transaction.encode(out);
+                justified.encode(out);
+                encode_sequence(views, out);
+            }
+            Self::ElectFallback { elect } => {
+                out.push(12);
+                elect.encode(out);
+            }
+            Self::DecideFallback { decide, electors } => {
+                out.push(13);
+                decide.encode(out);
+                encode_electors(electors, out);
+            }
         }
     }
 }
@@ -342,8 +456,28 @@ impl Decode for Message {
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
             9 => Self::Decided { certificate: Arc::new(Certificate::decode(reader)?) },
             10 => Self::Refused { subject: Subject::decode(reader)?, refusal: Refusal::decode(reader)? },
+            11 => Self::InvokeFallback {
+                transaction: Transaction::decode(reader)?,
+                justified: Option::decode(reader)?,
+                views: reader.sequence("views", VOTERS_MAX)?,
+            },
+            12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
+            13 => Self::DecideFallback { decide: SignedDecide::decode(reader)?, electors: decode_electors(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
+    }
+}
+
+impl Encode for Justified {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.decision.encode(out);
+        encode_sequence(&self.tallies, out);
+    }
+}
+
+impl Decode for Justified {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { decision: Decision::decode(reader)?, tallies: reader.sequence("tallies", SHARDS_MAX)? })
     }
 }
 

@@ -61,6 +61,20 @@ impl Quorums {
     pub const fn logged(self) -> usize {
         4 * self.faults + 1
     }
+
+    /// `3f + 1` replicas in a view or past it: at least `2f + 1` of them are correct, so that any `4f + 1` answers hold
+    /// `f + 1` of these, and whoever hears that many can follow (§5 (2)).
+    #[must_use]
+    pub const fn view_passed(self) -> usize {
+        3 * self.faults + 1
+    }
+
+    /// `4f + 1 = n - f` elect a leader: as many as are sure to answer, and among them a logged decision has its majority.
+    /// An odd number, so that there always is one (§5 (3)).
+    #[must_use]
+    pub const fn elected(self) -> usize {
+        4 * self.faults + 1
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +97,9 @@ mod tests {
             let honest_logged = quorums.logged() - faults;
             let in_any_answer = honest_logged + quorums.logged() - n;
             assert!(2 * in_any_answer > quorums.logged());
+            // Of those who bring a view to its end, f + 1 correct ones are in any 4f + 1 answers.
+            assert!(quorums.view_passed() - faults + quorums.logged() - n >= quorums.vouched());
+            assert!(quorums.elected() % 2 == 1 && quorums.elected() <= n - faults);
             // Progress: with f replicas silent, a commit or an abort quorum can always be seen.
             assert!(n - faults >= quorums.commit_slow() + quorums.abort_slow() - 1);
         }

@@ -13,12 +13,14 @@ const FORMAT: u8 = 1;
 pub(crate) enum Record {
     /// It voted: a vote is final across crashes too, so it is written before it is sent.
     Voted { transaction: Transaction, vote: Vote },
-    /// Being of the logging shard, it wrote down a decision.
+    /// Being of the logging shard, it wrote down a decision: a client's in view 0, a leader's in the view of that.
     Logged { transaction: Option<Transaction>, id: TransactionId, decision: Decision, view: u32 },
     /// It learned how a transaction ended. The transaction comes along when its vote may be in a part of the
     /// journal that is let go before this one is. The proof does not: what it rests on, votes and logged decisions,
     /// is in the journals of those who gave it, and whoever needs it again asks them.
     Decided { transaction: Option<Transaction>, id: TransactionId, decision: Decision },
+    /// It rose to a view, and will adopt nothing from a lower one.
+    Risen { id: TransactionId, view: u32 },
 }
 
 impl Encode for Record {
@@ -42,6 +44,11 @@ impl Encode for Record {
                 transaction.encode(out);
                 id.encode(out);
                 decision.encode(out);
+            }
+            Self::Risen { id, view } => {
+                out.push(4);
+                id.encode(out);
+                view.encode(out);
             }
         }
     }
@@ -68,6 +75,7 @@ impl Decode for Record {
                 id: TransactionId::decode(reader)?,
                 decision: Decision::decode(reader)?,
             }),
+            4 => Ok(Self::Risen { id: TransactionId::decode(reader)?, view: u32::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

@@ -10,12 +10,13 @@ use store::{Medium, SegmentNumber, Store, StoreError};
 use types::codec::{Decode, DecodeError, Encode};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId};
 
-use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
+use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{Bounds, Cause, Finding, check};
 use crate::ledger::{Entry, Ledger};
 use crate::message::{Conflict, Draft, Message, ReadResult, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::record::Record;
+use crate::recovery::Ballots;
 
 /// How a replica is set. Every duration is in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +89,10 @@ pub struct ReplicaCounts {
     pub votes_abort: u64,
     /// Votes repeated for those who asked again.
     pub votes_repeated: u64,
-    /// Decisions written down for clients on the slow path.
+    /// Decisions written down, for clients on the slow path or for leaders.
     pub logged: u64,
+    /// Times it was elected to reconcile a transaction's logged decisions.
+    pub elected: u64,
     /// Transactions learned to have committed.
     pub committed: u64,
     /// Transactions learned to have aborted.
@@ -113,12 +116,14 @@ pub enum RecoverError {
 
 /// One replica of one shard.
 pub struct Replica<M: Medium> {
-    me: ReplicaId,
-    cluster: Arc<Cluster>,
-    quorums: Quorums,
+    pub(crate) me: ReplicaId,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) quorums: Quorums,
     options: ReplicaOptions,
-    ledger: Ledger<M>,
-    counts: ReplicaCounts,
+    pub(crate) ledger: Ledger<M>,
+    pub(crate) counts: ReplicaCounts,
+    /// Election messages, for the transactions and views that this replica may lead.
+    pub(crate) ballots: Ballots,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
@@ -139,7 +144,7 @@ pub struct Replica<M: Medium> {
     folded: u64,
 }
 
-type Out<M> = Outbox<Replica<M>>;
+pub(crate) type Out<M> = Outbox<Replica<M>>;
 
 impl<M: Medium> Replica<M> {
     /// Brings replica `me` back from its store: votes, decisions and versions are as they were when it last
@@ -165,6 +170,7 @@ impl<M: Medium> Replica<M> {
             options,
             ledger,
             counts: ReplicaCounts::default(),
+            ballots: Ballots::default(),
             failure: None,
             failed: false,
             watched,
@@ -213,8 +219,21 @@ impl<M: Medium> Replica<M> {
             Message::Read { request, timestamp, keys } => self.on_read(now, from, request, timestamp, &keys, out),
             Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
             Message::Recover { transaction, evidence } => self.on_recover(now, from, &transaction, &evidence, out),
-            Message::Log { transaction, decision, tallies } => {
-                self.on_log(now, from, &transaction, decision, &tallies, out);
+            Message::Log { transaction, decision, tallies: _ } => {
+                self.on_log(now, from, &transaction, decision, out);
+                Ok(())
+            }
+            Message::InvokeFallback { transaction, justified, views } => {
+                let justified = justified.map(|justified| justified.decision);
+                self.on_invoke_fallback(now, from, &transaction, justified, &views, out);
+                Ok(())
+            }
+            Message::ElectFallback { elect } => {
+                self.on_elect_fallback(now, from, elect, out);
+                Ok(())
+            }
+            Message::DecideFallback { decide, .. } => {
+                self.on_decide_fallback(now, from, decide.leader, decide.statement, out);
                 Ok(())
             }
             Message::Writeback { transaction, certificate } => {
@@ -375,10 +394,8 @@ impl<M: Medium> Replica<M> {
             return true;
         }
         let (vote, decision) = (entry.vote, entry.decision);
-        if let Some((decision, view)) = self.logged_of(id) {
-            let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
-            out.sign(from, Draft::Logged { replica: self.me, statement }); // RPR (ii)
-        }
+        self.write_down_end(id);
+        self.tell_logged(from, id, out); // RPR (ii)
         if let Some(vote) = vote {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
@@ -393,30 +410,43 @@ impl<M: Medium> Replica<M> {
         entry.prepared // Else known by a logged decision alone, or still waiting for its author.
     }
 
-    /// What this replica has written down of how a transaction ends.
+    /// On the logging shard, what has ended without being written down is written down.
     ///
-    /// What has ended without being written down is written down now, on the logging shard. How it ended is final, so
-    /// there is nothing else it could ever log; and whoever missed the end and comes when its proof is no longer at hand
-    /// may find too few votes, and then needs `n - f` replicas to say it.
-    fn logged_of(&mut self, id: TransactionId) -> Option<(Decision, u32)> {
-        let entry = self.ledger.entry(id)?;
-        if entry.logged.is_some() {
-            return entry.logged;
+    /// How it ended is final, so there is nothing else it could ever log; and whoever missed the end and comes when its
+    /// proof is no longer at hand may find too few votes, and then needs `n - f` replicas to say it.
+    fn write_down_end(&mut self, id: TransactionId) {
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if let (None, Some(decision)) = (entry.logged, entry.decision)
+            && self.logs(&entry.transaction)
+        {
+            self.write_down(id, decision, 0);
         }
-        let (decision, transaction) = (entry.decision?, entry.transaction.clone());
-        let is_logged_here = logging_shard(&self.cluster.participants(&transaction), id) == Some(self.me.shard);
-        is_logged_here.then(|| self.write_down(id, decision, Some(transaction)))
     }
 
-    /// Writes down how a transaction ends, with the transaction unless its vote's record has it.
-    fn write_down(&mut self, id: TransactionId, decision: Decision, transaction: Option<Transaction>) -> (Decision, u32) {
-        let record = Record::Logged { transaction, id, decision, view: 0 };
+    /// Writes down how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
+    pub(crate) fn write_down(&mut self, id: TransactionId, decision: Decision, view: u32) {
+        let Some(entry) = self.ledger.entry_mut(id) else { return };
+        assert!(entry.view() <= view, "nothing is adopted from a view that was left");
+        assert!(entry.logged.is_none_or(|(_, earlier)| earlier < view), "one decision is written down in a view");
+        // An earlier record names the whole transaction, unless it is known by hearsay only.
+        let is_recorded = entry.vote.is_some() || entry.logged.is_some() || entry.decision.is_some();
+        let transaction = (!is_recorded).then(|| entry.transaction.clone());
+        entry.logged = Some((decision, view));
+        let record = Record::Logged { transaction, id, decision, view };
         self.ledger.store.append_with(|bytes| record.encode(bytes));
         self.counts.logged += 1;
-        if let Some(entry) = self.ledger.entry_mut(id) {
-            entry.logged = Some((decision, 0));
+    }
+
+    /// Tells `party` under this replica's signature what it has written down, if anything.
+    pub(crate) fn tell_logged(&self, party: Party, id: TransactionId, out: &mut Out<M>) {
+        if let Some(statement) = self.ledger.entry(id).and_then(Entry::logged_statement) {
+            out.sign(party, Draft::Logged { replica: self.me, statement });
         }
-        (decision, 0)
+    }
+
+    /// Whether decisions on `transaction` are logged on this replica's shard.
+    pub(crate) fn logs(&self, transaction: &Transaction) -> bool {
+        logging_shard(&self.cluster.participants(transaction), transaction.id()) == Some(self.me.shard)
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
@@ -552,34 +582,45 @@ impl<M: Medium> Replica<M> {
 
     // Prepare phase, stage 2 (§4.2 (5), (6)).
 
-    fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, tallies: &[VoteSet], out: &mut Out<M>) {
-        let id = transaction.id();
-        let participants = self.cluster.participants(transaction);
-        if logging_shard(&participants, id) != Some(self.me.shard) {
-            self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
-            return;
-        }
+    fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
         // That the tallies are of the right shards and large enough was checked with their signatures.
-        debug_assert!(!tallies.is_empty(), "verified tallies justify the decision");
+        if self.admit_decision(now, from, transaction, out) {
+            self.write_down_first(transaction.id(), Some(decision));
+            self.tell_logged(from, transaction.id(), out);
+        }
+    }
+
+    /// Whether a decision on `transaction` is this replica's to write down and still open, so that it is now entered.
+    /// Else `from` is told why not.
+    pub(crate) fn admit_decision(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        let id = transaction.id();
+        if !self.logs(transaction) {
+            self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
+            return false;
+        }
         if self.ledger.entry(id).is_none() {
             if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
-                return;
+                return false;
             }
             self.watched.push_back((now, id));
         }
-        let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
-        let entry = self.ledger.enter(transaction, now);
-        if let Some(certificate) = &entry.certificate {
+        if let Some(certificate) = &self.ledger.enter(transaction, now).certificate {
             out.send(from, Message::Decided { certificate: certificate.clone() });
-            return;
+            return false;
         }
-        let (decision, view) = match self.logged_of(id) {
-            Some(logged) => logged, // The first decision in a view stays.
-            None => self.write_down(id, decision, (!known_by_vote).then(|| transaction.clone())),
-        };
-        let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
-        out.sign(from, Draft::Logged { replica: self.me, statement });
+        true
+    }
+
+    /// What is written down first stays, until a leader says otherwise: how it has ended, if that is known here, else
+    /// what `justified` votes allow. A replica without a decision is in view 0, so that is where this one belongs.
+    pub(crate) fn write_down_first(&mut self, id: TransactionId, justified: Option<Decision>) {
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if entry.logged.is_none()
+            && let Some(decision) = entry.decision.or(justified)
+        {
+            self.write_down(id, decision, 0);
+        }
     }
 
     // Writeback (§4.3).
@@ -629,10 +670,12 @@ impl<M: Medium> Replica<M> {
             Decision::Abort => self.counts.aborted += 1,
         }
         if let Some(entry) = self.ledger.entry_mut(id) {
-            for asker in std::mem::take(&mut entry.askers) {
+            let interested = entry.fallback.as_mut().map(|fallback| std::mem::take(&mut fallback.interested));
+            for asker in std::mem::take(&mut entry.askers).into_iter().chain(interested.into_iter().flatten()) {
                 out.send(asker, Message::Decided { certificate: certificate.clone() });
             }
         }
+        self.ballots.forget(id);
         self.proven.push_back((now, id));
         for dependent in self.ledger.conclude(id, decision, Some(certificate)) {
             self.dependency_ended(dependent, decision, out);
@@ -656,7 +699,7 @@ impl<M: Medium> Replica<M> {
         }
     }
 
-    fn refuse(&mut self, to: Party, subject: Subject, refusal: Refusal, out: &mut Out<M>) {
+    pub(crate) fn refuse(&mut self, to: Party, subject: Subject, refusal: Refusal, out: &mut Out<M>) {
         self.counts.refused += 1;
         out.send(to, Message::Refused { subject, refusal });
     }
@@ -755,14 +798,15 @@ impl<M: Medium> Replica<M> {
         let transaction = entry.transaction.clone();
         let voted = entry.vote.map(|vote| Record::Voted { transaction: transaction.clone(), vote });
         let logged = entry.logged.map(|(decision, view)| Record::Logged { transaction: Some(transaction), id, decision, view });
-        for record in voted.into_iter().chain(logged) {
+        let risen = entry.fallback.as_ref().map(|fallback| Record::Risen { id, view: fallback.view });
+        for record in voted.into_iter().chain(logged).chain(risen) {
             self.ledger.store.append_with(|bytes| record.encode(bytes));
         }
     }
 }
 
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
-const ASKERS_MAX: usize = 64;
+pub(crate) const ASKERS_MAX: usize = 64;
 /// The most bytes of values and transactions in one read reply.
 const READ_REPLY_BYTES_MAX: usize = 8 << 20;
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
@@ -796,6 +840,12 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
             }
             if let Some(entry) = ledger.entry_mut(id) {
                 entry.logged = Some((decision, view));
+                entry.rise(view, now);
+            }
+        }
+        Record::Risen { id, view } => {
+            if let Some(entry) = ledger.entry_mut(id) {
+                entry.rise(view, now);
             }
         }
         Record::Decided { transaction, id, decision } => {

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, ReadResult, Subject};
+use basil::message::{Conflict, Justified, ReadResult, Subject};
+use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Refusal, Vote};
 use crypto::{Seal, Verifier, leaf};
 use members::{Members, members};
@@ -100,6 +101,40 @@ impl Desk {
         decoded.is_ok_and(|certificate| self.convinces(certificate, transaction))
     }
 
+    fn logging_shard(&self, transaction: &Transaction) -> ShardId {
+        let participants = self.members.cluster.participants(transaction);
+        basil::certificate::logging_shard(&participants, transaction.id()).expect("it touches a shard")
+    }
+
+    /// What replica `index` of the logging shard says to have written down, being in `view`.
+    fn view(&self, transaction: &Transaction, index: u16, view: u32) -> SignedLogged {
+        let replica = ReplicaId { shard: self.logging_shard(transaction), index };
+        let statement = LoggedStatement { id: transaction.id(), decision: Decision::Commit, view_decision: 0, view_current: view };
+        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        SignedLogged { replica, statement, seal }
+    }
+
+    fn elect(&self, transaction: &Transaction, index: u16, decision: Decision, view: u32) -> SignedElect {
+        let replica = ReplicaId { shard: self.logging_shard(transaction), index };
+        let statement = ElectStatement { id: transaction.id(), decision, view };
+        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        SignedElect { replica, statement, seal }
+    }
+
+    /// Five electors of `view`, by index; the first `commits` of them have logged commit.
+    fn electors(&self, transaction: &Transaction, commits: u16, view: u32) -> Vec<Elector> {
+        let decision = |index| if index < commits { Decision::Commit } else { Decision::Abort };
+        (0..5).map(|index| (index, decision(index), self.elect(transaction, index, decision(index), view).seal)).collect()
+    }
+
+    /// What `leader` decides in `view`.
+    fn decide(&self, transaction: &Transaction, leader: u16, decision: Decision, view: u32) -> SignedDecide {
+        let leader = ReplicaId { shard: self.logging_shard(transaction), index: leader };
+        let statement = DecideStatement { id: transaction.id(), decision, view };
+        let seal = self.members.sealers[&leader].seal(&[leaf(self.members.cluster.id(), leader, &statement)]).remove(0);
+        SignedDecide { leader, statement, seal }
+    }
+
     /// One message of each kind, and of each shape it can have.
     fn messages(&self) -> Vec<Message> {
         let transaction = self.transaction(100, &["a"], &["a", "z"]);
@@ -133,6 +168,15 @@ impl Desk {
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(Conflict::Stalled { transaction: other }) },
             Message::Logged { logged: SignedLogged { replica, statement, seal } },
         ];
+        let justified = Justified { decision: Decision::Abort, tallies: vec![self.votes(1, id, Vote::Abort, 0..2)] };
+        let views = vec![self.view(&transaction, 0, 0), self.view(&transaction, 3, 2)];
+        messages.extend([None, Some(justified)].map(|justified| {
+            let (transaction, views) = (transaction.clone(), views.clone());
+            Message::InvokeFallback { transaction, justified, views }
+        }));
+        messages.push(Message::ElectFallback { elect: self.elect(&transaction, 4, Decision::Abort, 1) });
+        let decide = self.decide(&transaction, leader_of(id, 7, 6), Decision::Abort, 7);
+        messages.push(Message::DecideFallback { decide, electors: self.electors(&transaction, 2, 7) });
         messages.extend(certificates.map(|certificate| Message::Decided { certificate: Arc::new(certificate) }));
         let refusals = [
             Refusal::TooOld,
@@ -369,6 +413,68 @@ fn a_decision_without_its_votes_is_not_logged() {
     assert!(!believed(Decision::Abort, vec![aborts(1, 1)]), "one vote short of f+1");
     assert!(!believed(Decision::Abort, vec![commits(1, 4)]));
     assert!(!believed(Decision::Abort, vec![]));
+}
+
+/// §5 (1): views count once a replica, of the logging shard, on this transaction.
+#[test]
+fn views_of_others_call_for_no_leader() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let other = desk.transaction(101, &["a"], &["a", "z"]);
+    let with = |justified, views| {
+        let transaction = transaction.clone();
+        desk.verifier.verify(Message::InvokeFallback { transaction, justified, views }).is_ok()
+    };
+    let believed = |views| with(None, views);
+    let view = |index, view| desk.view(&transaction, index, view);
+    assert!(believed(vec![]));
+    assert!(believed(vec![view(0, 0), view(1, 5)]));
+    assert!(!believed(vec![view(1, 0), view(1, 5)]), "one replica twice");
+    assert!(!believed(vec![view(1, 0), view(0, 5)]), "in another order it would be another message");
+    assert!(!believed(vec![desk.view(&other, 0, 5)]), "another transaction's");
+    let mut higher = view(0, 0);
+    higher.statement.view_current = 1;
+    assert!(!believed(vec![higher]), "not what was signed");
+    let mut elsewhere = view(0, 0);
+    elsewhere.replica.shard = ShardId(1 - elsewhere.replica.shard.0);
+    assert!(!believed(vec![elsewhere]), "the other shard has no views");
+    let id = transaction.id();
+    let justified = |count| Some(Justified { decision: Decision::Abort, tallies: vec![desk.votes(1, id, Vote::Abort, 0..count)] });
+    assert!(with(justified(2), vec![]));
+    assert!(!with(justified(1), vec![]), "one vote short of f+1");
+}
+
+/// §5 (3): a leader is who was elected, by enough, in its own view, and says what most of them say.
+#[test]
+fn a_leaders_decision_is_its_electors() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let other = desk.transaction(101, &["a"], &["a", "z"]);
+    let leader = |view| leader_of(transaction.id(), view, 6);
+    let believed = |decide, electors| desk.verifier.verify(Message::DecideFallback { decide, electors }).is_ok();
+    let decide = |decision, view| desk.decide(&transaction, leader(view), decision, view);
+    let electors = |commits, view| desk.electors(&transaction, commits, view);
+    assert!(believed(decide(Decision::Commit, 1), electors(3, 1)));
+    assert!(believed(decide(Decision::Abort, 2), electors(2, 2)));
+    assert!(!believed(decide(Decision::Commit, 1), electors(2, 1)), "most say the contrary");
+    assert!(!believed(decide(Decision::Commit, 1), electors(3, 2)), "they elected in another view");
+    assert!(!believed(decide(Decision::Commit, 0), electors(3, 0)), "view 0 has no leader");
+    assert!(!believed(desk.decide(&transaction, leader(2), Decision::Commit, 1), electors(3, 1)), "another view's leader");
+    assert!(!believed(decide(Decision::Commit, 1), desk.electors(&other, 3, 1)), "they elected for another transaction");
+    assert!(!believed(decide(Decision::Commit, 1), electors(3, 1)[..4].to_vec()), "one elector short of 4f+1");
+    let mut six = electors(5, 1);
+    six.push((5, Decision::Commit, desk.elect(&transaction, 5, Decision::Commit, 1).seal));
+    assert!(!believed(decide(Decision::Commit, 1), six), "an even number may be of two minds");
+    let mut twice = electors(3, 1);
+    twice[4] = twice[3].clone();
+    assert!(!believed(decide(Decision::Abort, 1), twice), "one elector counted twice");
+    let mut turned = electors(2, 1);
+    turned[2].1 = Decision::Commit;
+    let most = majority(turned.iter().map(|(_, decision, _)| *decision));
+    assert!(!believed(decide(most, 1), turned), "not what the third elector signed");
+    let mut lent = decide(Decision::Commit, 1);
+    lent.seal = desk.decide(&transaction, leader(2), Decision::Commit, 1).seal;
+    assert!(!believed(lent, electors(3, 1)), "somebody else's signature");
 }
 
 #[test]

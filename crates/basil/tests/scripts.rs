@@ -30,6 +30,7 @@ scripts! {
     a_dependency_that_does_not_write_the_key_is_voted_down
     a_dependency_that_has_committed_is_not_waited_for
     a_fabricated_writer_does_not_pass_for_a_real_one
+    a_leader_that_says_two_things_costs_one_more_view
     a_liar_alone_aborts_nobody
     a_liar_alone_commits_nothing
     a_logged_decision_survives_a_crash
@@ -38,6 +39,7 @@ scripts! {
     a_reader_from_the_future_is_refused
     a_receipt_convinces_a_stranger
     a_second_request_gets_the_same_vote
+    a_silent_leader_costs_one_more_view
     a_silent_replica_costs_a_second_round_trip
     a_timestamp_too_far_ahead_is_not_voted_on
     a_transaction_is_finished_where_its_author_may_no_longer_begin
@@ -49,8 +51,10 @@ scripts! {
     a_write_under_a_prepared_read_is_voted_down
     a_write_under_a_read_timestamp_is_voted_down
     after_a_restart_nothing_is_written_below_the_floor
+    an_election_survives_a_crash
     an_end_is_found_again_when_its_proof_is_gone
     an_end_is_found_again_with_the_help_of_those_who_never_voted
+    an_equivocated_decision_is_reconciled
     an_unknown_dependency_is_voted_down
     everybody_is_asked_when_too_few_agree
     four_of_six_votes_to_commit_must_be_logged
@@ -74,20 +78,26 @@ scripts! {
     one_slow_shard_is_logged_on_one_shard_only
     one_vote_does_not_show_who_the_author_is
     one_vote_to_abort_with_a_committed_conflict_is_enough
+    only_the_logging_shard_elects
     prepared_writes_can_be_read
     reading_from_ones_own_future_is_proof_of_a_lie
     six_votes_to_commit_are_enough
     the_author_may_come_after_the_finisher
     the_janitor_ends_what_too_few_were_sent
     the_janitor_finishes_what_nobody_meets
+    the_janitors_reconcile_what_nobody_meets
     the_other_shard_does_not_log
     two_shards_commit_in_one_round_trip
     two_transactions_cannot_have_one_timestamp
     two_votes_to_abort_must_be_logged
+    two_who_disagree_are_reconciled
     votes_against_a_stranger_show_no_author
     votes_of_f_plus_1_show_who_the_author_is
+    what_five_have_logged_wins_every_election
     what_is_too_old_is_refused
     what_was_not_durable_was_not_said
     whatever_was_acknowledged_survives_a_power_cut
+    who_has_logged_nothing_logs_before_it_elects
+    whoever_hurries_passes_no_leader
     whoever_is_stopped_by_a_stalled_transaction_finishes_it
 }

@@ -9,6 +9,8 @@
 //! prepare t1 t2 [by c2] [-> r0-r2]  delivers ST1; the votes wait. With `by`, somebody else sends it
 //! votes t1 [by c2] [<- r0-r2]       delivers votes, decisions and refusals to clients
 //! log t1 · logged t1                the same for ST2 and its replies
+//! invoke t1 · elect t1 · decide t1  the same for calls for a leader, election messages, leaders' decisions
+//! mislead r2 t1 abort -> r0         the liar r2, elected, shows r0 those electors that let it decide so
 //! writeback t1 [-> r0]              delivers certificates
 //! commit t1                         all of it, until nothing about t1 is on its way
 //! finish t1 by c2                   c2 sets out to finish t1; what it sends waits: `recover t1 [-> r0]` delivers it
@@ -107,6 +109,10 @@ impl Script {
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
             "log" => self.deliver_to_replicas(&line, &[Kind::Log]),
+            "invoke" => self.deliver_to_replicas(&line, &[Kind::Invoke]),
+            "elect" => self.deliver_to_replicas(&line, &[Kind::Elect]),
+            "decide" => self.deliver_to_replicas(&line, &[Kind::Decide]),
+            "mislead" => self.mislead(&line),
             "writeback" => self.deliver_to_replicas(&line, &[Kind::Writeback]),
             "votes" => self.deliver_to_clients(&line, &[Kind::Vote, Kind::Decided, Kind::Refused]),
             "logged" => self.deliver_to_clients(&line, &[Kind::Logged]),
@@ -264,6 +270,9 @@ impl Script {
             "writeback" => Kind::Writeback,
             "vote" => Kind::Vote,
             "logged" => Kind::Logged,
+            "invoke" => Kind::Invoke,
+            "elect" => Kind::Elect,
+            "decide" => Kind::Decide,
             other => panic!("scripts know no message `{other}`"),
         };
         let id = self.transaction(line.word(2)).0.id();
@@ -310,6 +319,13 @@ impl Script {
         for replica in words::parse_replicas(&[line.word(1)]) {
             self.world.lie(replica, lie.clone());
         }
+    }
+
+    fn mislead(&mut self, line: &Line<'_>) {
+        let leader = words::parse_replicas(&[line.word(1)])[0];
+        let id = self.transaction(line.word(2)).0.id();
+        let decision = if line.word(3) == "commit" { Decision::Commit } else { Decision::Abort };
+        self.world.mislead(leader, id, decision, line.replicas.as_deref().expect("`mislead` says whom"));
     }
 
     fn receipt(&mut self, name: &str) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
 use basil::message::{Conflict, Draft, ReadResult, Subject};
+use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
     Replica, ReplicaOptions, Vote,
@@ -40,7 +41,9 @@ pub enum Kind {
     Logged,
     Decided,
     Refused,
-    Other,
+    Invoke,
+    Elect,
+    Decide,
 }
 
 /// A message on its way, as bytes.
@@ -80,6 +83,11 @@ struct Seat {
 struct Witness {
     votes: BTreeMap<(ReplicaId, TransactionId), Vote>,
     logged: BTreeMap<(ReplicaId, TransactionId, u32), Decision>,
+    /// By elector, and by leader, the view, and what was said there.
+    elected: BTreeMap<(ReplicaId, TransactionId, u32), Decision>,
+    led: BTreeMap<(ReplicaId, TransactionId, u32), Decision>,
+    /// The highest view each has signed to be in.
+    views: BTreeMap<(ReplicaId, TransactionId), u32>,
     decided: BTreeMap<TransactionId, Decision>,
     liars: BTreeSet<ReplicaId>,
 }
@@ -324,6 +332,33 @@ impl World {
         self.deliver(|envelope| envelope.kind == Kind::Recover && envelope.from == party(client));
     }
 
+    /// The leader `leader`, being a liar, shows `to` those of the replicas that elected it in its newest view that
+    /// say `decision` as far as there are any, and decides what then most of them say.
+    pub fn mislead(&mut self, leader: ReplicaId, id: TransactionId, decision: Decision, to: &[ReplicaId]) {
+        let for_it = |one: &&Envelope| one.kind == Kind::Elect && one.about == Some(id) && one.to == Party::Replica(leader);
+        let sent: Vec<Envelope> = self.past.iter().chain(&self.pool).filter(for_it).cloned().collect();
+        let elects = sent.into_iter().map(|envelope| match self.open(envelope.bytes).expect("replicas elect properly").into_inner() {
+            Message::ElectFallback { elect } => elect,
+            other => panic!("an election message is one, not {other:?}"),
+        });
+        let mut elects: Vec<SignedElect> = elects.collect();
+        let view = elects.iter().map(|elect| elect.statement.view).max().expect("somebody elected it");
+        elects.retain(|elect| elect.statement.view == view);
+        elects.sort_by_key(|elect| (elect.statement.decision != decision, elect.replica));
+        elects.dedup_by_key(|elect| elect.replica);
+        elects.truncate(5);
+        elects.sort_by_key(|elect| elect.replica);
+        let electors: Vec<_> = elects.into_iter().map(|elect| (elect.replica.index, elect.statement.decision, elect.seal)).collect();
+        let statement = DecideStatement { id, decision: majority(electors.iter().map(|(_, decision, _)| *decision)), view };
+        let leaf = crypto::leaf(self.members.cluster.id(), leader, &statement);
+        let seal = self.members.sealers[&leader].seal(&[leaf]).remove(0);
+        let message = Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors };
+        for replica in to {
+            self.post(Party::Replica(leader), Party::Replica(*replica), &message);
+        }
+        self.deliver(|envelope| envelope.kind == Kind::Decide && envelope.from == Party::Replica(leader));
+    }
+
     fn post(&mut self, from: Party, to: Party, message: &Message) {
         let lost = |party: Party| matches!(party, Party::Replica(replica) if self.silenced.contains(&replica) || self.seats[&replica].node.is_none());
         let (kind, about) = kind_of(message);
@@ -507,10 +542,27 @@ impl World {
                 let at = (replica, statement.id, statement.view_decision);
                 let first = *self.witness.logged.entry(at).or_insert(statement.decision);
                 assert_eq!(first, statement.decision, "{replica} changed its logged decision");
+                self.witness_view(replica, statement.id, statement.view_current);
             }
-            #[allow(unreachable_patterns, reason = "recovery may come to draft more kinds, which scripts here do not judge")]
-            _ => {}
+            Draft::Elect { statement, .. } => {
+                let at = (replica, statement.id, statement.view);
+                let first = *self.witness.elected.entry(at).or_insert(statement.decision);
+                assert_eq!(first, statement.decision, "{replica} elected with two decisions in one view");
+                self.witness_view(replica, statement.id, statement.view);
+            }
+            Draft::Decide { statement, .. } => {
+                let at = (replica, statement.id, statement.view);
+                let first = *self.witness.led.entry(at).or_insert(statement.decision);
+                assert_eq!(first, statement.decision, "{replica} decided both ways in one view");
+            }
         }
+    }
+
+    /// Whoever has signed to be in a view never signs to be in a lower one.
+    fn witness_view(&mut self, replica: ReplicaId, id: TransactionId, view: u32) {
+        let highest = self.witness.views.entry((replica, id)).or_insert(view);
+        assert!(*highest <= view, "{replica} went back to a lower view");
+        *highest = view;
     }
 
     fn witness_certificate(&mut self, message: &Message) {
@@ -545,10 +597,22 @@ impl World {
                 format!("vote{{s}} {} on {name}{cause}{shown}", vote(statement.vote))
             }
             Draft::Logged { statement, .. } => {
-                format!("{{log}} {} of {}", decision(statement.decision), self.names.of(statement.id)).replace("{log}", "log{s}")
+                let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
+                match (statement.view_decision, statement.view_current) {
+                    (0, 0) => format!("log{{s}} {decision} of {name}"),
+                    (decided, current) if decided == current => format!("log{{s}} {decision} of {name} in view {decided}"),
+                    (decided, current) => format!("log{{s}} {decision} of {name} in view {decided}, being in view {current}"),
+                }
             }
-            #[allow(unreachable_patterns, reason = "recovery may come to draft more kinds")]
-            _ => "sign{s} something else".to_owned(),
+            Draft::Elect { statement, .. } => {
+                let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
+                format!("elect{{s}} the leader of view {} for {name}, having logged {decision}", statement.view)
+            }
+            Draft::Decide { statement, electors, .. } => {
+                let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
+                let count = electors.iter().filter(|(_, elector, _)| *elector == statement.decision).count();
+                format!("decide{{s}} {decision} of {name} in view {}, as {count} of {} electors say", statement.view, electors.len())
+            }
         };
         self.notes.does(replica, words);
     }
@@ -598,6 +662,10 @@ impl World {
                 let participants = self.members.cluster.participants(transaction);
                 let shard = basil::certificate::logging_shard(&participants, transaction.id()).expect("it touches a shard");
                 Some(format!("ask{{s}} {} to log {} of {}", words::shard(shard), decision(*wanted), self.names.of(transaction.id())))
+            }
+            Message::InvokeFallback { transaction, views, .. } => {
+                let shown: Vec<String> = views.iter().map(|logged| logged.statement.view_current.to_string()).collect();
+                Some(format!("call{{s}} for a leader to end {}, showing views {}", self.names.of(transaction.id()), shown.join(" ")))
             }
             _ => None,
         }
@@ -678,8 +746,9 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
         Message::Decided { certificate } => (Kind::Decided, Some(certificate.id)),
         Message::Refused { subject: Subject::Transaction(id), .. } => (Kind::Refused, Some(*id)),
-        #[allow(unreachable_patterns, reason = "recovery may come to say more")]
-        _ => (Kind::Other, None),
+        Message::InvokeFallback { transaction, .. } => (Kind::Invoke, Some(transaction.id())),
+        Message::ElectFallback { elect } => (Kind::Elect, Some(elect.statement.id)),
+        Message::DecideFallback { decide, .. } => (Kind::Decide, Some(decide.statement.id)),
     }
 }
 

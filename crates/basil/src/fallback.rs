@@ -1,0 +1,135 @@
+//! A replica's part in the divergent case of recovery (§5). The rules, and why they are safe, are in [`crate::recovery`].
+
+use machine::Time;
+use store::Medium;
+use types::codec::Encode;
+use types::{Party, ReplicaId, Transaction, TransactionId};
+
+use crate::certificate::{Decision, SignedLogged};
+use crate::message::{Draft, Message, Refusal, Subject};
+use crate::record::Record;
+use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
+use crate::replica::{ASKERS_MAX, Out, Replica};
+
+impl<M: Medium> Replica<M> {
+    /// §5 (1) arrives; §5 (2): rises to the view that the signed views call for, and elects its leader.
+    pub(crate) fn on_invoke_fallback(
+        &mut self,
+        now: Time,
+        from: Party,
+        transaction: &Transaction,
+        justified: Option<Decision>,
+        views: &[SignedLogged],
+        out: &mut Out<M>,
+    ) {
+        let id = transaction.id();
+        if justified.is_none() && self.ledger.entry(id).is_none() {
+            self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
+            return;
+        }
+        if !self.admit_decision(now, from, transaction, out) {
+            return;
+        }
+        // First of all a decision, as if ST2 had come: who has none would rise with nothing to elect with.
+        self.write_down_first(id, justified);
+        let Some(entry) = self.ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) else { return };
+        let fallback = entry.fallback.get_or_insert_default();
+        if !fallback.interested.contains(&from) && fallback.interested.len() < ASKERS_MAX {
+            fallback.interested.push(from);
+        }
+        let own = fallback.view;
+        let pace = if fallback.entered.after_ms(view_lasts_ms(own)) <= now { Pace::Advance } else { Pace::CatchUp };
+        let shown: Vec<u32> = views.iter().map(|logged| logged.statement.view_current).collect();
+        let view = next_view(own, pace, &shown, self.quorums);
+        if view > own {
+            entry.rise(view, now);
+            let record = Record::Risen { id, view };
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
+        // With the view it is in now, so that whoever waits in vain for this leader can call for the next one.
+        self.tell_logged(from, id, out);
+        self.elect(id, out);
+    }
+
+    /// §5 (2): sends what it has written down to the leader of its view, unless that leader has been heard.
+    fn elect(&mut self, id: TransactionId, out: &mut Out<M>) {
+        let Some(statement) = self.ledger.entry(id).and_then(crate::ledger::Entry::logged_statement) else { return };
+        let view = statement.view_current;
+        if statement.view_decision < view {
+            let leader = ReplicaId { shard: self.me.shard, index: leader_of(id, view, self.quorums.replicas()) };
+            let statement = ElectStatement { id, decision: statement.decision, view };
+            out.sign(Party::Replica(leader), Draft::Elect { replica: self.me, statement });
+        }
+    }
+
+    /// §5 (3): who is elected by `4f + 1` decides what most of them have written down.
+    pub(crate) fn on_elect_fallback(&mut self, now: Time, from: Party, elect: SignedElect, out: &mut Out<M>) {
+        let ElectStatement { id, view, .. } = elect.statement;
+        let is_own = from == Party::Replica(elect.replica) && elect.replica.shard == self.me.shard;
+        if !is_own || leader_of(id, view, self.quorums.replicas()) != self.me.index {
+            return;
+        }
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if let Some(certificate) = &entry.certificate {
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
+            return;
+        }
+        if !self.logs(&entry.transaction) {
+            return;
+        }
+        self.ballots.note(elect);
+        let Some(electors) = self.ballots.electors(id, view, self.quorums) else { return };
+        let decision = majority(electors.iter().map(|(_, decision, _)| *decision));
+        let is_first = match self.ledger.entry(id) {
+            Some(entry) if view < entry.view() => return, // It has left the view it would lead, as others have.
+            Some(entry) => match entry.logged {
+                // It has led already, and may have forgotten with whose votes: it decides the same again or nothing.
+                Some((earlier, at)) if at == view && earlier != decision => return,
+                Some((_, at)) => at < view,
+                None => true,
+            },
+            None => return,
+        };
+        if is_first {
+            // Written down like anybody's, and so before anybody hears it: a leader that crashes does not change its mind.
+            self.adopt(now, id, decision, view, out);
+            self.counts.elected += 1;
+        }
+        let statement = DecideStatement { id, decision, view };
+        for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
+            // To all at first; later to whoever still elects, who must have missed it.
+            if is_first || from == Party::Replica(replica) {
+                let draft = Draft::Decide { leader: self.me, statement, electors: electors.clone() };
+                out.sign(Party::Replica(replica), draft);
+            }
+        }
+    }
+
+    /// §5 (4): writes down what the leader of this view, or of a later one, has decided, and tells who is interested.
+    /// That the leader was elected and says what its electors say was checked with the signatures.
+    pub(crate) fn on_decide_fallback(&mut self, now: Time, from: Party, leader: ReplicaId, decide: DecideStatement, out: &mut Out<M>) {
+        let DecideStatement { id, decision, view } = decide;
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if leader.shard != self.me.shard || !self.logs(&entry.transaction) {
+            return;
+        }
+        if let (Some(certificate), Party::Replica(_)) = (&entry.certificate, from) {
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
+            return;
+        }
+        // The first decision in a view stays, whatever else a lying leader may show.
+        if entry.view() <= view && entry.logged.is_none_or(|(_, earlier)| earlier < view) {
+            self.adopt(now, id, decision, view, out);
+        }
+    }
+
+    fn adopt(&mut self, now: Time, id: TransactionId, decision: Decision, view: u32, out: &mut Out<M>) {
+        self.write_down(id, decision, view);
+        let Some(entry) = self.ledger.entry_mut(id) else { return };
+        entry.rise(view, now);
+        let interested = entry.fallback.as_ref().map(|fallback| fallback.interested.clone()).unwrap_or_default();
+        for party in interested {
+            self.tell_logged(party, id, out);
+        }
+    }
+}
