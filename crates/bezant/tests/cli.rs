@@ -1,97 +1,13 @@
 //! The program as its users meet it: real processes, real TLS, real disks, ports of their own.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{fmt, fs};
+mod place;
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use place::{Place, Said};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// Clusters start one at a time: until its replicas listen, a cluster's ports are free for another to find.
-static STARTING: Mutex<()> = Mutex::new(());
-
-/// A folder for one test's clusters. What `up` started there is stopped when it goes.
-struct Place {
-    folder: TempDir,
-    _one_at_a_time: MutexGuard<'static, ()>,
-}
-
-impl Place {
-    fn new() -> Self {
-        let guard = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        Self { folder: TempDir::new().expect("a temporary folder"), _one_at_a_time: guard }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs the program in this folder.
-    fn run(&self, arguments: &[&str]) -> Said {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
-        let output = command.args(arguments).current_dir(self.folder.path()).env("HOME", self.folder.path()).output();
-        Said::new(arguments, &output.expect("the program starts"))
-    }
-
-    fn init(&self, more: &[&str]) {
-        let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", "auto"].iter().chain(more).copied().collect();
-        self.run(&arguments).expect(0);
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.path("bezant-data/run").exists() {
-            self.run(&["down", "--seconds", "5"]);
-        }
-    }
-}
-
-/// What a command said, and how it ended.
-struct Said {
-    asked: String,
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    fn new(arguments: &[&str], output: &Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self { asked: arguments.join(" "), code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
-    }
-
-    #[track_caller]
-    fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{self:#?}");
-        self
-    }
-
-    #[track_caller]
-    fn says(self, err: &str) -> Self {
-        assert!(self.err.contains(err), "expected {err:?}: {self:#?}");
-        self
-    }
-
-    #[track_caller]
-    fn prints(self, out: &str) -> Self {
-        assert_eq!(self.out, out, "{self:#?}");
-        self
-    }
-
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
-    }
-}
-
-/// The whole of it, for a failed test.
-impl fmt::Debug for Said {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "bezant {} ended with {:?}\n--- output\n{}\n--- errors\n{}", self.asked, self.code, self.out, self.err)
-    }
-}
 
 #[test]
 fn dev_runs_statements_and_keeps_what_they_wrote() {
@@ -135,9 +51,7 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
 
     // One replica of six may be lost: everything goes on, and status says who is down.
     place.run(&["status"]).expect(0);
-    let note = fs::read_to_string(place.path("bezant-data/run/s0-r3.pid")).expect("noted");
-    let pid: i32 = note.trim().parse().expect("a number");
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("not zero"), rustix::process::Signal::KILL).expect("killed");
+    place.kill("s0-r3");
     place.run(&["put", "c", "3"]).expect(0);
     let status = place.run(&["status", "--json"]).expect(1).json();
     let down: Vec<&Value> = status["replicas"].as_array().expect("a list").iter().filter(|replica| replica["up"] == false).collect();
@@ -165,7 +79,7 @@ fn the_shell_runs_transactions_of_several_lines() {
     let input = place.path("script");
     fs::write(&input, script).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
-    command.arg("shell").current_dir(place.folder.path()).env("HOME", place.folder.path());
+    command.arg("shell").current_dir(place.path("")).env("HOME", place.path(""));
     let output = command.stdin(fs::File::open(&input).expect("opened")).output().expect("the program starts");
     let said = Said::new(&["shell"], &output).expect(0).says("no statement `nonsense`").says("aborted");
     assert_eq!(said.out, "a = 1\na = 2\nz = 26\na = 2\n", "{said:#?}");
@@ -229,11 +143,15 @@ fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
 }
 
 #[test]
-fn a_replica_refuses_the_data_of_another() {
+fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
     place.run(&["down"]).expect(0);
+    let identity = place.path("bezant-data/s0-r2/data/identity.toml");
+    let newer = fs::read_to_string(&identity).expect("read").replace("format = 1", "format = 7");
+    fs::write(&identity, newer).expect("written");
+    place.run(&["node", "bezant-data/s0-r2"]).expect(3).says("has format 7").says("run the newer program");
     fs::remove_dir_all(place.path("bezant-data/s0-r1/data")).expect("removed");
     fs::rename(place.path("bezant-data/s0-r0/data"), place.path("bezant-data/s0-r1/data")).expect("moved");
     place.run(&["node", "bezant-data/s0-r1"]).expect(3).says("replica s0-r0").says("belongs to");

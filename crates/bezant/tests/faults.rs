@@ -1,0 +1,283 @@
+//! What Bezant promises to survive, done to real processes: `kill -9`, clients that vanish, strangers, and garbage.
+
+mod place;
+mod raw;
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+
+use place::{Place, Running, eventually};
+use raw::{Raw, Shows};
+use runtime::frame::{FRAME_VERSION, Greeting, Role};
+use rustix::process::Signal;
+use types::limits::FRAME_BYTES_MAX;
+use types::{ClusterId, Session};
+
+const SHARD_0: [&str; 6] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s0-r4", "s0-r5"];
+const SHARD_1: [&str; 6] = ["s1-r0", "s1-r1", "s1-r2", "s1-r3", "s1-r4", "s1-r5"];
+
+/// Few accounts, so that transfers meet; no end of its own, so that no machine is too slow for it.
+fn start_bank(place: &Place, journal: &str) -> Running {
+    place.spawn(&[
+        "bench",
+        "bank",
+        "--keys",
+        "40",
+        "--clients",
+        "4",
+        "--seconds",
+        "3600",
+        "--warmup",
+        "0",
+        "--check-interval",
+        "0.2",
+        "--journal",
+        journal,
+        "--json",
+    ])
+}
+
+/// Lets the bank end as its user would, and checks its own verdict. Gives the part of transfers that took the fast path.
+#[track_caller]
+fn end_bank(bank: Running) -> f64 {
+    bank.signal(Signal::INT);
+    let report = bank.wait().expect(0).json();
+    assert_eq!(report["invariant"]["held"], true, "{report}");
+    assert!(report["invariant"]["checked"].as_u64() > Some(1), "it is checked while it runs, and at the end: {report}");
+    report["fast_path_rate"].as_f64().expect("transfers were decided")
+}
+
+/// How many transfers the journal says were acknowledged. Its first line is its head.
+fn acknowledged(place: &Place, journal: &str) -> usize {
+    let text = fs::read(place.path(journal)).unwrap_or_default();
+    text.iter().filter(|byte| **byte == b'\n').count().saturating_sub(1)
+}
+
+/// Waits until so many more transfers were acknowledged.
+#[track_caller]
+fn goes_on(place: &Place, journal: &str, transfers: usize) {
+    let before = acknowledged(place, journal);
+    eventually("transfers go on", || acknowledged(place, journal) >= before + transfers);
+}
+
+/// Every transfer the journal says was acknowledged is in the store, and the balances agree.
+#[track_caller]
+fn verify(place: &Place, journal: &str) {
+    let check = place.run(&["bench", "bank", "--verify-journal", journal, "--json"]).expect(0).json();
+    assert_eq!(check["acknowledged"].as_u64(), Some(acknowledged(place, journal) as u64), "{check}");
+    assert_eq!(check["acknowledged"], check["found"], "{check}");
+    assert_eq!(check["invariant"]["held"], true, "{check}");
+}
+
+#[test]
+fn a_replica_killed_in_the_middle_comes_back_from_its_own_disk() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 50);
+    place.kill("s0-r3");
+    let logged = place.count("s0-r0", "logged");
+    goes_on(&place, "journal", 50);
+    assert!(place.count("s0-r0", "logged") > logged, "without one of six, decisions are written down first");
+    assert_eq!(place.count("s0-r3", "known"), 0, "it is down");
+
+    place.run(&["up"]).expect(0);
+    assert!(place.count("s0-r3", "known") >= 50, "it knows from its disk what it voted on");
+    eventually("it votes and learns again", || place.count("s0-r3", "votes_commit") >= 20 && place.count("s0-r3", "committed") >= 20);
+    place.run(&["status"]).expect(0);
+    assert!(end_bank(bank) < 1.0, "some of it went over the slow path");
+    verify(&place, "journal");
+}
+
+#[test]
+fn all_six_killed_at_once_keep_every_acknowledged_transaction() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    for journal in ["first", "second"] {
+        let bank = start_bank(&place, journal);
+        goes_on(&place, journal, 100);
+        SHARD_0.iter().for_each(|replica| place.kill(replica));
+        // The client is gone as well, in the middle of whatever it was doing.
+        drop(bank);
+        place.run(&["up"]).expect(0);
+        verify(&place, journal);
+    }
+    verify(&place, "first");
+}
+
+#[test]
+fn two_shards_commit_across_both_and_survive_a_crash_in_each() {
+    let place = Place::new();
+    // Half of the accounts in each shard, and all records of transfers in the second.
+    place.init(&["--shards", "2", "--placement", "ranges:bank/account/000020"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["txn", "put a 1; put z 26"]).expect(0);
+    let across = place.run(&["txn", "get a; get z; delete z", "--json"]).expect(0).json();
+    assert_eq!((&across["reads"][0]["value"], &across["reads"][1]["value"]), (&"1".into(), &"26".into()));
+    eventually("all twelve know it", || SHARD_0.iter().chain(&SHARD_1).all(|replica| place.count(replica, "committed") >= 2));
+
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 30);
+    place.kill("s0-r1");
+    place.kill("s1-r4");
+    goes_on(&place, "journal", 30);
+    let of_0 = place.count("s0-r0", "committed");
+    eventually("the first shard takes part", || place.count("s0-r0", "committed") > of_0);
+    place.run(&["status"]).expect(1).says("shard s0 serves without 1").says("shard s1 serves without 1");
+    place.run(&["up"]).expect(0);
+    goes_on(&place, "journal", 30);
+    end_bank(bank);
+    verify(&place, "journal");
+}
+
+#[test]
+fn what_a_vanished_client_left_is_finished_without_any_client() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    // Half of the shard stands still, so that what is prepared now cannot be decided.
+    let (running, standing) = SHARD_0.split_at(3);
+    standing.iter().for_each(|replica| place.signal(replica, Signal::STOP));
+    let hangs = |replica: &&str| place.count(replica, "undecided") > 0;
+    eventually("transactions hang, prepared", || running.iter().all(hangs));
+    // The client is killed between prepare and writeback.
+    drop(bank);
+    assert!(running.iter().all(hangs));
+    standing.iter().for_each(|replica| place.signal(replica, Signal::CONT));
+    eventually("everything is decided", || !SHARD_0.iter().any(hangs));
+    let finished: u64 = SHARD_0.iter().map(|replica| place.count(replica, "finished_for_others")).sum();
+    assert!(finished > 0, "the replicas did it themselves");
+    verify(&place, "journal");
+}
+
+#[test]
+fn a_client_that_is_no_member_is_told_so_in_words() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["init", "other", "--base-port", "auto"]).expect(0);
+
+    copy(&place.path("bezant-data/client"), &place.path("bare"));
+    fs::remove_file(place.path("bare/certificate.pem")).expect("removed");
+    place
+        .run(&["get", "a", "--cluster", "bare"])
+        .expect(2)
+        .says("error: the file is missing\n  at: bare/certificate.pem\n  help: copy the whole folder that `bezant init` made\n");
+
+    // The other cluster's client, given this cluster's file.
+    copy(&place.path("other/client"), &place.path("mixed"));
+    fs::copy(place.path("bezant-data/cluster.toml"), place.path("mixed/cluster.toml")).expect("copied");
+    place.run(&["get", "a", "--cluster", "mixed"]).expect(2).says("is not the key that cluster.toml lists for client 1");
+
+    // It insists, and lists itself: now only the replicas can refuse.
+    let [ours, theirs] = ["bezant-data", "other"].map(|folder| client_key(&place.path(folder)));
+    let forged = fs::read_to_string(place.path("mixed/cluster.toml")).expect("read").replace(&ours, &theirs);
+    fs::write(place.path("mixed/cluster.toml"), forged).expect("written");
+    let refused = place.run(&["get", "a", "--cluster", "mixed"]).expect(3);
+    let sentence = format!(
+        "s0-r0 refuses: the key {theirs} is not a member of cluster {}: the certificate belongs to another cluster or was removed",
+        cluster_id(&place)
+    );
+    refused.says(&sentence).says("only 0 of the 5 replicas needed in every shard could be reached");
+    let stranger = closed(&place, "s0-r0", "stranger");
+    assert!(stranger > 0, "it is counted");
+
+    // Who shows no certificate at all hears it over TLS.
+    let mut raw = Raw::connect(place.address("s0-r0", "address"), Shows::Nothing);
+    let words = "no client certificate was presented; use the client folder that `bezant init` made".to_owned();
+    assert_eq!(raw.greeting(), Some(Greeting::Refused(words)));
+    eventually("it is counted", || closed(&place, "s0-r0", "no_certificate") == 1);
+    place.run(&["put", "a", "1"]).expect(0).says("by 6 of 6 replicas");
+}
+
+#[test]
+fn garbage_costs_one_connection_and_one_count_each() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let address = place.address("s0-r0", "address");
+    let member = || Raw::connect(address, Shows::member(&place.path("bezant-data/client")));
+    let plain = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(bytes).expect("it is read");
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        raw::wait_for_end(&mut stream);
+    };
+    let greeted = |bytes: &[u8]| {
+        let mut raw = member();
+        raw.send(&Greeting::Hello { cluster: ClusterId::new(cluster_bytes(&place)), role: Role::Client(Session(7)) }.to_frame());
+        assert_eq!(raw.greeting(), Some(Greeting::Welcome));
+        raw.send_last(bytes);
+    };
+    let too_long = u32::try_from(FRAME_BYTES_MAX + 1).expect("the limit fits").to_le_bytes();
+
+    costs_one(&place, "handshake", || plain(b"GET / HTTP/1.1\r\n\r\n"));
+    costs_one(&place, "handshake", || plain(&[0xff; 4_096]));
+    // A handshake that ends in its middle: half of a TLS greeting.
+    costs_one(&place, "handshake", || plain(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]));
+    let cut = || Raw::connect(address, Shows::member(&place.path("bezant-data/client")).cut_to(100)).send_last(b"");
+    costs_one(&place, "handshake", cut);
+    costs_one(&place, "greeting", || member().send_last(&[0xff; 64]));
+    costs_one(&place, "greeting", || member().send_last(&[too_long.as_slice(), &[FRAME_VERSION]].concat()));
+    costs_one(&place, "frame_too_long", || greeted(&too_long));
+    costs_one(&place, "frame_too_long", || greeted(&[0xff; 100]));
+    costs_one(&place, "body_over_limit", || greeted(&[8, 0, 0, 0, FRAME_VERSION, 255, 255, 255, 255, 1, 2, 3, 4]));
+    costs_one(&place, "body_unknown_tag", || greeted(&[5, 0, 0, 0, FRAME_VERSION, 1, 0, 0, 0, 251]));
+
+    // Nothing else happened: the cluster is whole, and its log has not grown by a complaint.
+    place.run(&["put", "a", "1"]).expect(0).says("over the fast path by 6 of 6 replicas");
+    let log = fs::read_to_string(place.path("bezant-data/s0-r0/node.log")).expect("kept");
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+}
+
+/// Does `deed`, and checks that it costs one closed connection, counted under `cause` and nowhere else.
+#[track_caller]
+fn costs_one(place: &Place, cause: &str, deed: impl FnOnce()) {
+    let (all, such) = (closed(place, "s0-r0", ""), closed(place, "s0-r0", cause));
+    deed();
+    eventually(cause, || closed(place, "s0-r0", cause) > such);
+    assert_eq!(closed(place, "s0-r0", cause), such + 1, "{cause} counts once");
+    assert_eq!(closed(place, "s0-r0", ""), all + 1, "{cause} and nothing else");
+}
+
+/// How many connections a replica has closed for `cause`; for any, when it is empty.
+fn closed(place: &Place, replica: &str, cause: &str) -> u64 {
+    let metrics = place.ask(replica, "/metrics").expect("it answers");
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix("bezant_connections_closed_total{cause=\""));
+    let counts = lines.filter_map(|line| line.split_once("\"} ")).filter(|(label, _)| cause.is_empty() || *label == cause);
+    counts.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
+}
+
+/// The public key of the only client of the cluster in `folder`.
+fn client_key(folder: &Path) -> String {
+    let cluster = fs::read_to_string(folder.join("cluster.toml")).expect("made");
+    let client = cluster.split("[[client]]").nth(1).expect("one client");
+    let line = client.lines().find_map(|line| line.strip_prefix("public_key = ")).expect("it has a key");
+    line.trim_matches('"').to_owned()
+}
+
+fn cluster_id(place: &Place) -> String {
+    let cluster = fs::read_to_string(place.path("bezant-data/cluster.toml")).expect("made");
+    let line = cluster.lines().find_map(|line| line.strip_prefix("id = ")).expect("it has a name");
+    line.trim_matches('"').to_owned()
+}
+
+fn cluster_bytes(place: &Place) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    hex::decode_to_slice(cluster_id(place), &mut bytes).expect("16 bytes in hexadecimal");
+    bytes
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("made");
+    for entry in fs::read_dir(from).expect("it is there") {
+        let entry = entry.expect("listed");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+}

@@ -1,0 +1,194 @@
+//! A folder with a cluster of real processes in it, and the program that is tried on it.
+
+// Each file of tests has its own copy, and uses a part of it.
+#![allow(dead_code)]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that is waited for. It decides only when a test that fails does so.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Clusters start one at a time: until its replicas listen, a cluster's ports are free for another to find.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// A folder for one test's clusters. What `up` started there is stopped when it goes.
+pub struct Place {
+    folder: TempDir,
+    _one_at_a_time: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let guard = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { folder: TempDir::new().expect("a temporary folder"), _one_at_a_time: guard }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs the program in this folder.
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        let output = self.command(arguments).output();
+        Said::new(arguments, &output.expect("the program starts"))
+    }
+
+    /// Starts the program in this folder, and leaves it running.
+    pub fn spawn(&self, arguments: &[&str]) -> Running {
+        let child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        Running { asked: arguments.iter().map(|argument| (*argument).to_owned()).collect(), child: Some(child) }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+        command.args(arguments).current_dir(self.folder.path()).env("HOME", self.folder.path());
+        command
+    }
+
+    pub fn init(&self, more: &[&str]) {
+        let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", "auto"].iter().chain(more).copied().collect();
+        self.run(&arguments).expect(0);
+    }
+
+    /// Sends a signal to a replica that `up` started.
+    pub fn signal(&self, replica: &str, signal: Signal) {
+        let note = fs::read_to_string(self.path("bezant-data/run").join(format!("{replica}.pid"))).expect("noted");
+        let pid = note.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// `kill -9` of a replica.
+    pub fn kill(&self, replica: &str) {
+        self.signal(replica, Signal::KILL);
+    }
+
+    /// Where a replica listens, for peers and clients or (`http`) for monitoring.
+    pub fn address(&self, replica: &str, which: &str) -> SocketAddr {
+        let cluster = fs::read_to_string(self.path("bezant-data/cluster.toml")).expect("made");
+        let entry = cluster.split("[[replica]]").find(|entry| entry.contains(&format!("name = \"{replica}\""))).expect("listed");
+        let line = entry.lines().find_map(|line| line.strip_prefix(&format!("{which} = "))).expect("it has one");
+        line.trim_matches('"').parse().expect("an address")
+    }
+
+    /// What a replica answers to `GET path`; nothing when it does not.
+    pub fn ask(&self, replica: &str, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.address(replica, "http")).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    }
+
+    /// One of a replica's counts of transactions, as `/status` has it.
+    pub fn count(&self, replica: &str, name: &str) -> u64 {
+        let status = self.ask(replica, "/status").unwrap_or_default();
+        let status: Value = serde_json::from_str(&status).unwrap_or_default();
+        status["transactions"][name].as_u64().unwrap_or(0)
+    }
+}
+
+/// A program that was left running; killed when it goes.
+pub struct Running {
+    asked: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Running {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("it was not waited for");
+        kill_process(Pid::from_child(child), signal).expect("it was not waited for");
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Said {
+        let output = self.child.take().expect("waited for once").wait_with_output().expect("it ends");
+        Said::new(&self.asked.iter().map(String::as_str).collect::<Vec<_>>(), &output)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it may be killed");
+            child.wait().expect("it ends");
+        }
+    }
+}
+
+/// Waits until `is_so`, for as long as a slow machine may need.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "not within {} s: {what}", PATIENCE.as_secs());
+        sleep(LOOK_EVERY);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.path("bezant-data/run").exists() {
+            self.run(&["down", "--seconds", "5"]);
+        }
+    }
+}
+
+/// What a command said, and how it ended.
+pub struct Said {
+    pub asked: String,
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    pub fn new(arguments: &[&str], output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { asked: arguments.join(" "), code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn says(self, err: &str) -> Self {
+        assert!(self.err.contains(err), "expected {err:?}: {self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn prints(self, out: &str) -> Self {
+        assert_eq!(self.out, out, "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+/// The whole of it, for a failed test.
+impl fmt::Debug for Said {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "bezant {} ended with {:?}\n--- output\n{}\n--- errors\n{}", self.asked, self.code, self.out, self.err)
+    }
+}
