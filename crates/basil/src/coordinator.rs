@@ -604,8 +604,8 @@ impl Coordinator {
         if let Some((decision, set)) = ending.logged.agreed(self.quorums) {
             // §4.2 (7), §5 (5)
             self.conclude(id, Certificate { id, decision, proof: Proof::Logged(set) }, Path::Slow, out);
-        } else if ending.elections == 0 && ending.logged.are_split(self.quorums) {
-            self.invoke_fallback(now, id, out);
+        } else if ending.elections == 0 && ending.logged.count() >= self.quorums.elected() && ending.logged.are_split(self.quorums) {
+            self.invoke_fallback(now, id, out); // Not while too few to elect anybody are known to have logged anything.
         } else {
             self.weigh(now, id, out);
         }

@@ -159,6 +159,10 @@ impl<M: Medium> Replica<M> {
                 restore(&cluster, &mut ledger, record, now)?;
             }
         }
+        // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
+        let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
+        let watermark = by_clock.max(ledger.store.watermark().time.saturating_add(1));
+        ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
         // Whatever this replica let anyone read lay below its clock's bound of then, and so does what it remembers.
         ledger.raise_floor(Time(now.0.max(ledger.highest())).after_ms(options.time_bound_ms).0);
         let watched = ledger.undecided_ids().into_iter().map(|id| (now, id)).collect();
@@ -844,7 +848,8 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
             }
         }
         Record::Risen { id, view } => {
-            if let Some(entry) = ledger.entry_mut(id) {
+            // Whoever rises has a decision. Where there is none, its segment was let go after the transaction had ended.
+            if let Some(entry) = ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) {
                 entry.rise(view, now);
             }
         }

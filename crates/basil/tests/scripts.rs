@@ -2,6 +2,14 @@
 
 mod harness;
 
+/// §5 against chance: messages come late, twice or never, replicas crash, one of them lies when it leads.
+#[test]
+fn elections_end_alike_for_all_whatever_happens() {
+    for seed in 0..40 {
+        harness::chance::elect(seed);
+    }
+}
+
 macro_rules! scripts {
     ($($name:ident)*) => {
         $(
@@ -30,6 +38,7 @@ scripts! {
     a_dependency_that_does_not_write_the_key_is_voted_down
     a_dependency_that_has_committed_is_not_waited_for
     a_fabricated_writer_does_not_pass_for_a_real_one
+    a_leader_that_dies_deciding_has_said_nothing
     a_leader_that_says_two_things_costs_one_more_view
     a_liar_alone_aborts_nobody
     a_liar_alone_commits_nothing
@@ -45,6 +54,7 @@ scripts! {
     a_transaction_is_finished_where_its_author_may_no_longer_begin
     a_version_that_one_liar_hides_is_read
     a_version_that_one_liar_invents_is_not_read
+    a_view_outlasts_the_window
     a_vote_survives_a_crash
     a_vote_waits_until_its_dependency_commits
     a_write_under_a_committed_read_is_voted_down

@@ -1,5 +1,6 @@
 //! Plays scripts against real replicas and coordinators, and compares what happens with what stands in them.
 
+pub mod chance;
 mod language;
 pub mod members;
 mod words;

@@ -342,11 +342,14 @@ impl World {
             other => panic!("an election message is one, not {other:?}"),
         });
         let mut elects: Vec<SignedElect> = elects.collect();
-        let view = elects.iter().map(|elect| elect.statement.view).max().expect("somebody elected it");
+        let view = elects.iter().map(|elect| elect.statement.view).max().unwrap_or_default();
         elects.retain(|elect| elect.statement.view == view);
         elects.sort_by_key(|elect| (elect.statement.decision != decision, elect.replica));
         elects.dedup_by_key(|elect| elect.replica);
         elects.truncate(5);
+        if elects.len() < 5 {
+            return; // Nobody would believe it.
+        }
         elects.sort_by_key(|elect| elect.replica);
         let electors: Vec<_> = elects.into_iter().map(|elect| (elect.replica.index, elect.statement.decision, elect.seal)).collect();
         let statement = DecideStatement { id, decision: majority(electors.iter().map(|(_, decision, _)| *decision)), view };
