@@ -1,0 +1,303 @@
+//! Those who watch. They see every message, every sealed statement of an honest replica, and what honest clients were told;
+//! no machine knows of them.
+//!
+//! | checker | what it holds everyone to |
+//! |---|---|
+//! | votes | an honest replica says one thing of a transaction, and logs one decision a view, over all its lives |
+//! | decisions | no two certificates disagree, and what a client was told stays true |
+//! | independence | behind each abort and each read of an honest client stands an honest replica; nobody commits in its name |
+//! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
+//! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
+//! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
+//! | progress | once the trouble is over, every honest transaction ends, and work gets done |
+
+pub(crate) mod cycles;
+pub(crate) mod serial;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use basil::certificate::{Proof, ShardProof};
+use basil::message::{Conflict, Draft};
+use basil::{Certificate, Decision, Message, ReadFound, Vote};
+use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+
+use crate::workload::{self, Plan};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which checker says so.
+    pub checker: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+/// What an honest client was told of one of its transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Nothing yet, or that nobody knows.
+    Nothing,
+    /// How it ended.
+    Ended(Decision),
+    /// That it never happens.
+    Never,
+}
+
+/// One transaction of an honest client, as the client saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    pub plan: Plan,
+    pub reads: Vec<(Key, Timestamp, Option<Value>)>,
+    pub transaction: Transaction,
+    pub told: Told,
+}
+
+/// The most violations written down: after the first, the rest mostly follow from it.
+const VIOLATIONS_MAX: usize = 8;
+
+/// How many of its last votes each honest replica is asked about when it comes back.
+const RECENT_MAX: usize = 24;
+
+/// What has been seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Checker {
+    pub violations: Vec<Violation>,
+    pub honest_clients: BTreeSet<ClientId>,
+    /// Every transaction anybody ever showed.
+    pub transactions: BTreeMap<TransactionId, Transaction>,
+    /// How they ended, as certificates prove.
+    pub decisions: BTreeMap<TransactionId, Decision>,
+    /// What honest clients made.
+    pub histories: BTreeMap<TransactionId, History>,
+    votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
+    logged: BTreeMap<(TransactionId, ReplicaId, u32), Decision>,
+    honest_aborts: BTreeSet<TransactionId>,
+    /// What each honest replica voted on last.
+    recent: BTreeMap<ReplicaId, VecDeque<TransactionId>>,
+    /// What honest replicas told each client's running transaction.
+    vouched: BTreeMap<ClientId, BTreeSet<(Key, Timestamp, Option<Value>)>>,
+}
+
+impl Checker {
+    pub fn violation(&mut self, checker: &'static str, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { checker, what });
+        }
+    }
+
+    // What honest replicas say.
+
+    /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
+    pub fn sealed(&mut self, by: ReplicaId, draft: &Draft) {
+        if let Draft::Vote { statement, .. } = draft {
+            let before = *self.votes.entry((statement.id, by)).or_insert(statement.vote);
+            if before != statement.vote {
+                self.violation("votes", format!("{by} voted {before:?} on {:?} and now votes {:?}", statement.id, statement.vote));
+            }
+            if statement.vote == Vote::Abort {
+                self.honest_aborts.insert(statement.id);
+            }
+            let recent = self.recent.entry(by).or_default();
+            if recent.back() != Some(&statement.id) {
+                recent.push_back(statement.id);
+            }
+            if recent.len() > RECENT_MAX {
+                recent.pop_front();
+            }
+        }
+        if let Draft::Logged { statement, .. } = draft {
+            let place = (statement.id, by, statement.view_decision);
+            let before = *self.logged.entry(place).or_insert(statement.decision);
+            if before != statement.decision {
+                let (id, view, decision) = (statement.id, statement.view_decision, statement.decision);
+                self.violation("votes", format!("{by} logged {before:?} of {id:?} in view {view} and now says {decision:?}"));
+            }
+        }
+    }
+
+    /// What an honest replica voted on last, for somebody to ask it again.
+    pub fn recent(&self, replica: ReplicaId) -> Vec<Transaction> {
+        let ids = self.recent.get(&replica).into_iter().flatten();
+        ids.filter_map(|id| self.transactions.get(id)).cloned().collect()
+    }
+
+    /// An honest replica answers a client's read.
+    pub fn answered(&mut self, client: ClientId, keys: &[Key], message: &Message) {
+        let Message::ReadReply { results, prepared, .. } = message else { return };
+        let vouched = self.vouched.entry(client).or_default();
+        for (key, result) in keys.iter().zip(results) {
+            vouched.insert((key.clone(), result.version, result.value.clone()));
+            let writer = result.prepared.and_then(|place| prepared.get(usize::from(place)));
+            if let Some((writer, write)) = writer.and_then(|writer| Some((writer, writer.write_of(key)?))) {
+                vouched.insert((key.clone(), writer.timestamp(), write.value.clone()));
+            }
+        }
+    }
+
+    // What anybody says.
+
+    /// Takes note of transactions and proofs in a message whose signatures are good, whoever sends it.
+    pub fn seen(&mut self, cluster: &Cluster, message: &Message) {
+        match message {
+            Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } => {
+                self.shown(transaction);
+            }
+            Message::ReadReply { prepared, .. } => prepared.iter().for_each(|transaction| self.shown(transaction)),
+            Message::Writeback { transaction, certificate } => {
+                if let Some(transaction) = transaction {
+                    self.shown(transaction);
+                }
+                self.proven(cluster, certificate);
+            }
+            Message::Decided { certificate } => self.proven(cluster, certificate),
+            Message::Voted { conflict: Some(conflict), .. } => {
+                self.shown(conflict.transaction());
+                if let Conflict::Committed { certificate, .. } = conflict {
+                    self.proven(cluster, certificate);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn shown(&mut self, transaction: &Transaction) {
+        self.transactions.entry(transaction.id()).or_insert_with(|| transaction.clone());
+    }
+
+    /// A certificate whose signatures are good: it must fit its transaction to mean anything, and then it means it for ever.
+    pub fn proven(&mut self, cluster: &Cluster, certificate: &Certificate) {
+        let id = certificate.id;
+        if self.decisions.get(&id) == Some(&certificate.decision) {
+            return;
+        }
+        let Some(transaction) = self.transactions.get(&id).cloned() else { return };
+        if certificate.fits(cluster, &transaction).is_err() {
+            return;
+        }
+        let before = *self.decisions.entry(id).or_insert(certificate.decision);
+        if before != certificate.decision {
+            self.violation("decisions", format!("{id:?} is proven to end in {before:?} and in {:?}", certificate.decision));
+            return;
+        }
+        let author = transaction.timestamp().client;
+        let history = self.histories.get(&id);
+        let (told, is_honest) = (history.map(|history| history.told), history.is_some());
+        match certificate.decision {
+            Decision::Commit => {
+                if !is_honest && self.honest_clients.contains(&author) {
+                    self.violation("independence", format!("{id:?} committed in the name of {author}, who never made it"));
+                }
+                if told == Some(Told::Never) || told == Some(Told::Ended(Decision::Abort)) {
+                    self.violation("decisions", format!("{id:?} committed, and {author} was told {told:?}"));
+                }
+            }
+            Decision::Abort => {
+                if told == Some(Told::Ended(Decision::Commit)) {
+                    self.violation("decisions", format!("{id:?} aborted, and {author} was told that it committed"));
+                }
+                let by_conflict = matches!(&certificate.proof, Proof::Fast(proofs) if matches!(proofs[..], [ShardProof::Conflict { .. }]));
+                if is_honest && !by_conflict && !self.honest_aborts.contains(&id) {
+                    self.violation("independence", format!("{id:?} of {author} aborted, and no honest replica voted against it"));
+                }
+            }
+        }
+    }
+
+    // What honest clients see.
+
+    /// An honest client begins a transaction: what it was told for the last one counts no more.
+    pub fn began(&mut self, client: ClientId) {
+        self.vouched.remove(&client);
+    }
+
+    /// A read of an honest client is done.
+    pub fn read(&mut self, client: ClientId, found: &[ReadFound]) {
+        for one in found {
+            let fact = (one.key.clone(), one.version, one.value.clone());
+            if !self.vouched.get(&client).is_some_and(|vouched| vouched.contains(&fact)) {
+                let what = format!("{client} read {} at {:?} as {:?}, which no honest replica told it", one.key, one.version, one.value);
+                self.violation("independence", what);
+            }
+        }
+    }
+
+    /// An honest client sets out to commit.
+    pub fn issued(&mut self, history: History) {
+        self.shown(&history.transaction);
+        self.histories.insert(history.transaction.id(), history);
+    }
+
+    /// An honest client is told how its transaction ended.
+    pub fn told(&mut self, cluster: &Cluster, id: TransactionId, certificate: &Certificate) {
+        if let Some(history) = self.histories.get_mut(&id) {
+            history.told = Told::Ended(certificate.decision);
+        }
+        self.proven(cluster, certificate);
+        if self.decisions.get(&id) != Some(&certificate.decision) {
+            self.violation("decisions", format!("a client was told {:?} of {id:?} with a proof that does not hold", certificate.decision));
+        }
+    }
+
+    /// An honest client is told that its transaction never happens.
+    pub fn told_never(&mut self, id: TransactionId) {
+        if let Some(history) = self.histories.get_mut(&id) {
+            history.told = Told::Never;
+        }
+        if self.decisions.get(&id) == Some(&Decision::Commit) {
+            self.violation("decisions", format!("{id:?} committed, and its client is told that it never will"));
+        }
+    }
+
+    // At the end.
+
+    /// Looks at the whole run once more.
+    pub fn finish(&mut self) {
+        for what in serial::check(self) {
+            self.violation("serial", what);
+        }
+        for what in cycles::check(self) {
+            self.violation("cycles", what);
+        }
+        for what in sums(self) {
+            self.violation("sums", what);
+        }
+    }
+
+    /// How many transactions of honest clients committed and aborted.
+    pub fn outcomes(&self) -> (usize, usize) {
+        let ended = |decision| self.histories.keys().filter(|id| self.decisions.get(id) == Some(&decision)).count();
+        (ended(Decision::Commit), ended(Decision::Abort))
+    }
+
+    /// The honest clients' transactions that committed, whether their clients know or not.
+    pub fn committed(&self) -> impl Iterator<Item = (&TransactionId, &History)> {
+        self.histories.iter().filter(|(id, _)| self.decisions.get(id) == Some(&Decision::Commit))
+    }
+}
+
+/// What each client must see however things went: it needs no other checker to be right.
+fn sums(checker: &Checker) -> Vec<String> {
+    let mut found = Vec::new();
+    for (id, history) in checker.committed() {
+        let value_of = |key: &Key| history.reads.iter().find(|(read, _, _)| read == key).and_then(|(_, _, value)| value.as_ref());
+        if matches!(history.plan, Plan::Audit | Plan::Everything) {
+            let balance = |account| workload::number(value_of(&workload::account(account))).unwrap_or(workload::BALANCE);
+            let sum: i64 = (0..workload::ACCOUNTS).map(balance).sum();
+            let should = workload::BALANCE * i64::try_from(workload::ACCOUNTS).expect("few accounts");
+            if sum != should {
+                found.push(format!("{id:?} saw {sum} in all accounts together, not {should}"));
+            }
+        }
+        if history.plan == Plan::Everything {
+            let mut at = 0;
+            let mut places = BTreeSet::new();
+            while places.insert(at) {
+                at = workload::next_in_ring(at, value_of(&workload::ring(at)));
+            }
+            if at != 0 || places.len() as u64 != workload::RING {
+                found.push(format!("{id:?} saw a ring of {} places that comes back to {at}", places.len()));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,41 @@
+//! Byz-serializability by the rule that Basil claims: all that committed, replayed in the order of timestamps, gives each
+//! honest client what it read.
+
+use std::collections::BTreeMap;
+
+use basil::Decision;
+use types::{Key, Timestamp, Transaction, Value};
+
+use super::Checker;
+
+/// Replays everything; a sentence for each read that does not fit.
+pub(crate) fn check(checker: &Checker) -> Vec<String> {
+    let decided = checker.decisions.iter().filter(|(_, decision)| **decision == Decision::Commit);
+    let mut committed: Vec<&Transaction> = decided.filter_map(|(id, _)| checker.transactions.get(id)).collect();
+    committed.sort_by_key(|transaction| (transaction.timestamp(), transaction.id()));
+    let mut found = Vec::new();
+    for pair in committed.windows(2) {
+        if pair[0].timestamp() == pair[1].timestamp() {
+            found.push(format!("{:?} and {:?} both committed at {:?}", pair[0].id(), pair[1].id(), pair[0].timestamp()));
+        }
+    }
+    let mut state: BTreeMap<&Key, (Timestamp, Option<&Value>)> = BTreeMap::new();
+    for transaction in committed {
+        if let Some(history) = checker.histories.get(&transaction.id()) {
+            for (key, version, value) in &history.reads {
+                let (newest, there) = state.get(key).copied().unwrap_or((Timestamp::ZERO, None));
+                if newest != *version || there != value.as_ref() {
+                    let id = transaction.id();
+                    found.push(format!(
+                        "{id:?} at {:?} read {key} at {version:?} as {value:?}; it was {there:?} since {newest:?}",
+                        transaction.timestamp()
+                    ));
+                }
+            }
+        }
+        for write in transaction.writes() {
+            state.insert(&write.key, (transaction.timestamp(), write.value.as_ref()));
+        }
+    }
+    found
+}

@@ -1,0 +1,139 @@
+//! A client's process in the world: the machine, the transaction it is at, and, if it cheats, the cheat.
+
+use std::sync::Arc;
+
+use basil::{Buffer, Command, Coordinator, CoordinatorOptions};
+use machine::Machine;
+use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Transaction, Value};
+
+use crate::adversary::Rogue;
+use crate::clock::Clock;
+use crate::random::Random;
+use crate::workload::{Ask, Plan};
+
+/// A client.
+pub(crate) struct ClientActor {
+    pub id: ClientId,
+    pub rogue: Option<Rogue>,
+    pub clock: Clock,
+    pub coordinator: Coordinator,
+    cluster: Arc<Cluster>,
+    options: CoordinatorOptions,
+    pub random: Random,
+    /// How many processes it has been.
+    pub lives: u64,
+    pub armed: Option<u64>,
+    pub job: Option<Job>,
+    operations: u64,
+    last_time: u64,
+    /// Transactions committed since the trouble ended.
+    pub committed_since_heal: u64,
+}
+
+/// The transaction a client is at.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub plan: Plan,
+    /// What no other job of this client has.
+    pub number: u64,
+    pub tag: String,
+    /// The number of the operation it waits for.
+    pub operation: u64,
+    /// Gone once it is being committed.
+    pub buffer: Option<Buffer>,
+    pub reads: Vec<(Key, Timestamp, Option<Value>)>,
+    pub transaction: Option<Transaction>,
+    /// The true time at which it began.
+    pub began: u64,
+}
+
+/// What a client does next.
+pub(crate) enum Next {
+    /// Hand this to its machine.
+    Command(Command),
+    /// Commit this, having read from these.
+    Commit(Transaction, Vec<Transaction>),
+}
+
+impl ClientActor {
+    pub fn new(
+        id: ClientId,
+        cluster: Arc<Cluster>,
+        options: CoordinatorOptions,
+        clock: Clock,
+        random: Random,
+        rogue: Option<Rogue>,
+    ) -> Self {
+        Self {
+            id,
+            rogue,
+            clock,
+            coordinator: Coordinator::new(cluster.clone(), options),
+            cluster,
+            options,
+            random,
+            lives: 1,
+            armed: None,
+            job: None,
+            operations: 0,
+            last_time: 0,
+            committed_since_heal: 0,
+        }
+    }
+
+    pub fn party(&self) -> Party {
+        Party::Client(self.id, Session(self.lives))
+    }
+
+    /// The process ends and another takes its place, which knows nothing.
+    pub fn restart(&mut self) {
+        self.lives += 1;
+        self.clock.forget();
+        self.forget();
+    }
+
+    /// Leaves what it is at.
+    pub fn forget(&mut self) {
+        self.coordinator = Coordinator::new(self.cluster.clone(), self.options);
+        self.armed = None;
+        self.job = None;
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&mut self, now: u64, plan: Plan) -> Next {
+        // A client's timestamps are its own: no two are alike, also when the process is new and its clock was put back.
+        self.last_time = self.clock.read(now).0.max(self.last_time + 1);
+        let mut timestamp = Timestamp::new(self.last_time, self.id);
+        if let Some(rogue) = &mut self.rogue {
+            rogue.begin();
+            timestamp = rogue.timestamp(timestamp);
+        }
+        self.operations += 1;
+        let tag = format!("{}.{}", self.id, self.operations);
+        let buffer = Some(Buffer::new(timestamp));
+        self.job = Some(Job { plan, number: self.operations, tag, operation: 0, buffer, reads: Vec::new(), transaction: None, began: now });
+        self.advance().expect("a job has just been given")
+    }
+
+    /// Goes on with its transaction as far as it can; nothing when there is none.
+    pub fn advance(&mut self) -> Option<Next> {
+        let job = self.job.as_mut()?;
+        let buffer = job.buffer.as_mut()?;
+        self.operations += 1;
+        job.operation = self.operations;
+        match job.plan.advance(buffer, &job.tag) {
+            Ask::Read(keys) => Some(Next::Command(Command::Read { operation: job.operation, timestamp: buffer.timestamp(), keys })),
+            Ask::Commit => {
+                let buffer = job.buffer.take()?;
+                let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
+                job.transaction = Some(transaction.clone());
+                Some(Next::Commit(transaction, dependencies))
+            }
+        }
+    }
+
+    /// When it wants to be woken, in true time.
+    pub fn wakes_at(&self) -> Option<u64> {
+        self.coordinator.deadline().map(|deadline| self.clock.when(deadline))
+    }
+}

@@ -1,0 +1,86 @@
+//! The network: late, lossy, repeating, out of order, cut one way or both, slow on some links.
+//!
+//! Real channels are ordered and lose nothing but by breaking. This one is worse on purpose: what machines stand here,
+//! they stand there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::random::Random;
+use crate::world::Actor;
+
+/// What is the matter with the network just now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// How long most messages take, in microseconds, from and to.
+    pub delay_us: (u64, u64),
+    /// How many of a thousand take much longer.
+    pub late_per_mille: u64,
+    /// How long those take at most, in microseconds.
+    pub late_us_max: u64,
+    /// How many of a thousand are lost.
+    pub lost_per_mille: u64,
+    /// How many of a thousand come twice.
+    pub doubled_per_mille: u64,
+}
+
+impl Weather {
+    /// Nothing is the matter.
+    pub const FINE: Self = Self { delay_us: (80, 250), late_per_mille: 2, late_us_max: 3_000, lost_per_mille: 0, doubled_per_mille: 0 };
+}
+
+/// How long a message to oneself takes, in microseconds.
+const LOOPBACK_US: u64 = 10;
+
+/// Links, and what becomes of what is sent over them.
+#[derive(Debug)]
+pub(crate) struct Network {
+    random: Random,
+    pub weather: Weather,
+    cut: BTreeSet<(Actor, Actor)>,
+    slow_us: BTreeMap<(Actor, Actor), u64>,
+}
+
+impl Network {
+    pub fn new(random: Random, weather: Weather) -> Self {
+        Self { random, weather, cut: BTreeSet::new(), slow_us: BTreeMap::new() }
+    }
+
+    /// After how many nanoseconds each copy of a message arrives: none when it is lost.
+    pub fn fate(&mut self, from: Actor, to: Actor) -> Vec<u64> {
+        if from == to {
+            return vec![LOOPBACK_US * 1_000];
+        }
+        // Drawn in any case, so that a cut on one link does not move what happens on the others.
+        let (lost, doubled) = (self.random.chance(self.weather.lost_per_mille), self.random.chance(self.weather.doubled_per_mille));
+        let (first, second) = (self.delay_ns(), self.delay_ns());
+        if lost || self.cut.contains(&(from, to)) {
+            return Vec::new();
+        }
+        let more_ns = self.slow_us.get(&(from, to)).map_or(0, |us| us * 1_000);
+        if doubled { vec![first + more_ns, second + more_ns] } else { vec![first + more_ns] }
+    }
+
+    fn delay_ns(&mut self) -> u64 {
+        let (least, most) = self.weather.delay_us;
+        let late = self.random.chance(self.weather.late_per_mille);
+        let delay = self.random.between(least * 1_000, most * 1_000);
+        let more = self.random.below(self.weather.late_us_max * 1_000 + 1);
+        if late { delay + more } else { delay }
+    }
+
+    /// Nothing gets from `from` to `to` any more.
+    pub fn cut(&mut self, from: Actor, to: Actor) {
+        self.cut.insert((from, to));
+    }
+
+    /// Whatever goes from `from` to `to` takes so much longer.
+    pub fn slow(&mut self, from: Actor, to: Actor, by_us: u64) {
+        self.slow_us.insert((from, to), by_us);
+    }
+
+    /// Every link is as good as any.
+    pub fn mend(&mut self) {
+        self.cut.clear();
+        self.slow_us.clear();
+    }
+}

@@ -1,0 +1,223 @@
+//! A replica's process in the world: the machine, its disk, its clock, and the turn that keeps the law.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use basil::message::Draft;
+use basil::replica::RecoverError;
+use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
+use crypto::{Sealable, Sealer, Verified};
+use machine::{Durable, Input, Machine, Outbox};
+use store::{Memory, Options, Store};
+use types::{Cluster, Key, Party, ReplicaId};
+
+use crate::adversary::{Heard, Liar};
+use crate::clock::Clock;
+use crate::disk::{self, Doom};
+use crate::random::Random;
+
+/// The most drafts under one root, as in the real shell.
+const BATCH_MAX: usize = 64;
+
+/// A replica, up or down.
+pub(crate) struct ReplicaActor {
+    pub id: ReplicaId,
+    pub liar: Option<Liar>,
+    pub clock: Clock,
+    /// Nothing when the process is down.
+    pub node: Option<Node<Memory>>,
+    medium: Memory,
+    sealer: Sealer,
+    cluster: Arc<Cluster>,
+    pub inbox: Vec<(Party, Verified<Message>)>,
+    /// When its next turn is, if it has one.
+    pub turn_at: Option<u64>,
+    /// Until when the last turn takes.
+    pub busy_until: u64,
+    /// When it will next be woken for a timer.
+    pub armed: Option<u64>,
+    /// How it dies in its next turn.
+    pub doom: Option<Doom>,
+    /// Breaks the law, in a test that wants to see it noticed.
+    #[cfg(test)]
+    pub speaks_before_writing: bool,
+    options: ReplicaOptions,
+    coordinator: CoordinatorOptions,
+    segment_bytes_max: u64,
+}
+
+/// What a replica is made of.
+pub(crate) struct Parts {
+    pub id: ReplicaId,
+    pub liar: Option<Liar>,
+    pub clock: Clock,
+    pub sealer: Sealer,
+    pub cluster: Arc<Cluster>,
+    pub options: ReplicaOptions,
+    pub coordinator: CoordinatorOptions,
+    pub segment_bytes_max: u64,
+}
+
+/// What a turn came to.
+pub(crate) struct Turn {
+    /// What is to be sent.
+    pub sends: Vec<(Party, Message)>,
+    /// What was sealed, by an honest replica, and is in the world even if nobody hears it.
+    pub sealed: Vec<Draft>,
+    /// The keys of the reads answered.
+    pub reads: BTreeMap<(Party, u64), Vec<Key>>,
+    /// Whether the process died in it.
+    pub died: bool,
+}
+
+impl ReplicaActor {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { id, liar, clock, sealer, cluster, options, coordinator, segment_bytes_max } = parts;
+        let medium = Memory::new(&format!("simulated {id}"));
+        Self {
+            id,
+            liar,
+            clock,
+            node: None,
+            medium,
+            sealer,
+            cluster,
+            inbox: Vec::new(),
+            turn_at: None,
+            busy_until: 0,
+            armed: None,
+            doom: None,
+            #[cfg(test)]
+            speaks_before_writing: false,
+            options,
+            coordinator,
+            segment_bytes_max,
+        }
+    }
+
+    pub fn is_honest(&self) -> bool {
+        self.liar.is_none()
+    }
+
+    /// Starts the process from what its disk holds.
+    pub fn start(&mut self, now: u64) -> Result<(), RecoverError> {
+        self.clock.forget();
+        let options = Options { segment_bytes_max: self.segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() };
+        let store = Store::open(self.medium.clone(), options)?;
+        let replica = Replica::open(self.cluster.clone(), self.id, self.options, store, self.clock.read(now))?;
+        self.node = Some(Node::new(replica, Coordinator::new(self.cluster.clone(), self.coordinator)));
+        Ok(())
+    }
+
+    /// The process is gone, and the power with it.
+    pub fn crash(&mut self, random: &mut Random) {
+        self.stop();
+        disk::cut_power(&self.medium, random);
+    }
+
+    /// The same without luck: nothing survives that was not synced.
+    pub fn crash_hard(&mut self) {
+        self.stop();
+        self.medium.crash(store::Crash::default());
+    }
+
+    /// Its disk is replaced by an empty one.
+    pub fn lose_disk(&mut self) {
+        self.stop();
+        self.medium = Memory::new(&format!("simulated {}", self.id));
+    }
+
+    fn stop(&mut self) {
+        self.node = None;
+        self.inbox.clear();
+        self.turn_at = None;
+        self.armed = None;
+        self.doom = None;
+    }
+
+    /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
+    pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn {
+        let mut turn = Turn { sends: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false };
+        let Some(node) = &mut self.node else { return turn };
+        let local = self.clock.read(now);
+        let mut outbox: Outbox<Node<Memory>> = Outbox::default();
+        let mut lies = Vec::new();
+        for (from, message) in std::mem::take(&mut self.inbox) {
+            if let Message::Read { request, keys, .. } = &*message {
+                turn.reads.insert((from, *request), keys.clone());
+            }
+            let heard = self.liar.as_mut().map_or(Heard::Pass, |liar| liar.hear(from, &message, &mut lies));
+            if heard == Heard::Pass {
+                node.step(local, Input::Message { from, message }, &mut outbox);
+            }
+        }
+        if node.deadline().is_some_and(|deadline| deadline <= local) {
+            node.step(local, Input::Tick, &mut outbox);
+        }
+        // A process dies where it hurts: in a turn that has something to write.
+        let doom = self.doom.filter(|_| node.replica().store().is_pending());
+        if doom == Some(Doom::Writing) {
+            self.medium.fail_next_sync();
+        }
+        if node.persist().is_err() || matches!(doom, Some(Doom::Writing | Doom::BeforeSending)) {
+            turn.died = true;
+            if !self.is_lawless() {
+                return turn;
+            }
+        }
+        let Outbox { mut sends, mut drafts, .. } = outbox;
+        drafts.append(&mut lies);
+        match &mut self.liar {
+            Some(liar) => liar.speak(&mut sends, &mut drafts),
+            None => turn.sealed = drafts.iter().map(|(_, draft)| draft.clone()).collect(),
+        }
+        self.seal(drafts, &mut sends);
+        if let Some(liar) = &mut self.liar {
+            liar.forge(&mut sends);
+        }
+        if doom == Some(Doom::Sending) {
+            sends.retain(|_| random.chance(500));
+            turn.died = true;
+        }
+        turn.sends = sends;
+        turn
+    }
+
+    #[cfg(test)]
+    fn is_lawless(&self) -> bool {
+        self.speaks_before_writing
+    }
+
+    /// The law has no exception, but in tests that break it on purpose.
+    #[cfg(not(test))]
+    #[allow(clippy::unused_self, reason = "in tests it depends on the replica")]
+    fn is_lawless(&self) -> bool {
+        false
+    }
+
+    fn seal(&self, drafts: Vec<(Party, Draft)>, sends: &mut Vec<(Party, Message)>) {
+        let mut rest = drafts.into_iter().peekable();
+        while rest.peek().is_some() {
+            let batch: Vec<(Party, Draft)> = rest.by_ref().take(BATCH_MAX).collect();
+            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
+            let seals = self.sealer.seal(&leaves);
+            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+        }
+    }
+
+    /// When it wants to be woken, in true time.
+    pub fn wakes_at(&self) -> Option<u64> {
+        let deadline = self.node.as_ref()?.deadline()?;
+        Some(self.clock.when(deadline))
+    }
+
+    /// How many transactions it holds undecided.
+    pub fn undecided(&self) -> usize {
+        self.node.as_ref().map_or(0, |node| node.replica().load().1)
+    }
+}
+
+/// Who lies, for those who lie with them.
+pub(crate) fn friends_of(rogues: &[types::ClientId]) -> BTreeSet<types::ClientId> {
+    rogues.iter().copied().collect()
+}

@@ -1,0 +1,95 @@
+//! What a run found.
+
+use std::fmt;
+
+use crate::checker::Violation;
+
+/// What a run found, and how much of everything there was in it.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The seed.
+    pub seed: u64,
+    /// How long the trouble lasted, in milliseconds of virtual time, when it is not what the scenario says by itself.
+    pub trouble_ms: u64,
+    /// Every promise seen broken. None is what everybody hopes for.
+    pub violations: Vec<Violation>,
+    /// How much there was.
+    pub counts: Counts,
+    /// The run in a number: two runs of a seed have the same.
+    pub fingerprint: u64,
+    /// What happened, line by line, if it was asked for.
+    pub trace: Option<String>,
+}
+
+/// How much of everything there was in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// Events.
+    pub events: u64,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Transactions of honest clients that committed.
+    pub committed: u64,
+    /// Transactions of honest clients that aborted.
+    pub aborted: u64,
+    /// Transactions of honest clients whose clients were never told how they ended.
+    pub unknown: u64,
+    /// Of the commits that honest clients were told of, those that took one round trip.
+    pub fast: u64,
+    /// Transactions of rogue clients that ended.
+    pub rogue_ended: u64,
+    /// Crashes of replicas and clients.
+    pub crashes: u64,
+    /// Cuts, slow links, storms and clock jumps.
+    pub network_faults: u64,
+    /// Messages refused because they did not decode or their signatures were bad.
+    pub refused: u64,
+}
+
+impl Counts {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        self.virtual_ms += other.virtual_ms;
+        self.events += other.events;
+        self.messages += other.messages;
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+        self.unknown += other.unknown;
+        self.fast += other.fast;
+        self.rogue_ended += other.rogue_ended;
+        self.crashes += other.crashes;
+        self.network_faults += other.network_faults;
+        self.refused += other.refused;
+    }
+}
+
+impl Report {
+    /// Whether every promise was kept.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { virtual_ms, committed, aborted, unknown, messages, crashes, .. } = self.counts;
+        write!(
+            formatter,
+            "{} seed {}: {}.{:03} s, {committed} committed, {aborted} aborted, {unknown} unknown, {messages} messages, {crashes} crashes, fingerprint {:016x}",
+            self.scenario,
+            self.seed,
+            virtual_ms / 1_000,
+            virtual_ms % 1_000,
+            self.fingerprint
+        )?;
+        for violation in &self.violations {
+            write!(formatter, "\n  {}: {}", violation.checker, violation.what)?;
+        }
+        Ok(())
+    }
+}

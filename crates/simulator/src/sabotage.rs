@@ -1,0 +1,49 @@
+//! Rules broken on purpose, to see that the checkers notice. A test's world, and no other, can be told to break one.
+
+use crate::checker::Violation;
+use crate::scenario::Scenario;
+use crate::trace::Tracing;
+use crate::world::World;
+
+/// A rule of the shell that is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// Honest replicas come back from an empty disk.
+    ForgetOnCrash,
+    /// What was said before a failed write leaves all the same: the law is broken.
+    SpeakBeforeWriting,
+    /// Two of a shard's six replicas lie, and honest is what they are called.
+    InventTogether,
+}
+
+/// What the checkers say of the first of `seeds` in which they notice.
+fn noticed(sabotage: Sabotage, name: &str, trouble_ms: u64, seeds: std::ops::RangeInclusive<u64>) -> (u64, Vec<Violation>) {
+    let scenario = Scenario::named(name).expect("it is one of ours").lasting_ms(trouble_ms);
+    for seed in seeds {
+        let report = World::sabotaged(&scenario, seed, Tracing::Off, sabotage).run();
+        if !report.is_clean() {
+            return (seed, report.violations);
+        }
+    }
+    (0, Vec::new())
+}
+
+#[test]
+fn replicas_that_forget_their_votes_are_noticed() {
+    let (seed, violations) = noticed(Sabotage::ForgetOnCrash, "crashes", 4_000, 1..=5);
+    assert!(!violations.is_empty(), "nobody noticed");
+    println!("seed {seed}: {violations:?}");
+}
+
+#[test]
+fn a_replica_that_speaks_before_it_wrote_is_noticed() {
+    let (seed, violations) = noticed(Sabotage::SpeakBeforeWriting, "crashes", 8_000, 1..=10);
+    assert!(!violations.is_empty(), "nobody noticed");
+    println!("seed {seed}: {violations:?}");
+}
+
+#[test]
+fn one_liar_more_than_a_shard_survives_is_noticed() {
+    let (seed, violations) = noticed(Sabotage::InventTogether, "liars", 1_000, 1..=5);
+    assert!(violations.iter().any(|violation| violation.checker == "independence"), "seed {seed}: {violations:?}");
+}

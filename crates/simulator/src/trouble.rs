@@ -1,0 +1,269 @@
+//! What goes wrong, when it ends, and what is demanded then.
+
+use crate::adversary::ReplicaStrategy;
+use crate::disk::Doom;
+use crate::network::Weather;
+use crate::world::{Actor, Happening, World};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Things go wrong.
+    Trouble,
+    /// They no longer do, but for those who lie: everybody gets something done.
+    Healed { at: u64 },
+    /// Nobody wants anything any more: nothing may stay undecided.
+    Quiet { since: u64 },
+    /// The power went everywhere at once; somebody looks at what is left.
+    Audit { since: u64 },
+    /// It is over.
+    Done,
+}
+
+impl Phase {
+    /// Whether the trouble was over by `time`.
+    pub fn healed_before(self, time: u64) -> bool {
+        match self {
+            Self::Trouble => false,
+            Self::Healed { at } => at <= time,
+            Self::Quiet { .. } | Self::Audit { .. } | Self::Done => true,
+        }
+    }
+}
+
+/// How many transactions each honest client must commit once the trouble is over.
+pub(crate) const COMMITS_AFTER_HEAL: u64 = 3;
+/// How long they may take for it, in milliseconds of virtual time.
+const PROGRESS_MS_MAX: u64 = 60_000;
+/// How long anything may stay undecided once nobody wants anything, in milliseconds of virtual time.
+const UNDECIDED_MS_MAX: u64 = 60_000;
+/// How long the last look may take, in milliseconds of virtual time.
+const AUDIT_MS_MAX: u64 = 20_000;
+/// How often somebody looks whether all is done, in milliseconds.
+const LOOK_MS: u64 = 20;
+
+#[derive(Clone, Copy, Debug)]
+enum Mishap {
+    CutOneWay,
+    Isolate,
+    SlowLinks,
+    Mend,
+    Storm,
+    ClockJump,
+    CrashReplica,
+    CrashMany,
+    CrashClient,
+    LoseDisk,
+}
+
+impl World {
+    /// Something goes wrong, and something else will.
+    pub fn trouble(&mut self) {
+        if self.phase != Phase::Trouble {
+            return;
+        }
+        let mut mishaps = Vec::new();
+        if self.scenario.network_faults {
+            mishaps.extend([
+                Mishap::CutOneWay,
+                Mishap::Isolate,
+                Mishap::SlowLinks,
+                Mishap::Mend,
+                Mishap::Mend,
+                Mishap::Storm,
+                Mishap::ClockJump,
+            ]);
+        }
+        if self.scenario.crashes {
+            mishaps.extend([Mishap::CrashReplica; 4]);
+            mishaps.extend([Mishap::CrashMany, Mishap::CrashClient, Mishap::ClockJump]);
+        }
+        if self.scenario.liars {
+            mishaps.push(Mishap::LoseDisk);
+        }
+        if mishaps.is_empty() {
+            return;
+        }
+        let mishap = self.faults.pick(&mishaps);
+        self.trace.line(self.now, || format!("{mishap:?}"));
+        self.befall(mishap);
+        let gap_ms = self.faults.between(20, 600);
+        self.after(gap_ms * 1_000_000, Happening::Trouble);
+    }
+
+    fn befall(&mut self, mishap: Mishap) {
+        match mishap {
+            Mishap::CutOneWay | Mishap::SlowLinks => {
+                let (from, to) = (self.anyone(), self.anyone());
+                let by_us = self.faults.between(1_000, 400_000);
+                if matches!(mishap, Mishap::CutOneWay) { self.network.cut(from, to) } else { self.network.slow(from, to, by_us) }
+            }
+            Mishap::Isolate => {
+                let mut everybody = self.everybody();
+                self.faults.shuffle(&mut everybody);
+                let count = 1 + self.faults.index(everybody.len() / 2);
+                for one in &everybody[..count] {
+                    for other in &everybody[count..] {
+                        self.network.cut(*one, *other);
+                        self.network.cut(*other, *one);
+                    }
+                }
+            }
+            Mishap::Mend => {
+                self.network.mend();
+                self.network.weather = self.setting.weather;
+            }
+            Mishap::Storm => {
+                self.network.weather = Weather {
+                    lost_per_mille: self.faults.below(300),
+                    late_per_mille: self.faults.below(300),
+                    late_us_max: 300_000,
+                    ..self.setting.weather
+                };
+            }
+            Mishap::ClockJump => match self.anyone() {
+                Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults),
+                Actor::Client(at) => self.clients[at].clock.jump(&mut self.faults),
+            },
+            Mishap::CrashReplica => {
+                let at = self.faults.index(self.replicas.len());
+                self.doom(at);
+            }
+            Mishap::CrashMany => {
+                for at in 0..self.replicas.len() {
+                    if self.faults.chance(700) {
+                        self.doom(at);
+                    }
+                }
+            }
+            Mishap::CrashClient => {
+                let at = self.faults.index(self.auditor());
+                self.clients[at].restart();
+                self.counts.crashes += 1;
+                self.begin_after(at, 1_000_000, 300_000_000);
+            }
+            Mishap::LoseDisk => self.lose_disk(),
+        }
+        if !matches!(mishap, Mishap::CrashReplica | Mishap::CrashMany | Mishap::CrashClient | Mishap::LoseDisk) {
+            self.counts.network_faults += 1;
+        }
+    }
+
+    fn everybody(&self) -> Vec<Actor> {
+        let replicas = (0..self.replicas.len()).map(Actor::Replica);
+        replicas.chain((0..self.clients.len()).map(Actor::Client)).collect()
+    }
+
+    fn anyone(&mut self) -> Actor {
+        let everybody = self.everybody();
+        self.faults.pick(&everybody)
+    }
+
+    fn doom(&mut self, at: usize) {
+        if self.replicas[at].node.is_none() {
+            return;
+        }
+        match Doom::draw(&mut self.faults) {
+            Doom::Between => self.crash(at),
+            doom => self.replicas[at].doom = Some(doom),
+        }
+    }
+
+    /// A liar that forgets comes back from an empty disk.
+    fn lose_disk(&mut self) {
+        for at in 0..self.replicas.len() {
+            let forgets = self.replicas[at].liar.as_ref().is_some_and(|liar| liar.does(ReplicaStrategy::Forget));
+            if forgets && self.faults.chance(700) {
+                self.replicas[at].lose_disk();
+                self.restart(at);
+            }
+        }
+    }
+
+    /// A replica's process ends; it is started again some time later.
+    pub fn crash(&mut self, at: usize) {
+        let id = self.replicas[at].id;
+        self.trace.line(self.now, || format!("{id} crashes"));
+        self.trace.mark(self.now, 0xdead ^ at as u64);
+        self.counts.crashes += 1;
+        self.replicas[at].crash(&mut self.disk);
+        #[cfg(test)]
+        if self.sabotage == Some(crate::sabotage::Sabotage::ForgetOnCrash) {
+            self.replicas[at].lose_disk();
+        }
+        if self.phase == Phase::Trouble {
+            let down_ms = self.faults.pick(&[1, 20, 200, 200, 1_500]);
+            self.after(down_ms * 1_000_000, Happening::Restart(at));
+        } else {
+            self.after(1_000_000, Happening::Restart(at));
+        }
+    }
+
+    /// The trouble is over: from now on progress is demanded.
+    pub fn heal(&mut self) {
+        self.trace.line(self.now, || "the trouble is over".to_owned());
+        self.phase = Phase::Healed { at: self.now };
+        self.network.mend();
+        self.network.weather = Weather::FINE;
+        for at in 0..self.replicas.len() {
+            self.replicas[at].doom = None;
+            self.restart(at);
+        }
+        self.after(LOOK_MS * 1_000_000, Happening::Look);
+    }
+
+    /// Whether what is demanded has come about, and in time.
+    pub fn look(&mut self) {
+        match self.phase {
+            Phase::Trouble | Phase::Done => return,
+            Phase::Healed { at } => self.look_at_progress(at),
+            Phase::Quiet { since } => self.look_at_undecided(since),
+            Phase::Audit { since } => {
+                if self.clients[self.auditor()].committed_since_heal > 0 {
+                    self.phase = Phase::Done;
+                } else if self.now > since + AUDIT_MS_MAX * 1_000_000 {
+                    let what = format!("after all power was lost, nobody could read everything within {AUDIT_MS_MAX} ms");
+                    self.checker.violation("durability", what);
+                }
+            }
+        }
+        self.after(LOOK_MS * 1_000_000, Happening::Look);
+    }
+
+    fn look_at_progress(&mut self, healed_at: u64) {
+        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.rogue.is_none());
+        let behind: Vec<String> =
+            honest.filter(|client| client.committed_since_heal < COMMITS_AFTER_HEAL).map(|client| client.id.to_string()).collect();
+        if behind.is_empty() {
+            self.trace.line(self.now, || "everybody got something done".to_owned());
+            self.phase = Phase::Quiet { since: self.now };
+        } else if self.now > healed_at + PROGRESS_MS_MAX * 1_000_000 {
+            let who = behind.join(", ");
+            self.checker
+                .violation("progress", format!("{PROGRESS_MS_MAX} ms after the trouble, {who} had not committed {COMMITS_AFTER_HEAL}"));
+        }
+    }
+
+    fn look_at_undecided(&mut self, since: u64) {
+        let honest = self.replicas.iter().filter(|replica| replica.is_honest());
+        let left: Vec<String> =
+            honest.filter(|replica| replica.undecided() > 0).map(|replica| format!("{} has {}", replica.id, replica.undecided())).collect();
+        if left.is_empty() {
+            self.lose_power();
+        } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
+            let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
+            self.checker.violation("progress", what);
+        }
+    }
+
+    /// The power goes everywhere at once. What anybody was told is there all the same.
+    fn lose_power(&mut self) {
+        self.trace.line(self.now, || "the power goes everywhere".to_owned());
+        for at in 0..self.replicas.len() {
+            self.replicas[at].crash_hard();
+            self.restart(at);
+        }
+        self.phase = Phase::Audit { since: self.now };
+        self.begin_after(self.auditor(), 1_000_000, 2_000_000);
+    }
+}

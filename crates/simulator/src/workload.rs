@@ -1,0 +1,179 @@
+//! What honest clients do: small interactive transactions whose results must add up whatever the liars do.
+//!
+//! Every value written carries a tag that no other transaction writes, so that a reader's history tells whose write it saw
+//! without looking at a timestamp.
+
+use basil::Buffer;
+use types::{Key, Value};
+
+use crate::random::Random;
+
+/// How many accounts there are, and what is in each at first.
+pub(crate) const ACCOUNTS: u64 = 8;
+pub(crate) const BALANCE: i64 = 100;
+/// How many counters everybody wants at once.
+const COUNTERS: u64 = 3;
+/// How many keys are written without being read.
+const BLOBS: u64 = 6;
+/// How many places the ring has.
+pub(crate) const RING: u64 = 6;
+
+/// What one transaction means to do. It can be begun again from the start, with another timestamp.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Moves money between two accounts: the sum of all stays.
+    Transfer { from: u64, to: u64, amount: i64 },
+    /// Adds one to a counter.
+    Increment { counter: u64 },
+    /// Writes keys without reading them, or deletes one.
+    Blind { first: u64, second: u64, deletes: bool },
+    /// Reads all accounts at once.
+    Audit,
+    /// Swaps two neighbours in the ring, found by walking: three reads, each of which needs the one before.
+    Rotate { start: u64 },
+    /// Reads all there is: the last transaction of a run.
+    Everything,
+}
+
+/// What a transaction wants next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// To know these keys.
+    Read(Vec<Key>),
+    /// To commit.
+    Commit,
+}
+
+pub(crate) fn account(number: u64) -> Key {
+    Key::from(format!("account/{number}").as_str())
+}
+
+fn counter(number: u64) -> Key {
+    Key::from(format!("counter/{number}").as_str())
+}
+
+fn blob(number: u64) -> Key {
+    Key::from(format!("blob/{number}").as_str())
+}
+
+pub(crate) fn ring(number: u64) -> Key {
+    Key::from(format!("ring/{number}").as_str())
+}
+
+/// Whether a key may be deleted, so that nothing found there need not mean that nothing ever was.
+pub(crate) fn is_deletable(key: &Key) -> bool {
+    key.as_bytes().starts_with(b"blob/")
+}
+
+/// The number in a value, before its tag.
+pub(crate) fn number(value: Option<&Value>) -> Option<i64> {
+    let text = std::str::from_utf8(value?.as_bytes()).ok()?;
+    text.split_once('#')?.0.parse().ok()
+}
+
+/// What tells a value's writer, behind its number.
+pub(crate) fn tag(value: Option<&Value>) -> Option<&str> {
+    std::str::from_utf8(value?.as_bytes()).ok()?.split_once('#').map(|(_, tag)| tag)
+}
+
+fn tagged(number: i64, tag: &str) -> Option<Value> {
+    Some(Value::from(format!("{number}#{tag}").as_str()))
+}
+
+/// Where the ring goes on from `at`: nothing there means that it is as it was at first.
+pub(crate) fn next_in_ring(at: u64, value: Option<&Value>) -> u64 {
+    number(value).and_then(|next| u64::try_from(next).ok()).filter(|next| *next < RING).unwrap_or((at + 1) % RING)
+}
+
+/// Every key there is.
+pub(crate) fn all_keys() -> Vec<Key> {
+    let accounts = (0..ACCOUNTS).map(account);
+    accounts.chain((0..COUNTERS).map(counter)).chain((0..BLOBS).map(blob)).chain((0..RING).map(ring)).collect()
+}
+
+impl Plan {
+    pub fn draw(random: &mut Random) -> Self {
+        match random.below(100) {
+            0..30 => {
+                let from = random.below(ACCOUNTS);
+                let to = (from + 1 + random.below(ACCOUNTS - 1)) % ACCOUNTS;
+                Self::Transfer { from, to, amount: i64::try_from(random.between(1, 9)).expect("small") }
+            }
+            30..60 => Self::Increment { counter: random.below(COUNTERS) },
+            60..75 => Self::Blind { first: random.below(BLOBS), second: random.below(BLOBS), deletes: random.chance(200) },
+            75..85 => Self::Audit,
+            _ => Self::Rotate { start: random.below(RING) },
+        }
+    }
+
+    /// One that reads and writes what others want too: what progress is measured by.
+    pub fn draw_contended(random: &mut Random) -> Self {
+        match Self::draw(random) {
+            plan @ (Self::Transfer { .. } | Self::Rotate { .. }) => plan,
+            _ => Self::Increment { counter: random.below(COUNTERS) },
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Transfer { .. } => "transfer",
+            Self::Increment { .. } => "increment",
+            Self::Blind { .. } => "blind",
+            Self::Audit => "audit",
+            Self::Rotate { .. } => "rotate",
+            Self::Everything => "everything",
+        }
+    }
+
+    /// Goes on with what `buffer` knows; writes under `tag` once it knows enough.
+    pub fn advance(&self, buffer: &mut Buffer, tag: &str) -> Ask {
+        let missing = |keys: Vec<Key>, buffer: &Buffer| {
+            let missing: Vec<Key> = keys.into_iter().filter(|key| buffer.known(key).is_none()).collect();
+            (!missing.is_empty()).then_some(Ask::Read(missing))
+        };
+        match *self {
+            Self::Transfer { from, to, amount } => {
+                if let Some(ask) = missing(vec![account(from), account(to)], buffer) {
+                    return ask;
+                }
+                for (place, change) in [(from, -amount), (to, amount)] {
+                    let before = number(buffer.known(&account(place)).flatten().as_ref()).unwrap_or(BALANCE);
+                    buffer.write(account(place), tagged(before + change, tag));
+                }
+                Ask::Commit
+            }
+            Self::Increment { counter: which } => {
+                if let Some(ask) = missing(vec![counter(which)], buffer) {
+                    return ask;
+                }
+                let before = number(buffer.known(&counter(which)).flatten().as_ref()).unwrap_or(0);
+                buffer.write(counter(which), tagged(before + 1, tag));
+                Ask::Commit
+            }
+            Self::Blind { first, second, deletes } => {
+                buffer.write(blob(first), tagged(0, tag));
+                buffer.write(blob(second), if deletes { None } else { tagged(0, tag) });
+                Ask::Commit
+            }
+            Self::Audit => missing((0..ACCOUNTS).map(account).collect(), buffer).unwrap_or(Ask::Commit),
+            Self::Rotate { start } => {
+                let mut at = start;
+                let mut places = [0; 3];
+                for place in &mut places {
+                    if let Some(ask) = missing(vec![ring(at)], buffer) {
+                        return ask;
+                    }
+                    *place = at;
+                    at = next_in_ring(at, buffer.known(&ring(at)).flatten().as_ref());
+                }
+                // a → b → c → d becomes a → c → b → d.
+                let [a, b, c] = places;
+                for (place, next) in [(a, c), (c, b), (b, at)] {
+                    buffer.write(ring(place), tagged(i64::try_from(next).expect("small"), tag));
+                }
+                Ask::Commit
+            }
+            Self::Everything => missing(all_keys(), buffer).unwrap_or(Ask::Commit),
+        }
+    }
+}

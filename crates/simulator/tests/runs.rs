@@ -1,0 +1,65 @@
+//! Runs of the world: each scenario keeps every promise, and a seed means one run.
+
+use simulator::{Report, Scenario, Tracing, run};
+
+fn scenario(name: &str) -> Scenario {
+    Scenario::named(name).expect("the test names a scenario there is")
+}
+
+/// Runs a few seeds for a short while; the long runs are `bezant sim`'s.
+fn keeps_its_promises(name: &str) -> Vec<Report> {
+    let reports: Vec<Report> = (1..=3).map(|seed| run(&scenario(name).lasting_ms(1_500), seed, Tracing::Off)).collect();
+    for report in &reports {
+        assert!(report.is_clean(), "{report}");
+        assert!(report.counts.committed > 0, "nothing was tried: {report}");
+    }
+    reports
+}
+
+#[test]
+fn when_nothing_goes_wrong_nothing_breaks_and_most_commits_take_one_round_trip() {
+    for report in keeps_its_promises("calm") {
+        assert!(2 * report.counts.fast > report.counts.committed, "{report}");
+    }
+}
+
+#[test]
+fn a_bad_network_breaks_no_promise() {
+    assert!(keeps_its_promises("faults").iter().any(|report| report.counts.network_faults > 0));
+}
+
+#[test]
+fn crashes_break_no_promise() {
+    assert!(keeps_its_promises("crashes").iter().any(|report| report.counts.crashes > 0));
+}
+
+#[test]
+fn lying_replicas_break_no_promise() {
+    keeps_its_promises("liars");
+}
+
+#[test]
+fn cheating_clients_break_no_promise() {
+    assert!(keeps_its_promises("clients").iter().any(|report| report.counts.rogue_ended > 0));
+}
+
+#[test]
+fn everything_at_once_breaks_no_promise() {
+    keeps_its_promises("everything");
+}
+
+#[test]
+fn a_seed_means_one_run_byte_for_byte() {
+    for name in ["faults", "everything"] {
+        let scenario = scenario(name).lasting_ms(1_000);
+        let (first, second) = (run(&scenario, 11, Tracing::On), run(&scenario, 11, Tracing::On));
+        assert_eq!(first.trace, second.trace, "{name}");
+        assert_eq!(first.fingerprint, second.fingerprint);
+        assert_eq!(first.counts, second.counts);
+        assert!(first.trace.is_some_and(|trace| trace.lines().count() > 100), "{name}");
+        let other = run(&scenario, 12, Tracing::Off);
+        assert_ne!(other.fingerprint, first.fingerprint, "another seed is another run");
+        let silent = run(&scenario, 11, Tracing::Off);
+        assert_eq!(silent.fingerprint, first.fingerprint, "nobody who reads along changes what happens");
+    }
+}
