@@ -328,7 +328,7 @@ impl<M: Medium> Replica<M> {
     // Prepare phase, stage 1 (§4.2).
 
     fn on_prepare(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
-        if self.answer_known(from, transaction.id(), out) {
+        if self.answer_known(now, from, transaction.id(), out) {
             return Ok(());
         }
         let authored = matches!(from, Party::Client(client, _) if client == transaction.timestamp().client);
@@ -359,7 +359,7 @@ impl<M: Medium> Replica<M> {
         if evidence.is_empty() || self.ledger.entry(transaction.id()).is_some_and(|entry| entry.vote.is_some() || entry.prepared) {
             return self.on_prepare(now, from, transaction, out);
         }
-        if self.answer_known(from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
+        if self.answer_known(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
         }
         if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
@@ -391,27 +391,45 @@ impl<M: Medium> Replica<M> {
 
     /// Tells `from` how far a known transaction is, if its vote has been cast or it has ended; else notes that
     /// `from` wants to hear. `false` when it still has to be judged.
-    fn answer_known(&mut self, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
+    fn answer_known(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
         let Some(entry) = self.ledger.entry_mut(id) else { return false };
         if let Some(certificate) = &entry.certificate {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
-        let (vote, decision) = (entry.vote, entry.decision);
+        if self.is_remade(now, id) {
+            return true;
+        }
         self.write_down_end(id);
+        self.vote_for_end(id, out);
         self.tell_logged(from, id, out); // RPR (ii)
-        if let Some(vote) = vote {
+        if let Some(vote) = self.ledger.entry(id).and_then(|entry| entry.vote) {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
             out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
             return true;
         }
-        if decision.is_some() {
-            return true; // Ended without this replica's vote, and the proof is no longer at hand.
-        }
         let Some(entry) = self.ledger.entry_mut(id) else { return false };
         note_asker(entry, from);
         entry.prepared // Else known by a logged decision alone, or still waiting for its author.
+    }
+
+    /// Whether it ended, and lies below the watermark: it may have been forgotten and come back with a late writeback,
+    /// so what this replica once voted, logged or elected is not known, and nothing of the kind is said again.
+    pub(crate) fn is_remade(&self, now: Time, id: TransactionId) -> bool {
+        let entry = self.ledger.entry(id);
+        entry.is_some_and(|entry| entry.decision.is_some() && entry.transaction.timestamp().time < self.watermark(now))
+    }
+
+    /// A replica that learned the end before it voted votes for it. The end is final, so this vote changes nothing; but
+    /// whoever missed the end, and comes when its proof is no longer at hand, may need it to find a quorum again.
+    fn vote_for_end(&mut self, id: TransactionId, out: &mut Out<M>) {
+        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none()) else { return };
+        match entry.decision {
+            Some(Decision::Commit) => self.cast(id, Vote::Commit, None, out),
+            Some(Decision::Abort) => self.cast(id, Vote::Abort, None, out),
+            None => {}
+        }
     }
 
     /// On the logging shard, what has ended without being written down is written down.
@@ -613,7 +631,7 @@ impl<M: Medium> Replica<M> {
             out.send(from, Message::Decided { certificate: certificate.clone() });
             return false;
         }
-        true
+        !self.is_remade(now, id)
     }
 
     /// What is written down first stays, until a leader says otherwise: how it has ended, if that is known here, else
@@ -753,12 +771,13 @@ impl<M: Medium> Replica<M> {
         Ok(())
     }
 
-    /// Forgets decided transactions below the watermark, writes the undecided ones there down anew, so that they
-    /// outlive their segments, and folds when memory or journal have grown over their bounds.
+    /// Forgets decided transactions below the watermark, lets go of segments, first writing the undecided ones there
+    /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
-        for id in self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0))) {
-            self.write_down_anew(id);
+        let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
+        if self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
+            undecided.into_iter().for_each(|id| self.write_down_anew(id));
         }
         while self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
@@ -768,9 +787,11 @@ impl<M: Medium> Replica<M> {
         let store = &mut self.ledger.store;
         let grown = store.overlay_bytes() > self.options.overlay_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
         if grown && self.fold_poll_at.is_none() {
-            // Every segment before the new one is closed; no record there has a timestamp above the highest so far.
+            // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
+            // however old what it holds is, only a fold that begins from now on has all of it.
             let current = store.rotate()?;
-            self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), self.ledger.highest()));
+            let highest = self.ledger.highest().max(self.folded);
+            self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
             self.begin_fold(now)?;
         }
