@@ -26,6 +26,7 @@ const STEPS: &[Step] = &[
     Step { name: "rules", run: rules::run },
     Step { name: "book", run: book::run },
     Step { name: "first-command", run: smoke::first_command },
+    Step { name: "simulator", run: simulator },
     Step { name: "bench", run: smoke::bench },
 ];
 
@@ -51,6 +52,14 @@ fn tests(workspace: &Workspace) -> Result<()> {
     let text = fs::read_to_string(workspace.root.join("README.md")).context("cannot read README.md")?;
     let command = readme::command(&text, readme::TEST_COMMAND)?;
     show(Command::new("bash").current_dir(&workspace.root).args(["-c", command]))
+}
+
+/// How many seeds of each of the simulator's scenarios are run: as many as fit in two to three minutes.
+const SIMULATOR_SEEDS: &str = "1..8";
+
+/// Every scenario of the simulator, in release: the program is built already, for the README's first command.
+fn simulator(workspace: &Workspace) -> Result<()> {
+    show(in_root(workspace).args(["run", "--release", "--bin", "bezant", "--", "sim", "all", "--seeds", SIMULATOR_SEEDS]))
 }
 
 fn docs(workspace: &Workspace) -> Result<()> {

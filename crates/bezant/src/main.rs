@@ -14,6 +14,7 @@ mod node_config;
 mod output;
 mod process;
 mod shell;
+mod sim;
 mod statements;
 mod status;
 mod up;
@@ -87,6 +88,11 @@ enum Command {
         \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\
         \x20 bezant bench ycsb-a --zipf 0.9 --json")]
     Bench(bench::BenchCommand),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant sim everything --seeds 1..100\n\
+        \x20 bezant sim crashes --seeds 7 --trace\n\n\
+        Ends with exit code 3 when a promise was broken, and says how to replay it.")]
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -123,5 +129,6 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Shell(args) => shell::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Bench(args) => bench::run(&args).await,
+        Command::Sim(args) => sim::run(&args),
     }
 }

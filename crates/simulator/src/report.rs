@@ -40,6 +40,8 @@ pub struct Counts {
     pub unknown: u64,
     /// Of the commits that honest clients were told of, those that took one round trip.
     pub fast: u64,
+    /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
+    pub divided: u64,
     /// Transactions of rogue clients that ended.
     pub rogue_ended: u64,
     /// Crashes of replicas and clients.
@@ -60,6 +62,7 @@ impl Counts {
         self.aborted += other.aborted;
         self.unknown += other.unknown;
         self.fast += other.fast;
+        self.divided += other.divided;
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;
         self.network_faults += other.network_faults;

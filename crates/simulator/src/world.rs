@@ -242,6 +242,7 @@ impl World {
         self.counts.committed = committed as u64;
         self.counts.aborted = aborted as u64;
         self.counts.unknown = unknown as u64;
+        self.counts.divided = self.checker.divided() as u64;
         for violation in &self.checker.violations {
             self.trace.line(self.now, || format!("BROKEN {}: {}", violation.checker, violation.what));
         }

@@ -44,6 +44,13 @@ fn cheating_clients_break_no_promise() {
 }
 
 #[test]
+fn what_honest_replicas_were_led_to_log_differently_is_settled_by_election() {
+    let report = run(&scenario("clients"), 7, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+    assert!(report.counts.divided > 0, "this seed is here for its rogue, which logs both ends: {report}");
+}
+
+#[test]
 fn everything_at_once_breaks_no_promise() {
     keeps_its_promises("everything");
 }

@@ -188,12 +188,13 @@ impl Rogue {
         replicas.map(|replica| (Party::Replica(replica), Message::Prepare { transaction: transaction.clone() })).collect()
     }
 
-    /// Has `f + 1` replicas of a shard prepare a twin just below, so that they vote against the transaction and the others for it.
+    /// Has `f + 1` replicas of a shard prepare a twin just above, which read past what the transaction writes: they vote against
+    /// it and the others for it. (A twin just below would be voted down: the transaction's own reads have raised read timestamps.)
     fn divide(&mut self, transaction: &Transaction) -> Vec<(Party, Message)> {
         let timestamp = transaction.timestamp();
-        let below = Timestamp::new(timestamp.time - 1, timestamp.client);
+        let above = Timestamp::new(timestamp.time + 1, timestamp.client);
         let mut sends = Vec::new();
-        if let Some(twin) = self.twin(transaction, below) {
+        if let Some(twin) = self.twin(transaction, above) {
             let few = u16::try_from(self.cluster.faults() + 1).expect("shards are small");
             let first = |party: &Party| matches!(party, Party::Replica(replica) if replica.index < few);
             sends = self.prepares(&twin);

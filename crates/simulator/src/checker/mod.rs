@@ -263,6 +263,15 @@ impl Checker {
         }
     }
 
+    /// On how many transactions honest replicas logged different decisions: what elections are for.
+    pub fn divided(&self) -> usize {
+        let mut sides: BTreeMap<TransactionId, BTreeSet<Decision>> = BTreeMap::new();
+        for ((id, _, _), decision) in &self.logged {
+            sides.entry(*id).or_default().insert(*decision);
+        }
+        sides.values().filter(|sides| sides.len() > 1).count()
+    }
+
     /// How many transactions of honest clients committed and aborted.
     pub fn outcomes(&self) -> (usize, usize) {
         let ended = |decision| self.histories.keys().filter(|id| self.decisions.get(id) == Some(&decision)).count();

@@ -1,0 +1,144 @@
+//! `bezant sim`: runs the simulator over seeds, and prints what it found.
+
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+use simulator::{Counts, Report, Scenario, Tracing};
+
+use crate::failure::{Done, Failure};
+
+/// Tries the protocol in a simulated world of faults and liars.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// What goes wrong: calm, faults, crashes, liars, clients, everything; or all of them in turn
+    #[arg(value_name = "SCENARIO")]
+    scenario: String,
+    /// One seed, or a range with both ends
+    #[arg(long, value_name = "A..B", default_value = "1..20", value_parser = seeds)]
+    seeds: Seeds,
+    /// How long things go wrong, in milliseconds of virtual time
+    #[arg(long, value_name = "MS")]
+    trouble_ms: Option<u64>,
+    /// Print every event
+    #[arg(long)]
+    trace: bool,
+    /// Print one JSON object for each run
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seeds {
+    first: u64,
+    last: u64,
+}
+
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("`{text}` is no seed: write one, as 7, or a range, as 1..20"));
+    let seeds = Seeds { first: number(first)?, last: number(last)? };
+    if seeds.last < seeds.first {
+        return Err(format!("from {first} to {last} there is no seed"));
+    }
+    Ok(seeds)
+}
+
+/// Carries out `bezant sim`. Whatever seeds break a promise, the rest are run too.
+pub fn run(args: &SimArgs) -> Result<Done, Failure> {
+    let mut failed: Vec<String> = Vec::new();
+    for scenario in scenarios(args)? {
+        let (start, mut total, mut runs) = (Instant::now(), Counts::default(), 0_u64);
+        for seed in args.seeds.first..=args.seeds.last {
+            let report = simulator::run(&scenario, seed, if args.trace { Tracing::On } else { Tracing::Off });
+            show(args, &report);
+            total.add(&report.counts);
+            runs += 1;
+            if !report.is_clean() {
+                failed.push(replay(args, &report));
+                eprintln!("{report}");
+            }
+        }
+        if !args.json {
+            let Counts { virtual_ms, committed, aborted, crashes, messages, .. } = total;
+            let (minutes, seconds) = (virtual_ms / 60_000, virtual_ms % 60_000 / 1_000);
+            println!(
+                "{:<10} {runs} seeds, {minutes} min {seconds} s virtual in {} s: {committed} committed, {aborted} aborted, {crashes} crashes, {messages} messages",
+                scenario.name,
+                start.elapsed().as_secs()
+            );
+        }
+    }
+    if failed.is_empty() {
+        return Ok(Done::Well);
+    }
+    Err(Failure::failed(format!("{} runs broke a promise; each of these replays one:\n  {}", failed.len(), failed.join("\n  "))))
+}
+
+fn scenarios(args: &SimArgs) -> Result<Vec<Scenario>, Failure> {
+    let all = Scenario::all();
+    let names = || all.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
+    let chosen = match args.scenario.as_str() {
+        "all" => all,
+        name => match Scenario::named(name) {
+            Some(scenario) => vec![scenario],
+            None => return Err(Failure::wrong(format!("there is no scenario `{name}`; there are {}, and all", names()))),
+        },
+    };
+    Ok(chosen
+        .into_iter()
+        .map(|scenario| match args.trouble_ms {
+            Some(trouble_ms) => scenario.lasting_ms(trouble_ms),
+            None => scenario,
+        })
+        .collect())
+}
+
+fn show(args: &SimArgs, report: &Report) {
+    if let Some(trace) = &report.trace {
+        print!("{trace}");
+    }
+    if args.json {
+        let violations: Vec<_> = report.violations.iter().map(|one| json!({ "checker": one.checker, "what": one.what })).collect();
+        let counts = &report.counts;
+        println!(
+            "{}",
+            json!({
+                "scenario": report.scenario,
+                "seed": report.seed,
+                "virtual_ms": counts.virtual_ms,
+                "committed": counts.committed,
+                "aborted": counts.aborted,
+                "unknown": counts.unknown,
+                "fast": counts.fast,
+                "divided": counts.divided,
+                "crashes": counts.crashes,
+                "network_faults": counts.network_faults,
+                "messages": counts.messages,
+                "refused": counts.refused,
+                "fingerprint": format!("{:016x}", report.fingerprint),
+                "violations": violations,
+            })
+        );
+    }
+}
+
+/// The one command that runs the same again, and shows it.
+fn replay(args: &SimArgs, report: &Report) -> String {
+    let longer = args.trouble_ms.map_or(String::new(), |trouble_ms| format!(" --trouble-ms {trouble_ms}"));
+    format!("bezant sim {} --seeds {}{longer} --trace", report.scenario, report.seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_one_or_a_range_and_anything_else_is_refused() {
+        assert!(seeds("7").is_ok_and(|seeds| (seeds.first, seeds.last) == (7, 7)));
+        assert!(seeds("1..20").is_ok_and(|seeds| (seeds.first, seeds.last) == (1, 20)));
+        for text in ["", "..", "a", "3..1", "1..=3"] {
+            assert!(seeds(text).is_err(), "{text}");
+        }
+    }
+}
