@@ -56,6 +56,13 @@ fn everything_at_once_breaks_no_promise() {
 }
 
 #[test]
+#[ignore = "does not hold yet: those who never saw it refuse it as too old, see docs/testing.md"]
+fn what_was_cut_off_for_longer_than_the_window_ends_too() {
+    let report = run(&scenario("everything"), 15, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
 fn a_seed_means_one_run_byte_for_byte() {
     for name in ["faults", "everything"] {
         let scenario = scenario(name).lasting_ms(1_000);
