@@ -57,7 +57,7 @@ impl Default for ReplicaOptions {
             undecided_max: 100_000,
             undecided_bytes_max: 1 << 30,
             known_max: 2_000_000,
-            overlay_bytes_max: 64 << 20,
+            overlay_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
             seed: 0,
         }

@@ -67,7 +67,7 @@ impl Default for Settings {
             time_bound_ms: 500,
             window_ms: 30_000,
             janitor_timeout_ms: 1_000,
-            cache_bytes: 48 << 20,
+            cache_bytes: 384 << 20,
             log_level: "info".parse().expect("info is a level"),
             log_format: LogFormat::Text,
         }
