@@ -8,7 +8,7 @@ use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
-use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
@@ -42,12 +42,14 @@ pub(crate) struct Entry {
     pub askers: SmallVec<[Party; 1]>,
     /// Since when it is known.
     pub since: Time,
+    /// Whose share it counts against until it is decided.
+    pub payer: Payer,
     /// Whether it waits for its author, or for evidence that its author sent it.
     pub awaits_author: bool,
 }
 
 impl Entry {
-    pub fn new(transaction: Transaction, since: Time) -> Self {
+    pub fn new(transaction: Transaction, since: Time, payer: Payer) -> Self {
         Self {
             transaction,
             vote: None,
@@ -61,6 +63,7 @@ impl Entry {
             certificate: None,
             askers: SmallVec::new(),
             since,
+            payer,
             awaits_author: false,
         }
     }
@@ -94,6 +97,14 @@ pub(crate) struct Fallback {
     pub entered: Time,
     /// Who wants to hear what a leader decides.
     pub interested: SmallVec<[Party; 1]>,
+}
+
+impl Entry {
+    /// Whether others here wait for its end, or it has been promised something that must be kept: all but a vote to
+    /// abort that nothing hangs on.
+    fn concerns_this_replica(&self) -> bool {
+        self.vote != Some(Vote::Abort) || self.prepared || self.logged.is_some() || !self.dependents.is_empty()
+    }
 }
 
 /// Who means to write a key, and who has read it, each in the order of timestamps. New ones mostly come last and
@@ -184,9 +195,25 @@ pub(crate) struct Ledger<M: Medium> {
     /// The prepared or committed transaction of each timestamp.
     holders: HashMap<Timestamp, TransactionId>,
     undecided: Load,
-    undecided_of: BTreeMap<ClientId, Load>,
+    undecided_of: BTreeMap<Payer, Load>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
+}
+
+/// Whose share undecided work counts against: whoever brought it, who need not be the author it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Payer {
+    Client(ClientId),
+    Replica(ReplicaId),
+}
+
+impl From<Party> for Payer {
+    fn from(party: Party) -> Self {
+        match party {
+            Party::Client(client, _) => Self::Client(client),
+            Party::Replica(replica) => Self::Replica(replica),
+        }
+    }
 }
 
 /// How much undecided work there is.
@@ -238,17 +265,17 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// The entry of `transaction`, made now if there is none.
-    pub fn enter(&mut self, transaction: &Transaction, now: Time) -> &mut Entry {
+    pub fn enter(&mut self, transaction: &Transaction, now: Time, payer: Payer) -> &mut Entry {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.by_timestamp.insert((transaction.timestamp(), id));
             self.highest = self.highest.max(transaction.timestamp().time);
             let bytes = transaction.encoded_bytes();
-            for load in [&mut self.undecided, self.undecided_of.entry(transaction.timestamp().client).or_default()] {
+            for load in [&mut self.undecided, self.undecided_of.entry(payer).or_default()] {
                 load.transactions += 1;
                 load.bytes += bytes;
             }
-            self.entries.insert(id, Entry::new(transaction.detached(), now));
+            self.entries.insert(id, Entry::new(transaction.detached(), now, payer));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -261,8 +288,8 @@ impl<M: Medium> Ledger<M> {
         self.undecided
     }
 
-    pub fn undecided_of(&self, client: ClientId) -> Load {
-        self.undecided_of.get(&client).copied().unwrap_or_default()
+    pub fn undecided_of(&self, payer: Payer) -> Load {
+        self.undecided_of.get(&payer).copied().unwrap_or_default()
     }
 
     /// The highest timestamp ever entered, in nanoseconds: no record holds a higher one.
@@ -270,14 +297,14 @@ impl<M: Medium> Ledger<M> {
         self.highest
     }
 
-    fn settled(&mut self, client: ClientId, bytes: usize) {
+    fn settled(&mut self, payer: Payer, bytes: usize) {
         self.undecided.transactions -= 1;
         self.undecided.bytes -= bytes;
-        if let Some(load) = self.undecided_of.get_mut(&client) {
+        if let Some(load) = self.undecided_of.get_mut(&payer) {
             load.transactions -= 1;
             load.bytes -= bytes;
             if load.transactions == 0 {
-                self.undecided_of.remove(&client);
+                self.undecided_of.remove(&payer);
             }
         }
     }
@@ -405,13 +432,13 @@ impl<M: Medium> Ledger<M> {
             Decision::Abort => self.unprepare(id),
         }
         let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
-        let first = entry.decision.replace(decision).is_none();
+        let (first, payer) = (entry.decision.replace(decision).is_none(), entry.payer);
         entry.certificate = certificate;
         let dependents = std::mem::take(&mut entry.dependents);
         let transaction = entry.transaction.clone();
         let timestamp = transaction.timestamp();
         if first {
-            self.settled(timestamp.client, transaction.encoded_bytes());
+            self.settled(payer, transaction.encoded_bytes());
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
@@ -434,13 +461,15 @@ impl<M: Medium> Ledger<M> {
         }
     }
 
-    /// Forgets every decided transaction below `watermark`, and gives the undecided ones there, which are never forgotten.
+    /// Forgets every decided transaction below `watermark`, and those that were voted down and concern nobody here: down
+    /// there no vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
+    /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, TransactionId([0; 32]))).map(|(_, id)| *id).collect();
         let mut kept = Vec::new();
         for id in below {
             match self.entries.get(&id) {
-                Some(entry) if entry.decision.is_none() => kept.push(id),
+                Some(entry) if entry.decision.is_none() && entry.concerns_this_replica() => kept.push(id),
                 _ => self.forget(id),
             }
         }
@@ -453,7 +482,7 @@ impl<M: Medium> Ledger<M> {
         if let Some(entry) = self.entries.remove(&id) {
             let timestamp = entry.transaction.timestamp();
             if entry.decision.is_none() {
-                self.settled(timestamp.client, entry.transaction.encoded_bytes());
+                self.settled(entry.payer, entry.transaction.encoded_bytes());
             }
             self.by_timestamp.remove(&(timestamp, id));
         }

@@ -12,7 +12,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Tr
 
 use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{Bounds, Cause, Finding, check};
-use crate::ledger::{Entry, Ledger};
+use crate::ledger::{Entry, Ledger, Payer};
 use crate::message::{Conflict, Draft, Message, ReadResult, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::record::Record;
@@ -333,7 +333,7 @@ impl<M: Medium> Replica<M> {
         }
         let authored = matches!(from, Party::Client(client, _) if client == transaction.timestamp().client);
         let oldest = if authored { self.youngest_watermark(now) } else { self.watermark(now) };
-        if let Err(refusal) = self.may_enter(now, oldest, transaction) {
+        if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -362,7 +362,7 @@ impl<M: Medium> Replica<M> {
         if self.answer_known(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
         }
-        if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
+        if let Err(refusal) = self.may_enter(now, self.watermark(now), from.into(), transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -472,7 +472,7 @@ impl<M: Medium> Replica<M> {
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
-    fn may_enter(&self, now: Time, oldest: u64, transaction: &Transaction) -> Result<(), Refusal> {
+    fn may_enter(&self, now: Time, oldest: u64, payer: Payer, transaction: &Transaction) -> Result<(), Refusal> {
         let timestamp = transaction.timestamp();
         if timestamp.time < oldest {
             return Err(Refusal::TooOld);
@@ -486,7 +486,7 @@ impl<M: Medium> Replica<M> {
             return Err(Refusal::WrongShard);
         }
         let options = &self.options;
-        let (all, own) = (self.ledger.undecided(), self.ledger.undecided_of(timestamp.client));
+        let (all, own) = (self.ledger.undecided(), self.ledger.undecided_of(payer));
         let full = self.ledger.known() >= options.known_max
             || all.transactions >= options.undecided_max
             || all.bytes >= options.undecided_bytes_max
@@ -502,7 +502,7 @@ impl<M: Medium> Replica<M> {
         if self.ledger.entry(transaction.id()).is_none() {
             self.watched.push_back((now, transaction.id()));
         }
-        note_asker(self.ledger.enter(transaction, now), from);
+        note_asker(self.ledger.enter(transaction, now, from.into()), from);
     }
 
     fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
@@ -621,13 +621,13 @@ impl<M: Medium> Replica<M> {
             return false;
         }
         if self.ledger.entry(id).is_none() {
-            if let Err(refusal) = self.may_enter(now, self.watermark(now), transaction) {
+            if let Err(refusal) = self.may_enter(now, self.watermark(now), from.into(), transaction) {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
                 return false;
             }
             self.watched.push_back((now, id));
         }
-        if let Some(certificate) = &self.ledger.enter(transaction, now).certificate {
+        if let Some(certificate) = &self.ledger.enter(transaction, now, from.into()).certificate {
             out.send(from, Message::Decided { certificate: certificate.clone() });
             return false;
         }
@@ -676,7 +676,7 @@ impl<M: Medium> Replica<M> {
         let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
         let transaction = match (self.ledger.entry(id), transaction) {
             (Some(entry), _) => entry.transaction.clone(),
-            (None, Some(transaction)) => self.ledger.enter(transaction, now).transaction.clone(),
+            (None, Some(transaction)) => self.ledger.enter(transaction, now, author(transaction)).transaction.clone(),
             (None, None) => return,
         };
         if certificate.fits(&self.cluster, &transaction).is_err() {
@@ -750,11 +750,15 @@ impl<M: Medium> Replica<M> {
         for _ in 0..stalled {
             let Some((_, id)) = self.watched.pop_front() else { break };
             let Some(entry) = self.ledger.entry(id) else { continue };
-            if entry.decision.is_none() {
+            if entry.decision.is_some() {
+                continue;
+            }
+            // What nobody authored stops nobody here. Asking everybody about it would only do its maker's work.
+            if !entry.awaits_author || entry.prepared || entry.logged.is_some() {
                 self.counts.stalled += 1;
                 out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
-                self.watched.push_back((now, id));
             }
+            self.watched.push_back((now, id));
         }
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
         for (_, id) in self.proven.drain(..stale) {
@@ -846,12 +850,16 @@ fn note_asker(entry: &mut Entry, from: Party) {
     }
 }
 
+fn author(transaction: &Transaction) -> Payer {
+    Payer::Client(transaction.timestamp().client)
+}
+
 /// Takes one journal record back in.
 fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: Bytes, now: Time) -> Result<(), DecodeError> {
     match Record::from_bytes(record, cluster.id())? {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
-            let entry = ledger.enter(&transaction, now);
+            let entry = ledger.enter(&transaction, now, author(&transaction));
             if entry.vote.is_none() {
                 entry.vote = Some(vote);
                 if vote == Vote::Commit && entry.decision.is_none() {
@@ -861,7 +869,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
         }
         Record::Logged { transaction, id, decision, view } => {
             if let Some(transaction) = &transaction {
-                ledger.enter(transaction, now);
+                ledger.enter(transaction, now, author(transaction));
             }
             if let Some(entry) = ledger.entry_mut(id) {
                 entry.logged = Some((decision, view));
@@ -876,7 +884,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
         }
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
-                ledger.enter(transaction, now);
+                ledger.enter(transaction, now, author(transaction));
             }
             // Where the transaction is not known, its segment was let go after its writes were folded.
             if ledger.entry(id).is_some_and(|entry| entry.decision.is_none()) {
