@@ -55,11 +55,14 @@ fn everything_at_once_breaks_no_promise() {
     keeps_its_promises("everything");
 }
 
+/// Seed 15 is here for a limit that is known (docs/testing.md): what only some replicas saw, and was cut off for longer
+/// than the window, is refused by the others as too old and stays undecided there. It must be all that is wrong; when
+/// catch-up mends it, this test shall ask for a clean run.
 #[test]
-#[ignore = "does not hold yet: those who never saw it refuse it as too old, see docs/testing.md"]
-fn what_was_cut_off_for_longer_than_the_window_ends_too() {
+fn what_was_cut_off_for_longer_than_the_window_stays_undecided_and_does_no_other_harm() {
     let report = run(&scenario("everything"), 15, Tracing::Off);
-    assert!(report.is_clean(), "{report}");
+    assert!(report.violations.iter().all(|violation| violation.checker == "progress"), "{report}");
+    assert!(report.counts.committed > 0, "{report}");
 }
 
 #[test]
