@@ -16,7 +16,7 @@ pub fn line(text: Arguments<'_>) {
     }
 }
 
-/// `println!`, by way of [`line`].
+/// `println!`, by way of [`line()`].
 macro_rules! out {
     ($($argument:tt)*) => {
         $crate::output::line(format_args!($($argument)*))
