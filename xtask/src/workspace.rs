@@ -1,7 +1,7 @@
 //! What cargo knows of this workspace: where it is, where it builds, who depends on whom.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -51,7 +51,7 @@ impl Workspace {
     pub fn load() -> Result<Self> {
         let output = Command::new(cargo())
             .args(["metadata", "--format-version", "1", "--manifest-path"])
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
+            .arg(here().join("../Cargo.toml"))
             .output()
             .context("cannot run `cargo metadata`")?;
         ensure!(output.status.success(), "`cargo metadata` failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -136,6 +136,12 @@ fn text<'a>(value: &'a Value, field: &str) -> Result<&'a str> {
 
 fn list<'a>(value: &'a Value, field: &str) -> Result<&'a Vec<Value>> {
     value[field].as_array().with_context(|| format!("`cargo metadata` has no list `{field}`"))
+}
+
+/// The folder of this crate. Asked when it runs, since a build folder may be shared by copies of the workspace; `cargo run`
+/// and `cargo test` both tell.
+fn here() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }
 
 #[cfg(test)]
