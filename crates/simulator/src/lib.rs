@@ -34,7 +34,6 @@ mod client;
 mod clock;
 mod disk;
 mod network;
-mod random;
 mod replica;
 mod report;
 #[cfg(test)]
@@ -45,6 +44,7 @@ mod trouble;
 mod workload;
 mod world;
 
+use ::adversary::random;
 pub use adversary::{ClientStrategy, ReplicaStrategy};
 pub use checker::Violation;
 pub use report::{Counts, Report};

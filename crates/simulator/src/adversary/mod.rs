@@ -4,10 +4,9 @@
 //! signatures as everybody's words. What they may do beyond honest participants is to say anything, to anyone, at any time,
 //! and to know who the other liars are.
 
-mod client;
 mod replica;
 
-pub use client::ClientStrategy;
-pub(crate) use client::Rogue;
+pub use ::adversary::ClientStrategy;
+pub(crate) use ::adversary::Rogue;
 pub use replica::ReplicaStrategy;
 pub(crate) use replica::{Heard, Liar};

@@ -5,7 +5,7 @@
 
 /// One stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random {
+pub struct Random {
     state: [u64; 4],
 }
 
@@ -20,6 +20,7 @@ fn split_mix(state: &mut u64) -> u64 {
 impl Random {
     /// The stream called `name` of a run's seed. Drawing from one stream moves no other, so that a change to what one part
     /// of the world draws leaves the rest of the run as it was.
+    #[must_use]
     pub fn stream(seed: u64, name: &str) -> Self {
         let mut mixed =
             name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
@@ -27,6 +28,7 @@ impl Random {
     }
 
     /// Any number.
+    #[expect(clippy::should_implement_trait, reason = "a stream has no end, so there is no `None` to look for")]
     pub fn next(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let result = a.wrapping_add(d).rotate_left(23).wrapping_add(a);

@@ -10,7 +10,6 @@ use machine::Time;
 use types::{ClientId, Cluster, Party, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
 
 use crate::random::Random;
-use crate::workload;
 
 /// A way for a client to cheat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +51,8 @@ const STRATEGIES: [ClientStrategy; 10] = [
 
 impl ClientStrategy {
     /// One to four ways, of which each transaction takes one.
-    pub(crate) fn draw(random: &mut Random) -> Vec<Self> {
+    #[must_use]
+    pub fn draw(random: &mut Random) -> Vec<Self> {
         (0..random.between(1, 4)).map(|_| random.pick(&STRATEGIES)).collect()
     }
 }
@@ -62,7 +62,7 @@ type Votes = BTreeMap<(ReplicaId, Vote), SignedVote>;
 
 /// The cheating part of a client.
 #[derive(Debug)]
-pub(crate) struct Rogue {
+pub struct Rogue {
     cluster: Arc<Cluster>,
     strategies: Vec<ClientStrategy>,
     current: ClientStrategy,
@@ -78,6 +78,8 @@ pub(crate) struct Rogue {
 const FUTURE_MS: [u64; 3] = [250, 480, 5_000];
 
 impl Rogue {
+    /// A cheat that goes about it in these ways (at least one), and knows the names of these honest clients.
+    #[must_use]
     pub fn new(cluster: Arc<Cluster>, strategies: Vec<ClientStrategy>, random: Random, victims: Vec<ClientId>) -> Self {
         let current = strategies[0];
         Self { cluster, strategies, current, random, victims, collecting: None, made: 0 }
@@ -175,7 +177,7 @@ impl Rogue {
         }
         self.made += 1;
         let tag = format!("twin {} of {}", self.made, transaction.id());
-        let renamed = |value: &Value| Value::from(format!("{}#{tag}", workload::number(Some(value)).unwrap_or(0)).as_str());
+        let renamed = |value: &Value| renamed(value, &tag);
         let writes =
             transaction.writes().iter().map(|write| Write { key: write.key.clone(), value: write.value.as_ref().map(renamed) }).collect();
         Transaction::new(self.cluster.id(), timestamp, transaction.reads().to_vec(), writes).ok()
@@ -230,4 +232,11 @@ impl Rogue {
         });
         Transaction::new(self.cluster.id(), timestamp, reads.collect(), transaction.writes().to_vec()).ok()
     }
+}
+
+/// The same value, with `tag` behind its first `#` in the place of what told its writer.
+fn renamed(value: &Value, tag: &str) -> Value {
+    let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
+    let number = text.split_once('#').map_or(text, |(number, _)| number);
+    Value::new(format!("{number}#{tag}")).unwrap_or_else(|| value.clone())
 }
