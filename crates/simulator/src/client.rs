@@ -1,12 +1,13 @@
-//! A client's process in the world: the machine, the transaction it is at, and, if it cheats, the cheat.
+//! A client's process in the world: the machine, honest or not, and the transaction it is at.
 
 use std::sync::Arc;
 
-use basil::{Buffer, Command, Coordinator, CoordinatorOptions};
-use machine::Machine;
+use basil::{Buffer, Command, Coordinator, CoordinatorOptions, Message};
+use crypto::Verified;
+use machine::{Input, Machine, Outbox, Time};
 use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Transaction, Value};
 
-use crate::adversary::Rogue;
+use crate::adversary::{CheatEvent, Cheater, Habits};
 use crate::clock::Clock;
 use crate::random::Random;
 use crate::workload::{Ask, Plan};
@@ -14,9 +15,8 @@ use crate::workload::{Ask, Plan};
 /// A client.
 pub(crate) struct ClientActor {
     pub id: ClientId,
-    pub rogue: Option<Rogue>,
     pub clock: Clock,
-    pub coordinator: Coordinator,
+    mind: Mind,
     cluster: Arc<Cluster>,
     options: CoordinatorOptions,
     pub random: Random,
@@ -28,6 +28,26 @@ pub(crate) struct ClientActor {
     last_time: u64,
     /// Transactions committed since the trouble ended.
     pub committed_since_heal: u64,
+}
+
+/// What drives a client's transactions.
+enum Mind {
+    Honest(Box<Coordinator>),
+    Cheat(Box<Cheater>),
+}
+
+/// What a client is asked, or hears.
+pub(crate) enum Heard {
+    Command(Command),
+    Message(Party, Verified<Message>),
+    Tick,
+}
+
+/// What a client says, and what it is told.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub sends: Vec<(Party, Message)>,
+    pub events: Vec<CheatEvent>,
 }
 
 /// The transaction a client is at.
@@ -62,13 +82,17 @@ impl ClientActor {
         options: CoordinatorOptions,
         clock: Clock,
         random: Random,
-        rogue: Option<Rogue>,
+        cheat: Option<(Habits, Random)>,
     ) -> Self {
+        let coordinator = Coordinator::new(cluster.clone(), options);
+        let mind = match cheat {
+            None => Mind::Honest(Box::new(coordinator)),
+            Some((habits, random)) => Mind::Cheat(Box::new(Cheater::new(cluster.clone(), coordinator, habits, random))),
+        };
         Self {
             id,
-            rogue,
             clock,
-            coordinator: Coordinator::new(cluster.clone(), options),
+            mind,
             cluster,
             options,
             random,
@@ -79,6 +103,10 @@ impl ClientActor {
             last_time: 0,
             committed_since_heal: 0,
         }
+    }
+
+    pub fn is_honest(&self) -> bool {
+        matches!(self.mind, Mind::Honest(_))
     }
 
     pub fn party(&self) -> Party {
@@ -94,7 +122,11 @@ impl ClientActor {
 
     /// Leaves what it is at.
     pub fn forget(&mut self) {
-        self.coordinator = Coordinator::new(self.cluster.clone(), self.options);
+        let coordinator = Coordinator::new(self.cluster.clone(), self.options);
+        match &mut self.mind {
+            Mind::Honest(honest) => **honest = coordinator,
+            Mind::Cheat(cheater) => cheater.forget(coordinator),
+        }
         self.armed = None;
         self.job = None;
     }
@@ -104,9 +136,8 @@ impl ClientActor {
         // A client's timestamps are its own: no two are alike, also when the process is new and its clock was put back.
         self.last_time = self.clock.read(now).0.max(self.last_time + 1);
         let mut timestamp = Timestamp::new(self.last_time, self.id);
-        if let Some(rogue) = &mut self.rogue {
-            rogue.begin();
-            timestamp = rogue.timestamp(timestamp);
+        if let Mind::Cheat(cheater) = &mut self.mind {
+            timestamp = cheater.begin(timestamp);
         }
         self.operations += 1;
         let tag = format!("{}.{}", self.id, self.operations);
@@ -132,8 +163,38 @@ impl ClientActor {
         }
     }
 
+    /// Steps its machine.
+    pub fn step(&mut self, now: Time, heard: Heard) -> Said {
+        match &mut self.mind {
+            Mind::Honest(coordinator) => {
+                let mut outbox = Outbox::default();
+                coordinator.step(now, heard.into(), &mut outbox);
+                Said { sends: outbox.sends, events: outbox.events.into_iter().map(CheatEvent::Honest).collect() }
+            }
+            Mind::Cheat(cheater) => {
+                let mut outbox = Outbox::default();
+                cheater.step(now, heard.into(), &mut outbox);
+                Said { sends: outbox.sends, events: outbox.events }
+            }
+        }
+    }
+
     /// When it wants to be woken, in true time.
     pub fn wakes_at(&self) -> Option<u64> {
-        self.coordinator.deadline().map(|deadline| self.clock.when(deadline))
+        let deadline = match &self.mind {
+            Mind::Honest(coordinator) => coordinator.deadline(),
+            Mind::Cheat(cheater) => cheater.deadline(),
+        };
+        deadline.map(|deadline| self.clock.when(deadline))
+    }
+}
+
+impl<M: Machine<Command = Command, Received = Verified<Message>>> From<Heard> for Input<M> {
+    fn from(heard: Heard) -> Self {
+        match heard {
+            Heard::Command(command) => Self::Command(command),
+            Heard::Message(from, message) => Self::Message { from, message },
+            Heard::Tick => Self::Tick,
+        }
     }
 }

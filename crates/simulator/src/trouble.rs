@@ -231,7 +231,7 @@ impl World {
     }
 
     fn look_at_progress(&mut self, healed_at: u64) {
-        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.rogue.is_none());
+        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.is_honest());
         let behind: Vec<String> =
             honest.filter(|client| client.committed_since_heal < COMMITS_AFTER_HEAL).map(|client| client.id.to_string()).collect();
         if behind.is_empty() {

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use basil::{Command, Coordinator, Decision, Event, Failure, Message, Path};
+use basil::{Command, Decision, Event, Failure, Message, Path};
 use bytes::Bytes;
 use crypto::{Sealer, SecretKey, Signatures, Verified, Verifier};
-use machine::{Input, Machine, Outbox};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, ReplicaId, ShardId, Transaction};
 
-use crate::adversary::{Liar, Rogue};
+use crate::adversary::{CheatEvent, Habits, Liar};
 use crate::checker::{Checker, History, Told};
-use crate::client::{ClientActor, Next};
+use crate::client::{ClientActor, Heard, Next};
 use crate::clock::{Clock, EPOCH_NS};
 use crate::network::Network;
 use crate::random::Random;
@@ -198,16 +197,17 @@ impl World {
         }
         for at in 0..=setting.clients + setting.rogues.len() {
             let id = client_id(at);
-            let rogue = at.checked_sub(setting.clients).and_then(|at| setting.rogues.get(at)).map(|strategies| {
+            let cheat = at.checked_sub(setting.clients).and_then(|at| setting.rogues.get(at)).map(|strategies| {
                 self.trace.line(self.now, || format!("{id} cheats: {strategies:?}"));
-                Rogue::new(self.cluster.clone(), strategies.clone(), Random::stream(seed, &format!("rogue {id}")), honest.clone())
+                let habits = Habits { strategies: strategies.clone(), per_mille: 1_000, victims: honest.clone() };
+                (habits, Random::stream(seed, &format!("rogue {id}")))
             });
             if at == setting.clients + setting.rogues.len() {
                 self.checker.honest_clients.insert(id);
             }
             let random = Random::stream(seed, &format!("client {id}"));
             let clock = Clock::new(&mut clocks, setting.exact_clocks);
-            self.clients.push(ClientActor::new(id, self.cluster.clone(), setting.coordinator, clock, random, rogue));
+            self.clients.push(ClientActor::new(id, self.cluster.clone(), setting.coordinator, clock, random, cheat));
         }
     }
 
@@ -327,7 +327,7 @@ impl World {
             Actor::Client(at) => {
                 if self.clients[at].armed == Some(self.now) {
                     self.clients[at].armed = None;
-                    self.step_client(at, Input::Tick);
+                    self.step_client(at, Heard::Tick);
                 }
             }
         }
@@ -345,7 +345,7 @@ impl World {
     fn is_honest(&self, actor: Actor) -> bool {
         match actor {
             Actor::Replica(at) => self.replicas[at].is_honest(),
-            Actor::Client(at) => self.clients[at].rogue.is_none(),
+            Actor::Client(at) => self.clients[at].is_honest(),
         }
     }
 
@@ -385,13 +385,7 @@ impl World {
                 self.replicas[at].inbox.push((from_party, message));
                 self.want_turn(at);
             }
-            Actor::Client(at) => {
-                let lies = self.clients[at].rogue.as_mut().map_or_else(Vec::new, |rogue| rogue.hear(&message));
-                for (lie_to, lie) in lies {
-                    self.send(to, to_party, self.now, lie_to, &lie);
-                }
-                self.step_client(at, Input::Message { from: from_party, message });
-            }
+            Actor::Client(at) => self.step_client(at, Heard::Message(from_party, message)),
         }
     }
 
@@ -502,7 +496,7 @@ impl World {
         let party = client.party();
         self.trace.line(self.now, || format!("{party} begins: {plan:?}"));
         let next = client.begin(self.now, plan);
-        let (id, is_rogue) = (client.id, client.rogue.is_some());
+        let (id, is_rogue) = (client.id, !client.is_honest());
         let job = client.job.as_ref().map_or(0, |job| job.number);
         if is_rogue {
             let patience = client.random.between(60, 500) * 1_000_000;
@@ -515,7 +509,7 @@ impl World {
 
     fn go_on(&mut self, at: usize, next: Next) {
         match next {
-            Next::Command(command) => self.step_client(at, Input::Command(command)),
+            Next::Command(command) => self.step_client(at, Heard::Command(command)),
             Next::Commit(transaction, dependencies) => self.commit(at, transaction, dependencies),
         }
     }
@@ -525,43 +519,40 @@ impl World {
         let Some(job) = &client.job else { return };
         let (party, operation) = (client.party(), job.operation);
         self.trace.line(self.now, || format!("{party} commits {:?} at {:?}", transaction.id(), transaction.timestamp()));
-        match &mut client.rogue {
-            None => {
-                let (plan, reads) = (job.plan.clone(), job.reads.clone());
-                self.checker.issued(History { plan, reads, transaction: transaction.clone(), told: Told::Nothing });
-            }
-            Some(rogue) => {
-                if let Some(lies) = rogue.commit(&transaction) {
-                    for (to, lie) in lies {
-                        self.send(Actor::Client(at), party, self.now, to, &lie);
-                    }
-                    return;
-                }
-            }
+        if client.is_honest() {
+            let (plan, reads) = (job.plan.clone(), job.reads.clone());
+            self.checker.issued(History { plan, reads, transaction: transaction.clone(), told: Told::Nothing });
         }
-        self.step_client(at, Input::Command(Command::Commit { operation, transaction, dependencies }));
+        self.step_client(at, Heard::Command(Command::Commit { operation, transaction, dependencies }));
     }
 
-    fn step_client(&mut self, at: usize, input: Input<Coordinator>) {
+    fn step_client(&mut self, at: usize, heard: Heard) {
         let client = &mut self.clients[at];
         let local = client.clock.read(self.now);
-        let mut outbox: Outbox<Coordinator> = Outbox::default();
-        client.coordinator.step(local, input, &mut outbox);
+        let said = client.step(local, heard);
         let party = client.party();
-        for (to, message) in outbox.sends {
-            let goes = self.clients[at].rogue.as_mut().is_none_or(|rogue| rogue.lets_out(&message));
-            if goes {
-                self.send(Actor::Client(at), party, self.now, to, &message);
-            }
+        for (to, message) in said.sends {
+            self.send(Actor::Client(at), party, self.now, to, &message);
         }
         self.arm(Actor::Client(at));
-        for event in outbox.events {
-            self.on_event(at, event);
+        for event in said.events {
+            match event {
+                CheatEvent::Honest(event) => self.on_event(at, event),
+                CheatEvent::Left { operation, .. } => self.on_left(at, operation),
+            }
+        }
+    }
+
+    /// A client that cheats has left what it was at, and goes on to the next.
+    fn on_left(&mut self, at: usize, operation: u64) {
+        if self.clients[at].job.as_ref().is_some_and(|job| job.operation == operation) {
+            self.clients[at].job = None;
+            self.begin_after(at, 10_000, 40_000_000);
         }
     }
 
     fn on_event(&mut self, at: usize, event: Event) {
-        let is_honest = self.clients[at].rogue.is_none();
+        let is_honest = self.clients[at].is_honest();
         let id = self.clients[at].id;
         let Some(job) = &mut self.clients[at].job else { return };
         match event {
@@ -605,7 +596,7 @@ impl World {
         let Some(job) = client.job.take() else { return };
         let (id, plan) = (client.id, job.plan.name());
         self.trace.line(self.now, || format!("{id} fails: {failure:?} of {plan}"));
-        if client.rogue.is_none() {
+        if client.is_honest() {
             if let (Failure::Refused(_), Some(transaction)) = (failure, &job.transaction) {
                 self.checker.told_never(transaction.id());
             }
@@ -630,7 +621,7 @@ impl World {
         let client = &mut self.clients[at];
         match self.phase {
             Phase::Trouble => Some(Plan::draw(&mut client.random)),
-            Phase::Healed { .. } if client.rogue.is_none() && !is_auditor => {
+            Phase::Healed { .. } if client.is_honest() && !is_auditor => {
                 (client.committed_since_heal < crate::trouble::COMMITS_AFTER_HEAL).then(|| Plan::draw_contended(&mut client.random))
             }
             Phase::Audit { .. } if is_auditor => (client.committed_since_heal == 0).then_some(Plan::Everything),

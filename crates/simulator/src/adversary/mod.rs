@@ -7,6 +7,6 @@
 mod replica;
 
 pub use ::adversary::ClientStrategy;
-pub(crate) use ::adversary::Rogue;
+pub(crate) use ::adversary::{CheatEvent, Cheater, Habits};
 pub use replica::ReplicaStrategy;
 pub(crate) use replica::{Heard, Liar};

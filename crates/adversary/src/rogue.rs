@@ -1,0 +1,216 @@
+//! What a cheating client makes up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use basil::certificate::{SignedVote, VoteSet, logging_shard};
+use basil::{Decision, Message, Quorums, Vote};
+use machine::Time;
+use types::{ClientId, Cluster, Party, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+
+use crate::random::Random;
+use crate::strategy::ClientStrategy;
+
+/// What is said, and to whom.
+pub(crate) type Sends = Vec<(Party, Message)>;
+
+/// How far ahead a client of the future lives, in milliseconds: just inside of what replicas grant, or well outside.
+const FUTURE_MS: [u64; 3] = [250, 480, 5_000];
+
+/// The votes heard on one transaction, by who says what: liars have two.
+#[derive(Debug, Default)]
+pub(crate) struct Heard(BTreeMap<(ReplicaId, Vote), SignedVote>);
+
+impl Heard {
+    pub fn note(&mut self, vote: &SignedVote) {
+        self.0.insert((vote.replica, vote.statement.vote), vote.clone());
+    }
+
+    /// How many replicas have voted.
+    pub fn voters(&self) -> usize {
+        let mut voters: Vec<ReplicaId> = self.0.keys().map(|(replica, _)| *replica).collect();
+        voters.dedup();
+        voters.len()
+    }
+
+    /// Those of a shard that say `vote`.
+    fn set(&self, shard: ShardId, vote: Vote) -> VoteSet {
+        let of_shard = self.0.iter().filter(|((replica, side), _)| replica.shard == shard && *side == vote);
+        VoteSet { shard, vote, voters: of_shard.map(|((replica, _), signed)| (replica.index, signed.seal.clone())).collect() }
+    }
+}
+
+/// The inventive part of a cheating client.
+#[derive(Debug)]
+pub(crate) struct Rogue {
+    cluster: Arc<Cluster>,
+    pub random: Random,
+    victims: Vec<ClientId>,
+    /// How many contents it has made, for their tags.
+    made: u64,
+}
+
+impl Rogue {
+    pub fn new(cluster: Arc<Cluster>, random: Random, victims: Vec<ClientId>) -> Self {
+        Self { cluster, random, victims, made: 0 }
+    }
+
+    /// The timestamp of a transaction that an honest client would begin at `honest`.
+    pub fn timestamp(&mut self, strategy: ClientStrategy, honest: Timestamp) -> Timestamp {
+        match strategy {
+            ClientStrategy::FarFuture | ClientStrategy::ReadAndLeave => {
+                Timestamp::new(Time(honest.time).after_ms(self.random.pick(&FUTURE_MS)).0, honest.client)
+            }
+            _ => honest,
+        }
+    }
+
+    /// What is said in the place of an ordinary commit before the client leaves; nothing when there is no such lie to tell.
+    pub fn lies(&mut self, strategy: ClientStrategy, transaction: &Transaction) -> Option<Sends> {
+        match strategy {
+            ClientStrategy::StallEarly => Some(self.prepares(transaction)),
+            ClientStrategy::PartialPrepare => {
+                let mut sends = self.prepares(transaction);
+                sends.retain(|_| self.random.chance(500));
+                Some(sends)
+            }
+            ClientStrategy::ReuseTimestamps => {
+                let twin = self.twin(transaction, transaction.timestamp())?;
+                let mut sends = self.prepares(transaction);
+                sends.extend(self.prepares(&twin));
+                self.random.shuffle(&mut sends);
+                Some(sends)
+            }
+            ClientStrategy::SplitContents => {
+                let twin = self.twin(transaction, transaction.timestamp())?;
+                let is_first = |party: &Party| matches!(party, Party::Replica(replica) if replica.index % 2 == 0);
+                let mut sends = self.prepares(transaction);
+                sends.retain(|(to, _)| is_first(to));
+                sends.extend(self.prepares(&twin).into_iter().filter(|(to, _)| !is_first(to)));
+                Some(sends)
+            }
+            ClientStrategy::Spoof => self.spoof(transaction),
+            ClientStrategy::InventDependencies => {
+                let invented = self.invent(transaction)?;
+                Some(self.prepares(&invented))
+            }
+            ClientStrategy::ReadAndLeave => Some(Vec::new()),
+            _ => None,
+        }
+    }
+
+    /// ST1 to every replica of every shard touched.
+    pub fn prepares(&self, transaction: &Transaction) -> Sends {
+        self.replicas_of(transaction)
+            .map(|replica| (Party::Replica(replica), Message::Prepare { transaction: transaction.clone() }))
+            .collect()
+    }
+
+    /// Every replica of every shard touched.
+    pub fn replicas_of(&self, transaction: &Transaction) -> impl Iterator<Item = ReplicaId> {
+        self.cluster.participants(transaction).into_iter().flat_map(|shard| self.cluster.replicas_of(shard))
+    }
+
+    /// Has `f + 1` replicas of a shard prepare a twin just above, which read past what the transaction writes: they vote against
+    /// it and the others for it. (A twin just below would be voted down: the transaction's own reads have raised read timestamps.)
+    pub fn divide(&mut self, transaction: &Transaction) -> Sends {
+        let timestamp = transaction.timestamp();
+        let above = Timestamp::new(timestamp.time + 1, timestamp.client);
+        let mut sends = Vec::new();
+        if let Some(twin) = self.twin(transaction, above) {
+            let few = u16::try_from(self.cluster.faults() + 1).expect("shards are small");
+            let first = |party: &Party| matches!(party, Party::Replica(replica) if replica.index < few);
+            sends = self.prepares(&twin);
+            sends.retain(|(to, _)| first(to));
+        }
+        sends.extend(self.prepares(transaction));
+        sends
+    }
+
+    /// ST2 for both ends, if the votes justify both.
+    pub fn equivocate(&mut self, transaction: &Transaction, heard: &Heard) -> Option<Sends> {
+        let quorums = Quorums::new(self.cluster.faults());
+        let participants = self.cluster.participants(transaction);
+        let commits: Vec<VoteSet> = participants.iter().map(|shard| heard.set(*shard, Vote::Commit)).collect();
+        let mut aborts = participants.iter().map(|shard| heard.set(*shard, Vote::Abort));
+        let abort = aborts.find(|set| set.voters.len() >= quorums.abort_slow())?;
+        let commits_justified = commits.iter().all(|set| set.voters.len() >= quorums.commit_slow());
+        commits_justified.then(|| self.log_both(transaction, commits, vec![abort]))
+    }
+
+    /// ST2 for both ends, with what votes there are.
+    pub fn equivocate_anyway(&mut self, transaction: &Transaction, heard: &Heard) -> Sends {
+        let participants = self.cluster.participants(transaction);
+        let sets = |vote: Vote| participants.iter().map(|shard| heard.set(*shard, vote)).collect::<Vec<_>>();
+        let (commits, mut aborts) = (sets(Vote::Commit), sets(Vote::Abort));
+        aborts.truncate(1);
+        self.log_both(transaction, commits, aborts)
+    }
+
+    /// Has some replicas of the logging shard write down the one end and some the other, so that neither can come to `4f + 1`.
+    fn log_both(&mut self, transaction: &Transaction, commits: Vec<VoteSet>, aborts: Vec<VoteSet>) -> Sends {
+        let participants = self.cluster.participants(transaction);
+        let Some(shard) = logging_shard(&participants, transaction.id()) else { return Vec::new() };
+        let mut replicas: Vec<ReplicaId> = self.cluster.replicas_of(shard).collect();
+        self.random.shuffle(&mut replicas);
+        let faults = self.cluster.faults();
+        let committed = faults + 1 + self.random.index(3 * faults);
+        let log = |(at, replica): (usize, ReplicaId)| {
+            let (decision, tallies) = if at < committed { (Decision::Commit, &commits) } else { (Decision::Abort, &aborts) };
+            (Party::Replica(replica), Message::Log { transaction: transaction.clone(), decision, tallies: tallies.clone() })
+        };
+        replicas.into_iter().enumerate().map(log).collect()
+    }
+
+    /// Another transaction, which does the same under another name.
+    fn twin(&mut self, transaction: &Transaction, timestamp: Timestamp) -> Option<Transaction> {
+        if transaction.writes().is_empty() {
+            return None;
+        }
+        self.made += 1;
+        let tag = format!("twin {} of {}", self.made, transaction.id());
+        let renamed = |value: &Value| renamed(value, &tag);
+        let writes =
+            transaction.writes().iter().map(|write| Write { key: write.key.clone(), value: write.value.as_ref().map(renamed) }).collect();
+        Transaction::new(self.cluster.id(), timestamp, transaction.reads().to_vec(), writes).ok()
+    }
+
+    /// Sends a transaction of an honest client that it never made, as if to finish it.
+    fn spoof(&mut self, transaction: &Transaction) -> Option<Sends> {
+        if self.victims.is_empty() {
+            return None;
+        }
+        let victim = self.random.pick(&self.victims);
+        let timestamp = Timestamp::new(transaction.timestamp().time, victim);
+        let spoofed = self.twin(transaction, timestamp)?;
+        let mut sends = self.prepares(&spoofed);
+        for (to, _) in self.prepares(&spoofed) {
+            sends.push((to, Message::Recover { transaction: spoofed.clone(), evidence: Vec::new() }));
+        }
+        Some(sends)
+    }
+
+    fn invent(&mut self, transaction: &Transaction) -> Option<Transaction> {
+        if self.victims.is_empty() {
+            return None;
+        }
+        let timestamp = transaction.timestamp();
+        let from_future = self.random.chance(300);
+        let version = if from_future { timestamp.time + 1 } else { timestamp.time - 1 };
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&self.random.next().to_le_bytes());
+        let reads = transaction.reads().iter().map(|read| Read {
+            key: read.key.clone(),
+            version: Timestamp::new(version, self.random.pick(&self.victims)),
+            dependency: (!from_future).then_some(TransactionId(digest)),
+        });
+        Transaction::new(self.cluster.id(), timestamp, reads.collect(), transaction.writes().to_vec()).ok()
+    }
+}
+
+/// The same value, with `tag` behind its first `#` in the place of what told its writer.
+fn renamed(value: &Value, tag: &str) -> Value {
+    let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
+    let number = text.split_once('#').map_or(text, |(number, _)| number);
+    Value::new(format!("{number}#{tag}")).unwrap_or_else(|| value.clone())
+}

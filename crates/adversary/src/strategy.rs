@@ -1,0 +1,76 @@
+//! The ways for a client to cheat, by name.
+
+use crate::random::Random;
+
+/// A way for a client to cheat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientStrategy {
+    /// Asks for votes and leaves: *stall-early* of basil.txt §6.4.
+    StallEarly,
+    /// Decides and tells nobody: *stall-late*.
+    StallLate,
+    /// Asks some replicas only for their votes, and leaves.
+    PartialPrepare,
+    /// Hears all votes, logs both ends where they happen to justify both, and leaves; else goes on as if it were honest:
+    /// *equiv-real*.
+    EquivocateReal,
+    /// Hears the votes, logs both ends whatever they are, and leaves: *equiv-forced*. Honest replicas refuse that, so it shows
+    /// something only where they were built not to.
+    EquivocateForced,
+    /// Sees to it that the votes justify both ends, logs both, and leaves.
+    EquivocateSplit,
+    /// Sends two transactions under one timestamp.
+    ReuseTimestamps,
+    /// Sends two transactions under one timestamp, each to one half of the replicas.
+    SplitContents,
+    /// Lives in the future, as far as it is let.
+    FarFuture,
+    /// Speaks in another client's name.
+    Spoof,
+    /// Claims to have read from transactions that do not exist, or from its own future.
+    InventDependencies,
+    /// Reads, and leaves its timestamp on the keys.
+    ReadAndLeave,
+}
+
+/// Those that honest replicas hear as they are.
+const STRATEGIES: [ClientStrategy; 11] = [
+    ClientStrategy::StallEarly,
+    ClientStrategy::StallLate,
+    ClientStrategy::PartialPrepare,
+    ClientStrategy::EquivocateReal,
+    ClientStrategy::EquivocateSplit,
+    ClientStrategy::ReuseTimestamps,
+    ClientStrategy::SplitContents,
+    ClientStrategy::FarFuture,
+    ClientStrategy::Spoof,
+    ClientStrategy::InventDependencies,
+    ClientStrategy::ReadAndLeave,
+];
+
+impl ClientStrategy {
+    /// One to four ways, of which each transaction takes one.
+    #[must_use]
+    pub fn draw(random: &mut Random) -> Vec<Self> {
+        (0..random.between(1, 4)).map(|_| random.pick(&STRATEGIES)).collect()
+    }
+
+    /// A short name that does not change.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StallEarly => "stall-early",
+            Self::StallLate => "stall-late",
+            Self::PartialPrepare => "partial-prepare",
+            Self::EquivocateReal => "equiv-real",
+            Self::EquivocateForced => "equiv-forced",
+            Self::EquivocateSplit => "equiv-split",
+            Self::ReuseTimestamps => "reuse-timestamps",
+            Self::SplitContents => "split-contents",
+            Self::FarFuture => "far-future",
+            Self::Spoof => "spoof",
+            Self::InventDependencies => "invent-dependencies",
+            Self::ReadAndLeave => "read-and-leave",
+        }
+    }
+}
