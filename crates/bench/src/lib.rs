@@ -18,6 +18,7 @@
 //! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
 
 mod args;
+mod choose;
 mod cpu;
 mod error;
 mod measure;

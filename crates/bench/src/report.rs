@@ -1,7 +1,7 @@
 //! What came out: one object for programs, one table for people.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use workload::{JournalCheck, Readiness, Verdict, Workload};
 
 use crate::args::BenchArgs;
 use crate::findings;
-use crate::measure::Tally;
+use crate::measure::{Counts, Tally};
 use crate::runner::Measured;
 
 /// What [`crate::run`] gives. As JSON it is the object inside.
@@ -46,6 +46,12 @@ pub struct RunReport {
     pub attempted: u64,
     /// Committed of attempted; 0 when nothing was attempted.
     pub commit_rate: f64,
+    /// How many transactions were to roll back, and did; they are neither committed nor attempted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rolled_back: u64,
+    /// Commits a minute of one kind of transaction, under the name that the workload has for it.
+    #[serde(flatten)]
+    pub per_minute: BTreeMap<&'static str, f64>,
     /// The share decided in one round trip; none when there was nothing to decide on.
     pub fast_path_rate: Option<f64>,
     /// From first attempt to commit.
@@ -56,11 +62,34 @@ pub struct RunReport {
     pub cpu_us_per_transaction: Option<f64>,
     /// Transactions given up in the window, by kind.
     pub errors: BTreeMap<&'static str, u64>,
+    /// The same by kind of transaction, for workloads that have several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub transactions: BTreeMap<&'static str, KindReport>,
     /// Whether the promise held, for workloads that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invariant: Option<Invariant>,
     /// What was chosen.
     pub settings: BTreeMap<&'static str, Json>,
+}
+
+/// What was measured of one kind of transaction.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindReport {
+    /// How many committed.
+    pub committed: u64,
+    /// How many attempts that took, those given up included.
+    pub attempted: u64,
+    /// How many attempts were aborted or failed.
+    pub aborted: u64,
+    /// How many were to roll back, and did.
+    pub rolled_back: u64,
+    /// The share decided in one round trip; none when there was nothing to decide on.
+    pub fast_path_rate: Option<f64>,
+    /// From first attempt to commit.
+    pub latency_us: LatencyUs,
+    /// Those given up, by the kind of error.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub errors: BTreeMap<&'static str, u64>,
 }
 
 /// Latencies in microseconds; all 0 when nothing committed.
@@ -160,7 +189,12 @@ impl RunReport {
         settings.insert("warmup_seconds", json!(args.warmup));
         settings.insert("cooldown_seconds", json!(args.cooldown));
         settings.insert("table_filled", json!(readiness == Readiness::Filled));
-        let committed = tally.committed;
+        let Tally { all, kinds } = tally;
+        let committed = all.committed;
+        let per_minute = |(name, kind): (&'static str, usize)| {
+            let committed = kinds.get(kind).map_or(0, |(_, counts)| counts.committed);
+            (name, if seconds > 0.0 { round(committed as f64 * 60.0 / seconds, 1) } else { 0.0 })
+        };
         let cpu_us = |replicas: f64| (cpu_clients + replicas) * 1e6 / committed as f64;
         let noted = checked > 0 || !broken.is_empty();
         Self {
@@ -170,13 +204,16 @@ impl RunReport {
             seconds: round(seconds, 3),
             committed,
             committed_per_second: if seconds > 0.0 { round(committed as f64 / seconds, 1) } else { 0.0 },
-            attempted: tally.attempted,
-            commit_rate: if tally.attempted == 0 { 0.0 } else { round(committed as f64 / tally.attempted as f64, 4) },
-            fast_path_rate: (tally.decided > 0).then(|| round(tally.fast as f64 / tally.decided as f64, 4)),
-            latency_us: LatencyUs::of(&tally),
+            attempted: all.attempted,
+            commit_rate: if all.attempted == 0 { 0.0 } else { round(committed as f64 / all.attempted as f64, 4) },
+            rolled_back: all.rolled_back,
+            per_minute: workload.per_minute().map(per_minute).into_iter().collect(),
+            fast_path_rate: fast_path_rate(&all),
+            latency_us: LatencyUs::of(&all),
             cpu_seconds: CpuSeconds { clients: round(cpu_clients, 2), replicas: cpu_replicas.map(|seconds| round(seconds, 2)) },
             cpu_us_per_transaction: cpu_replicas.filter(|_| committed > 0).map(|seconds| round(cpu_us(seconds), 1)),
-            errors: tally.errors,
+            errors: all.errors,
+            transactions: kinds.iter().map(|(name, counts)| (*name, KindReport::of(counts))).collect(),
             invariant: noted.then_some(Invariant { checked, held: broken.is_empty(), broken }),
             settings,
         }
@@ -191,9 +228,42 @@ impl RunReport {
     }
 }
 
+impl KindReport {
+    fn of(counts: &Counts) -> Self {
+        Self {
+            committed: counts.committed,
+            attempted: counts.attempted,
+            aborted: counts.attempted - counts.committed,
+            rolled_back: counts.rolled_back,
+            fast_path_rate: fast_path_rate(counts),
+            latency_us: LatencyUs::of(counts),
+            errors: counts.errors.clone(),
+        }
+    }
+
+    /// What people read of it.
+    fn line(&self) -> String {
+        let [p50, p99] = [self.latency_us.p50, self.latency_us.p99].map(|us| us as f64 / 1e3);
+        let mut line =
+            format!("{} committed, {} aborted, p50 {p50:.2} ms, p99 {p99:.2} ms", grouped(self.committed), grouped(self.aborted));
+        if self.rolled_back > 0 {
+            write!(line, ", {} rolled back", grouped(self.rolled_back)).expect("writing to a string succeeds");
+        }
+        line
+    }
+}
+
+fn fast_path_rate(counts: &Counts) -> Option<f64> {
+    (counts.decided > 0).then(|| round(counts.fast as f64 / counts.decided as f64, 4))
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl LatencyUs {
-    fn of(tally: &Tally) -> Self {
-        let histogram = &tally.latency_us;
+    fn of(counts: &Counts) -> Self {
+        let histogram = &counts.latency_us;
         let at = |quantile| histogram.value_at_quantile(quantile);
         if histogram.is_empty() {
             return Self { mean: 0.0, p50: 0, p95: 0, p99: 0, max: 0 };
@@ -249,6 +319,10 @@ impl fmt::Display for RunReport {
             ("committed", format!("{} ({} a second)", grouped(self.committed), grouped(self.committed_per_second.round() as u64))),
             ("attempted", format!("{} ({:.1} % committed)", grouped(self.attempted), self.commit_rate * 100.0)),
         ];
+        if self.rolled_back > 0 {
+            rows.push(("rolled back", format!("{}, as they were to", grouped(self.rolled_back))));
+        }
+        rows.extend(self.per_minute.iter().map(|(name, rate)| (*name, format!("{rate:.0}"))));
         if let Some(rate) = self.fast_path_rate {
             rows.push(("fast path", format!("{:.1} %", rate * 100.0)));
         }
@@ -259,6 +333,7 @@ impl fmt::Display for RunReport {
         if let Some(cost) = self.cpu_us_per_transaction {
             rows.push(("CPU a transaction", format!("{cost:.0} µs, clients and replicas together")));
         }
+        rows.extend(self.transactions.iter().map(|(kind, report)| (*kind, report.line())));
         for (kind, count) in &self.errors {
             rows.push(("given up", format!("{} {kind}", grouped(*count))));
         }
@@ -358,12 +433,14 @@ mod tests {
             warmup: 0.5,
             cooldown: 0.25,
             keys: Some(1_000),
+            scale: 1.0,
             load: false,
             value_bytes: 100,
             reads: 2,
             writes: 2,
             write_keys: WriteKeysArg::Others,
             ops: 10,
+            read_share: None,
             zipf: None,
             interactive_reads: false,
             seed: 1,
@@ -376,12 +453,13 @@ mod tests {
 
     fn report(name: WorkloadName, committed: u64, checked: u64) -> RunReport {
         let args = args(name);
-        let mut tally = Tally::new();
+        let workload = args.workload(Path::new(".")).expect("a workload");
+        let mut tally = Tally::new(workload.kinds());
         for number in 0..committed {
-            let path = if number % 4 == 0 { CommitPath::Slow } else { CommitPath::Fast };
-            tally.note_done(&Done { path, attempts: 1 + (number % 2) as u32, broken: None }, Duration::from_micros(1_000));
+            let path = Some(if number % 4 == 0 { CommitPath::Slow } else { CommitPath::Fast });
+            tally.note_done(0, &Done { path, attempts: 1 + (number % 2) as u32, broken: None }, Duration::from_micros(1_000));
         }
-        tally.note_error("unavailable");
+        tally.note_error(0, "unavailable");
         let measured = Measured {
             tally,
             seconds: 2.0,
@@ -391,7 +469,6 @@ mod tests {
             checked,
             broken: Vec::new(),
         };
-        let workload = args.workload(Path::new(".")).expect("a workload");
         RunReport::new(&args, workload.as_ref(), "basil", measured)
     }
 

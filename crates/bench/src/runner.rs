@@ -70,7 +70,7 @@ pub(crate) async fn run(
     let shared = Arc::new(Shared {
         workload: Arc::clone(workload),
         window: Window::new(Instant::now(), args.warmup, args.seconds, args.cooldown),
-        tally: Mutex::new(Tally::new()),
+        tally: Mutex::new(Tally::new(workload.kinds())),
         commits: AtomicU64::new(0),
         checked: AtomicU64::new(0),
         broken: Mutex::new(Vec::new()),
@@ -108,7 +108,7 @@ pub(crate) async fn run(
         return Err(failure.into());
     }
     let (cpu_clients, cpu_replicas) = after.since(&before);
-    let tally = std::mem::replace(&mut *lock(&shared.tally), Tally::new());
+    let tally = std::mem::replace(&mut *lock(&shared.tally), Tally::new(&[]));
     let broken = std::mem::take(&mut *lock(&shared.broken));
     Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked: shared.checked.load(Ordering::Relaxed), broken })
 }
@@ -125,14 +125,13 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 pause_ms = PAUSE_MS_MIN;
                 shared.commits.fetch_add(1, Ordering::Relaxed);
                 if shared.counts(end) {
-                    lock(&shared.tally).note_done(&done, end - begin);
+                    lock(&shared.tally).note_done(lane.kind, &done, end - begin);
                 }
                 shared.note_broken(done.broken);
             }
             Err(error) => {
-                let kind = kind(&error);
                 if shared.counts(end) {
-                    lock(&shared.tally).note_error(kind);
+                    lock(&shared.tally).note_error(lane.kind, label(&error));
                 }
                 if !shared.survives(error) {
                     return;
@@ -233,12 +232,12 @@ async fn drain(tasks: &mut JoinSet<()>, shared: &Shared) {
     if tokio::time::timeout(Duration::from_millis(DRAIN_MS_MAX), all_end).await.is_err() {
         let unfinished = tasks.len() as u64;
         tasks.shutdown().await;
-        *lock(&shared.tally).errors.entry("unfinished").or_default() += unfinished;
+        *lock(&shared.tally).all.errors.entry("unfinished").or_default() += unfinished;
     }
 }
 
 /// A short and stable name for the kind of an error.
-fn kind(error: &Error) -> &'static str {
+fn label(error: &Error) -> &'static str {
     match error {
         Error::Client(error) => error.label(),
         _ => "workload",

@@ -110,7 +110,7 @@ impl Bank {
         let wanted = wanted(self.accounts, self.run, lane.index, number);
         let record = record_key(self.run, lane.index, number);
         let committed: Committed<Settled> = client.transact(|txn| settle(txn, record.clone(), wanted)).await?;
-        let mut done = Done { path: committed.commit.path, attempts: committed.attempts, broken: None };
+        let mut done = Done::committed(&committed);
         let (value, transaction) = match committed.value {
             Settled::Now(value) => (value, committed.commit.id.to_string()),
             // The name of the transaction that made it was lost with its acknowledgement.

@@ -93,6 +93,22 @@ impl Distribution {
     }
 }
 
+/// `wanted` indexes below `end`, all different, the last the likeliest: `law` draws how far from the end each is. Not all of
+/// the table can be drawn, only as much of its end as `law` has ranks; the caller sees to it that these are enough.
+pub(crate) fn choose_latest(law: &Zipf, end: u64, wanted: usize, rng: &mut SmallRng) -> Vec<u64> {
+    let ranks = law.ranks().min(end);
+    assert!(wanted as u64 <= ranks, "nobody may want more distinct keys than there are");
+    let mut chosen = Vec::with_capacity(wanted);
+    while chosen.len() < wanted {
+        let mut back = law.draw(rng).min(ranks);
+        while chosen.contains(&(end - back)) {
+            back = back % ranks + 1;
+        }
+        chosen.push(end - back);
+    }
+    chosen
+}
+
 /// A value of `bytes` random bytes: nothing on the way can win by compressing it.
 pub fn random_value(bytes: usize, rng: &mut SmallRng) -> Value {
     let mut content = vec![0; bytes];
@@ -131,6 +147,21 @@ mod tests {
         assert_eq!(table.key(KEYS_MAX - 1), Key::from("user99999999"));
         assert!(Table::new(0).is_none());
         assert!(Table::new(KEYS_MAX + 1).is_none());
+    }
+
+    #[test]
+    fn the_latest_keys_are_the_likeliest_and_all_different() {
+        let law = Zipf::new(100, 0.99).expect("a law");
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut last = 0;
+        for _ in 0..1_000 {
+            let chosen = choose_latest(&law, 150, 10, &mut rng);
+            assert!(chosen.iter().all(|index| (50..150).contains(index)));
+            assert_eq!(chosen.iter().collect::<std::collections::BTreeSet<_>>().len(), 10);
+            last += usize::from(chosen.contains(&149));
+        }
+        assert!(last > 700, "{last} of 1000 read the last key, which every draw has a fifth of");
+        assert_eq!(choose_latest(&law, 3, 3, &mut rng).len(), 3);
     }
 
     #[test]

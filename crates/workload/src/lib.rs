@@ -5,6 +5,9 @@
 //! goes through [`client::Client`] as any application does and sees nothing of the engine below. How many
 //! clients run it at once, for how long, and what is measured is the business of the crate `bench`.
 //!
+//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T), and two that exist for their invariant alone
+//! (the bank and the ring).
+//!
 //! ```text
 //!   load ──▶ start ──▶ transact, transact, …   (many lanes at once)
 //!                      check_running, …        (now and then, beside them)  ──▶ check_end
@@ -14,8 +17,10 @@
 //! each lane; how the lanes interleave is up to the machine.
 
 mod bank;
+mod growth;
 mod keys;
 mod load;
+mod marker;
 mod point;
 mod ring;
 mod zipf;
@@ -26,7 +31,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{Client, Transaction};
+use client::{Client, Committed, Transaction};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -67,7 +72,18 @@ pub trait Workload: Send + Sync {
     /// Looks whether the table is there, and prepares a run of `lanes` lanes. Called once, before [`Workload::transact`].
     fn start<'a>(&'a self, client: &'a Client, lanes: u32) -> Work<'a, Readiness>;
 
-    /// Runs one transaction to its commit, retries included.
+    /// The kinds of transactions it is mixed of, by name; none when all are of one kind.
+    fn kinds(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The kind of transaction whose commits a minute are its result, and the name of that number.
+    fn per_minute(&self) -> Option<(&'static str, usize)> {
+        None
+    }
+
+    /// Runs one transaction to its end, retries included. Says in [`Lane::kind`] of which kind it is, before anything
+    /// else, so that one that fails has its kind too.
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done>;
 
     /// Checks the invariant while the lanes run; `None` where there is nothing to check.
@@ -99,25 +115,34 @@ pub struct Lane {
     pub rng: SmallRng,
     /// The number of its next transaction, for workloads that number them and count it up themselves.
     pub next: u64,
+    /// Which of [`Workload::kinds`] its last transaction is.
+    pub kind: usize,
 }
 
 impl Lane {
     /// Lane `index` of a run seeded by `seed`.
     #[must_use]
     pub fn new(seed: u64, index: u32) -> Self {
-        Self { index, rng: SmallRng::seed_from_u64(mix(&[seed, u64::from(index)])), next: 0 }
+        Self { index, rng: SmallRng::seed_from_u64(mix(&[seed, u64::from(index)])), next: 0, kind: 0 }
     }
 }
 
 /// How a transaction ended that ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The path it took to its commit.
-    pub path: client::CommitPath,
+    /// The path it took to its commit; none when it was to roll back, and did.
+    pub path: Option<client::CommitPath>,
     /// How often it was tried, the last time included.
     pub attempts: u32,
     /// What it found, and committed to having found, that cannot be.
     pub broken: Option<String>,
+}
+
+impl Done {
+    /// A transaction that committed.
+    pub(crate) fn committed<T>(committed: &Committed<T>) -> Self {
+        Self { path: Some(committed.commit.path), attempts: committed.attempts, broken: None }
+    }
 }
 
 /// What a check of the invariant found.
@@ -175,6 +200,16 @@ pub enum Error {
     /// What the store holds is not this workload's, or of another shape: load it anew.
     #[error("{0}; run with --load to make it anew")]
     NotLoaded(String),
+    /// The store holds this workload's table, loaded with other settings.
+    #[error("the table {table} was loaded with {loaded}, and this run asks for {asked}: say {loaded}, or --load to make it anew")]
+    LoadedOtherwise {
+        /// The table.
+        table: &'static str,
+        /// The options it was loaded with.
+        loaded: String,
+        /// Those that were asked for.
+        asked: String,
+    },
     /// A journal file cannot be written or read: free the disk or name another file.
     #[error("journal {path}: {source}")]
     Journal {

@@ -1,4 +1,4 @@
-//! Workloads of point reads and writes over one table: the paper's RW-U and RW-Z, and YCSB's A, B and C.
+//! Workloads of point reads and writes over one table: the papers' YCSB-T and YCSB.
 //!
 //! **`rw-u`, `rw-z`** (basil.txt §6.2: "identical transactions over ten million keys", "two reads and two writes",
 //! uniform or Zipfian with coefficient 0.9). The paper does not say whether a transaction writes the keys it
@@ -8,9 +8,13 @@
 //! (read one key, write it, read another, write it); use it, with [`Reading::OneByOne`], to compare like with like.
 //! Under Zipf's law the two differ in kind: blind writes to hot keys conflict less than read-modify-write.
 //!
-//! **`ycsb-a`, `ycsb-b`, `ycsb-c`** (cataphract.txt, evaluation): each operation reads with probability 0.5, 0.95
-//! or 1, else writes blindly, on a key of its own; ten operations a transaction, uniform, a million keys, as there,
-//! so that numbers can stand beside that paper's. YCSB itself knows no transactions: `--ops 1` is nearest to it.
+//! **`ro-u`**: the same table, only read, all keys in one request.
+//!
+//! **`ycsb-a` to `ycsb-d`, `ycsb-f`**, and Cataphract's **`write-only`**, **`write-heavy`**, **`read-heavy`** and
+//! **`read-modify-write`** (cataphract.txt §4.1 and §4.3.1): each operation is on a key of its own, ten operations a
+//! transaction, uniform, a million keys, as there, so that numbers can stand beside that paper's. YCSB itself
+//! knows no transactions: `--ops 1` is nearest to it. D reads the latest keys by Zipf's law and inserts new ones
+//! at the end, F reads and, in half of its operations, writes what it read. E needs scans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +25,12 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
-use crate::load::load;
+use crate::growth::Growth;
+use crate::keys::choose_latest;
+use crate::load::{Part, load};
+use crate::marker::{Marker, Sizes, sizes};
 use crate::{
-    Distribution, Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, mix, persist,
+    Distribution, Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist,
     random_value,
 };
 
@@ -31,6 +38,8 @@ use crate::{
 pub const OPERATIONS_MAX: usize = 1_000;
 /// How many keys, spread over the table, are looked at to tell whether it is loaded.
 const SAMPLES: u64 = 16;
+/// What says how the table was loaded.
+const MARKER: Marker = Marker("user");
 
 /// Which keys a transaction of the `rw` workloads writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +78,26 @@ pub enum Mix {
         /// How likely each is a read.
         read_share: f64,
     },
+    /// So many reads, each followed by a write of the same key with this probability.
+    Modify {
+        /// How many keys are read.
+        operations: usize,
+        /// How likely each is written too.
+        write_share: f64,
+    },
+    /// So many operations, each a read of one of the latest keys with this probability, else an insert of a new one.
+    Latest {
+        /// How many operations.
+        operations: usize,
+        /// How likely each is a read.
+        read_share: f64,
+        /// How far from the end of the table is read.
+        law: Zipf,
+    },
 }
 
 /// A workload of point reads and writes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Point {
     name: &'static str,
     table: Table,
@@ -81,6 +106,7 @@ pub struct Point {
     reading: Reading,
     value_bytes: usize,
     seed: u64,
+    growth: Growth,
 }
 
 /// What one transaction will read and write, drawn before its first attempt, so that every attempt does the same.
@@ -90,6 +116,8 @@ pub struct Plan {
     pub reads: Vec<Key>,
     /// What to write.
     pub writes: Vec<(Key, Value)>,
+    /// Which of these are new, by index: they may be read once this is over.
+    pub inserts: Vec<u64>,
 }
 
 impl Point {
@@ -106,48 +134,116 @@ impl Point {
         value_bytes: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        let operations = match mix {
-            Mix::Fixed { reads, writes, .. } => reads.saturating_add(writes),
-            Mix::Drawn { operations, .. } => operations,
-        };
+        let (keys, operations) = mix.sizes();
         if operations == 0 || operations > OPERATIONS_MAX {
             return Err(Error::Settings(format!("a transaction needs from 1 to {OPERATIONS_MAX} operations, not {operations}")));
         }
-        if operations as u64 > table.count() {
-            return Err(Error::Settings(format!("{operations} different keys a transaction cannot come from {} keys", table.count())));
+        if keys as u64 > table.count() {
+            return Err(Error::Settings(format!("{keys} different keys a transaction cannot come from {} keys", table.count())));
+        }
+        if let Some(share) = mix.share()
+            && !(0.0..=1.0).contains(&share)
+        {
+            return Err(Error::Settings(format!("a share is from 0 to 1, not {share}")));
         }
         if value_bytes > VALUE_BYTES_MAX || operations * value_bytes > 2 << 20 {
             return Err(Error::Settings(format!(
                 "values of {value_bytes} bytes are too large: at most {VALUE_BYTES_MAX}, and at most 2 MiB a transaction"
             )));
         }
-        Ok(Self { name, table, distribution, mix, reading, value_bytes, seed })
+        Ok(Self { name, table, distribution, mix, reading, value_bytes, seed, growth: Growth::new(table.count()) })
     }
 
     /// Draws the next transaction.
     pub fn plan(&self, rng: &mut SmallRng) -> Plan {
+        let mut plan = Plan { reads: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
+        let choose = |wanted, rng: &mut SmallRng| self.distribution.choose_distinct(&self.table, wanted, rng);
         match self.mix {
             Mix::Fixed { reads, writes, write_keys } => {
                 let shared = if write_keys == WriteKeys::AsRead { reads.min(writes) } else { 0 };
-                let chosen = self.distribution.choose_distinct(&self.table, reads + writes - shared, rng);
-                let write = |index: &u64, rng: &mut SmallRng| (self.table.key(*index), random_value(self.value_bytes, rng));
-                let written = chosen[..shared].iter().chain(&chosen[reads..]);
-                Plan {
-                    reads: chosen[..reads].iter().map(|index| self.table.key(*index)).collect(),
-                    writes: written.map(|index| write(index, rng)).collect(),
-                }
+                let chosen = choose(reads + writes - shared, rng);
+                chosen[..reads].iter().for_each(|index| self.read(&mut plan, *index));
+                chosen[..shared].iter().chain(&chosen[reads..]).for_each(|index| self.write(&mut plan, *index, rng));
             }
             Mix::Drawn { operations, read_share } => {
-                let mut plan = Plan { reads: Vec::with_capacity(operations), writes: Vec::new() };
-                for index in self.distribution.choose_distinct(&self.table, operations, rng) {
-                    let key = self.table.key(index);
-                    if rng.random_bool(read_share) {
-                        plan.reads.push(key);
-                    } else {
-                        plan.writes.push((key, random_value(self.value_bytes, rng)));
+                for index in choose(operations, rng) {
+                    if rng.random_bool(read_share) { self.read(&mut plan, index) } else { self.write(&mut plan, index, rng) }
+                }
+            }
+            Mix::Modify { operations, write_share } => {
+                for index in choose(operations, rng) {
+                    self.read(&mut plan, index);
+                    if rng.random_bool(write_share) {
+                        self.write(&mut plan, index, rng);
                     }
                 }
-                plan
+            }
+            Mix::Latest { operations, read_share, law } => {
+                let reads = (0..operations).filter(|_| rng.random_bool(read_share)).count();
+                choose_latest(&law, self.growth.end(), reads, rng).iter().for_each(|index| self.read(&mut plan, *index));
+                for _ in reads..operations {
+                    let index = self.growth.next();
+                    self.write(&mut plan, index, rng);
+                    plan.inserts.push(index);
+                }
+            }
+        }
+        plan
+    }
+
+    fn read(&self, plan: &mut Plan, index: u64) {
+        plan.reads.push(self.table.key(index));
+    }
+
+    fn write(&self, plan: &mut Plan, index: u64, rng: &mut SmallRng) {
+        plan.writes.push((self.table.key(index), random_value(self.value_bytes, rng)));
+    }
+
+    fn sizes(&self) -> Sizes {
+        sizes([("keys", self.table.count()), ("value-bytes", self.value_bytes as u64)])
+    }
+
+    /// Whether the table is there, by its marker; by samples where it has none, as one that was put there otherwise.
+    async fn look(&self, client: &Client) -> Result<Readiness, Error> {
+        let asked = self.sizes();
+        match MARKER.read(client).await? {
+            // Part of a larger table is a table too.
+            Some(loaded) if loaded.get("keys") >= asked.get("keys") && loaded.get("value-bytes") == asked.get("value-bytes") => {
+                Ok(Readiness::Filled)
+            }
+            Some(loaded) => Err(MARKER.otherwise(&loaded, &asked)),
+            None => {
+                let samples = SAMPLES.min(self.table.count());
+                let key = |sample| self.table.key((sample + 1) * self.table.count() / samples - 1);
+                let keys: Arc<[Key]> = (0..samples).map(key).collect();
+                let read = |txn: client::Transaction| {
+                    let keys = Arc::clone(&keys);
+                    async move { txn.get_many(&keys).await }
+                };
+                let found = persist(client, read).await?;
+                Ok(if found.iter().all(Option::is_some) { Readiness::Filled } else { Readiness::NotFilled })
+            }
+        }
+    }
+}
+
+impl Mix {
+    /// How many different keys of the table, and how many operations, a transaction has at most.
+    fn sizes(&self) -> (usize, usize) {
+        match *self {
+            Self::Fixed { reads, writes, write_keys: WriteKeys::Others } => (reads.saturating_add(writes), reads.saturating_add(writes)),
+            Self::Fixed { reads, writes, write_keys: WriteKeys::AsRead } => (reads.max(writes), reads.saturating_add(writes)),
+            Self::Drawn { operations, .. } | Self::Latest { operations, .. } => (operations, operations),
+            Self::Modify { operations, .. } => (operations, operations.saturating_mul(2)),
+        }
+    }
+
+    /// The probability in it, if there is one.
+    fn share(&self) -> Option<f64> {
+        match *self {
+            Self::Fixed { .. } => None,
+            Self::Drawn { read_share: share, .. } | Self::Latest { read_share: share, .. } | Self::Modify { write_share: share, .. } => {
+                Some(share)
             }
         }
     }
@@ -186,6 +282,15 @@ impl Workload for Point {
                 settings.insert("operations", json!(operations));
                 settings.insert("read_share", json!(read_share));
             }
+            Mix::Modify { operations, write_share } => {
+                settings.insert("operations", json!(operations));
+                settings.insert("write_share", json!(write_share));
+            }
+            Mix::Latest { operations, read_share, law } => {
+                settings.insert("operations", json!(operations));
+                settings.insert("read_share", json!(read_share));
+                settings.insert("distribution", json!(format!("latest, zipf {}", law.exponent())));
+            }
         }
         settings
     }
@@ -196,28 +301,26 @@ impl Workload for Point {
             let mut rng = SmallRng::seed_from_u64(mix(&[seed, u64::MAX, index]));
             (table.key(index), random_value(bytes, &mut rng))
         };
-        Box::pin(load(client, table.count(), bytes + table.key(0).as_bytes().len(), Arc::new(item), progress))
+        let part = Part { count: table.count(), item_bytes: bytes + table.key(0).as_bytes().len(), item: Arc::new(item) };
+        Box::pin(async move {
+            MARKER.take_away(client).await?;
+            let loaded = load(client, vec![part], progress).await?;
+            MARKER.put(client, &self.sizes()).await?;
+            Ok(loaded)
+        })
     }
 
     fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
-        let samples = SAMPLES.min(self.table.count());
-        let keys: Arc<[Key]> = (0..samples).map(|sample| self.table.key((sample + 1) * self.table.count() / samples - 1)).collect();
-        Box::pin(async move {
-            let read = |txn: client::Transaction| {
-                let keys = Arc::clone(&keys);
-                async move { txn.get_many(&keys).await }
-            };
-            let found = persist(client, read).await?;
-            Ok(if found.iter().all(Option::is_some) { Readiness::Filled } else { Readiness::NotFilled })
-        })
+        Box::pin(self.look(client))
     }
 
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
         let plan = Arc::new(self.plan(&mut lane.rng));
         let reading = self.reading;
         Box::pin(async move {
-            let committed = client.transact(|txn| execute(txn, Arc::clone(&plan), reading)).await?;
-            Ok(Done { path: committed.commit.path, attempts: committed.attempts, broken: None })
+            let ended = client.transact(|txn| execute(txn, Arc::clone(&plan), reading)).await;
+            plan.inserts.iter().for_each(|index| self.growth.settle(*index));
+            Ok(Done::committed(&ended?))
         })
     }
 }
@@ -295,6 +398,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_modified_was_read() {
+        for (share, least, most) in [(1.0, 10_000, 10_000), (0.5, 4_800, 5_200)] {
+            let point = point(Mix::Modify { operations: 10, write_share: share }, 1_000).expect("a workload");
+            let mut rng = SmallRng::seed_from_u64(1);
+            let mut writes = 0;
+            for _ in 0..1_000 {
+                let plan = point.plan(&mut rng);
+                assert_eq!(plan.reads.len(), 10);
+                assert!(plan.writes.iter().all(|(key, _)| plan.reads.contains(key)));
+                writes += plan.writes.len();
+            }
+            assert!((least..=most).contains(&writes), "{writes}");
+        }
+    }
+
+    #[test]
+    fn what_is_inserted_is_new_and_read_only_when_it_is_settled() {
+        let law = Zipf::new(100, 0.99).expect("a law");
+        let point = point(Mix::Latest { operations: 10, read_share: 0.5, law }, 100).expect("a workload");
+        let mut rng = SmallRng::seed_from_u64(1);
+        let first = point.plan(&mut rng);
+        assert_eq!(first.writes[0].0, Key::from("user00000100"));
+        assert_eq!((first.reads.len() + first.writes.len(), distinct(&first)), (10, 10));
+        let read = |plan: &Plan| plan.reads.iter().any(|key| *key >= Key::from("user00000100"));
+        assert!((0..100).all(|_| !read(&point.plan(&mut rng))), "nothing is settled yet");
+        first.inserts.iter().for_each(|index| point.growth.settle(*index));
+        assert!((0..100).any(|_| read(&point.plan(&mut rng))), "the latest keys are read most");
+    }
+
+    #[test]
     fn a_lane_repeats_itself_and_no_other() {
         let point = point(Mix::Drawn { operations: 4, read_share: 0.5 }, 1_000).expect("a workload");
         let plan = |seed, lane| point.plan(&mut Lane::new(seed, lane).rng);
@@ -308,6 +441,8 @@ mod tests {
         let refused = |mix, keys| point(mix, keys).expect_err("no workload").to_string();
         assert!(refused(Mix::Drawn { operations: 0, read_share: 1.0 }, 10).contains("from 1 to"));
         assert!(refused(Mix::Drawn { operations: 11, read_share: 1.0 }, 10).contains("11 different keys"));
+        assert!(refused(Mix::Drawn { operations: 2, read_share: 1.5 }, 10).contains("from 0 to 1"));
+        assert!(refused(Mix::Modify { operations: 501, write_share: 1.0 }, 1_000).contains("from 1 to"));
         assert!(refused(Mix::Fixed { reads: usize::MAX, writes: 2, write_keys: WriteKeys::Others }, 10).contains("from 1 to"));
     }
 }

@@ -13,7 +13,7 @@ use rand::Rng;
 use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
-use crate::load::load;
+use crate::load::{Part, load};
 use crate::{Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, persist};
 
 /// The fewest nodes: with three, the fourth node of a walk is the first.
@@ -102,7 +102,7 @@ impl Workload for Ring {
     fn load<'a>(&'a self, client: &'a Arc<Client>, progress: Progress<'a>) -> Work<'a, u64> {
         let nodes = self.nodes;
         let item = move |node| (key(node), value((node + 1) % nodes));
-        Box::pin(load(client, nodes, NUMBER_BYTES_MAX, Arc::new(item), progress))
+        Box::pin(load(client, vec![Part { count: nodes, item_bytes: NUMBER_BYTES_MAX, item: Arc::new(item) }], progress))
     }
 
     fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
@@ -123,11 +123,11 @@ impl Workload for Ring {
         let first = lane.rng.random_range(0..self.nodes);
         Box::pin(async move {
             let committed = client.transact(|txn| swap(txn, first)).await?;
-            let broken = match committed.value {
-                Step::Swapped => None,
-                Step::Broken(what) => Some(what),
-            };
-            Ok(Done { path: committed.commit.path, attempts: committed.attempts, broken })
+            let done = Done::committed(&committed);
+            Ok(match committed.value {
+                Step::Swapped => done,
+                Step::Broken(what) => Done { broken: Some(what), ..done },
+            })
         })
     }
 

@@ -9,7 +9,7 @@
 use rand::Rng;
 
 /// Draws ranks from 1 to `ranks`, rank `k` in proportion to `k^-exponent`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zipf {
     ranks: u64,
     exponent: f64,
@@ -49,6 +49,12 @@ impl Zipf {
                 return rank as u64;
             }
         }
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u64 {
+        self.ranks
     }
 
     /// How steep the law is.

@@ -1,0 +1,194 @@
+//! The workload that a command line describes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use workload::{Bank, Distribution, Mix, Point, Reading, Ring, Table, Workload, WriteKeys, Zipf};
+
+use crate::BenchError;
+use crate::args::{BenchArgs, WorkloadName, WriteKeysArg};
+
+/// Keys of the `rw` workloads, as in the paper (basil.txt §6.2).
+const KEYS_RW: u64 = 10_000_000;
+/// Keys of the YCSB workloads, as in Cataphract's evaluation (cataphract.txt §4.1).
+const KEYS_YCSB: u64 = 1_000_000;
+/// Accounts of the bank and nodes of the ring: few enough to be read in one transaction and to be fought over.
+const KEYS_INVARIANT: u64 = 1_000;
+/// The Zipf exponent of RW-Z (basil.txt §6.2).
+const ZIPF_RW: f64 = 0.9;
+/// The Zipf exponent of YCSB, where it is skewed.
+const ZIPF_YCSB: f64 = 0.99;
+
+impl BenchArgs {
+    /// The workload these arguments describe.
+    pub(crate) fn workload(&self, cluster_dir: &Path) -> Result<Arc<dyn Workload>, BenchError> {
+        if self.seconds == 0.0 && !self.load && self.verify_journal.is_none() {
+            return Err(BenchError::Settings("--seconds 0 measures nothing; it goes with --load".to_owned()));
+        }
+        if self.verify_journal.is_some() && self.workload != WorkloadName::Bank {
+            return Err(BenchError::Settings("only the workload bank keeps a journal: bezant bench bank --verify-journal FILE".to_owned()));
+        }
+        Ok(match self.workload {
+            WorkloadName::RwU => self.point("rw-u", self.read_write(), KEYS_RW)?,
+            WorkloadName::RwZ => self.point("rw-z", self.read_write(), KEYS_RW)?,
+            WorkloadName::RoU => self.point("ro-u", Mix::Fixed { reads: self.ops, writes: 0, write_keys: WriteKeys::Others }, KEYS_RW)?,
+            WorkloadName::YcsbA => self.point("ycsb-a", self.drawn(0.5), KEYS_YCSB)?,
+            WorkloadName::YcsbB => self.point("ycsb-b", self.drawn(0.95), KEYS_YCSB)?,
+            WorkloadName::YcsbC => self.point("ycsb-c", self.drawn(1.0), KEYS_YCSB)?,
+            WorkloadName::YcsbD => {
+                let keys = self.keys_or(KEYS_YCSB);
+                let law = zipf(keys, self.zipf.unwrap_or(ZIPF_YCSB))?;
+                let mix = Mix::Latest { operations: self.ops, read_share: self.read_share.unwrap_or(0.95), law };
+                self.point("ycsb-d", mix, KEYS_YCSB)?
+            }
+            WorkloadName::YcsbF => self.point("ycsb-f", Mix::Modify { operations: self.ops, write_share: 0.5 }, KEYS_YCSB)?,
+            WorkloadName::WriteOnly => self.point("write-only", self.drawn(0.0), KEYS_YCSB)?,
+            WorkloadName::WriteHeavy => self.point("write-heavy", self.drawn(0.5), KEYS_YCSB)?,
+            WorkloadName::ReadHeavy => self.point("read-heavy", self.drawn(0.95), KEYS_YCSB)?,
+            WorkloadName::ReadModifyWrite => {
+                self.point("read-modify-write", Mix::Modify { operations: self.ops, write_share: 1.0 }, KEYS_YCSB)?
+            }
+            WorkloadName::Bank => {
+                // Not from the seed: records of two runs must never share a name.
+                let run = rand::random();
+                let journal = self.journal.clone().unwrap_or_else(|| cluster_dir.join(format!("bank-{run:016x}.journal")));
+                Arc::new(Bank::new(self.keys.unwrap_or(KEYS_INVARIANT), run, journal)?)
+            }
+            WorkloadName::Ring => Arc::new(Ring::new(self.keys.unwrap_or(KEYS_INVARIANT))?),
+        })
+    }
+
+    fn read_write(&self) -> Mix {
+        let write_keys = match self.write_keys {
+            WriteKeysArg::Others => WriteKeys::Others,
+            WriteKeysArg::AsRead => WriteKeys::AsRead,
+        };
+        Mix::Fixed { reads: self.reads, writes: self.writes, write_keys }
+    }
+
+    fn drawn(&self, read_share: f64) -> Mix {
+        Mix::Drawn { operations: self.ops, read_share: self.read_share.unwrap_or(read_share) }
+    }
+
+    /// As many keys as were asked for, or as many as usual, scaled.
+    fn keys_or(&self, usual: u64) -> u64 {
+        self.keys.unwrap_or_else(|| scaled(usual, self.scale))
+    }
+
+    fn point(&self, name: &'static str, mix: Mix, usual_keys: u64) -> Result<Arc<dyn Workload>, BenchError> {
+        let keys = self.keys_or(usual_keys);
+        let table =
+            Table::new(keys).ok_or_else(|| BenchError::Settings(format!("--keys is from 1 to {}, not {keys}", workload::KEYS_MAX)))?;
+        let exponent = self.zipf.or((self.workload == WorkloadName::RwZ).then_some(ZIPF_RW));
+        let distribution = match exponent {
+            None => Distribution::Uniform,
+            Some(exponent) => Distribution::Zipf(zipf(keys, exponent)?),
+        };
+        let reading = if self.interactive_reads { Reading::OneByOne } else { Reading::Together };
+        Ok(Arc::new(Point::new(name, table, distribution, mix, reading, self.value_bytes, self.seed)?))
+    }
+}
+
+/// `usual` times `scale`, but at least one.
+fn scaled(usual: u64, scale: f64) -> u64 {
+    ((usual as f64 * scale).round() as u64).max(1)
+}
+
+fn zipf(ranks: u64, exponent: f64) -> Result<Zipf, BenchError> {
+    let wrong = || BenchError::Settings(format!("--zipf is from 0 to {}, not {exponent}", Zipf::EXPONENT_MAX));
+    Zipf::new(ranks, exponent).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use serde_json::json;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(line: &str) -> Result<BenchArgs, clap::Error> {
+        Program::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).map(|program| program.bench)
+    }
+
+    fn settings(line: &str) -> std::collections::BTreeMap<&'static str, serde_json::Value> {
+        let workload = parse(line).expect("arguments").workload(Path::new("somewhere")).expect("a workload");
+        assert_eq!(workload.name(), line.split(' ').next().expect("a word"));
+        workload.settings()
+    }
+
+    #[test]
+    fn the_papers_workloads_are_the_defaults() {
+        let uniform = settings("rw-u");
+        assert_eq!((&uniform["keys"], &uniform["reads"], &uniform["writes"]), (&json!(10_000_000), &json!(2), &json!(2)));
+        assert_eq!((&uniform["distribution"], &uniform["write_keys"]), (&json!("uniform"), &json!("others")));
+        assert_eq!(settings("rw-z")["distribution"], json!("zipf 0.9"));
+        for (name, share) in [("ycsb-a", 0.5), ("ycsb-b", 0.95), ("ycsb-c", 1.0), ("ycsb-d", 0.95)] {
+            let ycsb = settings(name);
+            assert_eq!((&ycsb["keys"], &ycsb["operations"], &ycsb["read_share"]), (&json!(1_000_000), &json!(10), &json!(share)));
+        }
+        for (name, share) in [("write-only", 0.0), ("write-heavy", 0.5), ("read-heavy", 0.95)] {
+            assert_eq!(settings(name)["read_share"], json!(share));
+        }
+        assert_eq!(
+            [settings("ycsb-f"), settings("read-modify-write")].map(|mut one| one.remove("write_share")),
+            [json!(0.5), json!(1.0)].map(Some)
+        );
+        assert_eq!(settings("ycsb-d")["distribution"], json!("latest, zipf 0.99"));
+        let reads = settings("ro-u");
+        assert_eq!((&reads["keys"], &reads["reads"], &reads["writes"]), (&json!(10_000_000), &json!(10), &json!(0)));
+        assert_eq!(settings("ring")["keys"], json!(1_000));
+        assert!(settings("bank")["journal"].as_str().expect("a path").starts_with("somewhere/bank-"));
+    }
+
+    #[test]
+    fn switches_do_what_they_say() {
+        let settings = settings("rw-u --keys 500 --reads 1 --writes 3 --write-keys as-read --zipf 1.1 --interactive-reads --value-bytes 7");
+        assert_eq!(settings["write_keys"], json!("as read"));
+        assert_eq!(settings["distribution"], json!("zipf 1.1"));
+        assert_eq!(settings["reading"], json!("one by one"));
+        assert_eq!((&settings["keys"], &settings["value_bytes"]), (&json!(500), &json!(7)));
+        assert_eq!(self::settings("ro-u --ops 24")["reads"], json!(24));
+        assert_eq!(self::settings("ycsb-b --read-share 0.3")["read_share"], json!(0.3));
+        assert_eq!(self::settings("rw-u --scale 0.01")["keys"], json!(100_000));
+        assert_eq!(self::settings("ycsb-a --scale 0.01 --keys 77")["keys"], json!(77));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "rw-x",
+            "rw-u --clients 0",
+            "rw-u --clients 10001",
+            "rw-u --connections 0",
+            "rw-u --seconds -1",
+            "rw-u --seconds nan",
+            "rw-u --scale 0",
+            "rw-u --scale nan",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("bank --verify-journal a --load").is_err());
+        for line in [
+            "rw-u --keys 0",
+            "rw-u --keys 100000001",
+            "rw-u --keys 3",
+            "rw-u --zipf 11",
+            "rw-u --seconds 0",
+            "ycsb-a --ops 0",
+            "ycsb-a --read-share 1.1",
+            "ycsb-d --zipf 11",
+            "read-modify-write --ops 501",
+            "ring --keys 2",
+            "bank --keys 4001",
+            "ring --verify-journal a",
+        ] {
+            assert!(parse(line).expect(line).workload(Path::new("somewhere")).is_err(), "{line}");
+        }
+        parse("rw-u --seconds 0 --load").expect("arguments").workload(Path::new("somewhere")).expect("loading alone");
+    }
+}
