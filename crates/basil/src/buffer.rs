@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use machine::Voters;
 use types::{ClusterId, Key, Read, Timestamp, Transaction, TransactionError, Value, Write};
 
 use crate::reading::ReadFound;
@@ -41,6 +42,20 @@ impl Buffer {
     /// Writes `key`; `None` deletes it. Nobody sees it before the transaction is prepared.
     pub fn write(&mut self, key: Key, value: Option<Value>) {
         self.writes.insert(key, value);
+    }
+
+    /// When it has only read, and only what is committed: for whom each of its reads is settled, in the order in which
+    /// the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
+    #[must_use]
+    pub fn settled(&self) -> Option<Vec<Voters>> {
+        let may_be = self.writes.is_empty() && self.reads.values().all(|found| found.dependency.is_none());
+        may_be.then(|| self.reads.values().map(|found| found.settled).collect())
+    }
+
+    /// How many keys it means to write.
+    #[must_use]
+    pub fn writes(&self) -> usize {
+        self.writes.len()
     }
 
     /// Whether it has neither read nor written.

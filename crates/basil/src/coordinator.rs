@@ -13,9 +13,10 @@ use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, Tra
 
 use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
-use crate::message::{Conflict, Justified, Message, ReadResult, Refusal, Subject};
+use crate::message::{Conflict, Justified, Message, Newer, ReadResult, Refusal, Subject};
 use crate::patience::Patience;
 use crate::quorum::Quorums;
+use crate::read_only::{Confirmation, Verdict};
 use crate::reading::{Choice, KeyReplies, ReadFound, ReadQuorum};
 use crate::recovery::LoggedReplies;
 use crate::tally::{Outcome, Tally};
@@ -62,6 +63,9 @@ pub enum Command {
         timestamp: Timestamp,
         /// The keys, each once.
         keys: Vec<Key>,
+        /// Whether the transaction is known to write nothing: so many replicas are asked at once that it may then
+        /// commit by this alone ([`crate::read_only`]).
+        read_only: bool,
     },
     /// Bring a transaction to its end. Ends in [`Event::Ended`].
     Commit {
@@ -71,6 +75,15 @@ pub enum Command {
         transaction: Transaction,
         /// The undecided transactions it read from, to be finished if nobody else does.
         dependencies: Vec<Transaction>,
+    },
+    /// Commit a transaction that has only read. Ends in [`Event::Settled`], or, when it had to be prepared, in [`Event::Ended`].
+    CommitReads {
+        /// The asker's number for it.
+        operation: u64,
+        /// The transaction.
+        transaction: Transaction,
+        /// For whom its reads are settled ([`crate::Buffer::settled`]).
+        settled: Vec<Voters>,
     },
     /// Finish a transaction that somebody else left (§5). Nobody is told.
     Finish {
@@ -116,11 +129,20 @@ pub enum Event {
         /// How, with the proof and the way there.
         result: Result<(Arc<Certificate>, Path), Failure>,
     },
+    /// A transaction that only read has committed, without being prepared.
+    Settled {
+        /// The asker's number for it.
+        operation: u64,
+    },
 }
 
 /// What a coordinator has done since it started, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoordinatorCounts {
+    /// Transactions that only read and were not prepared.
+    pub settled: u64,
+    /// Those of them that had to ask once more at commit.
+    pub confirmed: u64,
     /// Transactions ended over the fast path.
     pub fast: u64,
     /// Transactions ended over the slow path.
@@ -149,6 +171,7 @@ const STALLED_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     ReadEscalation(u64),
+    Confirmation(u64),
     Grace(TransactionId),
     Retry(TransactionId),
 }
@@ -158,6 +181,7 @@ enum Timer {
 struct ReadOperation {
     timestamp: Timestamp,
     keys: Vec<Key>,
+    read_only: bool,
     found: HashMap<Key, ReadFound>,
     requests_open: usize,
     started: Time,
@@ -219,6 +243,8 @@ pub struct Coordinator {
     operations: HashMap<u64, ReadOperation>,
     requests: BTreeMap<u64, ReadRequest>,
     requests_made: u64,
+    /// Read-only transactions that ask for what their reads lack, by the number of the request.
+    confirmations: BTreeMap<u64, Confirmation>,
     endings: HashMap<TransactionId, Ending>,
     /// How many of them are finished for others.
     finishing: usize,
@@ -242,6 +268,7 @@ impl Coordinator {
             operations: HashMap::new(),
             requests: BTreeMap::new(),
             requests_made: 0,
+            confirmations: BTreeMap::new(),
             endings: HashMap::new(),
             finishing: 0,
             timers: Timers::default(),
@@ -265,7 +292,7 @@ impl Coordinator {
 
     // Execution phase (§4.1).
 
-    fn on_read_command(&mut self, now: Time, operation: u64, timestamp: Timestamp, keys: Vec<Key>, out: &mut Out) {
+    fn on_read_command(&mut self, now: Time, operation: u64, timestamp: Timestamp, keys: Vec<Key>, read_only: bool, out: &mut Out) {
         let mut by_shard: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
         for key in &keys {
             by_shard.entry(self.cluster.shard_of(key)).or_default().push(key.clone());
@@ -278,7 +305,7 @@ impl Coordinator {
             out.emit(Event::Read { operation, result: Ok(Vec::new()) });
             return;
         }
-        let read = ReadOperation { timestamp, keys, found: HashMap::new(), requests_open: requests.len(), started: now };
+        let read = ReadOperation { timestamp, keys, read_only, found: HashMap::new(), requests_open: requests.len(), started: now };
         self.operations.insert(operation, read);
         for (shard, keys) in requests {
             self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
@@ -290,8 +317,9 @@ impl Coordinator {
         let number = self.requests_made;
         let (asked, replied) = (Voters::default(), Voters::default());
         self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, refusals: Vec::new(), rounds: 0 });
-        let asked = self.options.read_quorum.asked(self.cluster.faults());
-        self.ask(now, number, asked, out);
+        let read_only = self.operations.get(&operation).is_some_and(|operation| operation.read_only);
+        let least = if read_only { self.quorums.settled() } else { 0 };
+        self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
     }
 
     /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first.
@@ -329,14 +357,20 @@ impl Coordinator {
         prepared: &[Transaction],
         out: &mut Out,
     ) {
-        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(request) = self.requests.get_mut(&number) else {
+            self.on_confirmed(now, from, number, Some(&results), out);
+            return;
+        };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         let fits = from.shard == request.shard && request.asked.contains(from.index) && results.len() == request.keys.len();
         if !fits || !request.replied.insert(from.index) {
             return;
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
-            let writer = result.prepared.and_then(|place| prepared.get(usize::from(place)));
+            let writer = match result.newer {
+                Newer::Prepared(place) => prepared.get(usize::from(place)),
+                Newer::Nothing | Newer::Hidden => None,
+            };
             replies.add(from.index, result, writer, operation.timestamp);
         }
         let needed = self.options.read_quorum.needed(self.quorums);
@@ -348,7 +382,12 @@ impl Coordinator {
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
         let everyone = self.quorums.replicas();
-        if newest || (vouched && all_replied && request.asked.count() >= everyone) {
+        if newest && operation.read_only && may_settle(&choices, request, self.quorums) {
+            // One reply more may save the transaction from being prepared.
+            if all_replied && request.asked.count() < everyone {
+                self.ask(now, number, everyone, out);
+            }
+        } else if newest || (vouched && all_replied && request.asked.count() >= everyone) {
             self.request_done(number, choices, out);
         } else if all_replied && request.asked.count() < everyone {
             // Somebody names a newer version than is vouched for. Of a committed one at least 2f + 1 correct replicas
@@ -387,7 +426,8 @@ impl Coordinator {
         }
         let needed = self.options.read_quorum.needed(self.quorums);
         let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed)).collect();
-        if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) {
+        let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
             self.request_done(number, choices, out);
             return;
         }
@@ -427,6 +467,53 @@ impl Coordinator {
             self.timers.cancel(&Timer::ReadEscalation(number));
         }
         out.emit(Event::Read { operation, result: Err(failure) });
+    }
+
+    // Read-only transactions (beyond the paper).
+
+    fn on_commit_reads_command(&mut self, now: Time, operation: u64, transaction: Transaction, settled: Vec<Voters>, out: &mut Out) {
+        let confirmation = Confirmation::new(&self.cluster, self.quorums, operation, transaction, settled);
+        match confirmation.verdict(self.quorums) {
+            Verdict::Settled => self.settled(operation, out),
+            Verdict::Unsettled => self.on_commit_command(now, Some(operation), confirmation.transaction, Vec::new(), out),
+            Verdict::Open => {
+                self.counts.confirmed += 1;
+                self.requests_made += 1;
+                let (request, timestamp) = (self.requests_made, confirmation.transaction.timestamp());
+                for (replica, keys) in confirmation.questions(&self.cluster) {
+                    out.send(Party::Replica(replica), Message::Read { request, timestamp, keys });
+                }
+                self.confirmations.insert(request, confirmation);
+                self.timers.set(Timer::Confirmation(request), now.after_ms(self.options.read_escalation_ms));
+            }
+        }
+    }
+
+    fn on_confirmed(&mut self, now: Time, from: ReplicaId, number: u64, results: Option<&[ReadResult]>, out: &mut Out) {
+        let Some(confirmation) = self.confirmations.get_mut(&number) else { return };
+        confirmation.answer(from, results);
+        match confirmation.verdict(self.quorums) {
+            Verdict::Open => {}
+            Verdict::Unsettled => self.on_confirmation_over(now, number, out),
+            Verdict::Settled => {
+                let operation = confirmation.operation;
+                self.confirmations.remove(&number);
+                self.timers.cancel(&Timer::Confirmation(number));
+                self.settled(operation, out);
+            }
+        }
+    }
+
+    /// It cannot be settled, or not soon: it is prepared like any other.
+    fn on_confirmation_over(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(confirmation) = self.confirmations.remove(&number) else { return };
+        self.timers.cancel(&Timer::Confirmation(number));
+        self.on_commit_command(now, Some(confirmation.operation), confirmation.transaction, Vec::new(), out);
+    }
+
+    fn settled(&mut self, operation: u64, out: &mut Out) {
+        self.counts.settled += 1;
+        out.emit(Event::Settled { operation });
     }
 
     // Prepare phase (§4.2) and recovery's common case (§5).
@@ -691,7 +778,10 @@ impl Coordinator {
     }
 
     fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {
-        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(request) = self.requests.get_mut(&number) else {
+            self.on_confirmed(now, from, number, None, out);
+            return;
+        };
         if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
             return;
         }
@@ -760,6 +850,20 @@ impl Coordinator {
             self.on_finish_command(now, dependency, out);
         }
     }
+}
+
+/// Whether a read that could end may still be settled, as far as its shard's answers go: those who gainsay it may all be liars,
+/// and enough others are left.
+fn may_settle(choices: &[Choice], request: &ReadRequest, quorums: Quorums) -> bool {
+    let lacking = |choice: &Choice| match choice {
+        Choice::Newest(found) if found.dependency.is_none() => {
+            let against = request.replied.count() - found.settled.count();
+            (found.settled.count() < quorums.settled()).then_some(against < quorums.vouched())
+        }
+        _ => Some(false),
+    };
+    let mut lacking = choices.iter().filter_map(lacking).peekable();
+    lacking.peek().is_some() && lacking.all(|hope| hope)
 }
 
 /// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
@@ -833,7 +937,12 @@ impl Machine for Coordinator {
 
     fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
         match input {
-            Input::Command(Command::Read { operation, timestamp, keys }) => self.on_read_command(now, operation, timestamp, keys, outbox),
+            Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
+                self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
+            }
+            Input::Command(Command::CommitReads { operation, transaction, settled }) => {
+                self.on_commit_reads_command(now, operation, transaction, settled, outbox);
+            }
             Input::Command(Command::Commit { operation, transaction, dependencies }) => {
                 self.on_commit_command(now, Some(operation), transaction, dependencies, outbox);
             }
@@ -866,6 +975,7 @@ impl Machine for Coordinator {
                 while let Some(timer) = self.timers.expire(now) {
                     match timer {
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
+                        Timer::Confirmation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::Grace(id) => self.on_grace_over(now, id, outbox),
                         Timer::Retry(id) => self.on_retry(now, id, outbox),
                     }

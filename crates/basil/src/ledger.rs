@@ -8,13 +8,18 @@ use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
+use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
+use crate::record::Record;
 
 /// How many buckets hold the read timestamps of all keys.
 const READ_TIMESTAMP_BUCKETS: usize = 1 << 20;
+/// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
+/// one that lives writes a small record as often.
+const READABLE_STEP_NS: u64 = 500_000_000;
 
 /// A transaction as this replica knows it.
 #[derive(Debug)]
@@ -188,8 +193,10 @@ pub(crate) struct Ledger<M: Medium> {
     shard: ShardId,
     keys: HashMap<Key, KeyState>,
     read_timestamps: ReadTimestamps,
-    /// Writes below were perhaps read without this replica remembering, in nanoseconds.
+    /// Writes below were perhaps read past in an earlier life, which this one does not remember, in nanoseconds.
     floor: u64,
+    /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
+    ceiling: u64,
     entries: HashMap<TransactionId, Entry>,
     by_timestamp: BTreeSet<(Timestamp, TransactionId)>,
     /// The prepared or committed transaction of each timestamp.
@@ -232,6 +239,7 @@ impl<M: Medium> Ledger<M> {
             keys: HashMap::new(),
             read_timestamps: ReadTimestamps::new(seed),
             floor: 0,
+            ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeSet::new(),
             holders: HashMap::new(),
@@ -250,8 +258,26 @@ impl<M: Medium> Ledger<M> {
         self.floor
     }
 
-    pub fn raise_floor(&mut self, to: u64) {
-        self.floor = self.floor.max(to);
+    /// An earlier life may have let keys be read up to this.
+    pub fn was_readable(&mut self, up_to: u64) {
+        self.floor = self.floor.max(up_to);
+        self.ceiling = self.ceiling.max(up_to);
+    }
+
+    /// Before keys are read at `time`: writes down that they may be, and some more. The law that nothing leaves the node before
+    /// everything written is durable does the rest, so that no read timestamp is ever forgotten that a reader could rely on,
+    /// whatever the clock says after a crash.
+    pub fn make_readable(&mut self, time: u64) {
+        if time >= self.ceiling {
+            self.ceiling = time.saturating_add(READABLE_STEP_NS);
+            self.write_ceiling();
+        }
+    }
+
+    /// Writes the ceiling down, again if need be: the journal's part that held it may be let go.
+    pub fn write_ceiling(&mut self) {
+        let record = Record::Readable { up_to: self.ceiling };
+        self.store.append_with(|bytes| record.encode(bytes));
     }
 
     // What transactions are known.

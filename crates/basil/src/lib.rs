@@ -42,6 +42,7 @@ pub mod message;
 pub mod node;
 mod patience;
 pub mod quorum;
+pub mod read_only;
 pub mod reading;
 mod record;
 pub mod recovery;

@@ -153,8 +153,20 @@ pub struct ReadResult {
     pub version: Timestamp,
     /// Its value; `None` when the key is deleted or was never written.
     pub value: Option<Value>,
-    /// A prepared transaction that writes a newer version, by its place in [`Message::ReadReply`]'s list.
-    pub prepared: Option<u16>,
+    /// Whether a newer version, still below the reader's timestamp, is prepared.
+    pub newer: Newer,
+}
+
+/// Whether a prepared, undecided transaction writes a version of a key between the newest committed one and the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newer {
+    /// None does: the committed version is settled, as far as this replica is concerned. Having raised the key's read
+    /// timestamp it votes for none that would come between from now on.
+    Nothing,
+    /// One does, by its place in [`Message::ReadReply`]'s list.
+    Prepared(u16),
+    /// One does, and touches keys that the reader may not read, so it is not shown.
+    Hidden,
 }
 
 /// The transaction in the way of one that a replica votes to abort (Alg. 1 L8, L11).
@@ -485,13 +497,37 @@ impl Encode for ReadResult {
     fn encode(&self, out: &mut Vec<u8>) {
         self.version.encode(out);
         self.value.encode(out);
-        self.prepared.encode(out);
+        self.newer.encode(out);
     }
 }
 
 impl Decode for ReadResult {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, prepared: Option::decode(reader)? })
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, newer: Newer::decode(reader)? })
+    }
+}
+
+impl Encode for Newer {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nothing => out.push(0),
+            Self::Prepared(place) => {
+                out.push(1);
+                place.encode(out);
+            }
+            Self::Hidden => out.push(2),
+        }
+    }
+}
+
+impl Decode for Newer {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::Nothing),
+            1 => Ok(Self::Prepared(u16::decode(reader)?)),
+            2 => Ok(Self::Hidden),
+            _ => Err(DecodeError::UnknownTag("whether a newer version is prepared")),
+        }
     }
 }
 

@@ -35,6 +35,13 @@ impl Quorums {
         3 * self.faults + 1
     }
 
+    /// `3f + 1` replicas for which what was read is settled: whoever writes underneath needs `3f + 1` votes to commit, so a
+    /// correct one of these would have to give one, which it does not (beyond the paper: see [`crate::read_only`]).
+    #[must_use]
+    pub const fn settled(self) -> usize {
+        3 * self.faults + 1
+    }
+
     /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
     #[must_use]
     pub const fn abort_slow(self) -> usize {
@@ -88,6 +95,8 @@ mod tests {
             let n = quorums.replicas();
             // Two commit quorums share a correct replica.
             assert!(2 * quorums.commit_slow() - n > faults);
+            // Of those who settle a read, a correct one is in every commit quorum.
+            assert!(quorums.settled() + quorums.commit_slow() - n > faults);
             // After a fast commit, n - f answers with f liars among them still show a commit quorum.
             assert!(n - faults - faults >= quorums.commit_slow());
             // After a fast abort, no commit quorum can be shown: honest aborters never vote commit.

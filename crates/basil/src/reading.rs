@@ -3,7 +3,7 @@
 use machine::Voters;
 use types::{Key, Timestamp, Transaction, Value};
 
-use crate::message::ReadResult;
+use crate::message::{Newer, ReadResult};
 use crate::quorum::Quorums;
 
 /// What a read found.
@@ -17,6 +17,9 @@ pub struct ReadFound {
     pub value: Option<Value>,
     /// The transaction that wrote it, when it is prepared and not yet known to have committed.
     pub dependency: Option<Transaction>,
+    /// The replicas for which this committed version is settled: nothing newer below the reader's timestamp is prepared
+    /// there, and nothing will be.
+    pub settled: Voters,
 }
 
 /// The replies heard so far for one key.
@@ -25,6 +28,7 @@ pub(crate) struct KeyReplies {
     key: Key,
     committed: Vec<(Timestamp, Option<Value>, Voters)>,
     prepared: Vec<(Transaction, Voters)>,
+    settled: Voters,
 }
 
 /// What the replies for one key amount to.
@@ -40,7 +44,7 @@ pub(crate) enum Choice {
 
 impl KeyReplies {
     pub fn new(key: Key) -> Self {
-        Self { key, committed: Vec::new(), prepared: Vec::new() }
+        Self { key, committed: Vec::new(), prepared: Vec::new(), settled: Voters::default() }
     }
 
     pub fn key(&self) -> &Key {
@@ -52,6 +56,10 @@ impl KeyReplies {
     pub fn add(&mut self, index: u16, result: ReadResult, prepared: Option<&Transaction>, before: Timestamp) {
         self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
+        self.settled.remove(index);
+        if result.newer == Newer::Nothing {
+            self.settled.insert(index);
+        }
         if result.version < before {
             let same = |(version, value, _): &&mut (Timestamp, Option<Value>, Voters)| *version == result.version && *value == result.value;
             let at = self.committed.iter_mut().find(same);
@@ -86,10 +94,12 @@ impl KeyReplies {
                     version: transaction.timestamp(),
                     value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
                     dependency: Some(transaction.clone()),
+                    settled: Voters::default(),
                 }
             }
-            (Some((version, value, _)), _) => {
-                ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None }
+            (Some((version, value, voters)), _) => {
+                let settled = voters.and(self.settled);
+                ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None, settled }
             }
             (None, _) => return Choice::Nothing,
         };

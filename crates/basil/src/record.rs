@@ -21,6 +21,9 @@ pub(crate) enum Record {
     Decided { transaction: Option<Transaction>, id: TransactionId, decision: Decision },
     /// It rose to a view, and will adopt nothing from a lower one.
     Risen { id: TransactionId, view: u32 },
+    /// It may let keys be read at timestamps up to this one, in nanoseconds. Which were is not written down: when it comes back
+    /// it votes against every write below.
+    Readable { up_to: u64 },
 }
 
 impl Encode for Record {
@@ -50,6 +53,10 @@ impl Encode for Record {
                 id.encode(out);
                 view.encode(out);
             }
+            Self::Readable { up_to } => {
+                out.push(5);
+                up_to.encode(out);
+            }
         }
     }
 }
@@ -76,6 +83,7 @@ impl Decode for Record {
                 decision: Decision::decode(reader)?,
             }),
             4 => Ok(Self::Risen { id: TransactionId::decode(reader)?, view: u32::decode(reader)? }),
+            5 => Ok(Self::Readable { up_to: u64::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

@@ -13,7 +13,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Tr
 use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{Bounds, Cause, Finding, check};
 use crate::ledger::{Entry, Ledger, Payer};
-use crate::message::{Conflict, Draft, Message, ReadResult, Refusal, Subject};
+use crate::message::{Conflict, Draft, Message, Newer, ReadResult, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
@@ -148,7 +148,7 @@ pub(crate) type Out<M> = Outbox<Replica<M>>;
 
 impl<M: Medium> Replica<M> {
     /// Brings replica `me` back from its store: votes, decisions and versions are as they were when it last
-    /// synced; read timestamps are gone, so for `δ` it votes against writes that someone may have read past.
+    /// synced; read timestamps are gone, so it votes against all writes that someone may have read past.
     ///
     /// # Errors
     /// [`RecoverError`] when the store cannot be read; the message says where.
@@ -163,8 +163,6 @@ impl<M: Medium> Replica<M> {
         let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
         let watermark = by_clock.max(ledger.store.watermark().time.saturating_add(1));
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
-        // Whatever this replica let anyone read lay below its clock's bound of then, and so does what it remembers.
-        ledger.raise_floor(Time(now.0.max(ledger.highest())).after_ms(options.time_bound_ms).0);
         let watched = ledger.undecided_ids().into_iter().map(|id| (now, id)).collect();
         let quorums = Quorums::new(cluster.faults());
         Ok(Self {
@@ -268,6 +266,7 @@ impl<M: Medium> Replica<M> {
             self.refuse(from, Subject::Request(request), refusal, out);
             return Ok(());
         }
+        self.ledger.make_readable(timestamp.time);
         let mut results = Vec::with_capacity(keys.len());
         let mut prepared: Vec<Transaction> = Vec::new();
         let mut bytes = 0;
@@ -276,16 +275,20 @@ impl<M: Medium> Replica<M> {
             let committed = self.ledger.store.latest_before(key, timestamp)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let writer = self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id));
-            let writer = writer.filter(|entry| self.may_see(from, &entry.transaction)).map(|entry| entry.transaction.clone());
-            let place = writer.map(|transaction| {
-                prepared.iter().position(|known| known.id() == transaction.id()).unwrap_or_else(|| {
-                    bytes += transaction.encoded_bytes();
-                    prepared.push(transaction);
-                    prepared.len() - 1
-                })
-            });
-            results.push(ReadResult { version, value, prepared: place.and_then(|place| u16::try_from(place).ok()) });
+            let newer = match self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id)) {
+                None => Newer::Nothing,
+                Some(writer) if !self.may_see(from, &writer.transaction) => Newer::Hidden,
+                Some(writer) => {
+                    let id = writer.transaction.id();
+                    let place = prepared.iter().position(|known| known.id() == id).unwrap_or_else(|| {
+                        bytes += writer.transaction.encoded_bytes();
+                        prepared.push(writer.transaction.clone());
+                        prepared.len() - 1
+                    });
+                    u16::try_from(place).map_or(Newer::Hidden, Newer::Prepared)
+                }
+            };
+            results.push(ReadResult { version, value, newer });
             if bytes > READ_REPLY_BYTES_MAX {
                 self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);
                 return Ok(());
@@ -794,6 +797,7 @@ impl<M: Medium> Replica<M> {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = store.rotate()?;
+            self.ledger.write_ceiling();
             let highest = self.ledger.highest().max(self.folded);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
@@ -882,6 +886,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
                 entry.rise(view, now);
             }
         }
+        Record::Readable { up_to } => ledger.was_readable(up_to),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
                 ledger.enter(transaction, now, author(transaction));

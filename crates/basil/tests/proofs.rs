@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, ReadResult, Subject};
+use basil::message::{Conflict, Justified, Newer, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Refusal, Vote};
 use crypto::{Seal, Verifier, leaf};
@@ -147,8 +147,8 @@ impl Desk {
         let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
         let tallies = vec![self.votes(0, id, Vote::Commit, 0..4), self.votes(1, id, Vote::Commit, 0..5)];
         let results = vec![
-            ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
-            ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), prepared: Some(0) },
+            ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing },
+            ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), newer: Newer::Prepared(0) },
         ];
         let certificates = [
             self.fast_commit(&transaction),

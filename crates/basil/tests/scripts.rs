@@ -42,10 +42,13 @@ scripts! {
     a_leader_that_says_two_things_costs_one_more_view
     a_liar_alone_aborts_nobody
     a_liar_alone_commits_nothing
+    a_liar_that_hides_a_write_settles_nothing
+    a_liar_that_names_a_write_unsettles_nothing
     a_logged_decision_survives_a_crash
     a_prepared_transaction_is_prepared_after_a_crash
     a_reader_finishes_the_writer_it_depends_on
     a_reader_from_the_future_is_refused
+    a_reader_that_meets_a_writer_is_prepared
     a_receipt_convinces_a_stranger
     a_second_request_gets_the_same_vote
     a_silent_leader_costs_one_more_view
@@ -57,6 +60,7 @@ scripts! {
     a_view_outlasts_the_window
     a_vote_survives_a_crash
     a_vote_waits_until_its_dependency_commits
+    a_write_that_may_not_be_shown_unsettles_a_read
     a_write_under_a_committed_read_is_voted_down
     a_write_under_a_prepared_read_is_voted_down
     a_write_under_a_read_timestamp_is_voted_down
@@ -84,6 +88,7 @@ scripts! {
     missing_a_committed_write_is_voted_down
     missing_a_prepared_write_is_voted_down
     nobody_commits_in_anothers_name
+    nothing_is_written_under_a_settled_read_after_a_crash
     one_shards_abort_ends_it_everywhere
     one_slow_shard_is_logged_on_one_shard_only
     one_vote_does_not_show_who_the_author_is
@@ -108,6 +113,8 @@ scripts! {
     what_was_not_durable_was_not_said
     whatever_was_acknowledged_survives_a_power_cut
     who_has_logged_nothing_logs_before_it_elects
+    who_only_reads_commits_without_a_vote
+    who_reads_without_saying_so_asks_the_others_at_commit
     whoever_hurries_passes_no_leader
     whoever_is_stopped_by_a_stalled_transaction_finishes_it
 }

@@ -104,7 +104,7 @@ impl Counts {
         self.committed += 1;
         self.attempted += u64::from(done.attempts.max(1));
         self.fast += u64::from(path == CommitPath::Fast);
-        self.decided += u64::from(path != CommitPath::Empty);
+        self.decided += u64::from(!matches!(path, CommitPath::Empty | CommitPath::ReadOnly));
         self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
     }
 

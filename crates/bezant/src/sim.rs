@@ -111,6 +111,7 @@ fn show(args: &SimArgs, report: &Report) {
                 "aborted": counts.aborted,
                 "unknown": counts.unknown,
                 "fast": counts.fast,
+                "settled": counts.settled,
                 "divided": counts.divided,
                 "crashes": counts.crashes,
                 "network_faults": counts.network_faults,

@@ -246,6 +246,7 @@ pub fn summary(commit: &Commit, attempts: u32, elapsed: Duration) -> String {
         CommitPath::Fast => " over the fast path",
         CommitPath::Slow => " over the slow path",
         CommitPath::Recovered => ", finished by another",
+        CommitPath::ReadOnly => " without a vote, having only read",
         CommitPath::Empty => return "nothing to commit".to_owned(),
     };
     let by = commit.certificate.as_ref().map_or_else(String::new, |certificate| format!(" by {}", voters(certificate)));
@@ -274,6 +275,7 @@ fn path_name(path: CommitPath) -> &'static str {
         CommitPath::Fast => "fast",
         CommitPath::Slow => "slow",
         CommitPath::Recovered => "recovered",
+        CommitPath::ReadOnly => "read-only",
         CommitPath::Empty => "empty",
     }
 }

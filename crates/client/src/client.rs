@@ -65,7 +65,15 @@ impl Client {
     /// Begins a transaction now. Nothing is sent before its first read or its commit.
     #[must_use]
     pub fn begin(&self) -> Transaction {
-        Transaction::begin(Arc::clone(&self.connection))
+        Transaction::begin(Arc::clone(&self.connection), false)
+    }
+
+    /// Begins a transaction that will only read. It asks `3f + 1` replicas at once instead of `2f + 1`, and so mostly has
+    /// committed when its last read returns, without anybody voting. (Any transaction that turns out to have written nothing
+    /// commits without votes, but then asks the others first.) Its commit refuses writes.
+    #[must_use]
+    pub fn begin_read_only(&self) -> Transaction {
+        Transaction::begin(Arc::clone(&self.connection), true)
     }
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
@@ -78,11 +86,43 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
+        self.persist(work, || self.begin()).await
+    }
+
+    /// Like [`Client::transact`], for work that only reads ([`Client::begin_read_only`]): what it reads is one state of the whole
+    /// database.
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use types::Key;
+    ///
+    /// let accounts: Vec<Key> = ["ann", "bob"].map(Key::from).to_vec();
+    /// let seen = client.read(|txn| { let accounts = accounts.clone(); async move { txn.get_many(&accounts).await } }).await?;
+    /// println!("{:?}, all at {:?}", seen.value, seen.commit.timestamp);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::transact`]; [`Error::Invalid`] when `work` writes.
+    pub async fn read<T, F, W>(&self, work: W) -> Result<Committed<T>, Error>
+    where
+        W: Fn(Transaction) -> F,
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.persist(work, || self.begin_read_only()).await
+    }
+
+    async fn persist<T, F, W>(&self, work: W, begin: impl Fn() -> Transaction) -> Result<Committed<T>, Error>
+    where
+        W: Fn(Transaction) -> F,
+        F: Future<Output = Result<T, Error>>,
+    {
         let started = Instant::now();
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.attempt(&work).await {
+            match attempt(&work, begin()).await {
                 Ok((value, commit)) => return Ok(Committed { value, commit, attempts }),
                 Err(error) if error.advice() == Advice::Retry && started.elapsed() < self.retry => {
                     tokio::time::sleep(backoff(attempts)).await;
@@ -90,17 +130,6 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    async fn attempt<T, F, W>(&self, work: &W) -> Result<(T, Commit), Error>
-    where
-        W: Fn(Transaction) -> F,
-        F: Future<Output = Result<T, Error>>,
-    {
-        let transaction = self.begin();
-        let value = work(transaction.clone()).await?;
-        let commit = transaction.commit().await?;
-        Ok((value, commit))
     }
 
     /// What this process has counted, in Prometheus text.
@@ -113,6 +142,16 @@ impl Client {
     pub async fn close(&self) {
         self.connection.close().await;
     }
+}
+
+async fn attempt<T, F, W>(work: &W, transaction: Transaction) -> Result<(T, Commit), Error>
+where
+    W: Fn(Transaction) -> F,
+    F: Future<Output = Result<T, Error>>,
+{
+    let value = work(transaction.clone()).await?;
+    let commit = transaction.commit().await?;
+    Ok((value, commit))
 }
 
 /// Between half and all of a wait that doubles.

@@ -61,7 +61,7 @@ impl Connection {
         let waiters: Waiters = Arc::default();
         let woken = waiters.clone();
         let on_event = move |event: Event| {
-            let (Event::Read { operation, .. } | Event::Ended { operation, .. }) = &event;
+            let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Settled { operation }) = &event;
             let waiter = woken.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
             if let Some(waiter) = waiter {
                 // Whoever asked may have gone away meanwhile.

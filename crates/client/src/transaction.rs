@@ -17,6 +17,8 @@ pub enum CommitPath {
     Slow,
     /// Another client or a replica finished it for this one.
     Recovered,
+    /// It only read, and enough replicas vouch that what it read stays so: nothing had to be written anywhere, nobody voted.
+    ReadOnly,
     /// It did nothing, so there was nothing to agree on.
     Empty,
 }
@@ -30,7 +32,8 @@ pub struct Commit {
     pub timestamp: Timestamp,
     /// How it came to be committed.
     pub path: CommitPath,
-    /// The proof, which anyone with the cluster's public keys can check; none for an empty transaction.
+    /// The proof, which anyone with the cluster's public keys can check; none when there was nothing to vote on
+    /// ([`CommitPath::ReadOnly`], [`CommitPath::Empty`]).
     pub certificate: Option<Arc<Certificate>>,
 }
 
@@ -40,14 +43,15 @@ pub struct Commit {
 #[derive(Clone, Debug)]
 pub struct Transaction {
     connection: Arc<Connection>,
+    read_only: bool,
     /// `None` once committed or abandoned.
     buffer: Arc<Mutex<Option<Buffer>>>,
 }
 
 impl Transaction {
-    pub(crate) fn begin(connection: Arc<Connection>) -> Self {
+    pub(crate) fn begin(connection: Arc<Connection>, read_only: bool) -> Self {
         let buffer = Buffer::new(connection.next_timestamp());
-        Self { connection, buffer: Arc::new(Mutex::new(Some(buffer))) }
+        Self { connection, read_only, buffer: Arc::new(Mutex::new(Some(buffer))) }
     }
 
     /// The value of `key`, or `None` when it has none.
@@ -75,7 +79,8 @@ impl Transaction {
         if !missing.is_empty() {
             self.connection.may_read(&missing)?;
             let waited_ms = self.connection.timeout_ms();
-            let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing }).await?;
+            let read_only = self.read_only;
+            let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing, read_only }).await?;
             let Event::Read { result, .. } = event else { return Err(Error::Closed) };
             let found = result.map_err(|failure| match failure {
                 Failure::TimedOut => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
@@ -121,7 +126,12 @@ impl Transaction {
     pub async fn commit(&self) -> Result<Commit, Error> {
         let buffer = self.slot().take().ok_or_else(ended)?;
         let timestamp = buffer.timestamp();
-        let empty = buffer.is_empty();
+        let (empty, settled) = (buffer.is_empty(), buffer.settled());
+        if self.read_only && buffer.writes() > 0 {
+            return Err(Error::Invalid(
+                "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
+            ));
+        }
         let (transaction, dependencies) =
             buffer.finish(self.connection.cluster().id()).map_err(|error| Error::Invalid(error.to_string()))?;
         let id = transaction.id();
@@ -130,8 +140,15 @@ impl Transaction {
         }
         self.connection.may_write(&transaction)?;
         let waited_ms = self.connection.timeout_ms();
-        let event = self.connection.ask(|operation| Command::Commit { operation, transaction, dependencies }).await?;
-        let Event::Ended { result, .. } = event else { return Err(Error::Closed) };
+        let ask = |operation| match settled {
+            Some(settled) => Command::CommitReads { operation, transaction, settled },
+            None => Command::Commit { operation, transaction, dependencies },
+        };
+        let result = match self.connection.ask(ask).await? {
+            Event::Ended { result, .. } => result,
+            Event::Settled { .. } => return Ok(Commit { id, timestamp, path: CommitPath::ReadOnly, certificate: None }),
+            Event::Read { .. } => return Err(Error::Closed),
+        };
         match result {
             Ok((certificate, path)) if certificate.decision == Decision::Commit => {
                 let path = match path {

@@ -36,6 +36,18 @@ impl Voters {
         index <= 63 && self.0 & (1 << index) != 0
     }
 
+    /// Those who are in both sets.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Those who are in either set.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// How many were counted.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use basil::{Buffer, Command, Coordinator, CoordinatorOptions, Message};
 use crypto::Verified;
-use machine::{Input, Machine, Outbox, Time};
+use machine::{Input, Machine, Outbox, Time, Voters};
 use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Transaction, Value};
 
 use crate::adversary::{CheatEvent, Cheater, Habits};
@@ -71,8 +71,8 @@ pub(crate) struct Job {
 pub(crate) enum Next {
     /// Hand this to its machine.
     Command(Command),
-    /// Commit this, having read from these.
-    Commit(Transaction, Vec<Transaction>),
+    /// Commit this, having read from these; or, when it has only read, knowing for whom its reads are settled.
+    Commit(Transaction, Vec<Transaction>, Option<Vec<Voters>>),
 }
 
 impl ClientActor {
@@ -153,12 +153,17 @@ impl ClientActor {
         self.operations += 1;
         job.operation = self.operations;
         match job.plan.advance(buffer, &job.tag) {
-            Ask::Read(keys) => Some(Next::Command(Command::Read { operation: job.operation, timestamp: buffer.timestamp(), keys })),
+            Ask::Read(keys) => {
+                // Whether a reader says so beforehand is up to it: here, to the transaction's number.
+                let read_only = job.plan.only_reads() && job.number % 2 == 0;
+                Some(Next::Command(Command::Read { operation: job.operation, timestamp: buffer.timestamp(), keys, read_only }))
+            }
             Ask::Commit => {
                 let buffer = job.buffer.take()?;
+                let settled = buffer.settled();
                 let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
                 job.transaction = Some(transaction.clone());
-                Some(Next::Commit(transaction, dependencies))
+                Some(Next::Commit(transaction, dependencies, settled))
             }
         }
     }

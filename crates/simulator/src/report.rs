@@ -40,6 +40,8 @@ pub struct Counts {
     pub unknown: u64,
     /// Of the commits that honest clients were told of, those that took one round trip.
     pub fast: u64,
+    /// Transactions of honest clients that only read, and committed without a vote.
+    pub settled: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
     /// Transactions of rogue clients that ended.
@@ -62,6 +64,7 @@ impl Counts {
         self.aborted += other.aborted;
         self.unknown += other.unknown;
         self.fast += other.fast;
+        self.settled += other.settled;
         self.divided += other.divided;
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;

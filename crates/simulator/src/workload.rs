@@ -29,6 +29,8 @@ pub(crate) enum Plan {
     Blind { first: u64, second: u64, deletes: bool },
     /// Reads all accounts at once.
     Audit,
+    /// Reads a counter that everybody wants, then an account: two round trips, and nothing written.
+    Look { counter: u64, account: u64 },
     /// Swaps two neighbours in the ring, found by walking: three reads, each of which needs the one before.
     Rotate { start: u64 },
     /// Reads all there is: the last transaction of a run.
@@ -101,7 +103,8 @@ impl Plan {
             }
             30..60 => Self::Increment { counter: random.below(COUNTERS) },
             60..75 => Self::Blind { first: random.below(BLOBS), second: random.below(BLOBS), deletes: random.chance(200) },
-            75..85 => Self::Audit,
+            75..80 => Self::Audit,
+            80..88 => Self::Look { counter: random.below(COUNTERS), account: random.below(ACCOUNTS) },
             _ => Self::Rotate { start: random.below(RING) },
         }
     }
@@ -114,12 +117,17 @@ impl Plan {
         }
     }
 
+    pub fn only_reads(&self) -> bool {
+        matches!(self, Self::Audit | Self::Look { .. } | Self::Everything)
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Self::Transfer { .. } => "transfer",
             Self::Increment { .. } => "increment",
             Self::Blind { .. } => "blind",
             Self::Audit => "audit",
+            Self::Look { .. } => "look",
             Self::Rotate { .. } => "rotate",
             Self::Everything => "everything",
         }
@@ -154,6 +162,10 @@ impl Plan {
                 buffer.write(blob(first), tagged(0, tag));
                 buffer.write(blob(second), if deletes { None } else { tagged(0, tag) });
                 Ask::Commit
+            }
+            Self::Look { counter: which, account: of } => {
+                let first = missing(vec![counter(which)], buffer);
+                first.or_else(|| missing(vec![account(of)], buffer)).unwrap_or(Ask::Commit)
             }
             Self::Audit => missing((0..ACCOUNTS).map(account).collect(), buffer).unwrap_or(Ask::Commit),
             Self::Rotate { start } => {

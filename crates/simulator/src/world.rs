@@ -6,6 +6,7 @@ use std::sync::Arc;
 use basil::{Command, Decision, Event, Failure, Message, Path};
 use bytes::Bytes;
 use crypto::{Sealer, SecretKey, Signatures, Verified, Verifier};
+use machine::Voters;
 use types::codec::{Decode, Encode};
 use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, ReplicaId, ShardId, Transaction};
 
@@ -510,11 +511,11 @@ impl World {
     fn go_on(&mut self, at: usize, next: Next) {
         match next {
             Next::Command(command) => self.step_client(at, Heard::Command(command)),
-            Next::Commit(transaction, dependencies) => self.commit(at, transaction, dependencies),
+            Next::Commit(transaction, dependencies, settled) => self.commit(at, transaction, dependencies, settled),
         }
     }
 
-    fn commit(&mut self, at: usize, transaction: Transaction, dependencies: Vec<Transaction>) {
+    fn commit(&mut self, at: usize, transaction: Transaction, dependencies: Vec<Transaction>, settled: Option<Vec<Voters>>) {
         let client = &mut self.clients[at];
         let Some(job) = &client.job else { return };
         let (party, operation) = (client.party(), job.operation);
@@ -523,7 +524,11 @@ impl World {
             let (plan, reads) = (job.plan.clone(), job.reads.clone());
             self.checker.issued(History { plan, reads, transaction: transaction.clone(), told: Told::Nothing });
         }
-        self.step_client(at, Heard::Command(Command::Commit { operation, transaction, dependencies }));
+        let command = match settled {
+            Some(settled) => Command::CommitReads { operation, transaction, settled },
+            None => Command::Commit { operation, transaction, dependencies },
+        };
+        self.step_client(at, Heard::Command(command));
     }
 
     fn step_client(&mut self, at: usize, heard: Heard) {
@@ -587,6 +592,17 @@ impl World {
                 }
                 Err(failure) => self.on_failure(at, failure),
             },
+            Event::Settled { operation } if operation == job.operation => {
+                let transaction = job.transaction.as_ref().map(Transaction::id);
+                self.trace.line(self.now, || format!("{id} is told that {transaction:?}, which only read, has committed"));
+                if let (true, Some(transaction)) = (is_honest, transaction) {
+                    self.checker.settled(transaction);
+                    self.counts.settled += 1;
+                }
+                self.clients[at].job = None;
+                self.clients[at].committed_since_heal += u64::from(self.phase != Phase::Trouble);
+                self.begin_after(at, 10_000, 5_000_000);
+            }
             _ => {}
         }
     }

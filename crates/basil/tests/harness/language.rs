@@ -5,6 +5,8 @@
 //! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
+//! peruse t1 a b [-> r0 r1]          the same, saying that nothing will be written
+//! confirm t1 [-> r0 r1]             commits t1, which has only read, without votes if it can be
 //! claim t1 a @50 [from t9]          puts a read into t1 that never took place: the client lies
 //! prepare t1 t2 [by c2] [-> r0-r2]  delivers ST1; the votes wait. With `by`, somebody else sends it
 //! votes t1 [by c2] [<- r0-r2]       delivers votes, decisions and refusals to clients
@@ -31,6 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use basil::{Buffer, Certificate, Command, Decision, Event, ReadFound, Vote};
+use machine::Voters;
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
@@ -49,6 +52,8 @@ struct Work {
     /// Whether its client has lied about what it read.
     lies: bool,
     operation: Option<u64>,
+    /// Whether it committed without votes.
+    settled: bool,
     certificate: Option<Arc<Certificate>>,
 }
 
@@ -105,7 +110,8 @@ impl Script {
         let line = Line::parse(command);
         match line.word(0) {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
-            "begin" | "write" | "delete" | "claim" | "read" => self.build(&line),
+            "begin" | "write" | "delete" | "claim" | "read" | "peruse" => self.build(&line),
+            "confirm" => self.confirm(&line),
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
             "log" => self.deliver_to_replicas(&line, &[Kind::Log]),
@@ -157,7 +163,7 @@ impl Script {
         let mut committed: Vec<(Transaction, bool)> = Vec::new();
         for work in self.works.values() {
             if let Some((transaction, _)) = &work.made
-                && self.world.has_committed(transaction.id())
+                && (work.settled || self.world.has_committed(transaction.id()))
             {
                 committed.push((transaction.clone(), work.lies));
             }
@@ -187,7 +193,7 @@ impl Script {
             let client = line.by.unwrap_or(ClientId(1));
             let timestamp = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), client);
             let buffer = Buffer::new(timestamp);
-            let work = Work { client, buffer, made: None, lies: false, operation: None, certificate: None };
+            let work = Work { client, buffer, made: None, lies: false, operation: None, settled: false, certificate: None };
             self.works.insert(name.to_owned(), work);
             return;
         }
@@ -204,7 +210,7 @@ impl Script {
                 let dependency = line.words.get(5).map(|other| self.transaction(other).0);
                 let work = self.work(name);
                 work.lies = true;
-                work.buffer.found(ReadFound { key, version, value: None, dependency });
+                work.buffer.found(ReadFound { key, version, value: None, dependency, settled: Voters::default() });
             }
             _ => self.read(name, line),
         }
@@ -214,7 +220,23 @@ impl Script {
         let operation = self.operation(name);
         let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
         let keys = line.words[2..].iter().map(|key| Key::from(*key)).collect();
-        self.world.command(client, Command::Read { operation, timestamp, keys });
+        let read_only = line.word(0) == "peruse";
+        self.world.command(client, Command::Read { operation, timestamp, keys, read_only });
+        self.deliver_reads(client, line);
+    }
+
+    fn confirm(&mut self, line: &Line<'_>) {
+        let name = line.word(1);
+        let (transaction, _) = self.transaction(name);
+        let operation = self.operation(name);
+        let work = self.work(name);
+        work.operation = Some(operation);
+        let (client, settled) = (work.client, work.buffer.settled().expect("it has only read, and only what is committed"));
+        self.world.command(client, Command::CommitReads { operation, transaction, settled });
+        self.deliver_reads(client, line);
+    }
+
+    fn deliver_reads(&mut self, client: ClientId, line: &Line<'_>) {
         let here = |envelope: &Envelope| match envelope.kind {
             Kind::Read => envelope.from == party(client) && line.names(envelope.to),
             Kind::Reply => envelope.to == party(client),
@@ -389,6 +411,10 @@ impl Script {
                 Event::Ended { operation, result: Ok((certificate, _)) } => {
                     let name = self.world.operations[&operation].clone();
                     self.work(&name).certificate = Some(certificate);
+                }
+                Event::Settled { operation } => {
+                    let name = self.world.operations[&operation].clone();
+                    self.work(&name).settled = true;
                 }
                 Event::Read { .. } | Event::Ended { .. } => {}
             }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft, ReadResult, Subject};
+use basil::message::{Conflict, Draft, Newer, ReadResult, Subject};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
@@ -517,11 +517,13 @@ impl World {
             for lie in &self.seats[&replica].lies {
                 match lie {
                     Lie::Says { key, version, value } if key == asked => {
-                        *result = ReadResult { version: *version, value: Some(value.clone()), prepared: None };
+                        *result = ReadResult { version: *version, value: Some(value.clone()), newer: Newer::Nothing };
                     }
-                    Lie::Hides { key } if key == asked => *result = ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
+                    Lie::Hides { key } if key == asked => {
+                        *result = ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing };
+                    }
                     Lie::Offers { key, transaction } if key == asked => {
-                        result.prepared = Some(u16::try_from(prepared.len()).expect("scripts read few keys"));
+                        result.newer = Newer::Prepared(u16::try_from(prepared.len()).expect("scripts read few keys"));
                         prepared.push(transaction.clone());
                     }
                     _ => {}
@@ -645,8 +647,13 @@ impl World {
 
     fn words_of_result(&self, key: &Key, result: &ReadResult, prepared: &[Transaction]) -> String {
         let committed = found(key, result.version, result.value.as_ref());
-        match result.prepared.and_then(|at| prepared.get(usize::from(at))) {
-            None => committed,
+        let shown = match result.newer {
+            Newer::Nothing => return committed,
+            Newer::Hidden => None,
+            Newer::Prepared(at) => prepared.get(usize::from(at)),
+        };
+        match shown {
+            None => format!("{committed}, and something prepared that is not shown"),
             Some(transaction) => {
                 let value = words::value(transaction.write_of(key).and_then(|write| write.value.as_ref()));
                 let at = words::version(transaction.timestamp());
@@ -687,6 +694,10 @@ impl World {
                     }
                     Err(failure) => self.notes.note(format!("{name} cannot read: {}", failed(*failure))),
                 }
+            }
+            Event::Settled { operation } => {
+                let name = self.operations.get(operation).cloned().unwrap_or_default();
+                self.notes.note(format!("{name} commits without a vote, having only read"));
             }
             Event::Ended { operation, result } => {
                 let name = self.operations.get(operation).cloned().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, Draft, ReadResult};
+use basil::message::{Conflict, Draft, Newer, ReadResult};
 use basil::{Message, Vote};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
 
@@ -192,7 +192,7 @@ impl Liar {
         if self.does(ReplicaStrategy::StaleReads) {
             let forgets_all = self.random.chance(500);
             for result in results.iter_mut() {
-                result.prepared = None;
+                result.newer = Newer::Nothing;
                 if forgets_all {
                     (result.version, result.value) = (Timestamp::ZERO, None);
                 }
@@ -204,14 +204,14 @@ impl Liar {
         let before = Timestamp::new(timestamp.time.saturating_sub(1), self.victims[0]);
         if self.does(ReplicaStrategy::InventVersions) {
             for result in results.iter_mut() {
-                *result = ReadResult { version: before, value: Some(Value::from("4000#a lie")), prepared: None };
+                *result = ReadResult { version: before, value: Some(Value::from("4000#a lie")), newer: Newer::Nothing };
             }
             prepared.clear();
         }
         if self.does(ReplicaStrategy::InventPrepared) && !results.is_empty() {
             let at = self.random.index(results.len());
             if let Some(transaction) = keys.get(at).and_then(|key| made_up(&self.cluster, before, key)) {
-                results[at].prepared = u16::try_from(prepared.len()).ok();
+                results[at].newer = u16::try_from(prepared.len()).map_or(Newer::Hidden, Newer::Prepared);
                 prepared.push(transaction);
             }
         }

@@ -17,7 +17,7 @@ pub(crate) mod serial;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft};
+use basil::message::{Conflict, Draft, Newer};
 use basil::{Certificate, Decision, Message, ReadFound, Vote};
 use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
@@ -127,7 +127,10 @@ impl Checker {
         let vouched = self.vouched.entry(client).or_default();
         for (key, result) in keys.iter().zip(results) {
             vouched.insert((key.clone(), result.version, result.value.clone()));
-            let writer = result.prepared.and_then(|place| prepared.get(usize::from(place)));
+            let writer = match result.newer {
+                Newer::Prepared(place) => prepared.get(usize::from(place)),
+                Newer::Nothing | Newer::Hidden => None,
+            };
             if let Some((writer, write)) = writer.and_then(|writer| Some((writer, writer.write_of(key)?))) {
                 vouched.insert((key.clone(), writer.timestamp(), write.value.clone()));
             }
@@ -235,6 +238,17 @@ impl Checker {
         self.proven(cluster, certificate);
         if self.decisions.get(&id) != Some(&certificate.decision) {
             self.violation("decisions", format!("a client was told {:?} of {id:?} with a proof that does not hold", certificate.decision));
+        }
+    }
+
+    /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
+    /// of the whole run judge whether it may.
+    pub fn settled(&mut self, id: TransactionId) {
+        if let Some(history) = self.histories.get_mut(&id) {
+            history.told = Told::Ended(Decision::Commit);
+        }
+        if self.decisions.insert(id, Decision::Commit) == Some(Decision::Abort) {
+            self.violation("decisions", format!("{id:?} aborted, and its client is told that it committed without a vote"));
         }
     }
 

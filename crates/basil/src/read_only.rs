@@ -1,0 +1,120 @@
+//! Transactions that only read, committed without being prepared: no vote, no signature, nothing on any disk.
+//!
+//! **The rule** (beyond the paper). A transaction at `ts` that writes nothing has committed when each version it read is
+//! *settled* for `3f + 1` replicas of its key's shard: each of them says that this is its newest committed version below `ts`
+//! and that nothing newer below `ts` is prepared there, having first raised the key's read timestamp to `ts`.
+//!
+//! **Why it is serializable.** Let `v` be the version read of some key, and suppose a transaction `w` that writes the key with
+//! `v < w < ts` commits, ever. The first certificate that says so rests on `3f + 1` votes to commit of the same shard, so a correct
+//! replica (`crate::quorum`) both settled the read and, judging it, voted for `w`. Either it voted first: then, when it answered,
+//! it had `w` prepared, or knew it committed, and would have said so. Or it answered first: then the read timestamp made
+//! it vote against `w` (Alg. 1 L12). Either way it did not do both. And `v` itself is committed, since correct replicas say so.
+//! So at `ts` each key has just the version that was read, whatever happens later, and the reader's place in the order is `ts`.
+//!
+//! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
+//! ceiling above the timestamp, and when it comes back votes against all writes below (`Ledger::make_readable`); no clock is believed
+//! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::Newer::Hidden`].
+//!
+//! **In one round trip**, when the reads say beforehand that nothing will be written ([`crate::Command::Read`]): then `3f + 1`
+//! replicas are asked at once. Else at commit those are asked who have not settled the reads yet: also one round trip, as for
+//! preparing, but without votes. Where that fails, since a writer is under way or replicas lag, the transaction is prepared like any other.
+
+use machine::Voters;
+use types::limits::READ_KEYS_MAX;
+use types::{Cluster, Key, ReplicaId, ShardId, Transaction};
+
+use crate::message::{Newer, ReadResult};
+use crate::quorum::Quorums;
+
+/// A read-only transaction that asks for what its reads still lack.
+#[derive(Debug)]
+pub(crate) struct Confirmation {
+    pub operation: u64,
+    pub transaction: Transaction,
+    /// Of each read, for whom it is settled.
+    settled: Vec<Voters>,
+    questions: Vec<Question>,
+}
+
+/// What one shard is asked.
+#[derive(Debug)]
+struct Question {
+    shard: ShardId,
+    /// Which reads.
+    places: Vec<usize>,
+    /// Who has been asked and has not answered.
+    awaited: Voters,
+}
+
+/// What the answers amount to so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It has committed.
+    Settled,
+    /// Answers to come may settle it.
+    Open,
+    /// It has to be prepared.
+    Unsettled,
+}
+
+impl Confirmation {
+    /// For `transaction`, whose reads are settled for `settled`, in the order of the reads.
+    pub fn new(cluster: &Cluster, quorums: Quorums, operation: u64, transaction: Transaction, settled: Vec<Voters>) -> Self {
+        let mut confirmation = Self { operation, transaction, settled, questions: Vec::new() };
+        confirmation.settled.resize(confirmation.transaction.reads().len(), Voters::default());
+        for shard in cluster.participants(&confirmation.transaction) {
+            let reads = confirmation.transaction.reads().iter().zip(&confirmation.settled).enumerate();
+            let lacking = reads.filter(|(_, (read, settled))| cluster.shard_of(&read.key) == shard && settled.count() < quorums.settled());
+            let places: Vec<usize> = lacking.map(|(place, _)| place).collect();
+            if places.is_empty() {
+                continue;
+            }
+            let mut awaited = Voters::default();
+            let lacks = |index: &u16| places.iter().any(|place| !confirmation.settled[*place].contains(*index));
+            cluster.replicas_of(shard).map(|replica| replica.index).filter(lacks).for_each(|index| {
+                awaited.insert(index);
+            });
+            confirmation.questions.push(Question { shard, places, awaited });
+        }
+        confirmation
+    }
+
+    /// Who is to be asked for what.
+    pub fn questions<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = (ReplicaId, Vec<Key>)> + 'a {
+        self.questions.iter().flat_map(move |question| {
+            let asked = cluster.replicas_of(question.shard).filter(|replica| question.awaited.contains(replica.index));
+            let keys: Vec<Key> = question.places.iter().map(|place| self.transaction.reads()[*place].key.clone()).collect();
+            asked.map(move |replica| (replica, keys.clone()))
+        })
+    }
+
+    /// Takes in what `from` answers; `None` when it refuses. Each answer counts once, and only of whom was asked.
+    pub fn answer(&mut self, from: ReplicaId, results: Option<&[ReadResult]>) {
+        let Some(question) = self.questions.iter_mut().find(|question| question.shard == from.shard) else { return };
+        if !question.awaited.contains(from.index) {
+            return;
+        }
+        question.awaited.remove(from.index);
+        let Some(results) = results.filter(|results| results.len() == question.places.len()) else { return };
+        for (place, result) in question.places.iter().zip(results) {
+            if result.newer == Newer::Nothing && result.version == self.transaction.reads()[*place].version {
+                self.settled[*place].insert(from.index);
+            }
+        }
+    }
+
+    /// What is known by now.
+    pub fn verdict(&self, quorums: Quorums) -> Verdict {
+        if self.transaction.reads().iter().any(|read| read.dependency.is_some()) || !self.transaction.writes().is_empty() {
+            return Verdict::Unsettled;
+        }
+        if self.settled.iter().all(|settled| settled.count() >= quorums.settled()) {
+            return Verdict::Settled;
+        }
+        let hopeless = self.questions.iter().any(|question| {
+            let too_few = |place: &usize| self.settled[*place].or(question.awaited).count() < quorums.settled();
+            question.places.len() > READ_KEYS_MAX || question.places.iter().any(too_few)
+        });
+        if hopeless { Verdict::Unsettled } else { Verdict::Open }
+    }
+}
