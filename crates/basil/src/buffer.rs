@@ -58,6 +58,16 @@ impl Buffer {
         self.writes.len()
     }
 
+    /// What it has read, in key order.
+    pub fn read_set(&self) -> impl ExactSizeIterator<Item = &ReadFound> {
+        self.reads.values()
+    }
+
+    /// What it means to write, in key order; `None` deletes.
+    pub fn write_set(&self) -> impl ExactSizeIterator<Item = (&Key, &Option<Value>)> {
+        self.writes.iter()
+    }
+
     /// Whether it has neither read nor written.
     #[must_use]
     pub fn is_empty(&self) -> bool {

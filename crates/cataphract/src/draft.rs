@@ -1,0 +1,161 @@
+//! A batch while it forms: who fits, and in what order (cataphract.txt, Algorithm 2).
+//!
+//! The order within a batch is the order in which its members seem to have run. Members that ran on their own come
+//! first: each has read what the store held before the batch, so whoever read a key stands before whoever writes
+//! it. Then come those whose operations are known, as they arrived: these have read nothing yet, and may read what
+//! any member before them writes.
+
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+use types::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
+use types::{Key, Timestamp, Value};
+
+use crate::work::{Footprint, Member, Work};
+
+/// What happens to a transaction that reads what an earlier member of the batch writes, or writes what one reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConflictRule {
+    /// It joins, and reads the earlier member's buffered write.
+    #[default]
+    Chain,
+    /// The batch ends before it: the paper's rule.
+    EndBatch,
+}
+
+/// How large a batch may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub members: usize,
+    pub bytes: usize,
+}
+
+/// Whether a transaction can join a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It can, at this place among those that ran, or at the end of those that are known.
+    At(usize),
+    /// The batch would be too large.
+    Full,
+    /// It conflicts with a member, and the rule is to end the batch (Alg. 2 L6, L12).
+    Conflict,
+    /// What it read cannot stand beside what other members read and write; others may still fit.
+    Misfit,
+}
+
+/// A batch that is being formed.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    rule: ConflictRule,
+    bounds: Bounds,
+    sum: Footprint,
+    /// In the order in which they joined; their places stand beside.
+    ran: Vec<Member>,
+    places: Vec<usize>,
+    known: Vec<Member>,
+    /// Who of those that ran read a key, and what all of them found there.
+    readers: HashMap<Key, Readers>,
+    /// Who of those that ran writes a key.
+    writers: HashMap<Key, Vec<usize>>,
+    /// All that members read and write, kept for the paper's rule only: its `ReadSet` and `WriteSet` of the new transaction.
+    read_set: HashSet<Key>,
+    write_set: HashSet<Key>,
+}
+
+#[derive(Debug)]
+struct Readers {
+    version: Timestamp,
+    value: Option<Value>,
+    members: Vec<usize>,
+}
+
+impl Draft {
+    pub fn new(rule: ConflictRule, bounds: Bounds) -> Self {
+        Self {
+            rule,
+            bounds,
+            sum: Footprint::default(),
+            ran: Vec::new(),
+            places: Vec::new(),
+            known: Vec::new(),
+            readers: HashMap::new(),
+            writers: HashMap::new(),
+            read_set: HashSet::new(),
+            write_set: HashSet::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.ran.len() + self.known.len()
+    }
+
+    /// Whether `work` can join. The first may always: whether it is too large by itself shows when it is rebuilt.
+    pub fn fit(&self, work: &Work) -> Fit {
+        if self.len() > 0 && self.is_full_with(work.footprint()) {
+            return Fit::Full;
+        }
+        let conflicts = || work.reads().any(|key| self.write_set.contains(key)) || work.writes().any(|key| self.read_set.contains(key));
+        if self.rule == ConflictRule::EndBatch && conflicts() {
+            return Fit::Conflict;
+        }
+        match work {
+            Work::Known(_) => Fit::At(self.known.len()),
+            Work::Ran(_) => self.place_of(work).map_or(Fit::Misfit, Fit::At),
+        }
+    }
+
+    fn is_full_with(&self, more: Footprint) -> bool {
+        let sum = self.sum.plus(more);
+        self.len() >= self.bounds.members
+            || sum.bytes > self.bounds.bytes
+            || sum.reads > TRANSACTION_READS_MAX
+            || sum.writes > TRANSACTION_WRITES_MAX
+    }
+
+    /// A place behind all that read what `work` writes, and before all that write what it read: there is one unless two
+    /// each missed the other's write, or read different versions of one key.
+    fn place_of(&self, work: &Work) -> Option<usize> {
+        let Work::Ran(buffer) = work else { return None };
+        let found_otherwise = buffer.read_set().any(|found| {
+            let known = self.readers.get(&found.key);
+            known.is_some_and(|readers| readers.version != found.version || readers.value != found.value)
+        });
+        if found_otherwise {
+            return None;
+        }
+        let place = |id: &usize| self.places[*id];
+        let behind = work.writes().filter_map(|key| self.readers.get(key)).flat_map(|readers| &readers.members).map(place).max();
+        let before = work.reads().filter_map(|key| self.writers.get(key)).flatten().map(place).min();
+        let (lowest, highest) = (behind.map_or(0, |place| place + 1), before.unwrap_or(self.ran.len()));
+        (lowest <= highest).then_some(highest)
+    }
+
+    /// Takes in a member that fits at `place`.
+    pub fn join(&mut self, member: Member, place: usize) {
+        self.sum = self.sum.plus(member.work.footprint());
+        if self.rule == ConflictRule::EndBatch {
+            self.read_set.extend(member.work.reads().cloned());
+            self.write_set.extend(member.work.writes().cloned());
+        }
+        let Work::Ran(buffer) = &member.work else {
+            self.known.push(member);
+            return;
+        };
+        let id = self.ran.len();
+        self.places.iter_mut().filter(|other| **other >= place).for_each(|other| *other += 1);
+        self.places.push(place);
+        for found in buffer.read_set() {
+            let fresh = || Readers { version: found.version, value: found.value.clone(), members: Vec::new() };
+            self.readers.entry(found.key.clone()).or_insert_with(fresh).members.push(id);
+        }
+        for (key, _) in buffer.write_set() {
+            self.writers.entry(key.clone()).or_default().push(id);
+        }
+        self.ran.push(member);
+    }
+
+    /// The members in their order.
+    pub fn finish(self) -> Vec<Member> {
+        let mut ran: Vec<(usize, Member)> = self.places.into_iter().zip(self.ran).collect();
+        ran.sort_unstable_by_key(|(place, _)| *place);
+        ran.into_iter().map(|(_, member)| member).chain(self.known).collect()
+    }
+}

@@ -1,0 +1,557 @@
+//! The pool: transactions in, one transaction at a time out, results back to their owners.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use basil::{Certificate, Decision, Failure, Path, ReadFound, Refusal};
+use foldhash::{HashMap, HashMapExt as _};
+use machine::{Time, Voters};
+use types::{ClusterId, Key, Timestamp, Transaction, TransactionError, TransactionId, Value};
+
+use crate::counts::PoolCounts;
+use crate::draft::{Bounds, ConflictRule, Draft, Fit};
+use crate::options::{Order, PoolOptions};
+use crate::rebuild::{Rebuilt, Recheck, Unready, outside, rebuild, take_stale};
+use crate::size::Sizer;
+use crate::work::{Member, Work};
+use crate::writes::{OwnWrites, Standing};
+
+/// The shortest wait before half an aborted batch is begun again, in microseconds; doubled each time.
+const BACKOFF_US_MIN: u64 = 500;
+/// The longest.
+const BACKOFF_US_MAX: u64 = 50_000;
+/// How many waiting transactions are looked at for one batch, as a multiple of its size.
+const LOOKED_AT_FACTOR: usize = 4;
+
+/// What the pool asks of a coordinator.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    /// Read keys at a timestamp; tell [`Pool::on_read`].
+    Read {
+        /// The batch.
+        batch: u64,
+        /// Its timestamp.
+        timestamp: Timestamp,
+        /// The keys, each once.
+        keys: Vec<Key>,
+        /// Whether no member writes.
+        read_only: bool,
+    },
+    /// Commit a transaction; tell [`Pool::on_ended`].
+    Commit {
+        /// The batch.
+        batch: u64,
+        /// The transaction made of it.
+        transaction: Transaction,
+        /// The undecided transactions it read from.
+        dependencies: Vec<Transaction>,
+    },
+    /// Commit a transaction that has only read; tell [`Pool::on_settled`], or [`Pool::on_ended`] when it had to be prepared.
+    CommitReads {
+        /// The batch.
+        batch: u64,
+        /// The transaction made of it.
+        transaction: Transaction,
+        /// For whom its reads are settled.
+        settled: Vec<Voters>,
+    },
+}
+
+/// A transaction that committed, by what its owner knows it: it may have been one of many.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// What its reads found, in the order of its `Get`s; nothing for one that ran on its own.
+    pub values: Vec<Option<Value>>,
+    /// The name of the transaction that committed: the batch's.
+    pub id: TransactionId,
+    /// Its place in the serial order, which it shares with its batch.
+    pub timestamp: Timestamp,
+    /// Its place among those: it saw the writes of all with a lower one, and of none with a higher.
+    pub place: u32,
+    /// How many they are.
+    pub size: u32,
+    /// The proof, and how the batch came to it; none when it only read and nobody had to vote.
+    pub proof: Option<(Arc<Certificate>, Path)>,
+    /// How many batches it was part of, this one included.
+    pub attempts: u32,
+}
+
+/// Why a transaction did not commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It met another. None of it took place; its owner may begin it again.
+    Conflict,
+    /// By itself it is over a limit.
+    TooLarge(TransactionError),
+    /// Nothing was committed: its reads failed, or it was refused.
+    NotCommitted(Failure),
+    /// Nobody answered the commit in time: it may still take place.
+    Unknown,
+}
+
+/// Why the pool does not take a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// There are [`PoolOptions::members_max`] in the pool.
+    Full,
+    /// It does nothing.
+    Empty,
+}
+
+/// What comes of one call: what to ask the coordinator, and whom to tell what.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// To be asked.
+    pub asks: Vec<Ask>,
+    /// The ends of transactions, by ticket.
+    pub outcomes: Vec<(u64, Result<Placed, Failed>)>,
+}
+
+/// A batch under way.
+#[derive(Debug)]
+struct Flight {
+    timestamp: Timestamp,
+    members: Vec<Member>,
+    recheck: Recheck,
+    /// Whether any member writes.
+    writes: bool,
+    found: HashMap<Key, ReadFound>,
+    stage: Stage,
+    began: Time,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Reading,
+    /// Put together, waiting for room.
+    Ready(Rebuilt),
+    Committing {
+        id: TransactionId,
+        values: Vec<Vec<Option<Value>>>,
+    },
+}
+
+/// Half of a batch that did not commit. It is tried by itself, so that a bad transaction does not sink the rest for long.
+#[derive(Debug)]
+struct Half {
+    members: Vec<Member>,
+    not_before: Time,
+}
+
+/// The pool. It has no clock and does nothing by itself: its owner says what time it is, calls [`Pool::advance`] when
+/// there is something to do, and carries its [`Ask`]s to a coordinator and the answers back.
+#[derive(Debug)]
+pub struct Pool {
+    cluster: ClusterId,
+    options: PoolOptions,
+    sizer: Sizer,
+    /// Those that wait: one queue, or one for those that write and one for those that do not.
+    queues: [VecDeque<Member>; 2],
+    /// Which of them is looked at first for the next batch.
+    turn_of: usize,
+    halves: VecDeque<Half>,
+    flights: BTreeMap<u64, Flight>,
+    flights_begun: u64,
+    /// How many transactions are in all of these.
+    members: usize,
+    own: OwnWrites,
+    /// Whether any transaction has come that ran on its own; else nobody asks what this pool's batches write.
+    has_ran: bool,
+    random: u64,
+    counts: PoolCounts,
+}
+
+impl Pool {
+    /// An empty pool in front of `cluster`.
+    #[must_use]
+    pub fn new(cluster: ClusterId, options: PoolOptions) -> Self {
+        let in_flight = options.in_flight.max(1);
+        let batch_bytes_max = options.batch_bytes_max.min(types::limits::TRANSACTION_BYTES_MAX);
+        Self {
+            cluster,
+            options: PoolOptions { in_flight, batch_bytes_max, ..options },
+            sizer: Sizer::new(options.size),
+            queues: Default::default(),
+            turn_of: 0,
+            halves: VecDeque::new(),
+            flights: BTreeMap::new(),
+            flights_begun: 0,
+            members: 0,
+            own: OwnWrites::default(),
+            has_ran: false,
+            random: options.seed | 1,
+            counts: PoolCounts::default(),
+        }
+    }
+
+    /// Takes in a transaction. Its end will be told under `ticket`, which no other may have.
+    ///
+    /// # Errors
+    /// [`NotTaken`], when there is nothing to it or no room for it.
+    pub fn submit(&mut self, now: Time, ticket: u64, work: Work) -> Result<(), NotTaken> {
+        if work.is_empty() {
+            return Err(NotTaken::Empty);
+        }
+        if self.members >= self.options.members_max {
+            return Err(NotTaken::Full);
+        }
+        self.has_ran |= matches!(work, Work::Ran(_));
+        self.members += 1;
+        let queue = self.queue_of(&work);
+        self.queues[queue].push_back(Member { ticket, work, since: now, attempts: 0 });
+        Ok(())
+    }
+
+    /// What only reads commits without anybody voting, if its batch only reads. So it waits with its like, but for the
+    /// paper's rule, which knows one queue.
+    fn queue_of(&self, work: &Work) -> usize {
+        let parted = self.options.conflicts == ConflictRule::Chain;
+        usize::from(parted && work.writes().next().is_none())
+    }
+
+    /// Takes a transaction out again that nobody waits for any more, if it is not under way yet.
+    pub fn withdraw(&mut self, ticket: u64) {
+        for queue in &mut self.queues {
+            if let Some(at) = queue.iter().position(|member| member.ticket == ticket) {
+                queue.remove(at);
+                self.members -= 1;
+            }
+        }
+    }
+
+    /// Begins whatever can begin: batches, as many as may be under way. `timestamp` gives a new one each time, above all before.
+    pub fn advance(&mut self, now: Time, mut timestamp: impl FnMut() -> Timestamp, turn: &mut Turn) {
+        self.commit_ready(turn);
+        while self.has_room()
+            && let Some((members, recheck)) = self.form(now, turn)
+        {
+            self.begin(now, timestamp(), members, recheck, turn);
+        }
+    }
+
+    /// Whether [`Pool::advance`] might begin something at `now`.
+    #[must_use]
+    pub fn can_advance(&self, now: Time) -> bool {
+        self.has_room() && (self.waiting() > 0 || self.halves.iter().any(|half| half.not_before <= now))
+    }
+
+    /// When to call [`Pool::advance`] at the latest, though nothing else happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.halves.iter().map(|half| half.not_before).min()
+    }
+
+    /// How many transactions wait to be part of a batch.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queues.iter().map(VecDeque::len).sum()
+    }
+
+    /// How many batches are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// How many transactions a batch may have at present.
+    #[must_use]
+    pub fn batch_limit(&self) -> usize {
+        self.sizer.limit()
+    }
+
+    /// What has been done.
+    #[must_use]
+    pub fn counts(&self) -> &PoolCounts {
+        &self.counts
+    }
+
+    // Forming (Alg. 2).
+
+    /// Whether another batch may begin.
+    ///
+    /// One batch reads at a time, unless it writes nothing. So a later batch's reads follow an earlier one's writes on
+    /// every connection: it finds them prepared, and depends on them, where otherwise its reads would go past them and
+    /// one of the two would have to be aborted.
+    fn has_room(&self) -> bool {
+        let is_reading = |flight: &&Flight| !matches!(flight.stage, Stage::Committing { .. });
+        let mut reading = self.flights.values().filter(is_reading);
+        match self.options.order {
+            Order::ReadAfterWrite => self.flights.len() < self.options.in_flight && !reading.any(|flight| flight.writes),
+            Order::WriteAfterRead => reading.next().is_none(),
+        }
+    }
+
+    /// The next batch's members, in their order.
+    fn form(&mut self, now: Time, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
+        if let Some(at) = self.halves.iter().position(|half| half.not_before <= now) {
+            return self.halves.remove(at).map(|half| (half.members, Recheck::Yes));
+        }
+        self.turn_of = 1 - self.turn_of;
+        self.form_from(self.turn_of, turn).or_else(|| self.form_from(1 - self.turn_of, turn))
+    }
+
+    fn form_from(&mut self, queue: usize, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
+        let limit = self.sizer.limit();
+        let mut draft = Draft::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
+        let mut at = 0;
+        // Those left waiting keep their place, so that each is the first of a batch sooner or later.
+        while at < self.queues[queue].len().min(limit * LOOKED_AT_FACTOR) {
+            match self.standing(&self.queues[queue][at].work) {
+                Standing::Good => {}
+                Standing::Doubtful => {
+                    at += 1;
+                    continue;
+                }
+                Standing::Overtaken => {
+                    let member = self.queues[queue].remove(at)?;
+                    self.counts.overtaken += 1;
+                    self.fail(member, Failed::Conflict, turn);
+                    continue;
+                }
+            }
+            match draft.fit(&self.queues[queue][at].work) {
+                Fit::At(place) => draft.join(self.queues[queue].remove(at)?, place),
+                Fit::Misfit => {
+                    self.counts.misfits += 1;
+                    at += 1;
+                }
+                Fit::Full => break,
+                Fit::Conflict => {
+                    self.counts.ended_at_conflict += 1;
+                    break;
+                }
+            }
+        }
+        (draft.len() > 0).then(|| (draft.finish(), Recheck::No))
+    }
+
+    fn standing(&self, work: &Work) -> Standing {
+        match work {
+            Work::Known(_) => Standing::Good,
+            Work::Ran(buffer) => self.own.standing(buffer.read_set().map(|found| (&found.key, found.version))),
+        }
+    }
+
+    // A batch's way (Alg. 3).
+
+    fn begin(&mut self, now: Time, timestamp: Timestamp, mut members: Vec<Member>, recheck: Recheck, turn: &mut Turn) {
+        self.flights_begun += 1;
+        let batch = self.flights_begun;
+        members.iter_mut().for_each(|member| member.attempts += 1);
+        let keys = outside(&members, recheck);
+        let writes = members.iter().any(|member| member.work.writes().next().is_some());
+        if self.has_ran {
+            self.own.begin(members.iter().flat_map(|member| member.work.writes()), timestamp);
+        }
+        let flight = Flight { timestamp, members, recheck, writes, found: HashMap::new(), stage: Stage::Reading, began: now };
+        self.flights.insert(batch, flight);
+        if keys.is_empty() {
+            self.put_together(batch, turn);
+        } else {
+            turn.asks.push(Ask::Read { batch, timestamp, keys, read_only: !writes });
+        }
+    }
+
+    /// What a batch's read came to.
+    pub fn on_read(&mut self, now: Time, batch: u64, result: Result<Vec<ReadFound>, Failure>, turn: &mut Turn) {
+        let Some(flight) = self.flights.get_mut(&batch) else { return };
+        let found = match result {
+            Ok(found) => found,
+            Err(failure) => {
+                let flight = self.end(batch, Ended::Otherwise);
+                return self.failed(now, flight, failure, Failed::NotCommitted(failure), turn);
+            }
+        };
+        flight.found.extend(found.into_iter().map(|found| (found.key.clone(), found)));
+        let stale = take_stale(&mut flight.members, &flight.found);
+        if !stale.is_empty() && self.has_ran {
+            let timestamp = flight.timestamp;
+            self.own.end(stale.iter().flat_map(|member| member.work.writes()), timestamp, false);
+            // What others of the batch write as well is still under way.
+            self.own.begin(flight.members.iter().flat_map(|member| member.work.writes()), timestamp);
+        }
+        let is_empty = flight.members.is_empty();
+        for member in stale {
+            self.counts.overtaken += 1;
+            self.fail(member, Failed::Conflict, turn);
+        }
+        if is_empty {
+            self.end(batch, Ended::Otherwise);
+        } else {
+            self.put_together(batch, turn);
+        }
+    }
+
+    fn put_together(&mut self, batch: u64, turn: &mut Turn) {
+        let Some(flight) = self.flights.get_mut(&batch) else { return };
+        match rebuild(&flight.members, &flight.found, flight.timestamp, self.cluster) {
+            Ok(rebuilt) => {
+                flight.stage = Stage::Ready(rebuilt);
+                self.commit_ready(turn);
+            }
+            // Members whose writes others were to read have been sent back meanwhile.
+            Err(Unready::Missing(keys)) => {
+                turn.asks.push(Ask::Read { batch, timestamp: flight.timestamp, keys, read_only: !flight.writes });
+            }
+            Err(Unready::TooLarge(error)) => {
+                // Several members never are: the draft counts at least what they take.
+                let flight = self.end(batch, Ended::Otherwise);
+                for member in flight.members {
+                    self.fail(member, Failed::TooLarge(error), turn);
+                }
+            }
+        }
+    }
+
+    /// Commits batches that are put together, as far as there is room.
+    fn commit_ready(&mut self, turn: &mut Turn) {
+        let committing = self.flights.values().filter(|flight| matches!(flight.stage, Stage::Committing { .. })).count();
+        let room = self.options.in_flight.saturating_sub(committing);
+        let ready = self.flights.iter_mut().filter(|(_, flight)| matches!(flight.stage, Stage::Ready(_)));
+        for (batch, flight) in ready.take(room) {
+            let Stage::Ready(rebuilt) = std::mem::replace(&mut flight.stage, Stage::Reading) else { continue };
+            let Rebuilt { transaction, settled, dependencies, values, resolved } = rebuilt;
+            self.counts.outside_reads += resolved.outside;
+            self.counts.own_reads += resolved.own;
+            self.counts.chained_reads += resolved.chained;
+            flight.stage = Stage::Committing { id: transaction.id(), values };
+            turn.asks.push(match settled {
+                Some(settled) => Ask::CommitReads { batch: *batch, transaction, settled },
+                None => Ask::Commit { batch: *batch, transaction, dependencies },
+            });
+        }
+    }
+
+    /// A batch that only read has committed without being prepared.
+    pub fn on_settled(&mut self, now: Time, batch: u64, turn: &mut Turn) {
+        if self.flights.contains_key(&batch) {
+            let flight = self.end(batch, Ended::Committed);
+            self.committed(now, flight, None, turn);
+        }
+    }
+
+    /// How a batch ended.
+    pub fn on_ended(&mut self, now: Time, batch: u64, result: Result<(Arc<Certificate>, Path), Failure>, turn: &mut Turn) {
+        if !self.flights.contains_key(&batch) {
+            return;
+        }
+        match result {
+            Ok((certificate, path)) if certificate.decision == Decision::Commit => {
+                let flight = self.end(batch, Ended::Committed);
+                self.committed(now, flight, Some((certificate, path)), turn);
+            }
+            Ok(_) => {
+                let flight = self.end(batch, Ended::Otherwise);
+                self.aborted(now, flight, turn);
+            }
+            Err(failure) => {
+                let flight = self.end(batch, Ended::Otherwise);
+                let otherwise = if failure == Failure::TimedOut { Failed::Unknown } else { Failed::NotCommitted(failure) };
+                self.failed(now, flight, failure, otherwise, turn);
+            }
+        }
+    }
+
+    fn end(&mut self, batch: u64, how: Ended) -> Flight {
+        let flight = self.flights.remove(&batch).expect("the caller has just found it");
+        if self.has_ran {
+            let keys = flight.members.iter().flat_map(|member| member.work.writes());
+            self.own.end(keys, flight.timestamp, how == Ended::Committed);
+        }
+        flight
+    }
+
+    fn committed(&mut self, now: Time, flight: Flight, proof: Option<(Arc<Certificate>, Path)>, turn: &mut Turn) {
+        let Stage::Committing { id, values } = flight.stage else { return };
+        let size = flight.members.len();
+        if flight.recheck == Recheck::No {
+            self.sizer.committed(size, now.since(flight.began), self.waiting());
+        }
+        self.counts.note_committed(size);
+        self.members -= size;
+        let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        for (place, (member, values)) in flight.members.into_iter().zip(values).enumerate() {
+            let placed = Placed {
+                values,
+                id,
+                timestamp: flight.timestamp,
+                place: bounded(place),
+                size: bounded(size),
+                proof: proof.clone(),
+                attempts: member.attempts,
+            };
+            turn.outcomes.push((member.ticket, Ok(placed)));
+        }
+    }
+
+    /// It met another transaction, or it took too long: none of it took place.
+    fn aborted(&mut self, now: Time, flight: Flight, turn: &mut Turn) {
+        self.counts.aborted += 1;
+        if flight.recheck == Recheck::No {
+            self.sizer.aborted(flight.members.len());
+        }
+        let is_alone = flight.members.len() == 1;
+        let is_over = |member: &Member| {
+            // What ran has to run again, unless it may be another member that was in the way.
+            let must_run_again = is_alone && matches!(member.work, Work::Ran(_));
+            must_run_again || now.since(member.since) >= self.options.retry_ms * 1_000_000
+        };
+        let (over, again): (Vec<Member>, Vec<Member>) = flight.members.into_iter().partition(is_over);
+        for member in over {
+            self.fail(member, Failed::Conflict, turn);
+        }
+        let attempts = again.iter().map(|member| member.attempts).max().unwrap_or(0);
+        let waits_us = [self.backoff_us(attempts), self.backoff_us(attempts)];
+        self.halve(again, waits_us.map(|wait_us| now.after_us(wait_us)));
+    }
+
+    /// It failed for another reason than a conflict.
+    fn failed(&mut self, now: Time, flight: Flight, failure: Failure, otherwise: Failed, turn: &mut Turn) {
+        match failure {
+            Failure::Refused(Refusal::TooOld) => self.aborted(now, flight, turn),
+            // One of them may be the reason; alone, each gets its own answer.
+            Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if flight.members.len() > 1 => {
+                self.halve(flight.members, [now, now]);
+            }
+            _ => {
+                for member in flight.members {
+                    self.fail(member, otherwise, turn);
+                }
+            }
+        }
+    }
+
+    /// Parts a batch in two, to be tried again.
+    fn halve(&mut self, mut members: Vec<Member>, not_before: [Time; 2]) {
+        if members.len() > 1 {
+            self.counts.split += 1;
+            let second = members.split_off(members.len().div_ceil(2));
+            self.halves.push_back(Half { members, not_before: not_before[0] });
+            self.halves.push_back(Half { members: second, not_before: not_before[1] });
+        } else if !members.is_empty() {
+            self.halves.push_back(Half { members, not_before: not_before[0] });
+        }
+    }
+
+    fn fail(&mut self, member: Member, why: Failed, turn: &mut Turn) {
+        self.members -= 1;
+        self.counts.conflicts += u64::from(why == Failed::Conflict);
+        turn.outcomes.push((member.ticket, Err(why)));
+    }
+
+    /// Between half and all of a wait that doubles.
+    fn backoff_us(&mut self, attempts: u32) -> u64 {
+        let longest = (BACKOFF_US_MIN << attempts.saturating_sub(1).min(16)).min(BACKOFF_US_MAX);
+        // xorshift64*: good enough to keep two pools from meeting again and again.
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        longest / 2 + self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) % (longest / 2)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Committed,
+    Otherwise,
+}

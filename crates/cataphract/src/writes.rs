@@ -1,0 +1,114 @@
+//! What this pool's own batches write, so that a transaction that has read past them is not sent in vain.
+
+use foldhash::{HashMap, HashMapExt as _};
+use types::{Key, Timestamp};
+
+/// How many keys are remembered in each of two generations.
+const REMEMBERED_MAX: usize = 1 << 16;
+
+/// What is known here of whether a transaction's reads still hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Nothing is known against them.
+    Good,
+    /// A batch under way writes one of them: they hold if it aborts.
+    Doubtful,
+    /// A batch that committed has written one of them.
+    Overtaken,
+}
+
+/// The writes of batches under way, and of those that committed lately.
+#[derive(Debug, Default)]
+pub(crate) struct OwnWrites {
+    under_way: HashMap<Key, Vec<Timestamp>>,
+    /// The newest versions of keys; the younger generation first. When it is full it becomes the older one.
+    committed: [HashMap<Key, Timestamp>; 2],
+}
+
+impl OwnWrites {
+    pub fn begin<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, timestamp: Timestamp) {
+        for key in keys {
+            let timestamps = self.under_way.entry(key.clone()).or_default();
+            if timestamps.last() != Some(&timestamp) {
+                timestamps.push(timestamp);
+            }
+        }
+    }
+
+    pub fn end<'a>(&mut self, keys: impl Iterator<Item = &'a Key>, timestamp: Timestamp, committed: bool) {
+        for key in keys {
+            if let Some(timestamps) = self.under_way.get_mut(key) {
+                timestamps.retain(|other| *other != timestamp);
+                if timestamps.is_empty() {
+                    self.under_way.remove(key);
+                }
+            }
+            if committed {
+                self.remember(key, timestamp);
+            }
+        }
+    }
+
+    fn remember(&mut self, key: &Key, timestamp: Timestamp) {
+        if self.committed[0].len() >= REMEMBERED_MAX {
+            self.committed.swap(0, 1);
+            self.committed[0] = HashMap::new();
+        }
+        let newest = self.committed[0].entry(key.clone()).or_insert(timestamp);
+        *newest = timestamp.max(*newest);
+    }
+
+    /// Whether a transaction that read these versions can still commit, as far as is known here.
+    pub fn standing<'a>(&self, reads: impl Iterator<Item = (&'a Key, Timestamp)>) -> Standing {
+        reads.map(|(key, version)| self.standing_of(key, version)).max().unwrap_or(Standing::Good)
+    }
+
+    fn standing_of(&self, key: &Key, version: Timestamp) -> Standing {
+        let is_newer = |known: &Timestamp| *known > version;
+        if self.committed.iter().filter_map(|generation| generation.get(key)).any(is_newer) {
+            Standing::Overtaken
+        } else if self.under_way.get(key).into_iter().flatten().any(is_newer) {
+            Standing::Doubtful
+        } else {
+            Standing::Good
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::ClientId;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    #[test]
+    fn a_read_is_in_doubt_until_the_write_past_it_ends() {
+        let (mut own, key) = (OwnWrites::default(), Key::from("k"));
+        let standing = |own: &OwnWrites, version| own.standing([(&key, version)].into_iter());
+        own.begin([&key, &key].into_iter(), at(5));
+        own.begin([&key].into_iter(), at(7));
+        assert_eq!(standing(&own, at(3)), Standing::Doubtful);
+        assert_eq!(standing(&own, at(7)), Standing::Good);
+        own.end([&key, &key].into_iter(), at(5), false);
+        assert_eq!(standing(&own, at(5)), Standing::Doubtful);
+        own.end([&key].into_iter(), at(7), true);
+        assert_eq!((standing(&own, at(6)), standing(&own, at(7))), (Standing::Overtaken, Standing::Good));
+        assert!(own.under_way.is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_youngest_stay() {
+        let mut own = OwnWrites::default();
+        let key = |number: usize| Key::from(number.to_string().as_str());
+        for number in 0..3 * REMEMBERED_MAX {
+            own.end([&key(number)].into_iter(), at(number as u64 + 1), true);
+        }
+        assert!(own.committed.iter().map(HashMap::len).sum::<usize>() <= 2 * REMEMBERED_MAX);
+        let last = 3 * REMEMBERED_MAX - 1;
+        assert_eq!(own.standing([(&key(last), at(1))].into_iter()), Standing::Overtaken);
+        assert_eq!(own.standing([(&key(0), Timestamp::ZERO)].into_iter()), Standing::Good);
+    }
+}

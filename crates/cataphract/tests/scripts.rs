@@ -1,0 +1,289 @@
+//! One situation each: who joins whom, who sees what, and what happens when it goes wrong.
+
+mod harness;
+
+use basil::{Failure, Refusal};
+use cataphract::{BatchSize, ConflictRule, Failed, NotTaken, Operation, Order, Pool, PoolOptions, Work};
+use harness::{CLUSTER, Luck, World, delete, get, put};
+use machine::Time;
+use types::{Key, Value};
+
+fn options() -> PoolOptions {
+    PoolOptions { size: BatchSize::Fixed(100), in_flight: 1, ..PoolOptions::default() }
+}
+
+fn some(texts: &[&str]) -> Vec<Option<String>> {
+    texts.iter().map(|text| Some((*text).to_owned())).collect()
+}
+
+#[test]
+fn a_batch_that_reads_what_it_wrote_and_writes_what_it_read_gives_both_their_results() {
+    // The paper's flags, being one for the whole batch, would give one of the two a wrong value.
+    let mut world = World::new(options());
+    world.foreign_write("a", "old a");
+    world.foreign_write("b", "old b");
+    let read_after_write = world.submit(&[put("a", "new a"), get("a")]);
+    let write_after_read = world.submit(&[get("b"), put("b", "new b"), get("b")]);
+    world.settle();
+    assert_eq!(world.values(read_after_write), some(&["new a"]));
+    assert_eq!(world.values(write_after_read), some(&["old b", "new b"]));
+    assert_eq!(world.placed(read_after_write).id, world.placed(write_after_read).id);
+    assert_eq!((world.reads_sent, world.sent.len()), (1, 1));
+}
+
+#[test]
+fn a_later_transaction_reads_what_an_earlier_one_writes_and_deletes() {
+    let mut world = World::new(options());
+    world.foreign_write("x", "0");
+    let first = world.submit(&[get("x"), put("x", "1")]);
+    let second = world.submit(&[get("x"), put("x", "2")]);
+    let third = world.submit(&[get("x"), delete("x")]);
+    let fourth = world.submit(&[get("x"), put("y", "1")]);
+    world.settle();
+    let values = [first, second, third].map(|ticket| world.values(ticket));
+    assert_eq!(values, [some(&["0"]), some(&["1"]), some(&["2"])]);
+    assert_eq!(world.values(fourth), vec![None]);
+    assert_eq!([first, second, third, fourth].map(|ticket| world.placed(ticket).place), [0, 1, 2, 3]);
+    assert_eq!(world.sent.len(), 1, "all in one transaction");
+    assert_eq!(world.pool.counts().chained_reads, 3);
+}
+
+#[test]
+fn by_the_papers_rule_a_batch_ends_at_the_first_conflict() {
+    let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
+    let first = world.submit(&[get("x"), put("x", "1")]);
+    let second = world.submit(&[get("y")]);
+    let third = world.submit(&[get("x")]);
+    let fourth = world.submit(&[get("z")]);
+    world.settle();
+    let ids = [first, second, third, fourth].map(|ticket| world.placed(ticket).id);
+    assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2]);
+    assert_eq!(world.values(third), some(&["1"]));
+    assert_eq!((world.pool.counts().chained_reads, world.pool.counts().ended_at_conflict), (0, 1));
+}
+
+#[test]
+fn by_the_papers_rule_writers_of_one_key_share_a_batch() {
+    let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
+    let tickets = ["1", "2", "3"].map(|value| world.submit(&[put("x", value)]));
+    world.settle();
+    assert_eq!(world.sent.len(), 1);
+    assert_eq!(world.store.newest()[&Key::from("x")], Value::from("3"));
+    assert_eq!(tickets.map(|ticket| world.placed(ticket).size), [3, 3, 3]);
+}
+
+#[test]
+fn only_writes_need_no_read() {
+    let mut world = World::new(options());
+    world.submit(&[put("a", "1"), get("a")]);
+    world.submit(&[get("a"), put("b", "2")]);
+    world.settle();
+    assert_eq!((world.reads_sent, world.sent.len()), (0, 1));
+}
+
+#[test]
+fn those_that_ran_join_in_an_order_that_keeps_every_read_right() {
+    let mut world = World::new(options());
+    world.foreign_write("a", "old");
+    // The writer is ready first, and the reader has not seen its write: it must come before.
+    let mut reader = world.begin();
+    world.run(&mut reader, &[get("a"), put("b", "1")]);
+    let writer = world.submit_run(&[put("a", "new")]);
+    let reader = world.join(reader);
+    let known = world.submit(&[get("a"), get("b"), put("c", "1")]);
+    world.settle();
+    assert_eq!(world.sent.len(), 1, "one batch");
+    assert_eq!([reader, writer, known].map(|ticket| world.placed(ticket).place), [0, 1, 2]);
+    assert_eq!(world.values(known), some(&["new", "1"]));
+}
+
+#[test]
+fn two_that_missed_each_others_write_cannot_both_commit() {
+    let mut world = World::new(options());
+    let (mut one, mut other) = (world.begin(), world.begin());
+    world.run(&mut one, &[get("x"), put("x", "1")]);
+    world.run(&mut other, &[get("x"), put("x", "2")]);
+    let (one, other) = (world.join(one), world.join(other));
+    world.settle();
+    assert_eq!(world.placed(one).size, 1);
+    assert_eq!(world.outcomes[&other].as_ref().unwrap_err(), &Failed::Conflict);
+    // It was known here that it could not: nobody was asked.
+    assert_eq!(world.sent.len(), 1);
+    assert_eq!((world.pool.counts().misfits, world.pool.counts().overtaken), (1, 1));
+}
+
+#[test]
+fn one_that_does_not_fit_commits_in_the_next_batch_if_the_first_one_aborts() {
+    let mut world = World::new(options());
+    let (mut one, mut other) = (world.begin(), world.begin());
+    world.run(&mut one, &[get("x"), get("y"), put("x", "1")]);
+    world.run(&mut other, &[get("x"), put("x", "2")]);
+    let (one, other) = (world.join(one), world.join(other));
+    world.foreign_write("y", "meanwhile");
+    world.settle();
+    assert_eq!(world.outcomes[&one].as_ref().unwrap_err(), &Failed::Conflict);
+    assert_eq!(world.placed(other).size, 1);
+}
+
+#[test]
+fn one_whose_read_is_overtaken_is_found_out_and_does_not_sink_the_others() {
+    let mut world = World::new(options());
+    let stale = world.submit_run(&[get("x"), put("a", "1")]);
+    let good: Vec<u64> = (0..7).map(|at| world.submit_run(&[get("y"), put(&format!("b{at}"), "1")])).collect();
+    let chained = world.submit(&[get("a"), get("b0"), put("c", "1")]);
+    world.foreign_write("x", "meanwhile");
+    world.settle();
+    assert_eq!(world.outcomes[&stale].as_ref().unwrap_err(), &Failed::Conflict);
+    assert!(good.iter().all(|ticket| world.outcomes[ticket].is_ok()));
+    // It was to read what never came to be, and has read the store instead.
+    assert_eq!(world.values(chained), vec![None, Some("1".to_owned())]);
+    assert_eq!(world.pool.counts().aborted, 1);
+}
+
+#[test]
+fn an_aborted_batch_is_tried_again_in_halves() {
+    let mut world = World::new(options());
+    let tickets: Vec<u64> = (0..8).map(|at| world.submit(&[put(&format!("k{at}"), "1")])).collect();
+    // Somebody's clock is ahead: whoever writes k5 soon is too late.
+    world.foreign_read("k5", 4);
+    world.settle();
+    assert!(tickets.iter().all(|ticket| world.outcomes[ticket].is_ok()));
+    let sizes: Vec<u32> = tickets.iter().map(|ticket| world.placed(*ticket).size).collect();
+    assert_eq!(sizes[..4], [4, 4, 4, 4], "the half without it commits as it is");
+    assert!(world.pool.counts().split >= 1);
+}
+
+#[test]
+fn one_that_may_not_gets_its_own_answer_and_the_others_theirs() {
+    let mut world = World::new(options());
+    world.store.forbidden = Some(Key::from("k2"));
+    let tickets: Vec<u64> = (0..8).map(|at| world.submit(&[put(&format!("k{at}"), "1")])).collect();
+    world.settle();
+    for ticket in tickets {
+        match &world.outcomes[&ticket] {
+            Ok(_) => assert_ne!(ticket, 2),
+            Err(why) => assert_eq!((ticket, *why), (2, Failed::NotCommitted(Failure::Refused(Refusal::NotPermitted)))),
+        }
+    }
+    assert_eq!(world.store.newest().len(), 7);
+    assert_eq!((world.pool.counts().aborted, world.pool.counts().conflicts), (0, 0));
+}
+
+#[test]
+fn nobody_knows_what_became_of_a_commit_that_nobody_answered() {
+    let mut world = World::new(options());
+    let tickets = [world.submit(&[put("a", "1")]), world.submit(&[put("b", "1")])];
+    world.advance();
+    world.deliver(0, Luck::Fails(Failure::TimedOut));
+    world.settle();
+    assert!(tickets.iter().all(|ticket| matches!(world.outcomes[ticket], Err(Failed::Unknown))));
+}
+
+#[test]
+fn what_is_known_is_tried_again_until_its_time_is_over() {
+    let mut world = World::new(PoolOptions { retry_ms: 40, ..options() });
+    let ticket = world.submit(&[put("x", "1")]);
+    world.foreign_read("x", 1_000_000);
+    world.settle();
+    assert_eq!(world.outcomes[&ticket].as_ref().unwrap_err(), &Failed::Conflict);
+    assert!(world.pool.counts().aborted > 1);
+}
+
+#[test]
+fn one_batch_reads_at_a_time_so_that_the_next_sees_what_it_writes() {
+    let mut world = World::new(PoolOptions { in_flight: 3, ..options() });
+    let first = world.submit(&[get("x"), put("x", "1")]);
+    world.advance();
+    let second = world.submit(&[get("x")]);
+    world.advance();
+    assert_eq!((world.pool.under_way(), world.pool.waiting()), (1, 1));
+    world.deliver(0, Luck::Done); // read at the store
+    world.deliver(0, Luck::Done); // and back
+    world.advance();
+    assert_eq!(world.pool.under_way(), 2, "the first commits, the second reads");
+    world.settle();
+    assert_eq!((world.values(first), world.values(second)), (vec![None], some(&["1"])));
+    assert_eq!(world.pool.counts().aborted, 0);
+}
+
+#[test]
+fn those_that_only_read_share_batches_that_nobody_has_to_vote_on() {
+    let mut world = World::new(PoolOptions { in_flight: 2, ..options() });
+    let readers = [world.submit(&[get("x"), get("y")]), world.submit(&[get("y")])];
+    let writers = [world.submit(&[get("x"), put("x", "1")]), world.submit(&[put("y", "1")])];
+    world.settle();
+    assert_eq!(readers.map(|ticket| (world.placed(ticket).size, world.placed(ticket).proof.is_some())), [(2, false); 2]);
+    assert_eq!(writers.map(|ticket| (world.placed(ticket).size, world.placed(ticket).proof.is_some())), [(2, true); 2]);
+    // By the paper's rule there is one queue, in the order of arrival.
+    let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
+    let mixed = [world.submit(&[get("x")]), world.submit(&[put("y", "1")])];
+    world.settle();
+    assert_eq!(mixed.map(|ticket| world.placed(ticket).size), [2, 2]);
+}
+
+#[test]
+fn batches_that_only_read_read_at_once() {
+    let mut world = World::new(PoolOptions { in_flight: 3, ..options() });
+    for _ in 0..5 {
+        world.submit(&[get("x")]);
+        world.advance();
+    }
+    assert_eq!((world.pool.under_way(), world.pool.waiting()), (3, 2));
+    world.settle();
+}
+
+#[test]
+fn reads_first_means_that_the_next_batch_reads_while_this_one_commits() {
+    for (order, under_way) in [(Order::ReadAfterWrite, 1), (Order::WriteAfterRead, 2)] {
+        let mut world = World::new(PoolOptions { order, ..options() });
+        world.submit(&[put("x", "1")]);
+        world.advance();
+        world.submit(&[get("y"), put("y", "1")]);
+        world.advance();
+        assert_eq!(world.pool.under_way(), under_way);
+        world.deliver(1, Luck::Done);
+        world.deliver(1, Luck::Done);
+        assert!(world.sent.len() <= 1, "{order:?}: it waits for room to commit");
+        world.settle();
+        assert_eq!(world.sent.len(), 2);
+    }
+}
+
+#[test]
+fn no_batch_grows_over_a_limit_and_one_too_large_by_itself_is_told_so() {
+    let mut world = World::new(PoolOptions { size: BatchSize::Fixed(1_000), ..options() });
+    let many: Vec<Operation> = (0..3_000).map(|at| get(&format!("k{at}"))).collect();
+    let tickets = [world.submit(&many), world.submit(&many), world.submit(&[get("x")])];
+    let too_many: Vec<Operation> = (0..5_000).map(|at| get(&format!("k{at}"))).collect();
+    let too_large = world.submit(&too_many);
+    world.settle();
+    assert_eq!(tickets.map(|ticket| world.placed(ticket).size), [1, 2, 2]);
+    assert!(matches!(world.outcomes[&too_large], Err(Failed::TooLarge(_))));
+    let mut world = World::new(PoolOptions { batch_bytes_max: 10_000, ..options() });
+    let value = "v".repeat(4_000);
+    let tickets: Vec<u64> = (0..5).map(|at| world.submit(&[put(&format!("k{at}"), &value)])).collect();
+    world.settle();
+    assert_eq!(tickets.iter().map(|ticket| world.placed(*ticket).size).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
+}
+
+#[test]
+fn the_pool_holds_no_more_than_it_may_and_nothing_empty() {
+    let mut pool = Pool::new(CLUSTER, PoolOptions { members_max: 2, ..options() });
+    let work = || Work::Known(vec![get("x")]);
+    assert_eq!(pool.submit(Time(0), 1, Work::Known(Vec::new())), Err(NotTaken::Empty));
+    pool.submit(Time(0), 1, work()).unwrap();
+    pool.submit(Time(0), 2, work()).unwrap();
+    assert_eq!(pool.submit(Time(0), 3, work()), Err(NotTaken::Full));
+    pool.withdraw(1);
+    pool.submit(Time(0), 3, work()).unwrap();
+    assert_eq!(pool.waiting(), 2);
+}
+
+#[test]
+fn an_answer_to_a_batch_that_is_gone_changes_nothing() {
+    let mut pool = Pool::new(CLUSTER, options());
+    let mut turn = cataphract::Turn::default();
+    pool.on_read(Time(0), 9, Ok(Vec::new()), &mut turn);
+    pool.on_ended(Time(0), 9, Err(Failure::TimedOut), &mut turn);
+    assert!(turn.asks.is_empty() && turn.outcomes.is_empty());
+}
