@@ -40,6 +40,8 @@ pub enum WorkloadName {
     ReadHeavy,
     /// Reads, each followed by a write of the same key
     ReadModifyWrite,
+    /// Smallbank: six small transactions on customers' accounts, few customers in most of them; no money may be lost
+    Smallbank,
     /// Transfers between accounts; no money may be lost, nor an acknowledged transfer
     Bank,
     /// Swaps in a ring of keys; it must stay one ring
@@ -53,6 +55,15 @@ pub enum WriteKeysArg {
     Others,
     /// Those they read, as the paper's published benchmark does
     AsRead,
+}
+
+/// How often each kind of transaction comes in Smallbank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MixArg {
+    /// As OLTPBench has it: all six kinds, 15 of a hundred each, but 25 payments
+    Oltpbench,
+    /// As the benchmark published with Basil's paper has it: 60 balances, 10 each of the others, no payments
+    Artifact,
 }
 
 /// Measure a cluster under a workload, or try whether it keeps its promises.
@@ -78,7 +89,7 @@ pub struct BenchArgs {
     /// How long to keep running after measuring
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub cooldown: f64,
-    /// Keys in the table (accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
+    /// Keys in the table (customers, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
     #[arg(long)]
     pub keys: Option<u64>,
     /// What the default number of keys is multiplied by, for small machines (not bank and ring)
@@ -105,6 +116,15 @@ pub struct BenchArgs {
     /// Which part of the operations are reads, from 0 to 1 (ycsb-a to d, write-*, read-heavy); by default as the workload says
     #[arg(long, value_name = "SHARE")]
     pub read_share: Option<f64>,
+    /// How often each kind of transaction comes (smallbank)
+    #[arg(long, value_enum, default_value_t = MixArg::Oltpbench)]
+    pub mix: MixArg,
+    /// How many customers are hot (smallbank); by default 1,000, scaled
+    #[arg(long, value_name = "N")]
+    pub hot: Option<u64>,
+    /// Which part of transactions is on hot customers, from 0 to 1 (smallbank)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    pub hot_share: f64,
     /// Draw keys by Zipf's law with this exponent; by default 0.9 for rw-z, 0.99 for ycsb-d, all keys alike for the others
     #[arg(long, value_name = "EXPONENT")]
     pub zipf: Option<f64>,

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use workload::{Bank, Distribution, Mix, Point, Reading, Ring, Table, Workload, WriteKeys, Zipf};
+use workload::{Bank, Distribution, Mix, Point, Reading, Ring, Smallbank, SmallbankMix, Table, Workload, WriteKeys, Zipf};
 
 use crate::BenchError;
-use crate::args::{BenchArgs, WorkloadName, WriteKeysArg};
+use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 
 /// Keys of the `rw` workloads, as in the paper (basil.txt §6.2).
 const KEYS_RW: u64 = 10_000_000;
 /// Keys of the YCSB workloads, as in Cataphract's evaluation (cataphract.txt §4.1).
 const KEYS_YCSB: u64 = 1_000_000;
+/// Customers of Smallbank, and how many of them are hot (basil.txt §6.1).
+const CUSTOMERS_SMALLBANK: u64 = 1_000_000;
+const HOT_SMALLBANK: u64 = 1_000;
 /// Accounts of the bank and nodes of the ring: few enough to be read in one transaction and to be fought over.
 const KEYS_INVARIANT: u64 = 1_000;
 /// The Zipf exponent of RW-Z (basil.txt §6.2).
@@ -47,6 +50,14 @@ impl BenchArgs {
             WorkloadName::ReadHeavy => self.point("read-heavy", self.drawn(0.95), KEYS_YCSB)?,
             WorkloadName::ReadModifyWrite => {
                 self.point("read-modify-write", Mix::Modify { operations: self.ops, write_share: 1.0 }, KEYS_YCSB)?
+            }
+            WorkloadName::Smallbank => {
+                let mix = match self.mix {
+                    MixArg::Oltpbench => SmallbankMix::OltpBench,
+                    MixArg::Artifact => SmallbankMix::Artifact,
+                };
+                let hot = self.hot.unwrap_or_else(|| scaled(HOT_SMALLBANK, self.scale).max(2));
+                Arc::new(Smallbank::new(self.keys_or(CUSTOMERS_SMALLBANK), hot, self.hot_share, mix, self.seed, rand::random())?)
             }
             WorkloadName::Bank => {
                 // Not from the seed: records of two runs must never share a name.
@@ -141,6 +152,9 @@ mod tests {
         assert_eq!(settings("ycsb-d")["distribution"], json!("latest, zipf 0.99"));
         let reads = settings("ro-u");
         assert_eq!((&reads["keys"], &reads["reads"], &reads["writes"]), (&json!(10_000_000), &json!(10), &json!(0)));
+        let smallbank = settings("smallbank");
+        assert_eq!((&smallbank["keys"], &smallbank["hot"], &smallbank["hot_share"]), (&json!(1_000_000), &json!(1_000), &json!(0.9)));
+        assert_eq!(smallbank["mix"], json!("oltpbench"));
         assert_eq!(settings("ring")["keys"], json!(1_000));
         assert!(settings("bank")["journal"].as_str().expect("a path").starts_with("somewhere/bank-"));
     }
@@ -155,6 +169,8 @@ mod tests {
         assert_eq!(self::settings("ro-u --ops 24")["reads"], json!(24));
         assert_eq!(self::settings("ycsb-b --read-share 0.3")["read_share"], json!(0.3));
         assert_eq!(self::settings("rw-u --scale 0.01")["keys"], json!(100_000));
+        let smallbank = self::settings("smallbank --scale 0.01 --mix artifact");
+        assert_eq!((&smallbank["keys"], &smallbank["hot"], &smallbank["mix"]), (&json!(10_000), &json!(10), &json!("artifact")));
         assert_eq!(self::settings("ycsb-a --scale 0.01 --keys 77")["keys"], json!(77));
     }
 
@@ -183,6 +199,9 @@ mod tests {
             "ycsb-a --read-share 1.1",
             "ycsb-d --zipf 11",
             "read-modify-write --ops 501",
+            "smallbank --keys 3",
+            "smallbank --keys 100 --hot 99",
+            "smallbank --hot-share 2",
             "ring --keys 2",
             "bank --keys 4001",
             "ring --verify-journal a",

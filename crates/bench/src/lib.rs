@@ -34,7 +34,7 @@ use client::{Client, Config};
 use tokio::sync::watch;
 use workload::{Verdict, Workload};
 
-pub use args::{BenchArgs, WorkloadName, WriteKeysArg};
+pub use args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 pub use error::BenchError;
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
 

@@ -420,7 +420,7 @@ fn round(number: f64, digits: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{WorkloadName, WriteKeysArg};
+    use crate::args::{MixArg, WorkloadName, WriteKeysArg};
     use client::CommitPath;
     use workload::Done;
 
@@ -441,6 +441,9 @@ mod tests {
             write_keys: WriteKeysArg::Others,
             ops: 10,
             read_share: None,
+            mix: MixArg::Oltpbench,
+            hot: None,
+            hot_share: 0.9,
             zipf: None,
             interactive_reads: false,
             seed: 1,

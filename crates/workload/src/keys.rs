@@ -109,6 +109,18 @@ pub(crate) fn choose_latest(law: &Zipf, end: u64, wanted: usize, rng: &mut Small
     chosen
 }
 
+/// An index of `weights`, each as often as its weight says.
+pub(crate) fn draw_weighted(weights: &[u32], rng: &mut SmallRng) -> usize {
+    let mut draw = rng.random_range(0..weights.iter().sum());
+    for (index, weight) in weights.iter().enumerate() {
+        if draw < *weight {
+            return index;
+        }
+        draw -= weight;
+    }
+    unreachable!("a draw is below the sum of the weights")
+}
+
 /// A value of `bytes` random bytes: nothing on the way can win by compressing it.
 pub fn random_value(bytes: usize, rng: &mut SmallRng) -> Value {
     let mut content = vec![0; bytes];

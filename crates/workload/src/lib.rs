@@ -5,7 +5,7 @@
 //! goes through [`client::Client`] as any application does and sees nothing of the engine below. How many
 //! clients run it at once, for how long, and what is measured is the business of the crate `bench`.
 //!
-//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T), and two that exist for their invariant alone
+//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`]), and two that exist for their invariant alone
 //! (the bank and the ring).
 //!
 //! ```text
@@ -16,6 +16,7 @@
 //! The load and every choice of keys and values come from a seed, so that two runs ask the same of the store in
 //! each lane; how the lanes interleave is up to the machine.
 
+mod attempt;
 mod bank;
 mod growth;
 mod keys;
@@ -23,6 +24,9 @@ mod load;
 mod marker;
 mod point;
 mod ring;
+mod row;
+mod smallbank;
+mod sweep;
 mod zipf;
 
 use std::collections::BTreeMap;
@@ -40,6 +44,7 @@ pub use keys::{Distribution, KEYS_MAX, Table, VALUE_BYTES_MAX, mix, random_value
 pub use load::{LOAD_IN_FLIGHT, LOAD_PUTS_MAX};
 pub use point::{Mix, OPERATIONS_MAX, Plan, Point, Reading, WriteKeys};
 pub use ring::{NODES_MAX, NODES_MIN, Ring, check_cycle};
+pub use smallbank::{CUSTOMERS_MAX, Smallbank, SmallbankMix};
 pub use zipf::Zipf;
 
 /// The most keys a workload asks for in one request.

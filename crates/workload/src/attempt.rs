@@ -1,0 +1,60 @@
+//! Running a transaction that may decide to roll back, or find what cannot be.
+
+use client::{Client, Transaction};
+
+use crate::{Done, Error};
+
+/// Why a transaction's work stops before its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The client says so.
+    Client(client::Error),
+    /// It is to roll back: the application wants it so.
+    RollBack,
+    /// What it read cannot be. It must not have written anything yet.
+    Broken(String),
+}
+
+impl From<client::Error> for Stop {
+    fn from(error: client::Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+/// What takes a transaction that rolls back out of the client's loop.
+#[derive(Debug, thiserror::Error)]
+#[error("the transaction was rolled back")]
+struct RolledBack;
+
+/// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end.
+///
+/// Work that finds what cannot be is committed all the same, as far as it read: an attempt may well see such a thing by
+/// reading at an unlucky moment, but then it cannot commit. What is reported has been committed.
+pub(crate) async fn run<T, F, W>(client: &Client, work: W) -> Result<(Option<T>, Done), Error>
+where
+    W: Fn(Transaction) -> F,
+    F: Future<Output = Result<T, Stop>>,
+{
+    let attempt = |txn: Transaction| {
+        let work = work(txn);
+        async move {
+            match work.await {
+                Ok(value) => Ok(Ok(value)),
+                Err(Stop::Broken(what)) => Ok(Err(what)),
+                Err(Stop::RollBack) => Err(client::Error::application(RolledBack)),
+                Err(Stop::Client(error)) => Err(error),
+            }
+        }
+    };
+    match client.transact(attempt).await {
+        Ok(committed) => {
+            let done = Done::committed(&committed);
+            Ok(match committed.value {
+                Ok(value) => (Some(value), done),
+                Err(what) => (None, Done { broken: Some(what), ..done }),
+            })
+        }
+        Err(client::Error::Application(error)) if error.is::<RolledBack>() => Ok((None, Done { path: None, attempts: 1, broken: None })),
+        Err(error) => Err(error.into()),
+    }
+}
