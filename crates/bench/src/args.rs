@@ -42,6 +42,8 @@ pub enum WorkloadName {
     ReadModifyWrite,
     /// Smallbank: six small transactions on customers' accounts, few customers in most of them; no money may be lost
     Smallbank,
+    /// Retwis: a small social network, few users in most transactions; no post and no follower may be lost
+    Retwis,
     /// Transfers between accounts; no money may be lost, nor an acknowledged transfer
     Bank,
     /// Swaps in a ring of keys; it must stay one ring
@@ -89,7 +91,7 @@ pub struct BenchArgs {
     /// How long to keep running after measuring
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub cooldown: f64,
-    /// Keys in the table (customers, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
+    /// Keys in the table (customers, users, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
     #[arg(long)]
     pub keys: Option<u64>,
     /// What the default number of keys is multiplied by, for small machines (not bank and ring)
@@ -125,7 +127,8 @@ pub struct BenchArgs {
     /// Which part of transactions is on hot customers, from 0 to 1 (smallbank)
     #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
     pub hot_share: f64,
-    /// Draw keys by Zipf's law with this exponent; by default 0.9 for rw-z, 0.99 for ycsb-d, all keys alike for the others
+    /// Draw keys by Zipf's law with this exponent; by default 0.9 for rw-z, 0.99 for ycsb-d, 0.75 for
+    /// retwis, all keys alike for the others
     #[arg(long, value_name = "EXPONENT")]
     pub zipf: Option<f64>,
     /// Read one key after another, as an application that decides by what it saw, instead of all at once

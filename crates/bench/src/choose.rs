@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use workload::{Bank, Distribution, Mix, Point, Reading, Ring, Smallbank, SmallbankMix, Table, Workload, WriteKeys, Zipf};
+use workload::{Bank, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Workload, WriteKeys, Zipf};
 
 use crate::BenchError;
 use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
@@ -15,6 +15,9 @@ const KEYS_YCSB: u64 = 1_000_000;
 /// Customers of Smallbank, and how many of them are hot (basil.txt §6.1).
 const CUSTOMERS_SMALLBANK: u64 = 1_000_000;
 const HOT_SMALLBANK: u64 = 1_000;
+/// Users of Retwis, and the Zipf exponent by which they are drawn (basil.txt §6.1).
+const USERS_RETWIS: u64 = 1_000_000;
+const ZIPF_RETWIS: f64 = 0.75;
 /// Accounts of the bank and nodes of the ring: few enough to be read in one transaction and to be fought over.
 const KEYS_INVARIANT: u64 = 1_000;
 /// The Zipf exponent of RW-Z (basil.txt §6.2).
@@ -58,6 +61,9 @@ impl BenchArgs {
                 };
                 let hot = self.hot.unwrap_or_else(|| scaled(HOT_SMALLBANK, self.scale).max(2));
                 Arc::new(Smallbank::new(self.keys_or(CUSTOMERS_SMALLBANK), hot, self.hot_share, mix, self.seed, rand::random())?)
+            }
+            WorkloadName::Retwis => {
+                Arc::new(Retwis::new(self.keys_or(USERS_RETWIS), self.zipf.unwrap_or(ZIPF_RETWIS), self.seed, rand::random())?)
             }
             WorkloadName::Bank => {
                 // Not from the seed: records of two runs must never share a name.
@@ -155,6 +161,8 @@ mod tests {
         let smallbank = settings("smallbank");
         assert_eq!((&smallbank["keys"], &smallbank["hot"], &smallbank["hot_share"]), (&json!(1_000_000), &json!(1_000), &json!(0.9)));
         assert_eq!(smallbank["mix"], json!("oltpbench"));
+        let retwis = settings("retwis");
+        assert_eq!((&retwis["keys"], &retwis["distribution"]), (&json!(1_000_000), &json!("zipf 0.75")));
         assert_eq!(settings("ring")["keys"], json!(1_000));
         assert!(settings("bank")["journal"].as_str().expect("a path").starts_with("somewhere/bank-"));
     }
@@ -202,6 +210,7 @@ mod tests {
             "smallbank --keys 3",
             "smallbank --keys 100 --hot 99",
             "smallbank --hot-share 2",
+            "retwis --keys 9",
             "ring --keys 2",
             "bank --keys 4001",
             "ring --verify-journal a",

@@ -5,7 +5,7 @@
 //! goes through [`client::Client`] as any application does and sees nothing of the engine below. How many
 //! clients run it at once, for how long, and what is measured is the business of the crate `bench`.
 //!
-//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`]), and two that exist for their invariant alone
+//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`], [`Retwis`]), and two that exist for their invariant alone
 //! (the bank and the ring).
 //!
 //! ```text
@@ -23,6 +23,7 @@ mod keys;
 mod load;
 mod marker;
 mod point;
+mod retwis;
 mod ring;
 mod row;
 mod smallbank;
@@ -43,6 +44,7 @@ pub use bank::{ACCOUNTS_MAX, ACCOUNTS_MIN, Bank, JournalCheck, verify_journal};
 pub use keys::{Distribution, KEYS_MAX, Table, VALUE_BYTES_MAX, mix, random_value};
 pub use load::{LOAD_IN_FLIGHT, LOAD_PUTS_MAX};
 pub use point::{Mix, OPERATIONS_MAX, Plan, Point, Reading, WriteKeys};
+pub use retwis::{Retwis, USERS_MAX, USERS_MIN};
 pub use ring::{NODES_MAX, NODES_MIN, Ring, check_cycle};
 pub use smallbank::{CUSTOMERS_MAX, Smallbank, SmallbankMix};
 pub use zipf::Zipf;
