@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
-use crate::{book, readme, rules, smoke};
+use crate::{book, mutants, readme, rules, smoke};
 
 struct Step {
     name: &'static str,
@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
     Step { name: "book", run: book::run },
     Step { name: "first-command", run: smoke::first_command },
     Step { name: "simulator", run: simulator },
+    Step { name: "mutants", run: mutants::check },
     Step { name: "bench", run: smoke::bench },
 ];
 
@@ -66,7 +67,7 @@ fn docs(workspace: &Workspace) -> Result<()> {
     show(in_root(workspace).env("RUSTDOCFLAGS", "-D warnings").args(["doc", "--workspace", "--no-deps"]))
 }
 
-fn in_root(workspace: &Workspace) -> Command {
+pub fn in_root(workspace: &Workspace) -> Command {
     let mut command = Command::new(cargo());
     command.current_dir(&workspace.root);
     command

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `ci [STEP...]` | every check, in order, or only the steps named |
 //! | `rules` | who may know whom, and a reason for every dependency |
+//! | `mutants` | hunts for whoever notices that a rule is broken, where the table of `docs/testing.md` no longer says |
 //! | `book` | renders `docs/` into `target/book`, and checks every link |
 
 mod book;
 mod ci;
+mod mutants;
 mod process;
 mod readme;
 mod rules;
@@ -24,6 +26,7 @@ usage: cargo xtask COMMAND
 
   ci [STEP...]   every check, in order; or only the steps named
   rules          who may know whom, and a reason for every dependency
+  mutants        break every rule in turn, and write into docs/testing.md who noticed
   book           render docs/ into target/book and check every link
 
 for example: cargo xtask ci rules book";
@@ -49,6 +52,7 @@ fn run(arguments: &[String]) -> Result<()> {
     match command.as_str() {
         "ci" => ci::run(&Workspace::load()?, rest),
         "rules" => rules::run(&Workspace::load()?),
+        "mutants" => mutants::hunt(&Workspace::load()?),
         "book" => book::run(&Workspace::load()?),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

@@ -1,6 +1,7 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
 
 use store::{Medium, StoreError};
+use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::ledger::Ledger;
@@ -96,7 +97,9 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
     if timestamp.time < bounds.oldest {
         return Ok(Finding::Abort(Cause::TooOld));
     }
-    if let Some(other) = ledger.holder_of(timestamp, transaction.id()) {
+    if let Some(other) = ledger.holder_of(timestamp, transaction.id())
+        && !broken(Mutant::TimestampShared)
+    {
         // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
         return Ok(Finding::Abort(Cause::TimestampTaken(other)));
@@ -115,6 +118,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
                 Dependency::Committed => {}
                 Dependency::Prepared => pending.push(dependency),
                 Dependency::Aborted => return Ok(Finding::Abort(Cause::DependencyAborted)), // L16, already known
+                Dependency::Invalid if broken(Mutant::DependencyUnknown) => {}
                 Dependency::Invalid => return Ok(Finding::Abort(Cause::InvalidDependency)),
             }
         }
@@ -126,7 +130,9 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         if !ledger.holds(&write.key) {
             continue;
         }
-        if let Some(other) = ledger.reader_past(&write.key, timestamp) {
+        if let Some(other) = ledger.reader_past(&write.key, timestamp)
+            && !broken(Mutant::ReaderMissed)
+        {
             return Ok(Finding::Abort(Cause::ReadByOther(other))); // L10-11
         }
         if ledger.read_timestamp(&write.key) > timestamp || timestamp.time < bounds.floor {
@@ -154,11 +160,13 @@ fn missed_write<M: Medium>(
     version: Timestamp,
     timestamp: Timestamp,
 ) -> Result<Option<Cause>, StoreError> {
-    if let Some(other) = ledger.prepared_between(key, version, timestamp) {
+    if let Some(other) = ledger.prepared_between(key, version, timestamp)
+        && !broken(Mutant::PreparedWriteMissed)
+    {
         return Ok(Some(Cause::MissedWrite(Some(other))));
     }
     match ledger.committed_before(key, timestamp)? {
-        Some(newest) if newest > version => Ok(Some(Cause::MissedWrite(ledger.writer_at(newest)))),
+        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Ok(Some(Cause::MissedWrite(ledger.writer_at(newest)))),
         _ => Ok(None),
     }
 }

@@ -9,6 +9,7 @@ use machine::Time;
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
 use types::codec::Encode as _;
+use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
@@ -408,6 +409,9 @@ impl<M: Medium> Ledger<M> {
             return;
         }
         entry.prepared = true;
+        if broken(Mutant::PreparedUnseen) {
+            return;
+        }
         let transaction = entry.transaction.clone();
         let timestamp = transaction.timestamp();
         self.holders.entry(timestamp).or_insert(id);
@@ -468,6 +472,9 @@ impl<M: Medium> Ledger<M> {
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
+            if broken(Mutant::CommittedReaderMissed) {
+                transaction.reads().iter().for_each(|read| self.amend(&read.key, |state| state.remove_reader((timestamp, id))));
+            }
             for write in transaction.writes() {
                 if self.holds(&write.key) {
                     self.store.commit(&write.key, Version { timestamp, value: write.value.clone() });

@@ -3,6 +3,8 @@
 //! A shard has `n = 5f + 1` replicas, of which `f` may lie; any two groups of `a` and `b` replicas share at
 //! least `a + b - n` members.
 
+use types::mutant::{Mutant, broken};
+
 /// The quorums of a shard that survives `f` faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorums {
@@ -31,8 +33,8 @@ impl Quorums {
     /// `3f + 1` votes to commit: two such quorums share `f + 1` replicas, one of them correct, and a correct
     /// replica does not vote to commit two transactions that conflict (basil.txt §4.2 (1)).
     #[must_use]
-    pub const fn commit_slow(self) -> usize {
-        3 * self.faults + 1
+    pub fn commit_slow(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::CommitSlowQuorum)
     }
 
     /// `3f + 1` replicas for which what was read is settled: whoever writes underneath needs `3f + 1` votes to commit, so a
@@ -44,22 +46,22 @@ impl Quorums {
 
     /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
     #[must_use]
-    pub const fn abort_slow(self) -> usize {
-        self.faults + 1
+    pub fn abort_slow(self) -> usize {
+        self.faults + 1 - one_less(Mutant::AbortSlowQuorum)
     }
 
     /// `5f + 1` votes to commit: whoever asks again hears from at least `4f + 1`, of which at most `f` lie, and
     /// so sees at least `3f + 1` votes to commit: the outcome is durable without being logged (§4.2 (3)).
     #[must_use]
-    pub const fn commit_fast(self) -> usize {
-        5 * self.faults + 1
+    pub fn commit_fast(self) -> usize {
+        5 * self.faults + 1 - one_less(Mutant::CommitFastQuorum)
     }
 
     /// `3f + 1` votes to abort: at least `2f + 1` of them are correct and never change, so at most `3f` votes to
     /// commit can ever be shown, one fewer than it takes (§4.2 (4)).
     #[must_use]
-    pub const fn abort_fast(self) -> usize {
-        3 * self.faults + 1
+    pub fn abort_fast(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::AbortFastQuorum)
     }
 
     /// `4f + 1 = n - f` matching logged decisions: among any `4f + 1` later answers at least `2f + 1` correct
@@ -82,6 +84,11 @@ impl Quorums {
     pub const fn elected(self) -> usize {
         4 * self.faults + 1
     }
+}
+
+/// What a mutant takes off its quorum.
+fn one_less(mutant: Mutant) -> usize {
+    usize::from(broken(mutant))
 }
 
 #[cfg(test)]

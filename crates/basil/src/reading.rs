@@ -1,6 +1,7 @@
 //! What the replies to one read amount to (basil.txt §4.1, client step 3).
 
 use machine::Voters;
+use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp, Transaction, Value};
 
 use crate::message::{Newer, ReadResult};
@@ -138,6 +139,7 @@ impl ReadQuorum {
     pub(crate) fn needed(self, quorums: Quorums) -> usize {
         match self {
             Self::One => 1,
+            _ if broken(Mutant::ReadOfOne) => 1,
             _ => quorums.vouched(),
         }
     }

@@ -8,6 +8,7 @@ use crypto::Verified;
 use machine::{Durable, Input, Machine, Outbox, Time};
 use store::{Medium, SegmentNumber, Store, StoreError};
 use types::codec::{Decode, DecodeError, Encode};
+use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
@@ -155,7 +156,7 @@ impl<M: Medium> Replica<M> {
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
         let mut ledger = Ledger::new(cluster.clone(), me.shard, store, options.seed);
         while let Some(batch) = ledger.store.replay()? {
-            for record in batch.records {
+            for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
                 restore(&cluster, &mut ledger, record, now)?;
             }
         }
@@ -341,7 +342,7 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         self.enter(now, from, transaction);
-        if authored { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
+        if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
     }
 
     /// RP (§5): like ST1 from somebody who need not be the author.
@@ -406,7 +407,7 @@ impl<M: Medium> Replica<M> {
         self.write_down_end(id);
         self.vote_for_end(id, out);
         self.tell_logged(from, id, out); // RPR (ii)
-        if let Some(vote) = self.ledger.entry(id).and_then(|entry| entry.vote) {
+        if let Some(vote) = self.ledger.entry(id).and_then(|entry| entry.vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
             out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
@@ -458,7 +459,9 @@ impl<M: Medium> Replica<M> {
         let transaction = (!is_recorded).then(|| entry.transaction.clone());
         entry.logged = Some((decision, view));
         let record = Record::Logged { transaction, id, decision, view };
-        self.ledger.store.append_with(|bytes| record.encode(bytes));
+        if !broken(Mutant::LoggedUnwritten) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
         self.counts.logged += 1;
     }
 
@@ -526,7 +529,10 @@ impl<M: Medium> Replica<M> {
         }
         let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, oldest: self.watermark(now), floor: self.ledger.floor() };
         match check(&mut self.ledger, transaction, bounds)? {
-            Finding::Prepare { pending } => {
+            Finding::Prepare { mut pending } => {
+                if broken(Mutant::DependencyNotAwaited) {
+                    pending.clear();
+                }
                 self.ledger.prepare(id); // L14
                 for dependency in &pending {
                     if let Some(entry) = self.ledger.entry_mut(*dependency) {
@@ -561,14 +567,16 @@ impl<M: Medium> Replica<M> {
     /// Casts the vote: on disk before anyone hears it, and never another.
     fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<Cause>, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
-        if entry.vote.is_some() {
+        if entry.vote.is_some() && !broken(Mutant::VoteReconsidered) {
             return;
         }
         entry.vote = Some(vote);
         entry.cause = cause;
         let askers = std::mem::take(&mut entry.askers);
         let record = Record::Voted { transaction: entry.transaction.clone(), vote };
-        self.ledger.store.append_with(|bytes| record.encode(bytes));
+        if !broken(Mutant::VoteUnwritten) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
         match vote {
             Vote::Commit => self.counts.votes_commit += 1,
             Vote::Abort => {
@@ -714,8 +722,10 @@ impl<M: Medium> Replica<M> {
             return;
         }
         match decision {
-            Decision::Abort => self.cast(id, Vote::Abort, Some(Cause::DependencyAborted), out), // L16-18
-            Decision::Commit => {
+            Decision::Abort if !broken(Mutant::DependencyAbortForgiven) => {
+                self.cast(id, Vote::Abort, Some(Cause::DependencyAborted), out); // L16-18
+            }
+            Decision::Abort | Decision::Commit => {
                 entry.waiting_for = entry.waiting_for.saturating_sub(1);
                 if entry.waiting_for == 0 {
                     self.cast(id, Vote::Commit, None, out); // L19
@@ -745,7 +755,7 @@ impl<M: Medium> Replica<M> {
     fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
         while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_grace_ms) <= now) {
             let Some((_, id)) = self.unauthored.pop_front() else { break };
-            if self.is_unauthored(id) {
+            if self.is_unauthored(id) && !broken(Mutant::StrangerKept) {
                 self.cast(id, Vote::Abort, Some(Cause::NotAuthored), out);
             }
         }
@@ -757,7 +767,7 @@ impl<M: Medium> Replica<M> {
                 continue;
             }
             // What nobody authored stops nobody here. Asking everybody about it would only do its maker's work.
-            if !entry.awaits_author || entry.prepared || entry.logged.is_some() {
+            if (!entry.awaits_author || entry.prepared || entry.logged.is_some()) && !broken(Mutant::JanitorAsleep) {
                 self.counts.stalled += 1;
                 out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
             }

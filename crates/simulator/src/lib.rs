@@ -33,6 +33,8 @@ mod checker;
 mod client;
 mod clock;
 mod disk;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod network;
 mod replica;
 mod report;

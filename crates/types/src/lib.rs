@@ -20,6 +20,7 @@
 
 pub mod codec;
 pub mod limits;
+pub mod mutant;
 
 mod bytes_like;
 mod cluster;

@@ -55,6 +55,9 @@ pub(crate) struct History {
 /// The most violations written down: after the first, the rest mostly follow from it.
 const VIOLATIONS_MAX: usize = 8;
 
+/// After so many ends all that has committed is replayed. What is wrong by then stays wrong, and need not wait for the last.
+const REPLAY_EVERY: usize = 64;
+
 /// How many of its last votes each honest replica is asked about when it comes back.
 const RECENT_MAX: usize = 24;
 
@@ -182,6 +185,9 @@ impl Checker {
             self.violation("decisions", format!("{id:?} is proven to end in {before:?} and in {:?}", certificate.decision));
             return;
         }
+        if self.decisions.len().is_multiple_of(REPLAY_EVERY) {
+            self.replay();
+        }
         let author = transaction.timestamp().client;
         let history = self.histories.get(&id);
         let (told, is_honest) = (history.map(|history| history.told), history.is_some());
@@ -266,14 +272,18 @@ impl Checker {
 
     /// Looks at the whole run once more.
     pub fn finish(&mut self) {
-        for what in serial::check(self) {
-            self.violation("serial", what);
-        }
+        self.replay();
         for what in cycles::check(self) {
             self.violation("cycles", what);
         }
         for what in sums(self) {
             self.violation("sums", what);
+        }
+    }
+
+    fn replay(&mut self) {
+        for what in serial::check(self) {
+            self.violation("serial", what);
         }
     }
 
