@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use rand::Rng as _;
 
+use crate::adversary::{Cheating, DeedCounts};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::{Advice, ConnectError, Error};
+use crate::mind::Counts;
 use crate::transaction::{Commit, Transaction};
 
 /// The first wait before a transaction is begun again, in microseconds; doubled each time.
@@ -59,7 +61,16 @@ impl Client {
     /// [`ConnectError`], which says of every replica not reached why.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let retry = Duration::from_millis(config.timeouts.retry_ms);
-        Ok(Self { connection: Connection::open(config).await?, retry })
+        Ok(Self { connection: Connection::open(config, None).await?, retry })
+    }
+
+    /// Connects as a client that cheats: see [`adversary`](crate::adversary). For tests and measurements only.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_cheating(config: Config, cheating: Cheating) -> Result<Self, ConnectError> {
+        let retry = Duration::from_millis(config.timeouts.retry_ms);
+        Ok(Self { connection: Connection::open(config, Some(cheating)).await?, retry })
     }
 
     /// Begins a transaction now. Nothing is sent before its first read or its commit.
@@ -130,6 +141,18 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What this client has done since it connected.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.connection.board().counts()
+    }
+
+    /// What it has done in other ways than an honest client: nothing, unless it [cheats](Client::connect_cheating).
+    #[must_use]
+    pub fn deeds(&self) -> DeedCounts {
+        self.connection.board().deeds()
     }
 
     /// What this process has counted, in Prometheus text.

@@ -6,20 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use basil::{Command, Coordinator, CoordinatorOptions, Event, Message, Quorums};
+use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
 use crypto::{SecretKey, Verifier};
 use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, PeerState, Place, Plan};
 use tokio::sync::oneshot;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
 
+use crate::adversary::Cheating;
 use crate::config::Config;
 use crate::error::{ConnectError, Error};
+use crate::mind::{Board, Mind};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
 
 type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Event>>>>;
-type Node = runtime::Node<Coordinator, Message>;
+type Node = runtime::Node<Mind, Message>;
 
 /// A connected coordinator.
 #[derive(Debug)]
@@ -33,11 +35,13 @@ pub(crate) struct Connection {
     operations: AtomicU64,
     last_time: AtomicU64,
     metrics: Metrics,
+    board: Arc<Board>,
 }
 
 impl Connection {
-    /// Starts a coordinator and waits until it can commit: `4f + 1` replicas of every shard are connected.
-    pub async fn open(config: Config) -> Result<Arc<Self>, ConnectError> {
+    /// Starts what drives transactions, honestly or not, and waits until it can commit: `4f + 1` replicas of every shard are
+    /// connected.
+    pub async fn open(config: Config, cheating: Option<Cheating>) -> Result<Arc<Self>, ConnectError> {
         let cluster = config.cluster().clone();
         let options = CoordinatorOptions {
             read_quorum: config.read_quorum.into(),
@@ -68,7 +72,9 @@ impl Connection {
                 drop(waiter.send(event));
             }
         };
-        let node = runtime::start(plan, Coordinator::new(cluster.clone(), options), NoSeals, on_event)?;
+        let board = Arc::new(Board::default());
+        let mind = Mind::new(&cluster, config.client, options, cheating, board.clone());
+        let node = runtime::start(plan, mind, NoSeals, on_event)?;
         let connection = Self {
             cluster,
             client: config.client,
@@ -79,6 +85,7 @@ impl Connection {
             operations: AtomicU64::new(0),
             last_time: AtomicU64::new(0),
             metrics,
+            board,
         };
         connection.ready(config.timeouts.connect_ms).await?;
         Ok(Arc::new(connection))
@@ -175,6 +182,10 @@ impl Connection {
 
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    pub fn board(&self) -> &Board {
+        &self.board
     }
 
     /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`].

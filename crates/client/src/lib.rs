@@ -3,13 +3,16 @@
 //! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
 //! [`Client::transact`] runs a closure in a transaction, and again when it met another.
 
+pub mod adversary;
 mod client;
 pub mod config;
 mod connection;
 mod error;
+mod mind;
 mod transaction;
 
 pub use client::{Client, Committed};
 pub use config::Config;
 pub use error::{Advice, ConnectError, Error};
+pub use mind::Counts;
 pub use transaction::{Commit, CommitPath, Transaction};

@@ -1,0 +1,151 @@
+//! What drives a connection's transactions: a coordinator, or a client that cheats around one. Its counts are copied to a
+//! board after each turn, where they can be read without waiting for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::adversary::{CheatEvent, Cheater, DeedCounts, Habits, Random};
+use basil::coordinator::CoordinatorCounts;
+use basil::{Command, Coordinator, CoordinatorOptions, Event, Failure, Message};
+use crypto::Verified;
+use machine::{Durable, Input, Machine, Outbox, Time};
+use types::{ClientId, Cluster};
+
+use crate::adversary::Cheating;
+
+/// What a client has done since it connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Transactions that only read, and on which nobody voted.
+    pub settled: u64,
+    /// Transactions decided in one round trip.
+    pub fast: u64,
+    /// Transactions whose decision was written down first.
+    pub slow: u64,
+    /// Transactions that somebody else had ended.
+    pub recovered: u64,
+    /// Transactions of others that it set out to finish, because they stood in its way.
+    pub finished_for_others: u64,
+    /// Transactions for which the replicas had to elect a leader, because what they had written down differed.
+    pub elections: u64,
+    /// Requests sent again.
+    pub retries: u64,
+    /// Reads that had to ask more replicas.
+    pub read_escalations: u64,
+}
+
+impl From<CoordinatorCounts> for Counts {
+    fn from(counts: CoordinatorCounts) -> Self {
+        let CoordinatorCounts { settled, fast, slow, recovered, finishes, fallbacks, retries, read_escalations, .. } = counts;
+        Self { settled, fast, slow, recovered, finished_for_others: finishes, elections: fallbacks, retries, read_escalations }
+    }
+}
+
+/// Where the counts are read.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<(Counts, DeedCounts)>);
+
+impl Board {
+    pub fn counts(&self) -> Counts {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub fn deeds(&self) -> DeedCounts {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+}
+
+/// What drives a connection's transactions.
+#[derive(Debug)]
+pub(crate) struct Mind {
+    kind: Kind,
+    board: Arc<Board>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Honest(Box<Coordinator>),
+    Cheat(Box<Cheater>),
+}
+
+impl Mind {
+    /// The mind of `me`, which is honest unless it is told how to cheat.
+    pub fn new(cluster: &Arc<Cluster>, me: ClientId, options: CoordinatorOptions, cheating: Option<Cheating>, board: Arc<Board>) -> Self {
+        let coordinator = Coordinator::new(cluster.clone(), options);
+        let kind = match cheating {
+            None => Kind::Honest(Box::new(coordinator)),
+            Some(Cheating { strategy, share, seed }) => {
+                let victims = cluster.clients().iter().map(|(client, _)| *client).filter(|client| *client != me).collect();
+                // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
+                let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;
+                let habits = Habits { strategies: vec![strategy], per_mille, victims };
+                Kind::Cheat(Box::new(Cheater::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"))))
+            }
+        };
+        Self { kind, board }
+    }
+}
+
+impl Machine for Mind {
+    type Command = Command;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Draft = std::convert::Infallible;
+    type Event = Event;
+
+    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+        match &mut self.kind {
+            Kind::Honest(coordinator) => {
+                // The same parts under another type's name: moved over and back.
+                let mut inner: Outbox<Coordinator> = Outbox {
+                    sends: std::mem::take(&mut outbox.sends),
+                    drafts: std::mem::take(&mut outbox.drafts),
+                    events: std::mem::take(&mut outbox.events),
+                };
+                coordinator.step(now, renamed(input), &mut inner);
+                *outbox = Outbox { sends: inner.sends, drafts: inner.drafts, events: inner.events };
+            }
+            Kind::Cheat(cheater) => {
+                let mut inner: Outbox<Cheater> =
+                    Outbox { sends: std::mem::take(&mut outbox.sends), drafts: std::mem::take(&mut outbox.drafts), events: Vec::new() };
+                cheater.step(now, renamed(input), &mut inner);
+                outbox.sends = inner.sends;
+                outbox.drafts = inner.drafts;
+                outbox.events.extend(inner.events.into_iter().map(|event| match event {
+                    CheatEvent::Honest(event) => event,
+                    // What a client knows of what it left: nothing.
+                    CheatEvent::Left { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
+                }));
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match &self.kind {
+            Kind::Honest(coordinator) => coordinator.deadline(),
+            Kind::Cheat(cheater) => cheater.deadline(),
+        }
+    }
+}
+
+impl Durable for Mind {
+    type Failure = std::convert::Infallible;
+
+    /// Nothing needs to last; but a turn is over, and what was counted may be looked at.
+    fn persist(&mut self) -> Result<(), Self::Failure> {
+        let look = match &self.kind {
+            Kind::Honest(coordinator) => (coordinator.counts().into(), DeedCounts::default()),
+            Kind::Cheat(cheater) => (cheater.coordinator().counts().into(), cheater.counts()),
+        };
+        *self.board.0.lock().unwrap_or_else(PoisonError::into_inner) = look;
+        Ok(())
+    }
+}
+
+/// The same input under another type's name.
+fn renamed<From: Machine, To: Machine<Command = From::Command, Received = From::Received>>(input: Input<From>) -> Input<To> {
+    match input {
+        Input::Command(command) => Input::Command(command),
+        Input::Message { from, message } => Input::Message { from, message },
+        Input::Tick => Input::Tick,
+    }
+}
