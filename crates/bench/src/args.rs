@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::CheatArgs;
+
 /// The most clients of one run.
 const CLIENTS_MAX: u64 = 10_000;
 /// The most connections of one run.
@@ -149,6 +151,9 @@ pub struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Whether some clients cheat
+    #[command(flatten)]
+    pub cheats: CheatArgs,
 }
 
 fn connections(text: &str) -> Result<usize, String> {

@@ -13,11 +13,13 @@
 //! * **CPU time** is read at both marks: this process's own, and that of the replicas that `bezant up` started on this
 //!   machine, by their process ids. Divided by what committed it is the cost of a transaction, which is what a
 //!   user pays. Both ends run on one clock, the kernel's.
+//! * Some of the lanes may **cheat**, to try what that costs the others; then only the others count (see `byzantine.rs`).
 //! * The **invariant** of a workload that has one is checked beside the lanes and after them.
 //!
 //! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
 
 mod args;
+mod byzantine;
 mod choose;
 mod cpu;
 mod error;
@@ -35,6 +37,7 @@ use tokio::sync::watch;
 use workload::{Verdict, Workload};
 
 pub use args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
+pub use byzantine::{ByzantineReport, CheatArgs, StrategyArg};
 pub use error::BenchError;
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
 
@@ -52,28 +55,42 @@ use meter::Meter;
 pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<bool>) -> Result<Report, BenchError> {
     let workload = args.workload(cluster_dir)?;
     let config = Config::load(cluster_dir)?;
-    let engine = config.topology.engine.name();
+    let plan = args.cheats.plan(args.clients)?;
     let mut clients = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {
         clients.push(Arc::new(Client::connect(config.clone()).await?));
     }
-    let report = run_connected(args, cluster_dir, &workload, engine, &clients, stop).await;
+    let cheats = match plan {
+        Some(plan) => Some((plan, plan.connect(cluster_dir, &config, args.seed).await?)),
+        None => None,
+    };
+    let crew = Crew { config, clients, cheats };
+    let report = run_connected(args, cluster_dir, &workload, &crew, stop).await;
     // The last commits are acknowledged, but not all replicas need have heard of them yet.
-    for client in &clients {
+    for client in crew.clients.iter().chain(crew.cheats.iter().map(|(_, client)| client)) {
         client.close().await;
     }
     report
+}
+
+/// Who takes part.
+pub(crate) struct Crew {
+    pub config: Config,
+    /// The honest clients' connections.
+    pub clients: Vec<Arc<Client>>,
+    /// Those that cheat, and their connection.
+    pub cheats: Option<(byzantine::Plan, Arc<Client>)>,
 }
 
 async fn run_connected(
     args: &BenchArgs,
     cluster_dir: &Path,
     workload: &Arc<dyn Workload>,
-    engine: &'static str,
-    clients: &[Arc<Client>],
+    crew: &Crew,
     stop: watch::Receiver<bool>,
 ) -> Result<Report, BenchError> {
-    let first = &clients[0];
+    let first = &crew.clients[0];
+    let engine = crew.config.topology.engine.name();
     if let Some(journal) = &args.verify_journal {
         let meter = Meter::bytes("verifying");
         let check = workload::verify_journal(first, journal, &|done, total| meter.at(done, total)).await?;
@@ -86,8 +103,14 @@ async fn run_connected(
     {
         return Ok(Report::Load(report));
     }
-    let measured = runner::run(args, workload, clients, cluster_dir, stop).await?;
+    let mut measured = runner::run(args, workload, crew, cluster_dir, stop).await?;
+    let marks = measured.marks.take();
     let mut report = RunReport::new(args, workload.as_ref(), engine, measured);
+    if let (Some((plan, _)), Some((before, after))) = (&crew.cheats, marks) {
+        let settled = byzantine::settle(&crew.config).await;
+        let (rate, attempted) = (report.committed_per_second, report.attempted);
+        report.byzantine = Some(ByzantineReport::new(plan, &before, &after, settled, rate, attempted));
+    }
     let meter = Meter::keys("checking");
     if let Some(check) = workload.check_end(first, &|done, total| meter.at(done, total)) {
         report.note_check(check.await?);

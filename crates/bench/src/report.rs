@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use workload::{JournalCheck, Readiness, Verdict, Workload};
 
 use crate::args::BenchArgs;
+use crate::byzantine::ByzantineReport;
 use crate::findings;
 use crate::measure::{Counts, Tally};
 use crate::runner::Measured;
@@ -68,6 +69,9 @@ pub struct RunReport {
     /// Whether the promise held, for workloads that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invariant: Option<Invariant>,
+    /// What clients that cheat did meanwhile, where some were asked to; all else is about the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub byzantine: Option<ByzantineReport>,
     /// What was chosen.
     pub settings: BTreeMap<&'static str, Json>,
 }
@@ -183,7 +187,7 @@ impl Report {
 
 impl RunReport {
     pub(crate) fn new(args: &BenchArgs, workload: &dyn Workload, engine: &'static str, measured: Measured) -> Self {
-        let Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken } = measured;
+        let Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken, marks: _ } = measured;
         let mut settings = workload.settings();
         settings.insert("connections", json!(args.connections));
         settings.insert("warmup_seconds", json!(args.warmup));
@@ -215,6 +219,7 @@ impl RunReport {
             errors: all.errors,
             transactions: kinds.iter().map(|(name, counts)| (*name, KindReport::of(counts))).collect(),
             invariant: noted.then_some(Invariant { checked, held: broken.is_empty(), broken }),
+            byzantine: None,
             settings,
         }
     }
@@ -340,6 +345,9 @@ impl fmt::Display for RunReport {
         if let Some(invariant) = &self.invariant {
             rows.extend(invariant.rows());
         }
+        if let Some(byzantine) = &self.byzantine {
+            rows.extend(byzantine.rows());
+        }
         if self.settings.get("table_filled") == Some(&Json::Bool(false)) {
             rows.push(("note", "the table is not filled, and missing keys are cheap to read: use --load".to_owned()));
         }
@@ -420,6 +428,7 @@ fn round(number: f64, digits: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CheatArgs;
     use crate::args::{MixArg, WorkloadName, WriteKeysArg};
     use client::CommitPath;
     use workload::Done;
@@ -451,6 +460,7 @@ mod tests {
             journal: None,
             verify_journal: None,
             json: true,
+            cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0 },
         }
     }
 
@@ -471,6 +481,7 @@ mod tests {
             readiness: Readiness::Filled,
             checked,
             broken: Vec::new(),
+            marks: None,
         };
         RunReport::new(&args, workload.as_ref(), "basil", measured)
     }

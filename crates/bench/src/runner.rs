@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use workload::{Error, Lane, Readiness, Workload};
 
+use crate::Crew;
 use crate::args::BenchArgs;
+use crate::byzantine::Mark;
 use crate::cpu::Sample;
 use crate::error::BenchError;
 use crate::findings;
@@ -42,6 +44,8 @@ pub(crate) struct Measured {
     pub(crate) checked: u64,
     /// What was found broken.
     pub(crate) broken: Vec<String>,
+    /// What everybody had done when measuring began and when it ended, where some cheat.
+    pub(crate) marks: Option<(Mark, Mark)>,
 }
 
 /// What the lanes share.
@@ -58,14 +62,15 @@ struct Shared {
     halted: watch::Sender<bool>,
 }
 
-/// Runs `workload` as `args` say, the lanes spread over `clients`, until `stop` turns true at the latest.
+/// Runs `workload` as `args` say, the lanes spread over the crew's connections, until `stop` turns true at the latest.
 pub(crate) async fn run(
     args: &BenchArgs,
     workload: &Arc<dyn Workload>,
-    clients: &[Arc<Client>],
+    crew: &Crew,
     cluster_dir: &Path,
     mut stop: watch::Receiver<bool>,
 ) -> Result<Measured, BenchError> {
+    let clients = &crew.clients;
     let readiness = workload.start(&clients[0], args.clients).await?;
     let shared = Arc::new(Shared {
         workload: Arc::clone(workload),
@@ -78,9 +83,16 @@ pub(crate) async fn run(
         halted: watch::Sender::new(false),
     });
     let mut tasks = JoinSet::new();
+    let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest);
     for index in 0..args.clients {
-        let client = Arc::clone(&clients[index as usize % clients.len()]);
-        tasks.spawn(drive(Arc::clone(&shared), client, Lane::new(args.seed, index)));
+        let lane = Lane::new(args.seed, index);
+        match &crew.cheats {
+            Some((_, cheat)) if index >= honest => drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane))),
+            _ => {
+                let client = Arc::clone(&clients[index as usize % clients.len()]);
+                drop(tasks.spawn(drive(Arc::clone(&shared), client, lane)));
+            }
+        }
     }
     tasks.spawn(watch_invariant(Arc::clone(&shared), Arc::clone(&clients[0]), args.check_interval));
     let stopping = tokio::spawn({
@@ -95,9 +107,11 @@ pub(crate) async fn run(
 
     let meter = Meter::line();
     wait_until(&shared, &meter, "warming up", shared.window.from).await;
+    let mark_before = mark(crew).await;
     let before = Sample::take(cluster_dir);
     wait_until(&shared, &meter, "measuring", shared.window.until).await;
     let after = Sample::take(cluster_dir);
+    let mark_after = mark(crew).await;
     let seconds = shared.window.measured_seconds(Instant::now());
     wait_until(&shared, &meter, "cooling down", shared.window.stop).await;
     stopping.abort();
@@ -110,7 +124,14 @@ pub(crate) async fn run(
     let (cpu_clients, cpu_replicas) = after.since(&before);
     let tally = std::mem::replace(&mut *lock(&shared.tally), Tally::new(&[]));
     let broken = std::mem::take(&mut *lock(&shared.broken));
-    Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked: shared.checked.load(Ordering::Relaxed), broken })
+    let checked = shared.checked.load(Ordering::Relaxed);
+    let marks = mark_before.zip(mark_after);
+    Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken, marks })
+}
+
+async fn mark(crew: &Crew) -> Option<Mark> {
+    let (_, cheat) = crew.cheats.as_ref()?;
+    Some(Mark::take(&crew.config, &crew.clients, cheat).await)
 }
 
 /// One lane: transaction after transaction, until the end.
@@ -138,6 +159,21 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 }
                 tokio::time::sleep(Duration::from_millis(pause_ms)).await;
                 pause_ms = (pause_ms * 2).min(PAUSE_MS_MAX);
+            }
+        }
+    }
+}
+
+/// One lane that cheats: it hears nothing of what it left, and goes on with the next. None of it counts.
+async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
+    while shared.goes_on() {
+        match shared.workload.transact(&client, &mut lane).await {
+            Ok(_) | Err(Error::Client(client::Error::OutcomeUnknown { .. } | client::Error::Conflict)) => {}
+            // Overload, for example, which a cheat may well bring upon itself.
+            Err(Error::Client(_)) => tokio::time::sleep(Duration::from_millis(PAUSE_MS_MIN)).await,
+            Err(error) => {
+                shared.survives(error);
+                return;
             }
         }
     }

@@ -6,7 +6,6 @@
 mod bench;
 mod dev;
 mod failure;
-mod http;
 mod init;
 mod logs;
 mod node;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use client::Config;
+use runtime::ask;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use types::{Cluster, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::http;
 use crate::output::out;
 
 /// Says which replicas are up, and how far each is.
@@ -31,7 +31,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
     let mut asked = JoinSet::new();
     for (replica, endpoint) in topology.endpoints.clone() {
         asked.spawn(async move {
-            let answer = http::get(&endpoint.http, "/status").await;
+            let answer = ask::get(&endpoint.http, "/status").await;
             let answer = answer.and_then(|body| serde_json::from_str::<Value>(&body).map_err(|_| "the answer is not a status".to_owned()));
             (replica, endpoint.http, answer)
         });

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use runtime::ask;
 use serde_json::json;
 use types::ReplicaId;
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::http;
 use crate::node_config::NodeConfig;
 use crate::output::out;
 use crate::process::Process;
@@ -163,7 +163,7 @@ fn spawn(folder: &Path) -> Result<Process, Failure> {
 async fn serving(folder: &Path, config: &NodeConfig, process: &Process, deadline: Instant) -> Result<(), Failure> {
     let log = log_of(folder);
     loop {
-        let answer = http::get(&config.http_listen.to_string(), "/health").await;
+        let answer = ask::get(&config.http_listen.to_string(), "/health").await;
         // Looked at after the answer: on a port that another program has, it is not this node that answers.
         if !process.is_running() {
             return Err(Failure::failed(format!("{} ended at its start; the end of its log:\n{}", config.replica, tail(&log)))

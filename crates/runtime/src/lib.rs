@@ -20,6 +20,7 @@
 //! - **Loss is ordinary.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
+pub mod ask;
 pub mod clock;
 mod connection;
 pub mod frame;

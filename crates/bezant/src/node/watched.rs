@@ -190,7 +190,7 @@ impl Board {
             "transactions": {
                 "committed": counts.committed, "aborted": counts.aborted, "undecided": undecided, "known": known,
                 "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_repeated": counts.votes_repeated,
-                "logged": counts.logged, "refused": counts.refused, "stalled": counts.stalled, "finished_for_others": finishes,
+                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "stalled": counts.stalled, "finished_for_others": finishes,
             },
             "keys_read": counts.keys_read,
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
@@ -230,6 +230,7 @@ impl Collector for Shown {
             ("votes_abort", "Votes to abort", counts.votes_abort),
             ("votes_repeated", "Votes repeated for who asked again", counts.votes_repeated),
             ("decisions_logged", "Decisions written down on the slow path", counts.logged),
+            ("elected", "Transactions it was elected to reconcile", counts.elected),
             ("transactions_committed", "Transactions learned to have committed", counts.committed),
             ("transactions_aborted", "Transactions learned to have aborted", counts.aborted),
             ("requests_refused", "Requests refused", counts.refused),
