@@ -46,6 +46,8 @@ pub enum WorkloadName {
     Smallbank,
     /// Retwis: a small social network, few users in most transactions; no post and no follower may be lost
     Retwis,
+    /// TPC-C: a wholesaler's orders, payments and deliveries; all consistency conditions must hold
+    Tpcc,
     /// Transfers between accounts; no money may be lost, nor an acknowledged transfer
     Bank,
     /// Swaps in a ring of keys; it must stay one ring
@@ -96,9 +98,13 @@ pub struct BenchArgs {
     /// Keys in the table (customers, users, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
     #[arg(long)]
     pub keys: Option<u64>,
-    /// What the default number of keys is multiplied by, for small machines (not bank and ring)
+    /// For small machines: what the default number of keys is multiplied by, and how large TPC-C's warehouses are, with so
+    /// many items, customers and orders (not bank and ring)
     #[arg(long, default_value_t = 1.0, value_parser = scale)]
     pub scale: f64,
+    /// How many warehouses (tpcc)
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub warehouses: u32,
     /// Fill the table first
     #[arg(long)]
     pub load: bool,

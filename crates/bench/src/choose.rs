@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use workload::{Bank, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Workload, WriteKeys, Zipf};
+use workload::{Bank, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Tpcc, Workload, WriteKeys, Zipf};
 
 use crate::BenchError;
 use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
@@ -65,6 +65,7 @@ impl BenchArgs {
             WorkloadName::Retwis => {
                 Arc::new(Retwis::new(self.keys_or(USERS_RETWIS), self.zipf.unwrap_or(ZIPF_RETWIS), self.seed, rand::random())?)
             }
+            WorkloadName::Tpcc => Arc::new(Tpcc::new(self.warehouses, self.scale, self.seed)?),
             WorkloadName::Bank => {
                 // Not from the seed: records of two runs must never share a name.
                 let run = rand::random();
@@ -163,6 +164,8 @@ mod tests {
         assert_eq!(smallbank["mix"], json!("oltpbench"));
         let retwis = settings("retwis");
         assert_eq!((&retwis["keys"], &retwis["distribution"]), (&json!(1_000_000), &json!("zipf 0.75")));
+        let tpcc = settings("tpcc");
+        assert_eq!((&tpcc["warehouses"], &tpcc["items"], &tpcc["customers_per_district"]), (&json!(20), &json!(100_000), &json!(3_000)));
         assert_eq!(settings("ring")["keys"], json!(1_000));
         assert!(settings("bank")["journal"].as_str().expect("a path").starts_with("somewhere/bank-"));
     }
@@ -211,6 +214,8 @@ mod tests {
             "smallbank --keys 100 --hot 99",
             "smallbank --hot-share 2",
             "retwis --keys 9",
+            "tpcc --warehouses 0",
+            "tpcc --scale 1.5",
             "ring --keys 2",
             "bank --keys 4001",
             "ring --verify-journal a",

@@ -443,6 +443,7 @@ mod tests {
             cooldown: 0.25,
             keys: Some(1_000),
             scale: 1.0,
+            warehouses: 20,
             load: false,
             value_bytes: 100,
             reads: 2,

@@ -2,6 +2,7 @@
 
 use client::{Client, Transaction};
 
+use crate::row::Cents;
 use crate::{Done, Error};
 
 /// Why a transaction's work stops before its end.
@@ -25,6 +26,16 @@ impl From<client::Error> for Stop {
 #[derive(Debug, thiserror::Error)]
 #[error("the transaction was rolled back")]
 struct RolledBack;
+
+/// A count, one higher.
+pub(crate) fn one_more(count: u32) -> Result<u32, Stop> {
+    count.checked_add(1).ok_or_else(|| Stop::Broken("a count is at its end".to_owned()))
+}
+
+/// Two sums of money together.
+pub(crate) fn sum(one: Cents, other: Cents) -> Result<Cents, Stop> {
+    one.plus(other).ok_or_else(|| Stop::Broken(format!("{one} and {other} together are more than any row can hold")))
+}
 
 /// Runs `work` to its commit, retries included. Gives what it returned, if it committed to the end.
 ///

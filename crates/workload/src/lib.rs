@@ -5,7 +5,8 @@
 //! goes through [`client::Client`] as any application does and sees nothing of the engine below. How many
 //! clients run it at once, for how long, and what is measured is the business of the crate `bench`.
 //!
-//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`], [`Retwis`]), and two that exist for their invariant alone
+//! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`], [`Retwis`],
+//! [`Tpcc`]), and two that exist for their invariant alone
 //! (the bank and the ring).
 //!
 //! ```text
@@ -28,6 +29,7 @@ mod ring;
 mod row;
 mod smallbank;
 mod sweep;
+mod tpcc;
 mod zipf;
 
 use std::collections::BTreeMap;
@@ -47,6 +49,7 @@ pub use point::{Mix, OPERATIONS_MAX, Plan, Point, Reading, WriteKeys};
 pub use retwis::{Retwis, USERS_MAX, USERS_MIN};
 pub use ring::{NODES_MAX, NODES_MIN, Ring, check_cycle};
 pub use smallbank::{CUSTOMERS_MAX, Smallbank, SmallbankMix};
+pub use tpcc::{TPCC_SCALES, Tpcc, WAREHOUSES_MAX};
 pub use zipf::Zipf;
 
 /// The most keys a workload asks for in one request.
@@ -216,6 +219,22 @@ pub enum Error {
         loaded: String,
         /// Those that were asked for.
         asked: String,
+    },
+    /// The store holds this workload's tables, and a load over them would mix old with new.
+    #[error("the tables of {table} were loaded with {loaded}: measure them with these options and without --load, or make a new cluster")]
+    LoadedAlready {
+        /// The table.
+        table: &'static str,
+        /// The options it was loaded with.
+        loaded: String,
+    },
+    /// A load with other settings was cut short.
+    #[error("a load of {table} with {begun} did not come to its end: load with these options, or make a new cluster")]
+    LoadedInPart {
+        /// The table.
+        table: &'static str,
+        /// The options it was begun with.
+        begun: String,
     },
     /// A journal file cannot be written or read: free the disk or name another file.
     #[error("journal {path}: {source}")]

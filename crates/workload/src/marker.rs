@@ -14,8 +14,8 @@ use crate::{Error, persist};
 /// The longest value that is read as a marker.
 const MARKER_BYTES_MAX: usize = 1 << 10;
 
-/// The sizes of a table, under the names of the options that choose them.
-pub(crate) type Sizes = BTreeMap<String, u64>;
+/// The sizes of a table, under the names of the options that choose them, and as these are written.
+pub(crate) type Sizes = BTreeMap<String, String>;
 
 /// A table's marker.
 #[derive(Clone, Copy, Debug)]
@@ -67,10 +67,16 @@ impl Marker {
 
 /// Sizes by the names of their options.
 pub(crate) fn sizes<const N: usize>(sizes: [(&str, u64); N]) -> Sizes {
-    sizes.into_iter().map(|(name, size)| (name.to_owned(), size)).collect()
+    sizes.into_iter().map(|(name, size)| (name.to_owned(), size.to_string())).collect()
 }
 
-fn text(sizes: &Sizes) -> String {
+/// One of them, where it is a number.
+pub(crate) fn number(sizes: &Sizes, name: &str) -> Option<u64> {
+    sizes.get(name)?.parse().ok()
+}
+
+/// Sizes as they stand on a command line.
+pub(crate) fn text(sizes: &Sizes) -> String {
     let mut text = String::new();
     for (name, size) in sizes {
         let space = if text.is_empty() { "" } else { " " };
@@ -87,7 +93,7 @@ fn parse(value: &Value) -> Option<Sizes> {
     let mut sizes = Sizes::new();
     while let Some(name) = words.next() {
         let name = name.strip_prefix("--")?;
-        sizes.insert(name.to_owned(), words.next()?.parse().ok()?);
+        sizes.insert(name.to_owned(), words.next()?.to_owned());
     }
     Some(sizes)
 }
@@ -100,12 +106,13 @@ mod tests {
     fn a_marker_is_read_as_it_was_written() {
         let sizes = sizes([("keys", 1_000), ("value-bytes", 100)]);
         assert_eq!(text(&sizes), "--keys 1000 --value-bytes 100");
+        assert_eq!((number(&sizes, "keys"), number(&sizes, "scale")), (Some(1_000), None));
         assert_eq!(parse(&Value::from(text(&sizes).as_str())), Some(sizes));
     }
 
     #[test]
     fn what_is_no_marker_is_none() {
-        for wrong in ["", "keys 1", "--keys", "--keys x", "--keys 1  --more 2", &"--k 1 ".repeat(400)] {
+        for wrong in ["", "keys 1", "--keys", "--keys 1  --more 2", &"--k 1 ".repeat(400)] {
             assert_eq!(parse(&Value::from(wrong)), None, "{wrong}");
         }
         assert_eq!(parse(&Value::new(vec![0xff]).expect("a byte")), None);

@@ -28,7 +28,7 @@ use types::{Key, Value};
 use crate::growth::Growth;
 use crate::keys::choose_latest;
 use crate::load::{Part, load};
-use crate::marker::{Marker, Sizes, sizes};
+use crate::marker::{Marker, Sizes, number, sizes};
 use crate::{
     Distribution, Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist,
     random_value,
@@ -208,7 +208,9 @@ impl Point {
         let asked = self.sizes();
         match MARKER.read(client).await? {
             // Part of a larger table is a table too.
-            Some(loaded) if loaded.get("keys") >= asked.get("keys") && loaded.get("value-bytes") == asked.get("value-bytes") => {
+            Some(loaded)
+                if number(&loaded, "keys") >= Some(self.table.count()) && loaded.get("value-bytes") == asked.get("value-bytes") =>
+            {
                 Ok(Readiness::Filled)
             }
             Some(loaded) => Err(MARKER.otherwise(&loaded, &asked)),
@@ -301,7 +303,7 @@ impl Workload for Point {
             let mut rng = SmallRng::seed_from_u64(mix(&[seed, u64::MAX, index]));
             (table.key(index), random_value(bytes, &mut rng))
         };
-        let part = Part { count: table.count(), item_bytes: bytes + table.key(0).as_bytes().len(), item: Arc::new(item) };
+        let part = Part::rows(table.count(), bytes + table.key(0).as_bytes().len(), item);
         Box::pin(async move {
             MARKER.take_away(client).await?;
             let loaded = load(client, vec![part], progress).await?;

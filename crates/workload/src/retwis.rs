@@ -32,7 +32,7 @@ use serde_json::{Value as Json, json};
 use types::Key;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 
-use crate::attempt::{Stop, run};
+use crate::attempt::{Stop, one_more, run};
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
@@ -378,10 +378,6 @@ async fn get_timeline(txn: &Transaction, users: &[String]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn one_more(count: u32) -> Result<u32, Stop> {
-    count.checked_add(1).ok_or_else(|| Stop::Broken("a count is at its end".to_owned()))
-}
-
 impl Workload for Retwis {
     fn name(&self) -> &'static str {
         "retwis"
@@ -408,7 +404,7 @@ impl Workload for Retwis {
             let posts = shown.map(|author| PostName { author: Text::new(name(author)), number: 0 }).collect();
             (timeline_key(&name(index)), Timeline { own: 0, posts: Posts(posts) }.to_value())
         };
-        let parts = vec![Part { count, item_bytes: 100, item: Arc::new(user) }, Part { count, item_bytes: 240, item: Arc::new(timeline) }];
+        let parts = vec![Part::rows(count, 100, user), Part::rows(count, 240, timeline)];
         Box::pin(async move {
             MARKER.take_away(client).await?;
             let loaded = load(client, parts, progress).await?;

@@ -102,7 +102,7 @@ impl Workload for Ring {
     fn load<'a>(&'a self, client: &'a Arc<Client>, progress: Progress<'a>) -> Work<'a, u64> {
         let nodes = self.nodes;
         let item = move |node| (key(node), value((node + 1) % nodes));
-        Box::pin(load(client, vec![Part { count: nodes, item_bytes: NUMBER_BYTES_MAX, item: Arc::new(item) }], progress))
+        Box::pin(load(client, vec![Part::rows(nodes, NUMBER_BYTES_MAX, item)], progress))
     }
 
     fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {

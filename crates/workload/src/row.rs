@@ -117,6 +117,10 @@ impl Text {
         }
         Self(text)
     }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl fmt::Display for Text {

@@ -24,7 +24,7 @@ use rand::rngs::SmallRng;
 use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
-use crate::attempt::{Stop, run};
+use crate::attempt::{Stop, run, sum};
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
@@ -358,10 +358,6 @@ async fn balances<const N: usize>(txn: &Transaction, keys: [Key; N]) -> Result<[
     Ok(balances)
 }
 
-fn sum(one: Cents, other: Cents) -> Result<Cents, Stop> {
-    one.plus(other).ok_or_else(|| Stop::Broken(format!("{one} and {other} together are more than any account can hold")))
-}
-
 fn put(txn: &Transaction, key: Key, balance: Cents) {
     txn.put(key, Balance { balance }.to_value());
 }
@@ -387,14 +383,10 @@ impl Workload for Smallbank {
 
     fn load<'a>(&'a self, client: &'a Arc<Client>, progress: Progress<'a>) -> Work<'a, u64> {
         let (count, seed) = (self.customers.count, self.seed);
-        let account = Part { count, item_bytes: 80, item: Arc::new(|index| (account_key(index), account(index).to_value())) };
+        let account = |index| (account_key(index), account(index).to_value());
         let savings = move |index| (savings_key(index), Balance { balance: initial(seed, index, 0) }.to_value());
         let checking = move |index| (checking_key(index), Balance { balance: initial(seed, index, 1) }.to_value());
-        let parts = vec![
-            account,
-            Part { count, item_bytes: 40, item: Arc::new(savings) },
-            Part { count, item_bytes: 40, item: Arc::new(checking) },
-        ];
+        let parts = vec![Part::rows(count, 80, account), Part::rows(count, 40, savings), Part::rows(count, 40, checking)];
         Box::pin(async move {
             MARKER.take_away(client).await?;
             let loaded = load(client, parts, progress).await?;
