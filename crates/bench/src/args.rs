@@ -89,6 +89,10 @@ pub struct BenchArgs {
     /// How long to measure; 0 with --load only loads
     #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     pub seconds: f64,
+    /// End after so many transactions of honest clients, however long they take; without a warm-up and a cool-down all are
+    /// counted
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub transactions: Option<u64>,
     /// How long to run before measuring
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     pub warmup: f64,
@@ -129,7 +133,7 @@ pub struct BenchArgs {
     /// How often each kind of transaction comes (smallbank)
     #[arg(long, value_enum, default_value_t = MixArg::Oltpbench)]
     pub mix: MixArg,
-    /// How many customers are hot (smallbank); by default 1,000, scaled
+    /// How many customers are hot (smallbank); by default one of a thousand
     #[arg(long, value_name = "N")]
     pub hot: Option<u64>,
     /// Which part of transactions is on hot customers, from 0 to 1 (smallbank)

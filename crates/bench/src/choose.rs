@@ -12,9 +12,9 @@ use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 const KEYS_RW: u64 = 10_000_000;
 /// Keys of the YCSB workloads, as in Cataphract's evaluation (cataphract.txt §4.1).
 const KEYS_YCSB: u64 = 1_000_000;
-/// Customers of Smallbank, and how many of them are hot (basil.txt §6.1).
+/// Customers of Smallbank, of whom one thousand are hot (basil.txt §6.1): one of so many.
 const CUSTOMERS_SMALLBANK: u64 = 1_000_000;
-const HOT_SMALLBANK: u64 = 1_000;
+const CUSTOMERS_A_HOT_ONE: u64 = 1_000;
 /// Users of Retwis, and the Zipf exponent by which they are drawn (basil.txt §6.1).
 const USERS_RETWIS: u64 = 1_000_000;
 const ZIPF_RETWIS: f64 = 0.75;
@@ -59,8 +59,9 @@ impl BenchArgs {
                     MixArg::Oltpbench => SmallbankMix::OltpBench,
                     MixArg::Artifact => SmallbankMix::Artifact,
                 };
-                let hot = self.hot.unwrap_or_else(|| scaled(HOT_SMALLBANK, self.scale).max(2));
-                Arc::new(Smallbank::new(self.keys_or(CUSTOMERS_SMALLBANK), hot, self.hot_share, mix, self.seed, rand::random())?)
+                let customers = self.keys_or(CUSTOMERS_SMALLBANK);
+                let hot = self.hot.unwrap_or((customers / CUSTOMERS_A_HOT_ONE).max(2));
+                Arc::new(Smallbank::new(customers, hot, self.hot_share, mix, self.seed, rand::random())?)
             }
             WorkloadName::Retwis => {
                 Arc::new(Retwis::new(self.keys_or(USERS_RETWIS), self.zipf.unwrap_or(ZIPF_RETWIS), self.seed, rand::random())?)

@@ -63,6 +63,8 @@ pub(crate) struct Counts {
     pub(crate) fast: u64,
     /// Of the committed, those that there was something to decide on.
     pub(crate) decided: u64,
+    /// Of the committed, those that only read and needed no vote.
+    pub(crate) read_only: u64,
     /// Transactions given up, by the kind of error.
     pub(crate) errors: BTreeMap<&'static str, u64>,
     /// Latencies of the committed, in microseconds.
@@ -93,7 +95,7 @@ impl Tally {
 impl Counts {
     fn new() -> Self {
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, LATENCY_DIGITS).expect("these bounds are fit for a histogram");
-        Self { committed: 0, attempted: 0, rolled_back: 0, fast: 0, decided: 0, errors: BTreeMap::new(), latency_us }
+        Self { committed: 0, attempted: 0, rolled_back: 0, fast: 0, decided: 0, read_only: 0, errors: BTreeMap::new(), latency_us }
     }
 
     fn note_done(&mut self, done: &Done, latency: Duration) {
@@ -105,6 +107,7 @@ impl Counts {
         self.attempted += u64::from(done.attempts.max(1));
         self.fast += u64::from(path == CommitPath::Fast);
         self.decided += u64::from(!matches!(path, CommitPath::Empty | CommitPath::ReadOnly));
+        self.read_only += u64::from(path == CommitPath::ReadOnly);
         self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
     }
 
@@ -136,14 +139,16 @@ mod tests {
         tally.note_done(1, &done(Some(CommitPath::Slow), 3), Duration::from_millis(4));
         tally.note_done(0, &done(Some(CommitPath::Empty), 1), Duration::from_secs(7_200));
         tally.note_done(0, &done(None, 1), Duration::from_millis(1));
+        tally.note_done(1, &done(Some(CommitPath::ReadOnly), 1), Duration::from_millis(1));
         tally.note_error(1, "unavailable");
         let all = &tally.all;
-        assert_eq!((all.committed, all.attempted, all.rolled_back, all.fast, all.decided), (3, 6, 1, 1, 2));
+        assert_eq!((all.committed, all.attempted, all.rolled_back, all.fast, all.decided), (4, 7, 1, 1, 2));
+        assert_eq!(all.read_only, 1);
         assert_eq!(all.errors, BTreeMap::from([("unavailable", 1)]));
         assert!(all.latency_us.max() >= LATENCY_US_MAX);
         let of_kind: Vec<(&str, u64, u64, u64)> =
             tally.kinds.iter().map(|(name, counts)| (*name, counts.committed, counts.attempted, counts.rolled_back)).collect();
-        assert_eq!(of_kind, [("order", 2, 2, 1), ("payment", 1, 4, 0)]);
+        assert_eq!(of_kind, [("order", 2, 2, 1), ("payment", 2, 5, 0)]);
     }
 
     #[test]

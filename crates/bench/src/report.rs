@@ -55,6 +55,9 @@ pub struct RunReport {
     pub per_minute: BTreeMap<&'static str, f64>,
     /// The share decided in one round trip; none when there was nothing to decide on.
     pub fast_path_rate: Option<f64>,
+    /// Of the committed, those that only read and needed no vote.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub read_only: u64,
     /// From first attempt to commit.
     pub latency_us: LatencyUs,
     /// CPU time used in the window.
@@ -89,6 +92,9 @@ pub struct KindReport {
     pub rolled_back: u64,
     /// The share decided in one round trip; none when there was nothing to decide on.
     pub fast_path_rate: Option<f64>,
+    /// Of the committed, those that only read and needed no vote.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub read_only: u64,
     /// From first attempt to commit.
     pub latency_us: LatencyUs,
     /// Those given up, by the kind of error.
@@ -192,6 +198,9 @@ impl RunReport {
         settings.insert("connections", json!(args.connections));
         settings.insert("warmup_seconds", json!(args.warmup));
         settings.insert("cooldown_seconds", json!(args.cooldown));
+        if let Some(transactions) = args.transactions {
+            settings.insert("transactions", json!(transactions));
+        }
         settings.insert("table_filled", json!(readiness == Readiness::Filled));
         let Tally { all, kinds } = tally;
         let committed = all.committed;
@@ -213,6 +222,7 @@ impl RunReport {
             rolled_back: all.rolled_back,
             per_minute: workload.per_minute().map(per_minute).into_iter().collect(),
             fast_path_rate: fast_path_rate(&all),
+            read_only: all.read_only,
             latency_us: LatencyUs::of(&all),
             cpu_seconds: CpuSeconds { clients: round(cpu_clients, 2), replicas: cpu_replicas.map(|seconds| round(seconds, 2)) },
             cpu_us_per_transaction: cpu_replicas.filter(|_| committed > 0).map(|seconds| round(cpu_us(seconds), 1)),
@@ -241,6 +251,7 @@ impl KindReport {
             aborted: counts.attempted - counts.committed,
             rolled_back: counts.rolled_back,
             fast_path_rate: fast_path_rate(counts),
+            read_only: counts.read_only,
             latency_us: LatencyUs::of(counts),
             errors: counts.errors.clone(),
         }
@@ -330,6 +341,9 @@ impl fmt::Display for RunReport {
         rows.extend(self.per_minute.iter().map(|(name, rate)| (*name, format!("{rate:.0}"))));
         if let Some(rate) = self.fast_path_rate {
             rows.push(("fast path", format!("{:.1} %", rate * 100.0)));
+        }
+        if self.read_only > 0 {
+            rows.push(("without a vote", format!("{}, which only read", grouped(self.read_only))));
         }
         let [mean, p50, p95, p99, max] = [mean, p50 as f64, p95 as f64, p99 as f64, max as f64].map(milliseconds);
         rows.push(("latency, ms", format!("mean {mean}   p50 {p50}   p95 {p95}   p99 {p99}   max {max}")));
@@ -439,6 +453,7 @@ mod tests {
             clients: 4,
             connections: 1,
             seconds: 2.0,
+            transactions: None,
             warmup: 0.5,
             cooldown: 0.25,
             keys: Some(1_000),

@@ -58,8 +58,28 @@ struct Shared {
     checked: AtomicU64,
     broken: Mutex<Vec<String>>,
     failure: Mutex<Option<Error>>,
-    /// Turns true when the run cannot go on, or is to end early.
-    halted: watch::Sender<bool>,
+    /// How many transactions may still begin, and how many may still end, where that is limited.
+    allowance: Option<Allowance>,
+    /// Whether the run is to end before its time.
+    end: watch::Sender<End>,
+}
+
+/// Whether a run is to end before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It is not.
+    NotYet,
+    /// All transactions that were asked for have ended.
+    Done,
+    /// It cannot go on, or somebody stopped it: what ends from now on does not count.
+    Halted,
+}
+
+/// A number of transactions to run.
+struct Allowance {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    wanted: u64,
 }
 
 /// Runs `workload` as `args` say, the lanes spread over the crew's connections, until `stop` turns true at the latest.
@@ -80,7 +100,8 @@ pub(crate) async fn run(
         checked: AtomicU64::new(0),
         broken: Mutex::new(Vec::new()),
         failure: Mutex::new(None),
-        halted: watch::Sender::new(false),
+        allowance: args.transactions.map(|wanted| Allowance { begun: AtomicU64::new(0), ended: AtomicU64::new(0), wanted }),
+        end: watch::Sender::new(End::NotYet),
     });
     let mut tasks = JoinSet::new();
     let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest);
@@ -100,7 +121,7 @@ pub(crate) async fn run(
         async move {
             // Who can stop the run may also have gone without doing so.
             if stop.wait_for(|stop| *stop).await.is_ok() {
-                shared.halted.send_replace(true);
+                shared.end.send_replace(End::Halted);
             }
         }
     });
@@ -137,7 +158,7 @@ async fn mark(crew: &Crew) -> Option<Mark> {
 /// One lane: transaction after transaction, until the end.
 async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
     let mut pause_ms = PAUSE_MS_MIN;
-    while shared.goes_on() {
+    while shared.goes_on() && shared.begins() {
         let begin = Instant::now();
         let outcome = shared.workload.transact(&client, &mut lane).await;
         let end = Instant::now();
@@ -149,6 +170,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                     lock(&shared.tally).note_done(lane.kind, &done, end - begin);
                 }
                 shared.note_broken(done.broken);
+                shared.ends();
             }
             Err(error) => {
                 if shared.counts(end) {
@@ -157,6 +179,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 if !shared.survives(error) {
                     return;
                 }
+                shared.ends();
                 tokio::time::sleep(Duration::from_millis(pause_ms)).await;
                 pause_ms = (pause_ms * 2).min(PAUSE_MS_MAX);
             }
@@ -182,12 +205,12 @@ async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
 /// Checks the invariant now and then, until the end.
 async fn watch_invariant(shared: Arc<Shared>, client: Arc<Client>, interval_seconds: f64) {
     let interval = Duration::from_secs_f64(interval_seconds);
-    let mut halted = shared.halted.subscribe();
+    let mut end = shared.end.subscribe();
     loop {
         let pause = interval.min(shared.window.stop.saturating_duration_since(Instant::now()));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = halted.wait_for(|halted| *halted) => {}
+            _ = end.wait_for(|end| *end != End::NotYet) => {}
         }
         if !shared.goes_on() {
             return;
@@ -209,12 +232,30 @@ async fn watch_invariant(shared: Arc<Shared>, client: Arc<Client>, interval_seco
 
 impl Shared {
     fn goes_on(&self) -> bool {
-        !*self.halted.borrow() && Instant::now() < self.window.stop
+        *self.end.borrow() == End::NotYet && Instant::now() < self.window.stop
+    }
+
+    /// Whether one more transaction may begin.
+    fn begins(&self) -> bool {
+        self.allowance.as_ref().is_none_or(|allowance| allowance.begun.fetch_add(1, Ordering::Relaxed) < allowance.wanted)
+    }
+
+    /// One more has ended, and is counted.
+    fn ends(&self) {
+        if let Some(allowance) = &self.allowance
+            && allowance.ended.fetch_add(1, Ordering::Relaxed) + 1 == allowance.wanted
+        {
+            self.end.send_if_modified(|end| {
+                let was_running = *end == End::NotYet;
+                *end = if was_running { End::Done } else { *end };
+                was_running
+            });
+        }
     }
 
     /// Whether a transaction that ended at `end` counts.
     fn counts(&self, end: Instant) -> bool {
-        self.window.counts(end) && !*self.halted.borrow()
+        self.window.counts(end) && *self.end.borrow() != End::Halted
     }
 
     /// Whether the run goes on after `error`. If not, everybody is told to stop.
@@ -228,7 +269,7 @@ impl Shared {
             }
         }
         lock(&self.failure).get_or_insert(error);
-        self.halted.send_replace(true);
+        self.end.send_replace(End::Halted);
         false
     }
 
@@ -245,16 +286,16 @@ impl Shared {
 
 /// Waits, telling what is going on, until `deadline` or until the run cannot go on.
 async fn wait_until(shared: &Shared, meter: &Meter, phase: &str, deadline: Instant) {
-    let mut halted = shared.halted.subscribe();
+    let mut end = shared.end.subscribe();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || *halted.borrow() {
+        if left.is_zero() || *end.borrow() != End::NotYet {
             return;
         }
         let before = (Instant::now(), shared.commits.load(Ordering::Relaxed));
         tokio::select! {
             () = tokio::time::sleep(left.min(Duration::from_millis(PROGRESS_MS))) => {}
-            _ = halted.wait_for(|halted| *halted) => return,
+            _ = end.wait_for(|end| *end != End::NotYet) => return,
         }
         let commits = shared.commits.load(Ordering::Relaxed) - before.1;
         let rate = commits as f64 / before.0.elapsed().as_secs_f64();
