@@ -857,7 +857,8 @@ impl Coordinator {
 fn may_settle(choices: &[Choice], request: &ReadRequest, quorums: Quorums) -> bool {
     let lacking = |choice: &Choice| match choice {
         Choice::Newest(found) if found.dependency.is_none() => {
-            let against = request.replied.count() - found.settled.count();
+            // What was said in an earlier round still counts for the read, and of those who say it some have not replied in this one.
+            let against = request.replied.count() - request.replied.and(found.settled).count();
             (found.settled.count() < quorums.settled()).then_some(against < quorums.vouched())
         }
         _ => Some(false),

@@ -111,6 +111,7 @@ scripts! {
     what_five_have_logged_wins_every_election
     what_is_too_old_is_refused
     what_was_not_durable_was_not_said
+    what_was_said_in_an_earlier_round_still_counts
     whatever_was_acknowledged_survives_a_power_cut
     who_has_logged_nothing_logs_before_it_elects
     who_only_reads_commits_without_a_vote
