@@ -968,6 +968,8 @@ impl Machine for Coordinator {
                     | Message::InvokeFallback { .. }
                     | Message::ElectFallback { .. }
                     | Message::DecideFallback { .. }
+                    | Message::Inquire { .. }
+                    | Message::Rested { .. }
                     | Message::Writeback { .. } => {}
                 }
             }

@@ -14,6 +14,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
+use crate::message::KeyVersion;
 use crate::record::Record;
 
 /// How many buckets hold the read timestamps of all keys.
@@ -196,6 +197,8 @@ pub(crate) struct Ledger<M: Medium> {
     read_timestamps: ReadTimestamps,
     /// Writes below were perhaps read past in an earlier life, which this one does not remember, in nanoseconds.
     floor: u64,
+    /// Others were told that nothing new is judged below, in nanoseconds.
+    horizon: u64,
     /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
     ceiling: u64,
     entries: HashMap<TransactionId, Entry>,
@@ -240,6 +243,7 @@ impl<M: Medium> Ledger<M> {
             keys: HashMap::new(),
             read_timestamps: ReadTimestamps::new(seed),
             floor: 0,
+            horizon: 0,
             ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeSet::new(),
@@ -271,14 +275,44 @@ impl<M: Medium> Ledger<M> {
     pub fn make_readable(&mut self, time: u64) {
         if time >= self.ceiling {
             self.ceiling = time.saturating_add(READABLE_STEP_NS);
-            self.write_ceiling();
+            let record = Record::Readable { up_to: self.ceiling };
+            self.store.append_with(|bytes| record.encode(bytes));
         }
     }
 
-    /// Writes the ceiling down, again if need be: the journal's part that held it may be let go.
-    pub fn write_ceiling(&mut self) {
-        let record = Record::Readable { up_to: self.ceiling };
-        self.store.append_with(|bytes| record.encode(bytes));
+    /// Nothing new is judged below, in nanoseconds.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// From now on nothing new is judged below `to`, whatever clocks say: it is written down.
+    pub fn raise_horizon(&mut self, to: u64) {
+        if to > self.horizon {
+            self.horizon = to;
+            let record = Record::Horizon { below: to };
+            self.store.append_with(|bytes| record.encode(bytes));
+        }
+    }
+
+    /// An earlier life has promised to judge nothing new below this.
+    pub fn had_horizon(&mut self, below: u64) {
+        self.horizon = self.horizon.max(below);
+    }
+
+    /// Writes ceiling and horizon down again: the journal's part that held them may be let go.
+    pub fn write_bounds(&mut self) {
+        for record in [Record::Readable { up_to: self.ceiling }, Record::Horizon { below: self.horizon }] {
+            self.store.append_with(|bytes| record.encode(bytes));
+        }
+    }
+
+    /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
+    pub fn rest(&mut self, id: TransactionId, versions: Vec<(Key, KeyVersion)>) {
+        self.forget(id);
+        for (key, taken) in versions {
+            self.highest = self.highest.max(taken.version.time);
+            self.store.commit(&key, Version { timestamp: taken.version, value: taken.value.map(|value| value.detached()) });
+        }
     }
 
     // What transactions are known.

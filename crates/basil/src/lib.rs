@@ -47,6 +47,7 @@ pub mod reading;
 mod record;
 pub mod recovery;
 pub mod replica;
+pub mod rest;
 pub mod tally;
 
 pub use buffer::Buffer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crypto::{Claim, Claims, Rejection, Seal, Sealable, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::limits::{READ_KEYS_MAX, SHARDS_MAX};
+use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
 use crate::certificate::{
@@ -81,6 +81,18 @@ pub enum Message {
         /// The proof.
         certificate: Arc<Certificate>,
     },
+    /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::rest`]).
+    Inquire {
+        /// The transaction.
+        transaction: Transaction,
+    },
+    /// Replica to the one that inquired: it holds the transaction no more, and will not vote for it.
+    Rested {
+        /// The transaction.
+        id: TransactionId,
+        /// What it has of the keys of its shard that the transaction writes, in their order.
+        versions: Vec<KeyVersion>,
+    },
     /// Replica to client: what it has of the keys asked for, in their order. Not signed: nobody but the reader
     /// needs it, and the channel proves who says so.
     ReadReply {
@@ -120,7 +132,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether it answers a request, and so is for a coordinator to hear.
+    /// Whether it answers a coordinator's request, and so is for one to hear.
     #[must_use]
     pub fn is_reply(&self) -> bool {
         match self {
@@ -131,6 +143,8 @@ impl Message {
             | Self::InvokeFallback { .. }
             | Self::ElectFallback { .. }
             | Self::DecideFallback { .. }
+            | Self::Inquire { .. }
+            | Self::Rested { .. }
             | Self::Writeback { .. } => false,
             Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
         }
@@ -144,6 +158,15 @@ pub struct Justified {
     pub decision: Decision,
     /// At least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
     pub tallies: Vec<VoteSet>,
+}
+
+/// A committed version of some key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyVersion {
+    /// Which; [`Timestamp::ZERO`] when there is none.
+    pub version: Timestamp,
+    /// Its value; `None` when the key is deleted or was never written.
+    pub value: Option<Value>,
 }
 
 /// What a replica has of one key, below the reader's timestamp.
@@ -288,7 +311,12 @@ impl Sealable for Draft {
 impl Claims for Message {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
-            Self::Read { .. } | Self::Prepare { .. } | Self::ReadReply { .. } | Self::Refused { .. } => Ok(()),
+            Self::Read { .. }
+            | Self::Prepare { .. }
+            | Self::ReadReply { .. }
+            | Self::Refused { .. }
+            | Self::Inquire { .. }
+            | Self::Rested { .. } => Ok(()),
             Self::Recover { transaction, evidence } => {
                 for vote in evidence {
                     if vote.statement != (VoteStatement { id: transaction.id(), vote: Vote::Commit }) {
@@ -439,6 +467,15 @@ impl Encode for Message {
                 decide.encode(out);
                 encode_electors(electors, out);
             }
+            Self::Inquire { transaction } => {
+                out.push(14);
+                transaction.encode(out);
+            }
+            Self::Rested { id, versions } => {
+                out.push(15);
+                id.encode(out);
+                encode_sequence(versions, out);
+            }
         }
     }
 }
@@ -475,6 +512,8 @@ impl Decode for Message {
             },
             12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
             13 => Self::DecideFallback { decide: SignedDecide::decode(reader)?, electors: decode_electors(reader)? },
+            14 => Self::Inquire { transaction: Transaction::decode(reader)? },
+            15 => Self::Rested { id: TransactionId::decode(reader)?, versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }
@@ -504,6 +543,19 @@ impl Encode for ReadResult {
 impl Decode for ReadResult {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, newer: Newer::decode(reader)? })
+    }
+}
+
+impl Encode for KeyVersion {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.value.encode(out);
+    }
+}
+
+impl Decode for KeyVersion {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)? })
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a replica writes into its journal, and finds there when it comes back.
 
-use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::{Transaction, TransactionId};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use types::limits::TRANSACTION_WRITES_MAX;
+use types::{Key, Transaction, TransactionId};
 
 use crate::certificate::{Decision, Vote};
+use crate::message::KeyVersion;
 
 /// Format version of a record, its first byte.
 const FORMAT: u8 = 1;
@@ -24,6 +26,10 @@ pub(crate) enum Record {
     /// It may let keys be read at timestamps up to this one, in nanoseconds. Which were is not written down: when it comes back
     /// it votes against every write below.
     Readable { up_to: u64 },
+    /// It told others that it will vote on nothing below this any more that it has not voted on, in nanoseconds.
+    Horizon { below: u64 },
+    /// It let go of an old transaction, and took over from others these versions of its keys ([`crate::rest`]).
+    Rested { id: TransactionId, versions: Vec<(Key, KeyVersion)> },
 }
 
 impl Encode for Record {
@@ -57,6 +63,16 @@ impl Encode for Record {
                 out.push(5);
                 up_to.encode(out);
             }
+            Self::Horizon { below } => {
+                out.push(6);
+                below.encode(out);
+            }
+            Self::Rested { id, versions } => {
+                out.push(7);
+                id.encode(out);
+                encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
+                versions.iter().for_each(|(_, version)| version.encode(out));
+            }
         }
     }
 }
@@ -84,6 +100,13 @@ impl Decode for Record {
             }),
             4 => Ok(Self::Risen { id: TransactionId::decode(reader)?, view: u32::decode(reader)? }),
             5 => Ok(Self::Readable { up_to: u64::decode(reader)? }),
+            6 => Ok(Self::Horizon { below: u64::decode(reader)? }),
+            7 => {
+                let id = TransactionId::decode(reader)?;
+                let keys: Vec<Key> = reader.sequence("keys", TRANSACTION_WRITES_MAX)?;
+                let versions = keys.into_iter().map(|key| Ok((key, KeyVersion::decode(reader)?)));
+                Ok(Self::Rested { id, versions: versions.collect::<Result<_, DecodeError>>()? })
+            }
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

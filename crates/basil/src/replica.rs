@@ -18,6 +18,7 @@ use crate::message::{Conflict, Draft, Message, Newer, ReadResult, Refusal, Subje
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
+use crate::rest::Inquiries;
 
 /// How a replica is set. Every duration is in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +103,8 @@ pub struct ReplicaCounts {
     pub refused: u64,
     /// Transactions handed over to be finished because nobody else did.
     pub stalled: u64,
+    /// Old transactions let go because the others had.
+    pub rested: u64,
 }
 
 /// Why a replica cannot come back from its journal.
@@ -125,6 +128,8 @@ pub struct Replica<M: Medium> {
     pub(crate) counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
     pub(crate) ballots: Ballots,
+    /// What others have said of old transactions that this replica holds undecided.
+    pub(crate) inquiries: Inquiries,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
@@ -174,6 +179,7 @@ impl<M: Medium> Replica<M> {
             ledger,
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
+            inquiries: Inquiries::default(),
             failure: None,
             failed: false,
             watched,
@@ -241,6 +247,11 @@ impl<M: Medium> Replica<M> {
             }
             Message::Writeback { transaction, certificate } => {
                 self.on_writeback(now, from, transaction.as_ref(), certificate, out);
+                Ok(())
+            }
+            Message::Inquire { transaction } => self.on_inquire(now, from, &transaction, out),
+            Message::Rested { id, versions } => {
+                self.on_rested(now, from, id, versions, out);
                 Ok(())
             }
             // Replies; the coordinator beside this machine hears those.
@@ -716,7 +727,7 @@ impl<M: Medium> Replica<M> {
     }
 
     /// L15 to L19, for a transaction whose vote waited.
-    fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
+    pub(crate) fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
         if entry.vote.is_some() || entry.decision.is_some() {
             return;
@@ -742,9 +753,9 @@ impl<M: Medium> Replica<M> {
     // What time brings.
 
     /// Nothing below is remembered or may be read, in nanoseconds. A clock set back does not lower it.
-    fn watermark(&self, now: Time) -> u64 {
+    pub(crate) fn watermark(&self, now: Time) -> u64 {
         let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        by_clock.max(self.ledger.store.watermark().time.saturating_add(1))
+        by_clock.max(self.ledger.store.watermark().time.saturating_add(1)).max(self.ledger.horizon())
     }
 
     /// No transaction below is voted on at its author's word alone, in nanoseconds.
@@ -770,6 +781,7 @@ impl<M: Medium> Replica<M> {
             if (!entry.awaits_author || entry.prepared || entry.logged.is_some()) && !broken(Mutant::JanitorAsleep) {
                 self.counts.stalled += 1;
                 out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
+                self.inquire(now, id, out);
             }
             self.watched.push_back((now, id));
         }
@@ -807,7 +819,7 @@ impl<M: Medium> Replica<M> {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = store.rotate()?;
-            self.ledger.write_ceiling();
+            self.ledger.write_bounds();
             let highest = self.ledger.highest().max(self.folded);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
@@ -851,7 +863,7 @@ impl<M: Medium> Replica<M> {
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
 pub(crate) const ASKERS_MAX: usize = 64;
 /// The most bytes of values and transactions in one read reply.
-const READ_REPLY_BYTES_MAX: usize = 8 << 20;
+pub(crate) const READ_REPLY_BYTES_MAX: usize = 8 << 20;
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
 const PROOF_FRESH_MS: u64 = 3_000;
 /// How often a fold is looked after, in milliseconds.
@@ -897,6 +909,8 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
             }
         }
         Record::Readable { up_to } => ledger.was_readable(up_to),
+        Record::Horizon { below } => ledger.had_horizon(below),
+        Record::Rested { id, versions } => ledger.rest(id, versions),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
                 ledger.enter(transaction, now, author(transaction));

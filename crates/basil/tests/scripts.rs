@@ -89,6 +89,7 @@ scripts! {
     missing_a_prepared_write_is_voted_down
     nobody_commits_in_anothers_name
     nothing_is_written_under_a_settled_read_after_a_crash
+    what_most_still_hold_is_not_laid_to_rest
     one_shards_abort_ends_it_everywhere
     one_slow_shard_is_logged_on_one_shard_only
     one_vote_does_not_show_who_the_author_is
@@ -110,10 +111,13 @@ scripts! {
     votes_of_f_plus_1_show_who_the_author_is
     what_five_have_logged_wins_every_election
     what_is_too_old_is_refused
+    what_the_others_have_forgotten_is_laid_to_rest
+    what_the_others_never_saw_is_laid_to_rest
     what_was_not_durable_was_not_said
     what_was_said_in_an_earlier_round_still_counts
     whatever_was_acknowledged_survives_a_power_cut
     who_has_logged_nothing_logs_before_it_elects
+    who_lays_to_rest_takes_over_what_is_newer
     who_only_reads_commits_without_a_vote
     who_reads_without_saying_so_asks_the_others_at_commit
     whoever_hurries_passes_no_leader

@@ -44,6 +44,8 @@ pub enum Kind {
     Invoke,
     Elect,
     Decide,
+    Inquire,
+    Rested,
 }
 
 /// A message on its way, as bytes.
@@ -637,6 +639,11 @@ impl World {
             Message::Refused { subject: Subject::Transaction(id), refusal } => {
                 Some(format!("refuse{{s}} {}: {}", self.names.of(*id), refused(*refusal)))
             }
+            Message::Inquire { transaction } => Some(format!("ask{{s}} who still holds {}", self.names.of(transaction.id()))),
+            Message::Rested { id, versions } => {
+                let versions: Vec<String> = versions.iter().map(|one| words::version(one.version)).collect();
+                Some(format!("hold{{s}} {} no more, and its keys at {}", self.names.of(*id), versions.join(" ")))
+            }
             Message::Writeback { certificate, .. } => Some(format!("finish{{s}} {}", self.names.of(certificate.id))),
             other => self.words_of_coordinator(other),
         };
@@ -751,6 +758,8 @@ pub fn party(client: ClientId) -> Party {
 fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     match message {
         Message::Read { .. } => (Kind::Read, None),
+        Message::Inquire { transaction } => (Kind::Inquire, Some(transaction.id())),
+        Message::Rested { id, .. } => (Kind::Rested, Some(*id)),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
