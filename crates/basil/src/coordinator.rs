@@ -141,7 +141,7 @@ pub enum Event {
 pub struct CoordinatorCounts {
     /// Transactions that only read and were not prepared.
     pub settled: u64,
-    /// Those of them that had to ask once more at commit.
+    /// Transactions that only read and had to ask once more at commit, however that went.
     pub confirmed: u64,
     /// Transactions ended over the fast path.
     pub fast: u64,
@@ -198,6 +198,19 @@ struct ReadRequest {
     /// What this round's refusals were.
     refusals: Vec<Refusal>,
     rounds: u32,
+}
+
+impl ReadRequest {
+    /// Whether, all keys having their answer, more replies could still settle those that are not: those who gainsay may all be liars.
+    fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
+        let lacking = |(replies, choice): (&KeyReplies, &Choice)| match choice {
+            Choice::Newest(found) if found.settled.count() >= quorums.settled() => None,
+            Choice::Newest(found) => Some(replies.gainsaid(found) < quorums.vouched()),
+            Choice::Vouched(_) | Choice::Nothing => Some(false),
+        };
+        let mut lacking = self.keys.iter().zip(choices).filter_map(lacking).peekable();
+        lacking.peek().is_some() && lacking.all(|hope| hope)
+    }
 }
 
 /// A transaction on its way to its end.
@@ -373,17 +386,28 @@ impl Coordinator {
             };
             replies.add(from.index, result, writer, operation.timestamp);
         }
+        // It is up, and answers reads in time.
+        if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
+            suspects.remove(from.index);
+        }
+        self.weigh_read(now, number, out);
+    }
+
+    /// Ends a read, asks more replicas, or goes on waiting, as the answers so far allow.
+    fn weigh_read(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
         let needed = self.options.read_quorum.needed(self.quorums);
         if request.replied.count() < needed {
             return;
         }
-        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed)).collect();
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
         let everyone = self.quorums.replicas();
-        if newest && operation.read_only && may_settle(&choices, request, self.quorums) {
-            // One reply more may save the transaction from being prepared.
+        if newest && operation.read_only && request.may_settle(&choices, self.quorums) {
+            // Another reply may save the transaction from being prepared.
             if all_replied && request.asked.count() < everyone {
                 self.ask(now, number, everyone, out);
             }
@@ -425,7 +449,7 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed)).collect();
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
         let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
             self.request_done(number, choices, out);
@@ -484,7 +508,7 @@ impl Coordinator {
                     out.send(Party::Replica(replica), Message::Read { request, timestamp, keys });
                 }
                 self.confirmations.insert(request, confirmation);
-                self.timers.set(Timer::Confirmation(request), now.after_ms(self.options.read_escalation_ms));
+                self.timers.set(Timer::Confirmation(request), now.after_ms(self.options.retry_ms));
             }
         }
     }
@@ -789,6 +813,7 @@ impl Coordinator {
         let same = request.refusals.iter().filter(|other| **other == refusal).count();
         // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
         if same < self.quorums.vouched() || refusal == Refusal::Overloaded {
+            self.weigh_read(now, number, out);
             return;
         }
         let (operation, shard) = (request.operation, request.shard);
@@ -850,21 +875,6 @@ impl Coordinator {
             self.on_finish_command(now, dependency, out);
         }
     }
-}
-
-/// Whether a read that could end may still be settled, as far as its shard's answers go: those who gainsay it may all be liars,
-/// and enough others are left.
-fn may_settle(choices: &[Choice], request: &ReadRequest, quorums: Quorums) -> bool {
-    let lacking = |choice: &Choice| match choice {
-        Choice::Newest(found) if found.dependency.is_none() => {
-            // What was said in an earlier round still counts for the read, and of those who say it some have not replied in this one.
-            let against = request.replied.count() - request.replied.and(found.settled).count();
-            (found.settled.count() < quorums.settled()).then_some(against < quorums.vouched())
-        }
-        _ => Some(false),
-    };
-    let mut lacking = choices.iter().filter_map(lacking).peekable();
-    lacking.peek().is_some() && lacking.all(|hope| hope)
 }
 
 /// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
@@ -949,9 +959,6 @@ impl Machine for Coordinator {
             }
             Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
             Input::Message { from: Party::Replica(from), message } => {
-                if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
-                    suspects.remove(from.index);
-                }
                 match message.into_inner() {
                     Message::ReadReply { request, results, prepared } => {
                         self.on_read_reply(now, from, request, results, &prepared, outbox);

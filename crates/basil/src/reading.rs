@@ -30,6 +30,8 @@ pub(crate) struct KeyReplies {
     committed: Vec<(Timestamp, Option<Value>, Voters)>,
     prepared: Vec<(Transaction, Voters)>,
     settled: Voters,
+    /// Whoever has answered at all.
+    heard: Voters,
 }
 
 /// What the replies for one key amount to.
@@ -45,7 +47,7 @@ pub(crate) enum Choice {
 
 impl KeyReplies {
     pub fn new(key: Key) -> Self {
-        Self { key, committed: Vec::new(), prepared: Vec::new(), settled: Voters::default() }
+        Self { key, committed: Vec::new(), prepared: Vec::new(), settled: Voters::default(), heard: Voters::default() }
     }
 
     pub fn key(&self) -> &Key {
@@ -57,6 +59,7 @@ impl KeyReplies {
     pub fn add(&mut self, index: u16, result: ReadResult, prepared: Option<&Transaction>, before: Timestamp) {
         self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
+        self.heard.insert(index);
         self.settled.remove(index);
         if result.newer == Newer::Nothing {
             self.settled.insert(index);
@@ -70,26 +73,38 @@ impl KeyReplies {
                 self.committed.push((result.version, result.value, Voters::of(index)));
             }
         }
+        self.committed.retain(|(_, _, voters)| voters.count() > 0);
+        self.prepared.retain(|(_, voters)| voters.count() > 0);
         let Some(transaction) = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some()) else { return };
         if let Some((_, voters)) = self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
             voters.insert(index);
         } else {
             self.prepared.push((transaction.clone(), Voters::of(index)));
         }
-        self.committed.retain(|(_, _, voters)| voters.count() > 0);
-        self.prepared.retain(|(_, voters)| voters.count() > 0);
+    }
+
+    /// How many have answered something that does not settle `found`.
+    pub fn gainsaid(&self, found: &ReadFound) -> usize {
+        self.heard.count() - self.heard.and(found.settled).count()
     }
 
     /// The highest version that at least `f + 1` replicas vouch for: one of those is correct. A committed version
     /// counts by those who have it committed, a prepared one by those who have that very transaction prepared; the
     /// two are not added up, or liars could pass off a transaction of theirs for the one that wrote a version.
-    pub fn choose(&self, needed: usize) -> Choice {
+    ///
+    /// What is settled for `3f + 1` needs no other reply, whoever names something newer: that never commits ([`crate::read_only`]).
+    pub fn choose(&self, needed: usize, quorums: Quorums) -> Choice {
         let vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
         let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
         let vouched_prepared = self.prepared.iter().filter(|(_, voters)| voters.count() >= needed);
         let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
+        let committed = committed.map(|(version, value, voters)| {
+            let settled = voters.and(self.settled);
+            ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None, settled }
+        });
         let found = match (committed, prepared) {
-            (committed, Some((transaction, _))) if committed.is_none_or(|(version, _, _)| *version < transaction.timestamp()) => {
+            (Some(found), _) if found.settled.count() >= quorums.settled() => return Choice::Newest(found),
+            (committed, Some((transaction, _))) if committed.as_ref().is_none_or(|found| found.version < transaction.timestamp()) => {
                 ReadFound {
                     key: self.key.clone(),
                     version: transaction.timestamp(),
@@ -98,10 +113,7 @@ impl KeyReplies {
                     settled: Voters::default(),
                 }
             }
-            (Some((version, value, voters)), _) => {
-                let settled = voters.and(self.settled);
-                ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None, settled }
-            }
+            (Some(found), _) => found,
             (None, _) => return Choice::Nothing,
         };
         let named = self.committed.iter().map(|(version, _, _)| *version);

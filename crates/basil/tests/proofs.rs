@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, Newer, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, Newer, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Refusal, Vote};
 use crypto::{Seal, Verifier, leaf};
@@ -146,7 +146,12 @@ impl Desk {
         let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
         let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
         let tallies = vec![self.votes(0, id, Vote::Commit, 0..4), self.votes(1, id, Vote::Commit, 0..5)];
+        let versions = vec![
+            KeyVersion { version: Timestamp::ZERO, value: None },
+            KeyVersion { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")) },
+        ];
         let results = vec![
+            ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Hidden },
             ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing },
             ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), newer: Newer::Prepared(0) },
         ];
@@ -159,6 +164,8 @@ impl Desk {
         let mut messages = vec![
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
             Message::Prepare { transaction: transaction.clone() },
+            Message::Inquire { transaction: transaction.clone() },
+            Message::Rested { id, versions },
             Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
             Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },
             Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(self.fast_commit(&transaction)) },

@@ -85,11 +85,11 @@ scripts! {
     isolation_no_fuzzy_read
     isolation_no_long_fork
     isolation_p4_no_lost_update
+    late_replies_of_an_earlier_round_settle_a_read
     missing_a_committed_write_is_voted_down
     missing_a_prepared_write_is_voted_down
     nobody_commits_in_anothers_name
     nothing_is_written_under_a_settled_read_after_a_crash
-    what_most_still_hold_is_not_laid_to_rest
     one_shards_abort_ends_it_everywhere
     one_slow_shard_is_logged_on_one_shard_only
     one_vote_does_not_show_who_the_author_is
@@ -111,6 +111,7 @@ scripts! {
     votes_of_f_plus_1_show_who_the_author_is
     what_five_have_logged_wins_every_election
     what_is_too_old_is_refused
+    what_most_still_hold_is_not_laid_to_rest
     what_the_others_have_forgotten_is_laid_to_rest
     what_the_others_never_saw_is_laid_to_rest
     what_was_not_durable_was_not_said

@@ -9,7 +9,7 @@ use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOpti
 use crypto::{Sealable, Sealer, Verified};
 use machine::{Durable, Input, Machine, Outbox};
 use store::{Memory, Options, Store};
-use types::{Cluster, Key, Party, ReplicaId};
+use types::{Cluster, Key, Party, ReplicaId, Timestamp};
 
 use crate::adversary::{Heard, Liar};
 use crate::clock::Clock;
@@ -65,7 +65,7 @@ pub(crate) struct Turn {
     /// What was sealed, by an honest replica, and is in the world even if nobody hears it.
     pub sealed: Vec<Draft>,
     /// The keys of the reads answered.
-    pub reads: BTreeMap<(Party, u64), Vec<Key>>,
+    pub reads: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
     /// Whether the process died in it.
     pub died: bool,
 }
@@ -143,8 +143,8 @@ impl ReplicaActor {
         let mut outbox: Outbox<Node<Memory>> = Outbox::default();
         let mut lies = Vec::new();
         for (from, message) in std::mem::take(&mut self.inbox) {
-            if let Message::Read { request, keys, .. } = &*message {
-                turn.reads.insert((from, *request), keys.clone());
+            if let Message::Read { request, keys, timestamp } = &*message {
+                turn.reads.insert((from, *request), (*timestamp, keys.clone()));
             }
             let heard = self.liar.as_mut().map_or(Heard::Pass, |liar| liar.hear(from, &message, &mut lies));
             if heard == Heard::Pass {

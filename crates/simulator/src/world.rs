@@ -439,9 +439,9 @@ impl World {
         }
         for (to, message) in turn.sends {
             if let (true, Party::Client(client, _), Message::ReadReply { request, .. }) = (honest, to, &message)
-                && let Some(keys) = turn.reads.get(&(to, *request))
+                && let Some((timestamp, keys)) = turn.reads.get(&(to, *request))
             {
-                self.checker.answered(client, keys, &message);
+                self.checker.answered(id, client, *timestamp, keys, &message);
             }
             self.send(Actor::Replica(at), Party::Replica(id), departs, to, &message);
         }
@@ -596,7 +596,7 @@ impl World {
                 let transaction = job.transaction.as_ref().map(Transaction::id);
                 self.trace.line(self.now, || format!("{id} is told that {transaction:?}, which only read, has committed"));
                 if let (true, Some(transaction)) = (is_honest, transaction) {
-                    self.checker.settled(transaction);
+                    self.checker.settled(&self.cluster, transaction);
                     self.counts.settled += 1;
                 }
                 self.clients[at].job = None;

@@ -6,6 +6,7 @@
 //! | votes | an honest replica says one thing of a transaction, and logs one decision a view, over all its lives |
 //! | decisions | no two certificates disagree, and what a client was told stays true |
 //! | independence | behind each abort and each read of an honest client stands an honest replica; nobody commits in its name |
+//! | settled | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
@@ -73,6 +74,8 @@ pub(crate) struct Checker {
     /// What honest clients made.
     pub histories: BTreeMap<TransactionId, History>,
     votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
+    /// Of each key: which version honest replicas called settled, for a reader at which time.
+    settled: BTreeMap<Key, BTreeMap<(Timestamp, Timestamp), BTreeSet<ReplicaId>>>,
     logged: BTreeMap<(TransactionId, ReplicaId, u32), Decision>,
     honest_aborts: BTreeSet<TransactionId>,
     /// What each honest replica voted on last.
@@ -93,12 +96,17 @@ impl Checker {
     /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
     pub fn sealed(&mut self, by: ReplicaId, draft: &Draft) {
         if let Draft::Vote { statement, .. } = draft {
+            let is_first = !self.votes.contains_key(&(statement.id, by));
             let before = *self.votes.entry((statement.id, by)).or_insert(statement.vote);
             if before != statement.vote {
                 self.violation("votes", format!("{by} voted {before:?} on {:?} and now votes {:?}", statement.id, statement.vote));
             }
-            if statement.vote == Vote::Abort {
-                self.honest_aborts.insert(statement.id);
+            match statement.vote {
+                Vote::Abort => {
+                    self.honest_aborts.insert(statement.id);
+                }
+                Vote::Commit if is_first => self.keeps_its_word(by, statement.id),
+                Vote::Commit => {}
             }
             let recent = self.recent.entry(by).or_default();
             if recent.back() != Some(&statement.id) {
@@ -118,6 +126,24 @@ impl Checker {
         }
     }
 
+    /// An honest replica votes to commit: it has not told anybody that nothing comes where this writes, in no life. One that has
+    /// learned how it ended may say so in a vote; that changes nothing.
+    fn keeps_its_word(&mut self, by: ReplicaId, id: TransactionId) {
+        let Some(transaction) = self.transactions.get(&id).filter(|_| !self.decisions.contains_key(&id)) else { return };
+        let at = transaction.timestamp();
+        let broken = transaction.writes().iter().find_map(|write| {
+            let settled = self.settled.get(&write.key)?;
+            let broken = settled.iter().find(|((version, reader), by_whom)| *version < at && at < *reader && by_whom.contains(&by));
+            broken.map(|((version, reader), _)| (write.key.clone(), *version, *reader))
+        });
+        if let Some((key, version, reader)) = broken {
+            let what = format!(
+                "{by} votes for {id:?}, which writes {key} at {at:?}; it has told a reader at {reader:?} that {version:?} is settled"
+            );
+            self.violation("settled", what);
+        }
+    }
+
     /// What an honest replica voted on last, for somebody to ask it again.
     pub fn recent(&self, replica: ReplicaId) -> Vec<Transaction> {
         let ids = self.recent.get(&replica).into_iter().flatten();
@@ -125,11 +151,15 @@ impl Checker {
     }
 
     /// An honest replica answers a client's read.
-    pub fn answered(&mut self, client: ClientId, keys: &[Key], message: &Message) {
+    pub fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, keys: &[Key], message: &Message) {
         let Message::ReadReply { results, prepared, .. } = message else { return };
         let vouched = self.vouched.entry(client).or_default();
         for (key, result) in keys.iter().zip(results) {
             vouched.insert((key.clone(), result.version, result.value.clone()));
+            if result.newer == Newer::Nothing {
+                let settled = self.settled.entry(key.clone()).or_default();
+                settled.entry((result.version, timestamp)).or_default().insert(by);
+            }
             let writer = match result.newer {
                 Newer::Prepared(place) => prepared.get(usize::from(place)),
                 Newer::Nothing | Newer::Hidden => None,
@@ -249,9 +279,19 @@ impl Checker {
 
     /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
     /// of the whole run judge whether it may.
-    pub fn settled(&mut self, id: TransactionId) {
+    pub fn settled(&mut self, cluster: &Cluster, id: TransactionId) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(Decision::Commit);
+        }
+        let Some(history) = self.histories.get(&id) else { return };
+        let enough = 2 * cluster.faults() + 1;
+        let lacking = history.transaction.reads().iter().find(|read| {
+            let settled = self.settled.get(&read.key).and_then(|of_key| of_key.get(&(read.version, history.transaction.timestamp())));
+            settled.map_or(0, BTreeSet::len) < enough
+        });
+        if let Some(read) = lacking {
+            let what = format!("{id:?} committed without a vote, and too few honest replicas settled its read of {}", read.key);
+            self.violation("settled", what);
         }
         if self.decisions.insert(id, Decision::Commit) == Some(Decision::Abort) {
             self.violation("decisions", format!("{id:?} aborted, and its client is told that it committed without a vote"));
