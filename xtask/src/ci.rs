@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
-use crate::{book, mutants, readme, rules, smoke};
+use crate::{book, fuzz, mutants, readme, rules, smoke};
 
 struct Step {
     name: &'static str,
@@ -22,6 +22,7 @@ const STEPS: &[Step] = &[
         run: |workspace| show(in_root(workspace).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     },
     Step { name: "tests", run: tests },
+    Step { name: "fuzz", run: fuzz::ci },
     Step { name: "docs", run: docs },
     Step { name: "rules", run: rules::run },
     Step { name: "book", run: book::run },

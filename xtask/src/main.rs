@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `ci [STEP...]` | every check, in order, or only the steps named |
 //! | `rules` | who may know whom, and a reason for every dependency |
+//! | `fuzz [TARGET...] [--seconds N]` | runs fuzz targets, or only those named |
 //! | `mutants` | hunts for whoever notices that a rule is broken, where the table of `docs/testing.md` no longer says |
 //! | `book` | renders `docs/` into `target/book`, and checks every link |
 
 mod book;
 mod ci;
+mod fuzz;
 mod mutants;
 mod process;
 mod readme;
@@ -25,6 +27,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   ci [STEP...]   every check, in order; or only the steps named
+  fuzz [TARGET...] [--seconds N]
+                 arbitrary bytes for everything that reads what others wrote; --list names the targets
   rules          who may know whom, and a reason for every dependency
   mutants        break every rule in turn, and write into docs/testing.md who noticed
   book           render docs/ into target/book and check every link
@@ -46,11 +50,12 @@ fn run(arguments: &[String]) -> Result<()> {
     let Some((command, rest)) = arguments.split_first() else {
         bail!("no command\n\n{USAGE}");
     };
-    if command != "ci" && !rest.is_empty() {
+    if !["ci", "fuzz"].contains(&command.as_str()) && !rest.is_empty() {
         bail!("`{command}` takes nothing more, but was given `{}`\n\n{USAGE}", rest.join(" "));
     }
     match command.as_str() {
         "ci" => ci::run(&Workspace::load()?, rest),
+        "fuzz" => fuzz::run(&Workspace::load()?, rest),
         "rules" => rules::run(&Workspace::load()?),
         "mutants" => mutants::hunt(&Workspace::load()?),
         "book" => book::run(&Workspace::load()?),

@@ -80,6 +80,11 @@ const ROOMS: &[Room] = &[
             "bench",
         ],
     },
+    Room {
+        name: "fuzz",
+        nature: Nature::Shell,
+        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "runtime", "client"],
+    },
     Room { name: "xtask", nature: Nature::Shell, may_know: &[] },
 ];
 

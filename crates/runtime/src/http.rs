@@ -103,7 +103,8 @@ async fn answer(mut stream: TcpStream, metrics: &Metrics, pages: &Pages) -> std:
 }
 
 /// The answer, once `request` is complete or beyond hope.
-fn respond(request: &[u8], metrics: &Metrics, pages: &Pages) -> Option<Page> {
+#[must_use]
+pub fn respond(request: &[u8], metrics: &Metrics, pages: &Pages) -> Option<Page> {
     if !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let full = request.len() >= REQUEST_BYTES_MAX;
         return full.then(|| Page::text(431, "the request is too long\n"));

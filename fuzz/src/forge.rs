@@ -1,0 +1,505 @@
+//! Messages and certificates put together from what the town has said: rightly at first, and then damaged.
+//!
+//! Every function reads [`Choices`]; with none left it makes what is in order.
+
+use std::sync::Arc;
+
+use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
+use basil::message::{Conflict, Justified, ReadResult, Subject};
+use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
+use basil::{Decision, Message, Refusal, Vote};
+use crypto::{Seal, SignedRoot};
+use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value};
+
+use crate::choices::Choices;
+use crate::reference::{logging_shard, shards_of};
+use crate::town::{CLUSTER, MILLISECOND, NOW, REPLICAS, SHARDS, Said, VIEWS, replica, town};
+
+/// The keys that anybody speaks of.
+pub const KEYS: [&str; 8] = ["a1", "a2", "a3", "i1", "i2", "q1", "", "zz"];
+
+/// The number of one of the town's transactions.
+pub fn number(choices: &mut Choices<'_>) -> usize {
+    choices.below(town().transactions.len())
+}
+
+fn transaction(choices: &mut Choices<'_>) -> Transaction {
+    town().transactions[number(choices)].clone()
+}
+
+fn vote(choices: &mut Choices<'_>) -> Vote {
+    choices.one_of(&[Vote::Commit, Vote::Abort])
+}
+
+fn decision(choices: &mut Choices<'_>) -> Decision {
+    choices.one_of(&[Decision::Commit, Decision::Abort])
+}
+
+fn view(choices: &mut Choices<'_>) -> u32 {
+    u32::try_from(choices.below(VIEWS as usize)).expect("there are few views")
+}
+
+/// A replica, of the transaction's first shard where nothing else is chosen.
+fn any_replica(choices: &mut Choices<'_>) -> ReplicaId {
+    let index = choices.below(usize::from(REPLICAS));
+    let shard = choices.below(usize::from(SHARDS));
+    replica(u16::try_from(shard).expect("there are few shards"), u16::try_from(index).expect("there are six"))
+}
+
+fn signed_vote(number: usize, replica: ReplicaId, vote: Vote) -> SignedVote {
+    let statement = VoteStatement { id: town().transactions[number].id(), vote };
+    SignedVote { replica, statement, seal: town().seal(replica, number, &Said::Vote(statement)) }
+}
+
+fn signed_logged(number: usize, replica: ReplicaId, decision: Decision, view_decision: u32, view_current: u32) -> SignedLogged {
+    let statement = LoggedStatement { id: town().transactions[number].id(), decision, view_decision, view_current };
+    SignedLogged { replica, statement, seal: town().seal(replica, number, &Said::Logged(statement)) }
+}
+
+fn signed_elect(number: usize, replica: ReplicaId, decision: Decision, view: u32) -> SignedElect {
+    let statement = ElectStatement { id: town().transactions[number].id(), decision, view };
+    SignedElect { replica, statement, seal: town().seal(replica, number, &Said::Elect(statement)) }
+}
+
+/// The votes of the first `count` replicas of a shard.
+fn votes(number: usize, shard: ShardId, vote: Vote, count: u16) -> VoteSet {
+    let voters = (0..count).map(|index| (index, signed_vote(number, ReplicaId { shard, index }, vote).seal));
+    VoteSet { shard, vote, voters: voters.collect() }
+}
+
+/// The shards of transaction `number`; shard 0 where it touches none.
+fn shards(number: usize) -> Vec<ShardId> {
+    let shards = shards_of(&town().cluster, &town().transactions[number]);
+    if shards.is_empty() { vec![ShardId(0)] } else { shards }
+}
+
+fn logs(number: usize) -> ShardId {
+    logging_shard(&shards(number), town().transactions[number].id()).expect("there is a shard")
+}
+
+// Certificates.
+
+/// A certificate of transaction `number` that proves its end, in one of the four ways there are.
+pub fn certificate(choices: &mut Choices<'_>, number: usize) -> Certificate {
+    let id = town().transactions[number].id();
+    match choices.below(5) {
+        0 => Certificate { id, decision: Decision::Commit, proof: Proof::Fast(unanimous(number)) },
+        1 => {
+            let shard = choices.one_of(&shards(number));
+            let count = 4 + u16::from(choices.byte() % 3);
+            Certificate {
+                id,
+                decision: Decision::Abort,
+                proof: Proof::Fast(vec![ShardProof::Votes(votes(number, shard, Vote::Abort, count))]),
+            }
+        }
+        2 => {
+            let (decision, view_decision, extra) = (decision(choices), view(choices), choices.byte() % 2);
+            let voters = (0..5 + u16::from(extra)).map(|index| {
+                let view_current = view_decision.max(view(choices));
+                let logged = signed_logged(number, ReplicaId { shard: logs(number), index }, decision, view_decision, view_current);
+                (index, view_current, logged.seal)
+            });
+            let set = LoggedSet { shard: logs(number), view_decision, voters: voters.collect() };
+            Certificate { id, decision, proof: Proof::Logged(set) }
+        }
+        _ => {
+            let (other, shard) = (self::number(choices), choices.one_of(&shards(number)));
+            Certificate { id, decision: Decision::Abort, proof: Proof::Fast(vec![conflict_proof(choices, other, shard)]) }
+        }
+    }
+}
+
+fn unanimous(number: usize) -> Vec<ShardProof> {
+    shards(number).into_iter().map(|shard| ShardProof::Votes(votes(number, shard, Vote::Commit, REPLICAS))).collect()
+}
+
+fn conflict_proof(choices: &mut Choices<'_>, other: usize, shard: ShardId) -> ShardProof {
+    let transaction = town().transactions[other].clone();
+    // One in three is of another transaction, or does not commit.
+    let certificate = match choices.below(3) {
+        0 | 1 => Certificate { id: transaction.id(), decision: Decision::Commit, proof: Proof::Fast(unanimous(other)) },
+        _ => {
+            let number = number(choices);
+            flat_certificate(choices, number)
+        }
+    };
+    ShardProof::Conflict { shard, transaction, certificate: Arc::new(certificate) }
+}
+
+/// A certificate without another in it.
+fn flat_certificate(choices: &mut Choices<'_>, number: usize) -> Certificate {
+    let mut bytes = [choices.byte() % 3, choices.byte(), choices.byte(), choices.byte()];
+    bytes[3] %= 2;
+    certificate(&mut Choices::new(&bytes), number)
+}
+
+/// Damages a certificate once.
+pub fn damage(choices: &mut Choices<'_>, certificate: &mut Certificate) {
+    match choices.below(8) {
+        0 => certificate.id = transaction(choices).id(),
+        1 => certificate.decision = decision(choices),
+        _ => match &mut certificate.proof {
+            Proof::Fast(proofs) => damage_proofs(choices, certificate.id, proofs),
+            Proof::Logged(set) => damage_logged(choices, set),
+        },
+    }
+}
+
+fn damage_proofs(choices: &mut Choices<'_>, id: TransactionId, proofs: &mut Vec<ShardProof>) {
+    let at = choices.below(proofs.len());
+    match choices.below(8) {
+        0 if !proofs.is_empty() => drop(proofs.remove(at)),
+        1 if !proofs.is_empty() => proofs.push(proofs[at].clone()),
+        2 if proofs.len() > 1 => proofs.swap(0, at),
+        3 => {
+            let (number, shard) = (town().place_of(id).unwrap_or(0), any_replica(choices).shard);
+            proofs.insert(at, ShardProof::Votes(votes(number, shard, vote(choices), 1 + u16::from(choices.byte() % 6))));
+        }
+        _ => match proofs.get_mut(at) {
+            Some(ShardProof::Votes(set)) => damage_votes(choices, set),
+            Some(ShardProof::Conflict { shard, transaction, certificate }) => match choices.below(4) {
+                0 => *shard = any_replica(choices).shard,
+                1 => *transaction = self::transaction(choices),
+                _ => damage(choices, Arc::make_mut(certificate)),
+            },
+            None => {}
+        },
+    }
+}
+
+fn damage_votes(choices: &mut Choices<'_>, set: &mut VoteSet) {
+    let at = choices.below(set.voters.len());
+    match choices.below(8) {
+        0 => set.shard = any_replica(choices).shard,
+        1 => set.vote = vote(choices),
+        2 if !set.voters.is_empty() => drop(set.voters.remove(at)),
+        3 if !set.voters.is_empty() => set.voters.insert(at, set.voters[at].clone()),
+        4 if !set.voters.is_empty() => set.voters.swap(0, at),
+        5 => {
+            let seal = any_seal(choices, set.shard);
+            set.voters.push((index(choices), seal));
+        }
+        6 if !set.voters.is_empty() => set.voters[at].0 = index(choices),
+        _ => {
+            if let Some((_, seal)) = set.voters.get_mut(at) {
+                damage_seal(choices, set.shard, seal);
+            }
+        }
+    }
+}
+
+fn damage_logged(choices: &mut Choices<'_>, set: &mut LoggedSet) {
+    let at = choices.below(set.voters.len());
+    match choices.below(9) {
+        0 => set.shard = any_replica(choices).shard,
+        1 => set.view_decision = view(choices),
+        2 if !set.voters.is_empty() => drop(set.voters.remove(at)),
+        3 if !set.voters.is_empty() => set.voters.insert(at, set.voters[at].clone()),
+        4 if !set.voters.is_empty() => set.voters.swap(0, at),
+        5 => {
+            let seal = any_seal(choices, set.shard);
+            set.voters.push((index(choices), view(choices), seal));
+        }
+        6 if !set.voters.is_empty() => set.voters[at].0 = index(choices),
+        7 if !set.voters.is_empty() => set.voters[at].1 = view(choices),
+        _ => {
+            if let Some((_, _, seal)) = set.voters.get_mut(at) {
+                damage_seal(choices, set.shard, seal);
+            }
+        }
+    }
+}
+
+/// An index, now and then one that no shard has.
+fn index(choices: &mut Choices<'_>) -> u16 {
+    choices.one_of(&[0, 1, 2, 3, 4, 5, 6, 63, 64, u16::MAX])
+}
+
+/// A seal that somebody made for something.
+fn any_seal(choices: &mut Choices<'_>, shard: ShardId) -> Seal {
+    let (number, mut replica) = (number(choices), any_replica(choices));
+    if !choices.rarely(4) {
+        replica.shard = shard;
+    }
+    let id = town().transactions[number].id();
+    match choices.below(5) {
+        0 | 1 => signed_vote(number, replica, vote(choices)).seal,
+        2 => signed_logged(number, replica, decision(choices), 0, view(choices)).seal,
+        3 => signed_elect(number, replica, decision(choices), 1 + view(choices)).seal,
+        _ => {
+            // Signed by somebody else, or in another cluster.
+            let holder = any_replica(choices);
+            let cluster = if choices.rarely(2) { ClusterId::new([1; 16]) } else { CLUSTER };
+            let said = Said::Vote(VoteStatement { id, vote: vote(choices) });
+            town().sealer_as(holder, replica, cluster).seal(&[said.leaf(CLUSTER, replica)]).remove(0)
+        }
+    }
+}
+
+/// Damages a seal once.
+pub fn damage_seal(choices: &mut Choices<'_>, shard: ShardId, seal: &mut Seal) {
+    let signed = SignedRoot::clone(&seal.signed);
+    let flip = |bytes: &mut [u8], bit: u8| bytes[usize::from(bit) / 8 % bytes.len()] ^= 1 << (bit % 8);
+    match choices.below(9) {
+        0 => *seal = any_seal(choices, shard),
+        1 => seal.index = u16::from(choices.byte()),
+        2 => {
+            let mut path = seal.path.to_vec();
+            let at = choices.below(path.len());
+            match choices.below(4) {
+                0 => path.push(signed.root),
+                1 => drop(path.pop()),
+                2 if !path.is_empty() => path.swap(0, at),
+                _ => {
+                    if let Some(sibling) = path.get_mut(at) {
+                        flip(sibling, choices.byte());
+                    }
+                }
+            }
+            seal.path = path.into();
+        }
+        3 => seal.path = any_seal(choices, shard).path,
+        4 => seal.signed = any_seal(choices, shard).signed,
+        5 => seal.signed = Arc::new(SignedRoot { count: u16::from(choices.byte()) + u16::from(choices.byte()), ..signed }),
+        6 => {
+            let mut root = signed.root;
+            flip(&mut root, choices.byte());
+            seal.signed = Arc::new(SignedRoot { root, ..signed });
+        }
+        7 => {
+            let mut signature = signed.signature;
+            signature[choices.below(64)] ^= 1 << choices.below(8);
+            seal.signed = Arc::new(SignedRoot { signature, ..signed });
+        }
+        _ => seal.signed = Arc::new(SignedRoot { signature: any_seal(choices, shard).signed.signature, ..signed }),
+    }
+}
+
+// Messages.
+
+/// A message of any kind: in order, or damaged.
+pub fn message(choices: &mut Choices<'_>) -> Message {
+    match choices.below(2) {
+        0 => request(choices),
+        _ => reply(choices),
+    }
+}
+
+/// What is said to a replica.
+pub fn request(choices: &mut Choices<'_>) -> Message {
+    let kind = choices.below(10);
+    let number = number(choices);
+    let transaction = town().transactions[number].clone();
+    match kind {
+        0 | 1 => Message::Prepare { transaction },
+        2 => {
+            let count = choices.below(9);
+            let keys = (0..count).map(|_| Key::from(choices.one_of(&KEYS))).collect();
+            Message::Read { request: u64::from(choices.byte()), timestamp: timestamp(choices), keys }
+        }
+        3 => {
+            let (mut shard, count) = (choices.one_of(&shards(number)), choices.byte() % 7);
+            if choices.rarely(8) {
+                shard = any_replica(choices).shard;
+            }
+            let side = if choices.rarely(8) { Vote::Abort } else { Vote::Commit };
+            let evidence = (0..u16::from(count)).map(|index| signed_vote(number, ReplicaId { shard, index }, side)).collect();
+            Message::Recover { transaction, evidence }
+        }
+        4 => {
+            let Justified { decision, tallies } = justified(choices, number);
+            Message::Log { transaction, decision, tallies }
+        }
+        5 => {
+            let justified = choices.rarely(4).then(|| justified(choices, number));
+            Message::InvokeFallback { transaction, justified, views: views(choices, number) }
+        }
+        6 => {
+            let replica = ReplicaId { shard: logs(number), index: u16::from(choices.byte() % 6) };
+            Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
+        }
+        7 => decide(choices, number),
+        _ => {
+            let mut certificate = certificate(choices, number);
+            for _ in 0..choices.byte() / 128 {
+                damage(choices, &mut certificate);
+            }
+            Message::Writeback { transaction: (!choices.rarely(3)).then_some(transaction), certificate: Arc::new(certificate) }
+        }
+    }
+}
+
+/// What a replica answers.
+pub fn reply(choices: &mut Choices<'_>) -> Message {
+    let kind = choices.below(8);
+    let number = number(choices);
+    match kind {
+        0..3 => {
+            let replica = ReplicaId { shard: choices.one_of(&shards(number)), index: u16::from(choices.byte() % 6) };
+            let vote = signed_vote(number, replica, vote(choices));
+            Message::Voted { vote, conflict: conflict(choices) }
+        }
+        3 => {
+            let replica = ReplicaId { shard: logs(number), index: u16::from(choices.byte() % 6) };
+            let (decision, view_decision) = (decision(choices), view(choices));
+            let view_current = view_decision.max(view(choices));
+            Message::Logged { logged: signed_logged(number, replica, decision, view_decision, view_current) }
+        }
+        4 => {
+            let mut certificate = certificate(choices, number);
+            for _ in 0..choices.byte() / 128 {
+                damage(choices, &mut certificate);
+            }
+            Message::Decided { certificate: Arc::new(certificate) }
+        }
+        5 => {
+            let id = town().transactions[number].id();
+            let subject = if choices.rarely(3) { Subject::Request(u64::from(choices.byte())) } else { Subject::Transaction(id) };
+            let refusals = [
+                Refusal::TooOld,
+                Refusal::TooNew,
+                Refusal::NotPermitted,
+                Refusal::WrongShard,
+                Refusal::Overloaded,
+                Refusal::TooLarge,
+                Refusal::Unknown,
+            ];
+            Message::Refused { subject, refusal: choices.one_of(&refusals) }
+        }
+        _ => read_reply(choices),
+    }
+}
+
+/// An answer to a read, whichever.
+pub fn read_reply(choices: &mut Choices<'_>) -> Message {
+    let request = u64::from(choices.byte());
+    let prepared: Vec<Transaction> = (0..choices.below(3)).map(|_| transaction(choices)).collect();
+    let results = (0..choices.below(4)).map(|_| {
+        let version = if choices.rarely(2) { transaction(choices).timestamp() } else { Timestamp::ZERO };
+        let value = choices.rarely(2).then(|| Value::from(choices.one_of(&["", "1", "2"])));
+        ReadResult { version, value, prepared: choices.rarely(2).then(|| u16::from(choices.byte() % 4)) }
+    });
+    Message::ReadReply { request, results: results.collect(), prepared }
+}
+
+fn timestamp(choices: &mut Choices<'_>) -> Timestamp {
+    let client = types::ClientId(u64::from(choices.byte() % 6));
+    match choices.below(3) {
+        0 => Timestamp::new(NOW, client),
+        1 => transaction(choices).timestamp(),
+        _ => Timestamp::new(NOW.saturating_sub(u64::from(choices.byte()) * 100 * MILLISECOND), client),
+    }
+}
+
+fn conflict(choices: &mut Choices<'_>) -> Option<Conflict> {
+    match choices.below(4) {
+        0 | 1 => None,
+        2 => Some(Conflict::Stalled { transaction: transaction(choices) }),
+        _ => {
+            let number = number(choices);
+            let certificate = flat_certificate(choices, number);
+            Some(Conflict::Committed { transaction: town().transactions[number].clone(), certificate: Arc::new(certificate) })
+        }
+    }
+}
+
+fn justified(choices: &mut Choices<'_>, number: usize) -> Justified {
+    let decision = decision(choices);
+    let mut tallies: Vec<VoteSet> = match decision {
+        Decision::Commit => {
+            shards(number).into_iter().map(|shard| votes(number, shard, Vote::Commit, 4 + u16::from(choices.byte() % 3))).collect()
+        }
+        Decision::Abort => vec![votes(number, choices.one_of(&shards(number)), Vote::Abort, 2 + u16::from(choices.byte() % 5))],
+    };
+    if choices.rarely(8) {
+        let at = choices.below(tallies.len());
+        damage_votes(choices, &mut tallies[at]);
+    }
+    Justified { decision, tallies }
+}
+
+fn views(choices: &mut Choices<'_>, number: usize) -> Vec<SignedLogged> {
+    let shard = logs(number);
+    let mut views = Vec::new();
+    for index in 0..REPLICAS {
+        let byte = choices.byte();
+        if byte % 4 == 3 {
+            continue;
+        }
+        let (view_decision, view_current) = (u32::from(byte / 4 % 3), u32::from(byte / 16 % 3));
+        let decision = if byte & 64 == 0 { Decision::Commit } else { Decision::Abort };
+        views.push(signed_logged(number, ReplicaId { shard, index }, decision, view_decision, view_decision.max(view_current)));
+    }
+    if choices.rarely(8) && !views.is_empty() {
+        let at = choices.below(views.len());
+        damage_seal(choices, shard, &mut views[at].seal);
+    }
+    views
+}
+
+fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
+    let (shard, view, left_out) = (logs(number), 1 + view(choices), u16::from(choices.byte() % 6));
+    let sides = choices.byte();
+    let mut electors: Vec<Elector> = (0..REPLICAS)
+        .filter(|index| *index != left_out)
+        .map(|index| {
+            let decision = if sides >> index & 1 == 0 { Decision::Commit } else { Decision::Abort };
+            (index, decision, signed_elect(number, ReplicaId { shard, index }, decision, view).seal)
+        })
+        .collect();
+    let aborts = electors.iter().filter(|(_, decision, _)| *decision == Decision::Abort).count();
+    let mut decision = if 2 * aborts > electors.len() { Decision::Abort } else { Decision::Commit };
+    let id = town().transactions[number].id();
+    let mut leader = ReplicaId { shard, index: basil::recovery::leader_of(id, view, usize::from(REPLICAS)) };
+    match choices.below(16) {
+        12 => decision = self::decision(choices),
+        13 => leader = any_replica(choices),
+        14 => electors.swap(0, 1),
+        15 => damage_seal(choices, shard, &mut electors[0].2),
+        _ => {}
+    }
+    let statement = DecideStatement { id, decision, view };
+    let seal = town().seal(leader, number, &Said::Decide(statement));
+    Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors }
+}
+
+// Forms.
+
+/// Whether all seals of a message have a form in which they can be written at all; others exist in no bytes.
+#[must_use]
+pub fn is_writable(message: &Message) -> bool {
+    let set = |set: &VoteSet| set.voters.iter().all(|(_, seal)| seal.is_well_formed());
+    match message {
+        Message::Read { .. } | Message::Prepare { .. } | Message::ReadReply { .. } | Message::Refused { .. } => true,
+        Message::Recover { evidence, .. } => evidence.iter().all(|vote| vote.seal.is_well_formed()),
+        Message::Log { tallies, .. } => tallies.iter().all(set),
+        Message::InvokeFallback { justified, views, .. } => {
+            justified.iter().flat_map(|justified| &justified.tallies).all(set) && views.iter().all(|logged| logged.seal.is_well_formed())
+        }
+        Message::ElectFallback { elect } => elect.seal.is_well_formed(),
+        Message::DecideFallback { decide, electors } => {
+            decide.seal.is_well_formed() && electors.iter().all(|(_, _, seal)| seal.is_well_formed())
+        }
+        Message::Writeback { certificate, .. } | Message::Decided { certificate } => is_certificate_writable(certificate, 1),
+        Message::Voted { vote, conflict } => {
+            let shown = match conflict {
+                Some(Conflict::Committed { certificate, .. }) => is_certificate_writable(certificate, 1),
+                _ => true,
+            };
+            shown && vote.seal.is_well_formed()
+        }
+        Message::Logged { logged } => logged.seal.is_well_formed(),
+    }
+}
+
+/// A certificate can be written in another, and no deeper.
+fn is_certificate_writable(certificate: &Certificate, deeper: u8) -> bool {
+    match &certificate.proof {
+        Proof::Fast(proofs) => proofs.iter().all(|proof| match proof {
+            ShardProof::Votes(set) => set.voters.iter().all(|(_, seal)| seal.is_well_formed()),
+            ShardProof::Conflict { certificate, .. } => deeper > 0 && is_certificate_writable(certificate, deeper - 1),
+        }),
+        Proof::Logged(set) => set.voters.iter().all(|(_, _, seal)| seal.is_well_formed()),
+    }
+}

@@ -1,0 +1,65 @@
+//! Arbitrary bytes for everything that reads what others wrote.
+//!
+//! A [`Target`] takes bytes and must come back. It panics when something is wrong: when a decoder panics, when bytes are
+//! taken that are not the one encoding of what they mean, when a certificate passes that a plain reference refuses, when a
+//! replica contradicts itself. Some targets take the bytes as they are; others read choices from them and
+//! build something nearly right, which is how anything gets past a signature.
+//!
+//! Two programs run them. `fuzz-guided` is libFuzzer: it sees which parts of our code an input reaches, keeps inputs that
+//! reach new ones and changes those further. `fuzz` needs nothing but cargo: it lists the targets, runs files, writes the
+//! seeds of the corpus, and changes corpus files blindly where there is no C++ compiler for libFuzzer. `cargo xtask fuzz`
+//! builds and runs whichever fits.
+//!
+//! Whatever is found becomes a test of the crate that was wrong; the corpus is only a place to begin from.
+
+pub mod blind;
+mod choices;
+mod forge;
+mod reference;
+mod targets;
+mod town;
+
+// The program is no library; what it reads is tried all the same, from its own files.
+#[path = "../../crates/bezant/src/failure.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod failure;
+#[path = "../../crates/bezant/src/logs.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod logs;
+#[path = "../../crates/bezant/src/node_config.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod node_config;
+#[path = "../../crates/bezant/src/words.rs"]
+#[expect(dead_code, reason = "only what reading needs is used here")]
+mod words;
+
+/// Something that takes arbitrary bytes.
+pub struct Target {
+    /// Its name, which is also its corpus folder's.
+    pub name: &'static str,
+    /// What it tries, in a line.
+    pub what: &'static str,
+    /// The longest input worth trying, in bytes.
+    pub bytes_max: usize,
+    /// How many inputs are tried in CI: about two seconds' worth.
+    pub runs: u32,
+    /// Takes the bytes, and panics when something is wrong.
+    pub run: fn(&[u8]),
+    /// Inputs that get far, from real encodings: what the corpus begins with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// The variable that tells `fuzz-guided` its target, since its command line is libFuzzer's.
+pub const TARGET_VARIABLE: &str = "BEZANT_FUZZ_TARGET";
+
+/// Every target.
+#[must_use]
+pub fn targets() -> &'static [Target] {
+    targets::ALL
+}
+
+/// The target called `name`.
+#[must_use]
+pub fn target(name: &str) -> Option<&'static Target> {
+    targets::ALL.iter().find(|target| target.name == name)
+}

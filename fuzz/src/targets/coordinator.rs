@@ -1,0 +1,309 @@
+//! A coordinator, to whom every replica may answer anything that is signed well.
+//!
+//! It must never panic, end everything it was asked to do, say only what replicas accept, read only what enough replicas
+//! vouch for, and give its application no certificate that does not prove what it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
+use basil::message::ReadResult;
+use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, ReadFound, ReadQuorum, Vote};
+use machine::{Input, Machine as _, Outbox, Time};
+use types::codec::{Decode, Encode};
+use types::{Key, Party, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId, Value};
+
+use crate::Target;
+use crate::choices::Choices;
+use crate::forge::{self, KEYS};
+use crate::reference;
+use crate::town::{CLIENTS, CLUSTER, MILLISECOND, NOW, REPLICAS, Said, replica, town, verifier};
+
+pub(super) const TARGET: Target = Target {
+    name: "coordinator",
+    what: "answers a coordinator with anything signed: what it tells its application is proven, and everything ends",
+    bytes_max: 1_024,
+    runs: 500,
+    run,
+    seeds,
+};
+
+/// The most things that happen in one input.
+const STEPS_MAX: usize = 96;
+/// After how long the coordinator gives up, in milliseconds.
+const TIMEOUT_MS: u64 = 2_000;
+
+fn run(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let quorums = [ReadQuorum::Majority, ReadQuorum::VouchedOnly, ReadQuorum::Commit, ReadQuorum::One];
+    let read_quorum = choices.one_of(&quorums);
+    let fast_path = choices.one_of(&[FastPath::On, FastPath::Off]);
+    let options = CoordinatorOptions { read_quorum, fast_path, timeout_ms: TIMEOUT_MS, ..CoordinatorOptions::default() };
+    let mut process = Process {
+        coordinator: Coordinator::new(town().cluster.clone(), options),
+        vouchers: if read_quorum == ReadQuorum::One { 1 } else { 2 },
+        outbox: Outbox::default(),
+        now: NOW,
+        operations: 0,
+        reads: BTreeMap::new(),
+        commits: BTreeMap::new(),
+        requests: BTreeMap::new(),
+    };
+    let mut steps = 0;
+    while !choices.is_done() && steps < STEPS_MAX {
+        process.step(&mut choices);
+        steps += 1;
+    }
+    process.end();
+}
+
+/// A read under way: its keys, and what was answered to it.
+struct Reading {
+    keys: Vec<Key>,
+    /// For each key: who answered what.
+    committed: BTreeSet<(Key, Timestamp, Option<Vec<u8>>, u16)>,
+    prepared: BTreeSet<(Key, TransactionId, u16)>,
+}
+
+struct Process {
+    coordinator: Coordinator,
+    /// How many replicas must say the same before it is believed.
+    vouchers: usize,
+    outbox: Outbox<Coordinator>,
+    now: u64,
+    operations: u64,
+    reads: BTreeMap<u64, Reading>,
+    commits: BTreeMap<u64, Transaction>,
+    /// Requests for reads that replicas have seen: the read they are of, as the keys tell, and the keys.
+    requests: BTreeMap<u64, (Timestamp, Vec<Key>)>,
+}
+
+impl Process {
+    fn step(&mut self, choices: &mut Choices<'_>) {
+        match choices.below(14) {
+            0 => self.read(choices),
+            1 | 2 => {
+                let transaction = town().transactions[forge::number(choices)].clone();
+                let dependencies = (0..choices.below(2)).map(|_| town().transactions[forge::number(choices)].clone()).collect();
+                self.operations += 1;
+                self.commits.insert(self.operations, transaction.clone());
+                self.command(Command::Commit { operation: self.operations, transaction, dependencies });
+            }
+            3 => {
+                let transaction = town().transactions[forge::number(choices)].clone();
+                self.command(Command::Finish { transaction });
+            }
+            4 | 5 => self.many_votes(choices),
+            6 | 7 => self.many_logged(choices),
+            8 => self.many_read_replies(choices),
+            9..12 => {
+                let message = if choices.rarely(8) { forge::request(choices) } else { forge::reply(choices) };
+                let from = speaker(choices, &message);
+                self.hear(from, message);
+            }
+            12 => {
+                let from = Party::Client(CLIENTS[0], Session(1));
+                self.hear(from, forge::message(choices));
+            }
+            _ => {
+                self.now += choices.one_of(&[1, 5, 25, 110, 400, 900, 2_100]) * MILLISECOND;
+                self.tick();
+            }
+        }
+    }
+
+    fn read(&mut self, choices: &mut Choices<'_>) {
+        let mask = choices.byte();
+        let keys: Vec<Key> = KEYS.into_iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1).map(|(_, key)| Key::from(key)).collect();
+        self.operations += 1;
+        // Each at a time of its own, so that a request tells whose it is.
+        let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
+        self.reads.insert(self.operations, Reading { keys: keys.clone(), committed: BTreeSet::new(), prepared: BTreeSet::new() });
+        self.command(Command::Read { operation: self.operations, timestamp, keys });
+    }
+
+    /// The votes of several replicas of one shard, in one go.
+    fn many_votes(&mut self, choices: &mut Choices<'_>) {
+        let (number, who, sides) = (forge::number(choices), choices.byte(), choices.byte());
+        let id = town().transactions[number].id();
+        let shards = reference::shards_of(&town().cluster, &town().transactions[number]);
+        let Some(shard) = shards.get(choices.below(shards.len())).copied() else { return };
+        for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
+            let (signer, vote) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Vote::Commit } else { Vote::Abort });
+            let statement = VoteStatement { id, vote };
+            let vote = SignedVote { replica: signer, statement, seal: town().seal(signer, number, &Said::Vote(statement)) };
+            self.hear(Party::Replica(signer), Message::Voted { vote, conflict: None });
+        }
+    }
+
+    /// The decisions that several replicas of the logging shard have written down.
+    fn many_logged(&mut self, choices: &mut Choices<'_>) {
+        let (number, who, sides) = (forge::number(choices), choices.byte(), choices.byte());
+        let id = town().transactions[number].id();
+        let shards = reference::shards_of(&town().cluster, &town().transactions[number]);
+        let Some(shard) = reference::logging_shard(&shards, id) else { return };
+        let view_decision = u32::from(choices.byte() % 3);
+        for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
+            let (signer, decision) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Decision::Commit } else { Decision::Abort });
+            let view_current = view_decision.max(u32::from(who / 64));
+            let statement = LoggedStatement { id, decision, view_decision, view_current: view_current.min(2) };
+            let logged = SignedLogged { replica: signer, statement, seal: town().seal(signer, number, &Said::Logged(statement)) };
+            self.hear(Party::Replica(signer), Message::Logged { logged });
+        }
+    }
+
+    /// The same answer to a read from several replicas.
+    fn many_read_replies(&mut self, choices: &mut Choices<'_>) {
+        let open: Vec<u64> = self.requests.keys().copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let (request, who) = (choices.one_of(&open), choices.byte());
+        let (_, keys) = &self.requests[&request];
+        let shard = keys.first().map_or(ShardId(0), |key| town().cluster.shard_of(key));
+        let writer = town().transactions[forge::number(choices)].clone();
+        let kinds = choices.byte();
+        let results = keys.iter().enumerate().map(|(at, _)| match kinds >> (at % 4 * 2) & 3 {
+            0 => ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
+            1 => ReadResult { version: writer.timestamp(), value: Some(Value::from("1")), prepared: None },
+            2 => ReadResult { version: Timestamp::ZERO, value: None, prepared: Some(0) },
+            _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, prepared: Some(1) },
+        });
+        let message = Message::ReadReply { request, results: results.collect(), prepared: vec![writer] };
+        for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
+            self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        self.coordinator.step(Time(self.now), Input::Command(command), &mut self.outbox);
+        self.look();
+    }
+
+    fn hear(&mut self, from: Party, message: Message) {
+        if let (Party::Replica(from), Message::ReadReply { request, results, prepared }) = (from, &message) {
+            self.note_reply(from, *request, results, prepared);
+        }
+        let received = if forge::is_writable(&message) {
+            Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read")
+        } else {
+            message
+        };
+        let Ok(message) = verifier().verify(received) else { return };
+        self.coordinator.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
+        self.look();
+    }
+
+    fn note_reply(&mut self, from: ReplicaId, request: u64, results: &[ReadResult], prepared: &[Transaction]) {
+        let Some((timestamp, keys)) = self.requests.get(&request) else { return };
+        let Some(reading) = self.reads.get_mut(&(timestamp.time - NOW)) else { return };
+        for (key, result) in keys.iter().zip(results) {
+            let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
+            if town().cluster.shard_of(key) == from.shard {
+                reading.committed.insert((key.clone(), result.version, value, from.index));
+                if let Some(writer) = result.prepared.and_then(|place| prepared.get(usize::from(place))) {
+                    reading.prepared.insert((key.clone(), writer.id(), from.index));
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        self.coordinator.step(Time(self.now), Input::Tick, &mut self.outbox);
+        self.look();
+    }
+
+    /// Looks at what the coordinator said and told.
+    fn look(&mut self) {
+        assert!(self.outbox.drafts.is_empty(), "a coordinator signs nothing");
+        for (to, message) in std::mem::take(&mut self.outbox.sends) {
+            let Party::Replica(to) = to else { panic!("a coordinator speaks to replicas") };
+            assert!(town().cluster.replica_key(to).is_some());
+            if let Message::Read { request, timestamp, keys } = &message {
+                assert!(keys.iter().all(|key| town().cluster.shard_of(key) == to.shard));
+                self.requests.insert(*request, (*timestamp, keys.clone()));
+            }
+            let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
+            if let Err(rejection) = verifier().verify(received) {
+                panic!("replicas refuse what it says: {rejection}: {message:?}");
+            }
+        }
+        for event in std::mem::take(&mut self.outbox.events) {
+            match event {
+                Event::Read { operation, result } => {
+                    let reading = self.reads.remove(&operation).expect("a read ends once");
+                    if let Ok(found) = result {
+                        self.check_read(&reading, &found);
+                    }
+                }
+                Event::Ended { operation, result } => {
+                    let transaction = self.commits.remove(&operation).expect("a commit ends once");
+                    if let Ok((certificate, _)) = result {
+                        let message = Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone() };
+                        assert!(reference::accepts(&town().cluster, &message), "{certificate:?}");
+                        assert!(reference::proves(&town().cluster, &certificate, &transaction), "{certificate:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Enough replicas of the key's shard said it.
+    fn check_read(&self, reading: &Reading, found: &[ReadFound]) {
+        assert!(found.iter().map(|found| &found.key).eq(&reading.keys), "every key asked for, in order");
+        for ReadFound { key, version, value, dependency } in found {
+            let value = value.as_ref().map(|value| value.as_bytes().to_vec());
+            let vouchers = match dependency {
+                Some(writer) => {
+                    assert_eq!(writer.timestamp(), *version);
+                    let written = writer.write_of(key).expect("a writer writes the key").value.as_ref();
+                    assert_eq!(written.map(|value| value.as_bytes().to_vec()), value);
+                    (0..REPLICAS).filter(|index| reading.prepared.contains(&(key.clone(), writer.id(), *index))).count()
+                }
+                None => {
+                    let said = |index: &u16| reading.committed.contains(&(key.clone(), *version, value.clone(), *index));
+                    (0..REPLICAS).filter(said).count()
+                }
+            };
+            assert!(vouchers >= self.vouchers, "{vouchers} replicas vouch for {key} at {version}");
+        }
+    }
+
+    /// Nobody answers any more: everything ends.
+    fn end(mut self) {
+        let mut ticks = 0;
+        while let Some(deadline) = self.coordinator.deadline() {
+            self.now = self.now.max(deadline.0);
+            self.tick();
+            ticks += 1;
+            assert!(ticks < 10_000, "timers go on for ever");
+        }
+        assert_eq!(self.coordinator.load(), (0, 0), "something never ends");
+        assert!(self.reads.is_empty() && self.commits.is_empty(), "somebody was never told");
+    }
+}
+
+/// Who says a message: mostly its signer, now and then somebody else.
+fn speaker(choices: &mut Choices<'_>, message: &Message) -> Party {
+    let other = replica(u16::from(choices.byte() % 3), u16::from(choices.byte() % 6));
+    let signer = match message {
+        Message::Voted { vote, .. } => vote.replica,
+        Message::Logged { logged } => logged.replica,
+        _ => other,
+    };
+    Party::Replica(if choices.rarely(8) { other } else { signer })
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let commit = |number: u8| vec![1, number, 0];
+    let votes = |number: u8, who: u8, sides: u8, shard: u8| vec![4, number, who, sides, shard];
+    let logged = |number: u8, who: u8, sides: u8, view: u8| vec![6, number, who, sides, view];
+    let life = |steps: &[Vec<u8>]| [&[0, 0][..], &steps.concat()].concat();
+    vec![
+        life(&[commit(0), votes(0, 0, 0, 0)]),
+        life(&[commit(0), votes(0, 32, 0, 0), vec![13, 2], logged(0, 0, 0, 0)]),
+        life(&[commit(2), votes(2, 0, 0, 0), votes(2, 0, 30, 1), logged(2, 0, 7, 0), vec![13, 4], logged(2, 0, 0, 1)]),
+        life(&[vec![0, 0b0000_1011], vec![8, 0, 0, 0, 0], vec![8, 1, 0, 0, 0b01], vec![8, 2, 0, 0, 0b10]]),
+        life(&[commit(1), vec![9, 0, 0, 1, 0, 3, 0, 1, 3, 0, 0, 0, 0, 0], vec![9, 0, 0, 1, 0, 4, 1, 1, 2, 0, 0, 0, 0], vec![13, 6]]),
+        life(&[vec![3, 4], vec![13, 3], votes(4, 0, 63, 1), vec![13, 5]]),
+    ]
+}

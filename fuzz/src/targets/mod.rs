@@ -1,0 +1,43 @@
+//! Every target, one file each, or one a family.
+
+mod certificate;
+mod cluster;
+mod codec;
+mod config;
+mod coordinator;
+mod frames;
+mod http;
+mod journal;
+mod message;
+mod records;
+mod replica;
+mod seals;
+mod signatures;
+mod statements;
+mod tls;
+mod verdicts;
+
+use crate::Target;
+
+/// Every target, those that read bytes as they are first.
+pub(crate) const ALL: &[Target] = &[
+    codec::TARGET,
+    message::TARGET,
+    frames::TARGET,
+    frames::GREETING,
+    http::TARGET,
+    tls::TARGET,
+    config::CLUSTER,
+    config::CLIENT,
+    config::NODE,
+    statements::TARGET,
+    records::TARGET,
+    cluster::TARGET,
+    journal::TARGET,
+    seals::TARGET,
+    signatures::TARGET,
+    certificate::TARGET,
+    verdicts::TARGET,
+    replica::TARGET,
+    coordinator::TARGET,
+];

@@ -1,0 +1,377 @@
+//! A replica and its janitor, to whom anybody may say anything that is signed well.
+//!
+//! Far more than `f` may lie here: every secret key is the input's. So nothing is asked of what the replica comes to believe,
+//! only of itself: it never panics, it never takes back what it said under its signature (nor when it dies and comes back,
+//! with its disk torn and its clock set back), it says nothing that others would refuse, and it shows nobody what they may
+//! not read.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use basil::certificate::LoggedStatement;
+use basil::message::{Conflict, Draft};
+use basil::{Coordinator, CoordinatorOptions, Decision, Message, Node, Replica, ReplicaOptions, Vote};
+use crypto::{Sealable as _, Sealer};
+use machine::{Durable as _, Input, Machine as _, Outbox, Time};
+use store::{Crash, Memory, Options, Store};
+use types::codec::{Decode, Encode};
+use types::{ClientId, Key, Party, Read, ReplicaId, Session, Timestamp, Transaction, TransactionId, Value, Write};
+
+use crate::Target;
+use crate::choices::Choices;
+use crate::forge::{self, KEYS};
+use crate::town::{CLIENTS, CLUSTER, MILLISECOND, NOW, replica, town, verifier};
+
+pub(super) const TARGET: Target = Target {
+    name: "replica",
+    what: "says anything signed to a replica that also crashes: it keeps its word, and speaks what others accept",
+    bytes_max: 1_024,
+    runs: 500,
+    run,
+    seeds,
+};
+
+const ME: ReplicaId = replica(0, 2);
+/// The most things that happen in one input.
+const STEPS_MAX: usize = 96;
+/// The most undecided transactions that the replica holds.
+const UNDECIDED_MAX: usize = 60;
+
+fn run(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let mut life = Life::begin();
+    let mut steps = 0;
+    while !choices.is_done() && steps < STEPS_MAX {
+        life.step(&mut choices);
+        steps += 1;
+    }
+    life.end();
+}
+
+/// A replica over all its lives.
+struct Life {
+    node: Option<Node<Memory>>,
+    medium: Memory,
+    sealer: Sealer,
+    outbox: Outbox<Node<Memory>>,
+    now: u64,
+    /// What it said to itself, still to be heard.
+    to_self: VecDeque<Message>,
+    told: Told,
+}
+
+impl Life {
+    fn begin() -> Self {
+        let medium = Memory::new("fuzz");
+        let mut life = Self {
+            node: None,
+            medium,
+            sealer: town().sealer(ME),
+            outbox: Outbox::default(),
+            now: NOW,
+            to_self: VecDeque::new(),
+            told: Told::default(),
+        };
+        life.start();
+        life
+    }
+
+    fn start(&mut self) {
+        let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, fold_versions_max: 4 };
+        let store = Store::open(self.medium.clone(), options).expect("memory is whole after a crash");
+        let settings = ReplicaOptions {
+            window_ms: 10_000,
+            checkpoint_ms: 1_000,
+            undecided_max: UNDECIDED_MAX,
+            overlay_bytes_max: 400,
+            journal_bytes_max: 4_096,
+            ..ReplicaOptions::default()
+        };
+        let cluster = town().cluster.clone();
+        let replica = Replica::open(cluster.clone(), ME, settings, store, Time(self.now)).expect("it reads what it wrote");
+        self.node = Some(Node::new(replica, Coordinator::new(cluster, CoordinatorOptions::default())));
+    }
+
+    fn step(&mut self, choices: &mut Choices<'_>) {
+        match choices.below(16) {
+            0..10 => {
+                let message = if choices.rarely(4) { forge::reply(choices) } else { forge::request(choices) };
+                let from = any_party(choices);
+                self.receive(choices, from, &message);
+            }
+            10 => {
+                let transaction = any_transaction(choices);
+                let from = Party::Client(transaction.timestamp().client, Session(1));
+                self.receive(choices, from, &Message::Prepare { transaction });
+            }
+            11 => self.turn(),
+            12 | 13 => {
+                let later = choices.one_of(&[1, 60, 500, 1_100, 2_500, 6_000, 12_000, 40_000]);
+                self.now += later * MILLISECOND;
+                self.tick();
+            }
+            14 => {
+                let back = choices.one_of(&[0, 0, 1, 1_000, 12_000, 30_000]);
+                self.restart(Crash::default(), back);
+            }
+            _ => {
+                self.medium.fail_next_sync();
+                let kept = usize::from(choices.byte()) * 4;
+                let node = self.node.as_mut().expect("it runs");
+                if node.persist().is_err() {
+                    self.restart(Crash { journal_bytes_kept: kept, fold_rows_kept: usize::from(choices.byte() % 4) }, 0);
+                } else {
+                    self.restart(Crash::default(), 0);
+                }
+            }
+        }
+    }
+
+    /// A message arrives as bytes, and is checked as by the shell.
+    fn receive(&mut self, choices: &mut Choices<'_>, from: Party, message: &Message) {
+        let ends_turn = !choices.rarely(4);
+        let mut received = message.clone();
+        if forge::is_writable(message) {
+            let mut bytes = message.to_bytes();
+            if choices.rarely(16) {
+                let at = choices.below(bytes.len().min(65_536));
+                bytes[at] ^= 1 << choices.below(8);
+            }
+            let Ok(decoded) = Message::from_bytes(bytes.into(), CLUSTER) else { return };
+            received = decoded;
+        }
+        self.hear(from, received);
+        if ends_turn {
+            self.turn();
+        }
+    }
+
+    fn hear(&mut self, from: Party, message: Message) {
+        let read = match &message {
+            Message::Read { timestamp, keys, .. } => Some((*timestamp, keys.clone())),
+            _ => None,
+        };
+        let Ok(message) = verifier().verify(message) else { return };
+        let node = self.node.as_mut().expect("it runs");
+        let before = self.outbox.sends.len();
+        node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
+        for (to, answer) in &self.outbox.sends[before..] {
+            if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
+                assert_eq!(*to, from);
+                check_read(*timestamp, keys, results, prepared);
+            }
+        }
+        let (known, undecided) = node.replica().load();
+        assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
+    }
+
+    fn tick(&mut self) {
+        let node = self.node.as_mut().expect("it runs");
+        node.step(Time(self.now), Input::Tick, &mut self.outbox);
+        self.turn();
+    }
+
+    /// The end of a turn: all of it durable, then said.
+    fn turn(&mut self) {
+        self.node.as_mut().expect("it runs").persist().expect("memory does not fail unless told to");
+        let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
+        for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
+            drafts.iter().for_each(|(_, draft)| self.told.note(draft));
+            let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(CLUSTER, ME)).collect();
+            let sealed = drafts.iter().zip(self.sealer.seal(&leaves));
+            said.extend(sealed.map(|((to, draft), seal)| (*to, draft.clone().sealed(seal))));
+        }
+        self.outbox.events.clear();
+        for (to, message) in said {
+            check_rights(to, &message);
+            let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
+            if let Err(rejection) = verifier().verify(received) {
+                panic!("others refuse what it says: {rejection}: {message:?}");
+            }
+            if to == Party::Replica(ME) {
+                self.to_self.push_back(message);
+            }
+        }
+        if let Some(message) = self.to_self.pop_front() {
+            self.hear(Party::Replica(ME), message);
+            self.turn();
+        }
+    }
+
+    /// It dies with all that it has not said, and comes back, its clock set back by some milliseconds.
+    fn restart(&mut self, crash: Crash, back: u64) {
+        self.node = None;
+        self.medium.crash(crash);
+        self.outbox = Outbox::default();
+        self.to_self.clear();
+        self.now -= back * MILLISECOND;
+        self.start();
+    }
+
+    /// Time goes on for a while; then the power goes, and everybody asks again.
+    fn end(mut self) {
+        self.turn();
+        for _ in 0..40 {
+            let deadline = self.node.as_ref().expect("it runs").deadline();
+            let Some(deadline) = deadline.filter(|deadline| deadline.0 < self.now + 20_000 * MILLISECOND) else { break };
+            self.now = self.now.max(deadline.0);
+            self.tick();
+        }
+        self.restart(Crash::default(), 0);
+        for transaction in &town().transactions {
+            let message = Message::Recover { transaction: transaction.clone(), evidence: Vec::new() };
+            self.hear(Party::Client(CLIENTS[2], Session(7)), message);
+            self.turn();
+        }
+    }
+}
+
+/// What the replica has said under its signature.
+#[derive(Default)]
+struct Told {
+    votes: BTreeMap<TransactionId, Vote>,
+    logged: BTreeMap<(TransactionId, u32), Decision>,
+    /// What it said last of each transaction: the view it decided in, and that it was in.
+    last: BTreeMap<TransactionId, LoggedStatement>,
+    elects: BTreeMap<(TransactionId, u32), Decision>,
+    decides: BTreeMap<(TransactionId, u32), Decision>,
+}
+
+impl Told {
+    /// Notes a statement, and sees that it takes none back.
+    fn note(&mut self, draft: &Draft) {
+        match draft {
+            Draft::Vote { replica, statement, .. } => {
+                assert_eq!(*replica, ME);
+                let vote = *self.votes.entry(statement.id).or_insert(statement.vote);
+                assert_eq!(vote, statement.vote, "it voted otherwise before");
+            }
+            Draft::Logged { replica, statement } => {
+                assert_eq!(*replica, ME);
+                self.note_logged(*statement);
+            }
+            Draft::Elect { replica, statement } => {
+                assert_eq!(*replica, ME);
+                let decision = *self.elects.entry((statement.id, statement.view)).or_insert(statement.decision);
+                assert_eq!(decision, statement.decision, "it elected with another decision before");
+                if let Some(last) = self.last.get(&statement.id) {
+                    assert!(statement.view >= last.view_current, "it is back in a view that it had left");
+                }
+            }
+            Draft::Decide { leader, statement, .. } => {
+                assert_eq!(*leader, ME);
+                let decision = *self.decides.entry((statement.id, statement.view)).or_insert(statement.decision);
+                assert_eq!(decision, statement.decision, "it led to another decision before");
+            }
+        }
+    }
+
+    fn note_logged(&mut self, statement: LoggedStatement) {
+        let LoggedStatement { id, decision, view_decision, view_current } = statement;
+        assert!(view_decision <= view_current);
+        let earlier = *self.logged.entry((id, view_decision)).or_insert(decision);
+        assert_eq!(earlier, decision, "it wrote another decision down in this view");
+        if let Some(last) = self.last.insert(id, statement) {
+            assert!(view_current >= last.view_current, "it is back in a view that it had left");
+            assert!(view_decision == last.view_decision || view_decision >= last.view_current, "it adopted from a view that it had left");
+        }
+        // Whoever elects in a view adopts nothing from a lower one any more.
+        for ((_, view), elected) in self.elects.range((id, view_decision + 1)..=(id, u32::MAX)) {
+            assert_eq!(*elected, decision, "it elected with something else in view {view}");
+        }
+    }
+}
+
+/// An answer shows, below the reader's time, a version of each key, and writers of it.
+fn check_read(timestamp: Timestamp, keys: &[Key], results: &[basil::message::ReadResult], prepared: &[Transaction]) {
+    assert_eq!(results.len(), keys.len());
+    for (key, result) in keys.iter().zip(results) {
+        assert!(result.version < timestamp || result.version == Timestamp::ZERO);
+        if let Some(place) = result.prepared {
+            let writer = &prepared[usize::from(place)];
+            assert!(writer.write_of(key).is_some() && writer.timestamp() < timestamp && writer.timestamp() > result.version);
+        }
+    }
+}
+
+/// Nobody is shown a transaction with keys that it may not read.
+fn check_rights(to: Party, message: &Message) {
+    let shown: Vec<&Transaction> = match message {
+        Message::ReadReply { prepared, .. } => prepared.iter().collect(),
+        Message::Voted { conflict: Some(Conflict::Committed { transaction, .. } | Conflict::Stalled { transaction }), .. } => {
+            vec![transaction]
+        }
+        _ => Vec::new(),
+    };
+    let Party::Client(client, _) = to else { return };
+    let permission = town().cluster.permission(client);
+    for transaction in shown {
+        let may_read = permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key)));
+        assert!(may_read, "{client} is shown {transaction:?}");
+    }
+}
+
+fn any_party(choices: &mut Choices<'_>) -> Party {
+    let byte = choices.byte();
+    match byte % 3 {
+        0 | 1 => Party::Client(CLIENTS[usize::from(byte / 3) % CLIENTS.len()], Session(u64::from(byte / 128))),
+        _ => {
+            let other = replica(u16::from(byte / 3 % 3), u16::from(byte / 9 % 6));
+            Party::Replica(if other == ME { replica(0, 3) } else { other })
+        }
+    }
+}
+
+/// A transaction that the town has not seen.
+fn any_transaction(choices: &mut Choices<'_>) -> Transaction {
+    let client = choices.one_of(&CLIENTS);
+    let timestamp = timestamp(choices, client);
+    let (mut reads, mut writes): (Vec<Read>, Vec<Write>) = (Vec::new(), Vec::new());
+    for key in KEYS.into_iter().take(1 + choices.below(KEYS.len())) {
+        let key = Key::from(key);
+        let byte = choices.byte();
+        if byte & 3 == 0 {
+            let seen = &town().transactions[forge::number(choices)];
+            let version = if byte & 4 == 0 { Timestamp::ZERO } else { seen.timestamp() };
+            reads.push(Read { key: key.clone(), version, dependency: (byte & 24 == 24).then(|| seen.id()) });
+        }
+        if byte & 32 != 0 {
+            writes.push(Write { key, value: (byte & 1 == 1).then(|| Value::from("fuzz")) });
+        }
+    }
+    Transaction::new(CLUSTER, timestamp, reads, writes).expect("keys are distinct and few")
+}
+
+fn timestamp(choices: &mut Choices<'_>, client: ClientId) -> Timestamp {
+    let other = town().transactions[forge::number(choices)].timestamp();
+    match choices.below(3) {
+        0 => Timestamp::new(other.time, client),
+        1 => Timestamp::new(NOW - u64::from(choices.byte()) * 10 * MILLISECOND, client),
+        _ => Timestamp::new(NOW + choices.number() % (50_000 * MILLISECOND), client),
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    // A message: its step, whether it is a reply, what it is made of, who says it, whether the turn ends and it is damaged.
+    let say = |made: &[u8], from: u8| [&[0, 0][..], made, &[from, 0, 0]].concat();
+    let ordinary = [say(&[0, 0], 0), say(&[4, 0, 0, 0, 0, 0, 0], 0), say(&[8, 0, 0, 0, 0], 0)].concat();
+    let chain = [say(&[0, 0], 0), say(&[0, 2], 6), say(&[0, 15], 6), say(&[8, 0, 0, 0, 0], 0), vec![14, 0], say(&[0, 2], 6)].concat();
+    let divergent = [
+        say(&[0, 0], 0),
+        say(&[4, 0, 0, 0, 0, 0], 0),
+        say(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0),
+        say(&[6, 0, 1, 0, 0], 2),
+        say(&[7, 0, 0, 0, 3, 0], 2),
+        vec![14, 2],
+        say(&[7, 0, 1, 0, 255, 0], 2),
+    ];
+    let stormy = [
+        say(&[3, 12, 0, 0, 3], 0),
+        vec![12, 4],
+        say(&[2, 0, 0, 0, 2, 0, 1], 3),
+        vec![15, 9, 1],
+        vec![13, 6],
+        say(&[1, 18], 0),
+        vec![12, 7],
+    ];
+    vec![ordinary, chain, divergent.concat(), stormy.concat()]
+}

@@ -1,0 +1,66 @@
+//! What people type: scripts of statements, keys, values, names of replicas.
+
+use client::config::{key_from_text, replica_from_name, value_from_text};
+
+use crate::Target;
+use crate::words::{Statement, statements};
+
+pub(super) const TARGET: Target = Target {
+    name: "statements",
+    what: "reads a script as `bezant txn` does; written out again it means the same",
+    bytes_max: 1_024,
+    runs: 40_000,
+    run,
+    seeds,
+};
+
+fn run(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(key) = key_from_text(text) {
+        assert_eq!(key_from_text(&key.to_string()), Ok(key), "a key reads as it is shown");
+    }
+    if let Ok(value) = value_from_text(text) {
+        assert_eq!(value_from_text(&value.to_string()), Ok(value), "a value reads as it is shown");
+    }
+    if let Ok(replica) = replica_from_name(text) {
+        assert_eq!(replica.to_string(), text);
+    }
+    // An unquoted @ names a file, and what lies on this computer is nobody's business.
+    if text.contains('@') {
+        return;
+    }
+    match statements(text) {
+        Ok(found) => {
+            let script: Vec<String> = found.iter().map(write).collect();
+            assert_eq!(statements(&script.join(";")).expect("what was read can be written"), found);
+        }
+        Err(failure) => assert!(failure.to_string().starts_with("error: ")),
+    }
+}
+
+/// The statement with its words in hexadecimal, which can say everything.
+fn write(statement: &Statement) -> String {
+    let hex = |bytes: &[u8]| format!("0x{}", hex::encode(bytes));
+    match statement {
+        Statement::Get(key) => format!("get {}", hex(key.as_bytes())),
+        Statement::Put(key, value) => format!("put {} {}", hex(key.as_bytes()), hex(value.as_bytes())),
+        Statement::Delete(key) => format!("delete {}", hex(key.as_bytes())),
+        Statement::Begin => "begin".to_owned(),
+        Statement::Commit => "commit".to_owned(),
+        Statement::Abort => "abort".to_owned(),
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    [
+        "get a; put b 2; delete c",
+        "put 'two words' \"a\\n\\t\\\\\\\"b\"\ndel 0x00ff",
+        "BEGIN; get a\ncommit;;abort",
+        "put a ''",
+        "0x6162",
+        "s0-r3",
+        "put a 'not closed",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
