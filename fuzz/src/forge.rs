@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, ReadResult, Subject};
+use basil::message::{Conflict, Justified, Newer, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Vote};
 use crypto::{Seal, SignedRoot};
@@ -378,7 +378,8 @@ pub fn read_reply(choices: &mut Choices<'_>) -> Message {
     let results = (0..choices.below(4)).map(|_| {
         let version = if choices.rarely(2) { transaction(choices).timestamp() } else { Timestamp::ZERO };
         let value = choices.rarely(2).then(|| Value::from(choices.one_of(&["", "1", "2"])));
-        ReadResult { version, value, prepared: choices.rarely(2).then(|| u16::from(choices.byte() % 4)) }
+        let newer = choices.one_of(&[Newer::Nothing, Newer::Prepared(0), Newer::Prepared(1), Newer::Prepared(9), Newer::Hidden]);
+        ReadResult { version, value, newer }
     });
     Message::ReadReply { request, results: results.collect(), prepared }
 }

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
-use basil::message::ReadResult;
+use basil::message::{Newer, ReadResult};
 use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, ReadFound, ReadQuorum, Vote};
-use machine::{Input, Machine as _, Outbox, Time};
+use machine::{Input, Machine as _, Outbox, Time, Voters};
 use types::codec::{Decode, Encode};
-use types::{Key, Party, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId, Value};
+use types::{Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId, Value};
 
 use crate::Target;
 use crate::choices::Choices;
@@ -45,6 +45,9 @@ fn run(bytes: &[u8]) {
         now: NOW,
         operations: 0,
         reads: BTreeMap::new(),
+        found: Vec::new(),
+        readings: BTreeMap::new(),
+        settled: BTreeSet::new(),
         commits: BTreeMap::new(),
         requests: BTreeMap::new(),
     };
@@ -56,9 +59,9 @@ fn run(bytes: &[u8]) {
     process.end();
 }
 
-/// A read under way: its keys, and what was answered to it.
+/// What was answered to all that was asked at one timestamp.
+#[derive(Default)]
 struct Reading {
-    keys: Vec<Key>,
     /// For each key: who answered what.
     committed: BTreeSet<(Key, Timestamp, Option<Vec<u8>>, u16)>,
     prepared: BTreeSet<(Key, TransactionId, u16)>,
@@ -71,15 +74,21 @@ struct Process {
     outbox: Outbox<Coordinator>,
     now: u64,
     operations: u64,
-    reads: BTreeMap<u64, Reading>,
+    /// Reads under way, each at a timestamp of its own.
+    reads: BTreeMap<u64, (Timestamp, Vec<Key>)>,
+    /// Reads that have ended, and what they found.
+    found: Vec<(Timestamp, Vec<ReadFound>)>,
+    readings: BTreeMap<Timestamp, Reading>,
+    /// For whom a version of a key is settled, read at which timestamp.
+    settled: BTreeSet<(Timestamp, Key, Timestamp, u16)>,
     commits: BTreeMap<u64, Transaction>,
-    /// Requests for reads that replicas have seen: the read they are of, as the keys tell, and the keys.
+    /// Requests that replicas have heard: at which timestamp, of which keys.
     requests: BTreeMap<u64, (Timestamp, Vec<Key>)>,
 }
 
 impl Process {
     fn step(&mut self, choices: &mut Choices<'_>) {
-        match choices.below(14) {
+        match choices.below(15) {
             0 => self.read(choices),
             1 | 2 => {
                 let transaction = town().transactions[forge::number(choices)].clone();
@@ -104,6 +113,7 @@ impl Process {
                 let from = Party::Client(CLIENTS[0], Session(1));
                 self.hear(from, forge::message(choices));
             }
+            13 => self.commit_reads(choices),
             _ => {
                 self.now += choices.one_of(&[1, 5, 25, 110, 400, 900, 2_100]) * MILLISECOND;
                 self.tick();
@@ -115,10 +125,28 @@ impl Process {
         let mask = choices.byte();
         let keys: Vec<Key> = KEYS.into_iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1).map(|(_, key)| Key::from(key)).collect();
         self.operations += 1;
-        // Each at a time of its own, so that a request tells whose it is.
         let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
-        self.reads.insert(self.operations, Reading { keys: keys.clone(), committed: BTreeSet::new(), prepared: BTreeSet::new() });
-        self.command(Command::Read { operation: self.operations, timestamp, keys });
+        self.reads.insert(self.operations, (timestamp, keys.clone()));
+        let read_only = choices.byte() % 2 == 1;
+        self.command(Command::Read { operation: self.operations, timestamp, keys, read_only });
+    }
+
+    /// Commits a transaction that has read what an earlier read found, and nothing else.
+    fn commit_reads(&mut self, choices: &mut Choices<'_>) {
+        let at = choices.below(self.found.len());
+        let Some((timestamp, found)) = self.found.get(at).cloned() else { return };
+        let read = |found: &ReadFound| Read {
+            key: found.key.clone(),
+            version: found.version,
+            dependency: found.dependency.as_ref().map(Transaction::id),
+        };
+        let reads = found.iter().map(read).collect();
+        let transaction = Transaction::new(CLUSTER, timestamp, reads, Vec::new()).expect("keys are distinct and few");
+        let of = |read: &Read| found.iter().find(|found| found.key == read.key).map_or(Voters::default(), |found| found.settled);
+        let settled = transaction.reads().iter().map(of).collect();
+        self.operations += 1;
+        self.commits.insert(self.operations, transaction.clone());
+        self.command(Command::CommitReads { operation: self.operations, transaction, settled });
     }
 
     /// The votes of several replicas of one shard, in one go.
@@ -163,10 +191,10 @@ impl Process {
         let writer = town().transactions[forge::number(choices)].clone();
         let kinds = choices.byte();
         let results = keys.iter().enumerate().map(|(at, _)| match kinds >> (at % 4 * 2) & 3 {
-            0 => ReadResult { version: Timestamp::ZERO, value: None, prepared: None },
-            1 => ReadResult { version: writer.timestamp(), value: Some(Value::from("1")), prepared: None },
-            2 => ReadResult { version: Timestamp::ZERO, value: None, prepared: Some(0) },
-            _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, prepared: Some(1) },
+            0 => ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing },
+            1 => ReadResult { version: writer.timestamp(), value: Some(Value::from("1")), newer: Newer::Nothing },
+            2 => ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Prepared(0) },
+            _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, newer: Newer::Hidden },
         });
         let message = Message::ReadReply { request, results: results.collect(), prepared: vec![writer] };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
@@ -195,13 +223,18 @@ impl Process {
 
     fn note_reply(&mut self, from: ReplicaId, request: u64, results: &[ReadResult], prepared: &[Transaction]) {
         let Some((timestamp, keys)) = self.requests.get(&request) else { return };
-        let Some(reading) = self.reads.get_mut(&(timestamp.time - NOW)) else { return };
+        let reading = self.readings.entry(*timestamp).or_default();
         for (key, result) in keys.iter().zip(results) {
             let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
             if town().cluster.shard_of(key) == from.shard {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
-                if let Some(writer) = result.prepared.and_then(|place| prepared.get(usize::from(place))) {
-                    reading.prepared.insert((key.clone(), writer.id(), from.index));
+                match result.newer {
+                    Newer::Prepared(place) => {
+                        let writer = prepared.get(usize::from(place));
+                        reading.prepared.extend(writer.map(|writer| (key.clone(), writer.id(), from.index)));
+                    }
+                    Newer::Nothing => drop(self.settled.insert((*timestamp, key.clone(), result.version, from.index))),
+                    Newer::Hidden => {}
                 }
             }
         }
@@ -230,9 +263,17 @@ impl Process {
         for event in std::mem::take(&mut self.outbox.events) {
             match event {
                 Event::Read { operation, result } => {
-                    let reading = self.reads.remove(&operation).expect("a read ends once");
+                    let (timestamp, keys) = self.reads.remove(&operation).expect("a read ends once");
                     if let Ok(found) = result {
-                        self.check_read(&reading, &found);
+                        self.check_read(timestamp, &keys, &found);
+                        self.found.push((timestamp, found));
+                    }
+                }
+                Event::Settled { operation } => {
+                    let transaction = self.commits.remove(&operation).expect("a commit ends once");
+                    for Read { key, version, .. } in transaction.reads() {
+                        let settled = |index: &u16| self.is_settled(transaction.timestamp(), key, *version, *index);
+                        assert!((0..REPLICAS).filter(settled).count() >= 4, "{key} is not settled at {version}");
                     }
                 }
                 Event::Ended { operation, result } => {
@@ -248,9 +289,13 @@ impl Process {
     }
 
     /// Enough replicas of the key's shard said it.
-    fn check_read(&self, reading: &Reading, found: &[ReadFound]) {
-        assert!(found.iter().map(|found| &found.key).eq(&reading.keys), "every key asked for, in order");
-        for ReadFound { key, version, value, dependency } in found {
+    fn check_read(&self, timestamp: Timestamp, keys: &[Key], found: &[ReadFound]) {
+        assert!(found.iter().map(|found| &found.key).eq(keys), "every key asked for, in order");
+        let nothing = Reading::default();
+        let reading = self.readings.get(&timestamp).unwrap_or(&nothing);
+        for ReadFound { key, version, value, dependency, settled } in found {
+            let settled = (0..REPLICAS).filter(|index| settled.contains(*index));
+            settled.for_each(|index| assert!(self.is_settled(timestamp, key, *version, index)));
             let value = value.as_ref().map(|value| value.as_bytes().to_vec());
             let vouchers = match dependency {
                 Some(writer) => {
@@ -266,6 +311,11 @@ impl Process {
             };
             assert!(vouchers >= self.vouchers, "{vouchers} replicas vouch for {key} at {version}");
         }
+    }
+
+    /// Whether a replica of the key's shard has said that nothing newer than this version will be there.
+    fn is_settled(&self, timestamp: Timestamp, key: &Key, version: Timestamp, index: u16) -> bool {
+        self.settled.contains(&(timestamp, key.clone(), version, index))
     }
 
     /// Nobody answers any more: everything ends.
@@ -300,10 +350,11 @@ fn seeds() -> Vec<Vec<u8>> {
     let life = |steps: &[Vec<u8>]| [&[0, 0][..], &steps.concat()].concat();
     vec![
         life(&[commit(0), votes(0, 0, 0, 0)]),
-        life(&[commit(0), votes(0, 32, 0, 0), vec![13, 2], logged(0, 0, 0, 0)]),
-        life(&[commit(2), votes(2, 0, 0, 0), votes(2, 0, 30, 1), logged(2, 0, 7, 0), vec![13, 4], logged(2, 0, 0, 1)]),
-        life(&[vec![0, 0b0000_1011], vec![8, 0, 0, 0, 0], vec![8, 1, 0, 0, 0b01], vec![8, 2, 0, 0, 0b10]]),
-        life(&[commit(1), vec![9, 0, 0, 1, 0, 3, 0, 1, 3, 0, 0, 0, 0, 0], vec![9, 0, 0, 1, 0, 4, 1, 1, 2, 0, 0, 0, 0], vec![13, 6]]),
-        life(&[vec![3, 4], vec![13, 3], votes(4, 0, 63, 1), vec![13, 5]]),
+        life(&[commit(0), votes(0, 32, 0, 0), vec![14, 2], logged(0, 0, 0, 0)]),
+        life(&[commit(2), votes(2, 0, 0, 0), votes(2, 0, 30, 1), logged(2, 0, 7, 0), vec![14, 4], logged(2, 0, 0, 1)]),
+        life(&[vec![0, 0b0000_1011, 0], vec![8, 0, 0, 0, 0], vec![8, 1, 0, 0, 0b01], vec![8, 2, 0, 0, 0b10]]),
+        life(&[vec![0, 0b0000_1011, 1], vec![8, 0, 0, 0, 0], vec![8, 1, 56, 0, 0b01], vec![13, 0], vec![8, 2, 0, 0, 0]]),
+        life(&[commit(1), vec![9, 0, 0, 1, 0, 3, 0, 1, 3, 0, 0, 0, 0, 0], vec![9, 0, 0, 1, 0, 4, 1, 1, 2, 0, 0, 0, 0], vec![14, 6]]),
+        life(&[vec![3, 4], vec![14, 3], votes(4, 0, 63, 1), vec![14, 5]]),
     ]
 }

@@ -1,14 +1,14 @@
 //! A replica and its janitor, to whom anybody may say anything that is signed well.
 //!
 //! Far more than `f` may lie here: every secret key is the input's. So nothing is asked of what the replica comes to believe,
-//! only of itself: it never panics, it never takes back what it said under its signature (nor when it dies and comes back,
-//! with its disk torn and its clock set back), it says nothing that others would refuse, and it shows nobody what they may
-//! not read.
+//! only of itself: it never panics, it never takes back what it said under its signature or let somebody read (nor when it
+//! dies and comes back, with its disk torn and its clock set back), it says nothing that others would refuse, and it shows
+//! nobody what they may not read.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use basil::certificate::LoggedStatement;
-use basil::message::{Conflict, Draft};
+use basil::certificate::{LoggedStatement, VoteStatement};
+use basil::message::{Conflict, Draft, Newer, ReadResult};
 use basil::{Coordinator, CoordinatorOptions, Decision, Message, Node, Replica, ReplicaOptions, Vote};
 use crypto::{Sealable as _, Sealer};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
@@ -57,6 +57,7 @@ struct Life {
     /// What it said to itself, still to be heard.
     to_self: VecDeque<Message>,
     told: Told,
+    promises: Promises,
 }
 
 impl Life {
@@ -70,6 +71,7 @@ impl Life {
             now: NOW,
             to_self: VecDeque::new(),
             told: Told::default(),
+            promises: Promises::default(),
         };
         life.start();
         life
@@ -151,28 +153,34 @@ impl Life {
             _ => None,
         };
         let Ok(message) = verifier().verify(message) else { return };
+        self.promises.heard(&message);
         let node = self.node.as_mut().expect("it runs");
-        let before = self.outbox.sends.len();
+        let (sends_before, drafts_before) = (self.outbox.sends.len(), self.outbox.drafts.len());
         node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
-        for (to, answer) in &self.outbox.sends[before..] {
+        for (to, answer) in &self.outbox.sends[sends_before..] {
             if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
                 assert_eq!(*to, from);
                 check_read(*timestamp, keys, results, prepared);
+                self.promises.give(*timestamp, keys, results);
             }
         }
+        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.promises.keep(draft));
         let (known, undecided) = node.replica().load();
         assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
     }
 
     fn tick(&mut self) {
         let node = self.node.as_mut().expect("it runs");
+        let before = self.outbox.drafts.len();
         node.step(Time(self.now), Input::Tick, &mut self.outbox);
+        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.promises.keep(draft));
         self.turn();
     }
 
     /// The end of a turn: all of it durable, then said.
     fn turn(&mut self) {
         self.node.as_mut().expect("it runs").persist().expect("memory does not fail unless told to");
+        self.promises.said();
         let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
         for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
             drafts.iter().for_each(|(_, draft)| self.told.note(draft));
@@ -201,6 +209,7 @@ impl Life {
     fn restart(&mut self, crash: Crash, back: u64) {
         self.node = None;
         self.medium.crash(crash);
+        self.promises.unsaid();
         self.outbox = Outbox::default();
         self.to_self.clear();
         self.now -= back * MILLISECOND;
@@ -281,12 +290,71 @@ impl Told {
     }
 }
 
+/// What the replica has let be read as settled: that no version will come between the one read and the reader.
+#[derive(Default)]
+struct Promises {
+    /// Key, version read, reader.
+    given: BTreeSet<(Key, Timestamp, Timestamp)>,
+    voted: BTreeSet<TransactionId>,
+    /// The same, in the turn that has not ended.
+    given_now: BTreeSet<(Key, Timestamp, Timestamp)>,
+    voted_now: BTreeSet<TransactionId>,
+    /// How they ended has been proven to the replica: a vote after that changes nothing.
+    ended: BTreeSet<TransactionId>,
+    known: BTreeMap<TransactionId, Transaction>,
+}
+
+impl Promises {
+    fn heard(&mut self, message: &Message) {
+        match message {
+            Message::Prepare { transaction }
+            | Message::Recover { transaction, .. }
+            | Message::Log { transaction, .. }
+            | Message::InvokeFallback { transaction, .. } => drop(self.known.insert(transaction.id(), transaction.clone())),
+            Message::Writeback { transaction, certificate } => {
+                self.known.extend(transaction.iter().map(|transaction| (transaction.id(), transaction.clone())));
+                self.ended.insert(certificate.id);
+            }
+            _ => {}
+        }
+    }
+
+    fn give(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult]) {
+        let settled = keys.iter().zip(results).filter(|(_, result)| result.newer == Newer::Nothing);
+        self.given_now.extend(settled.map(|(key, result)| (key.clone(), result.version, reader)));
+    }
+
+    /// A first vote to commit writes nothing underneath what was read.
+    fn keep(&mut self, draft: &Draft) {
+        let Draft::Vote { statement: VoteStatement { id, vote }, .. } = draft else { return };
+        if self.voted.contains(id) || !self.voted_now.insert(*id) || *vote == Vote::Abort || self.ended.contains(id) {
+            return;
+        }
+        let transaction = &self.known[id];
+        for (key, version, reader) in self.given.iter().chain(&self.given_now) {
+            let between = *version < transaction.timestamp() && transaction.timestamp() < *reader;
+            let writes = transaction.write_of(key).is_some();
+            assert!(!(between && writes), "it let {reader} read {key} at {version}, and votes for {transaction:?}");
+        }
+    }
+
+    fn said(&mut self) {
+        self.given.append(&mut self.given_now);
+        self.voted.append(&mut self.voted_now);
+    }
+
+    fn unsaid(&mut self) {
+        self.given_now.clear();
+        self.voted_now.clear();
+    }
+}
+
 /// An answer shows, below the reader's time, a version of each key, and writers of it.
-fn check_read(timestamp: Timestamp, keys: &[Key], results: &[basil::message::ReadResult], prepared: &[Transaction]) {
+fn check_read(timestamp: Timestamp, keys: &[Key], results: &[ReadResult], prepared: &[Transaction]) {
     assert_eq!(results.len(), keys.len());
     for (key, result) in keys.iter().zip(results) {
         assert!(result.version < timestamp || result.version == Timestamp::ZERO);
-        if let Some(place) = result.prepared {
+        if let Newer::Prepared(place) = result.newer {
             let writer = &prepared[usize::from(place)];
             assert!(writer.write_of(key).is_some() && writer.timestamp() < timestamp && writer.timestamp() > result.version);
         }
