@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, Newer, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, Newer, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Vote};
 use crypto::{Seal, SignedRoot};
@@ -288,7 +288,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 
 /// What is said to a replica.
 pub fn request(choices: &mut Choices<'_>) -> Message {
-    let kind = choices.below(10);
+    let kind = choices.below(12);
     let number = number(choices);
     let transaction = town().transactions[number].clone();
     match kind {
@@ -320,6 +320,17 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
         }
         7 => decide(choices, number),
+        10 => Message::Inquire { transaction },
+        11 => {
+            let written = transaction.writes().iter().filter(|write| town().cluster.shard_of(&write.key) == ShardId(0)).count();
+            let count = if choices.rarely(8) { choices.below(4) } else { written };
+            let versions = (0..count).map(|_| {
+                let version = choices.one_of(&[Timestamp::ZERO, transaction.timestamp(), Timestamp::new(NOW, types::ClientId(1))]);
+                KeyVersion { version, value: choices.rarely(2).then(|| Value::from("rested")) }
+            });
+            let versions = versions.collect();
+            Message::Rested { id: transaction.id(), versions }
+        }
         _ => {
             let mut certificate = certificate(choices, number);
             for _ in 0..choices.byte() / 128 {
@@ -472,7 +483,6 @@ fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
 pub fn is_writable(message: &Message) -> bool {
     let set = |set: &VoteSet| set.voters.iter().all(|(_, seal)| seal.is_well_formed());
     match message {
-        Message::Read { .. } | Message::Prepare { .. } | Message::ReadReply { .. } | Message::Refused { .. } => true,
         Message::Recover { evidence, .. } => evidence.iter().all(|vote| vote.seal.is_well_formed()),
         Message::Log { tallies, .. } => tallies.iter().all(set),
         Message::InvokeFallback { justified, views, .. } => {
@@ -491,6 +501,8 @@ pub fn is_writable(message: &Message) -> bool {
             shown && vote.seal.is_well_formed()
         }
         Message::Logged { logged } => logged.seal.is_well_formed(),
+        // Nobody's seal is in these.
+        _ => true,
     }
 }
 

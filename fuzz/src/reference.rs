@@ -17,7 +17,12 @@ use types::{Cluster, Digest, Key, ReplicaId, ShardId, Transaction, TransactionId
 #[must_use]
 pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
     match message {
-        Message::Read { .. } | Message::Prepare { .. } | Message::ReadReply { .. } | Message::Refused { .. } => true,
+        Message::Read { .. }
+        | Message::Prepare { .. }
+        | Message::ReadReply { .. }
+        | Message::Refused { .. }
+        | Message::Inquire { .. }
+        | Message::Rested { .. } => true,
         Message::Recover { transaction, evidence } => evidence.iter().all(|vote| {
             let rightly = vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;
             rightly && is_vote(cluster, vote)

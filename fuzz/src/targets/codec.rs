@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use basil::certificate::{Certificate, LoggedSet, SignedLogged, SignedVote, VoteSet};
-use basil::message::{Conflict, Justified, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, ReadResult, Subject};
 use basil::recovery::{SignedDecide, SignedElect};
 use basil::{Decision, Refusal, Vote};
 use bytes::Bytes;
@@ -50,11 +50,12 @@ fn run(bytes: &[u8]) {
         check::<Option<u32>>,
         check::<[u8; 5]>,
         check::<u64>,
+        check::<KeyVersion>,
     ];
     checks[usize::from(*which) % KINDS](bytes);
 }
 
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 
 /// What is decoded from the front of `bytes` has those bytes for its encoding, and no fewer and no more.
 pub(super) fn check<T: Decode + Encode + PartialEq + Debug>(bytes: &[u8]) {

@@ -29,7 +29,7 @@ fn run(bytes: &[u8]) {
 
 /// One message of each kind, and some more where a kind has several forms.
 fn seeds() -> Vec<Vec<u8>> {
-    let requests = (1..10).map(|kind| forge::request(&mut Choices::new(&[kind, 2, 2, 2, 2, 2])));
+    let requests = (1..12).map(|kind| forge::request(&mut Choices::new(&[kind, 2, 2, 2, 2, 2])));
     let replies = (2..8).map(|kind| forge::reply(&mut Choices::new(&[kind, 2, 0, 1])));
     let conflicts = [2, 3].map(|conflict| forge::reply(&mut Choices::new(&[0, 1, 0, 1, 1, conflict, 0, 0])));
     requests.chain(replies).chain(conflicts).map(|message| message.to_bytes()).collect()

@@ -163,6 +163,9 @@ impl Life {
                 check_read(*timestamp, keys, results, prepared);
                 self.promises.give(*timestamp, keys, results);
             }
+            if let Message::Rested { id, .. } = answer {
+                self.promises.let_go(*id);
+            }
         }
         self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.promises.keep(draft));
         let (known, undecided) = node.replica().load();
@@ -290,7 +293,8 @@ impl Told {
     }
 }
 
-/// What the replica has let be read as settled: that no version will come between the one read and the reader.
+/// What the replica has promised without a signature: that no version will come between one read as settled and its reader,
+/// and that it will not vote for what it has let go.
 #[derive(Default)]
 struct Promises {
     /// Key, version read, reader.
@@ -299,6 +303,9 @@ struct Promises {
     /// The same, in the turn that has not ended.
     given_now: BTreeSet<(Key, Timestamp, Timestamp)>,
     voted_now: BTreeSet<TransactionId>,
+    /// What others were told that it will not be voted for any more.
+    rested: BTreeSet<TransactionId>,
+    rested_now: BTreeSet<TransactionId>,
     /// How they ended has been proven to the replica: a vote after that changes nothing.
     ended: BTreeSet<TransactionId>,
     known: BTreeMap<TransactionId, Transaction>,
@@ -308,6 +315,7 @@ impl Promises {
     fn heard(&mut self, message: &Message) {
         match message {
             Message::Prepare { transaction }
+            | Message::Inquire { transaction }
             | Message::Recover { transaction, .. }
             | Message::Log { transaction, .. }
             | Message::InvokeFallback { transaction, .. } => drop(self.known.insert(transaction.id(), transaction.clone())),
@@ -319,6 +327,11 @@ impl Promises {
         }
     }
 
+    /// What it has let go it will not vote for.
+    fn let_go(&mut self, id: TransactionId) {
+        self.rested_now.insert(id);
+    }
+
     fn give(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult]) {
         let settled = keys.iter().zip(results).filter(|(_, result)| result.newer == Newer::Nothing);
         self.given_now.extend(settled.map(|(key, result)| (key.clone(), result.version, reader)));
@@ -327,6 +340,8 @@ impl Promises {
     /// A first vote to commit writes nothing underneath what was read.
     fn keep(&mut self, draft: &Draft) {
         let Draft::Vote { statement: VoteStatement { id, vote }, .. } = draft else { return };
+        let rested = self.rested.contains(id) || self.rested_now.contains(id);
+        assert!(*vote == Vote::Abort || !rested, "it said that it would not vote for this any more");
         if self.voted.contains(id) || !self.voted_now.insert(*id) || *vote == Vote::Abort || self.ended.contains(id) {
             return;
         }
@@ -341,11 +356,13 @@ impl Promises {
     fn said(&mut self) {
         self.given.append(&mut self.given_now);
         self.voted.append(&mut self.voted_now);
+        self.rested.append(&mut self.rested_now);
     }
 
     fn unsaid(&mut self) {
         self.given_now.clear();
         self.voted_now.clear();
+        self.rested_now.clear();
     }
 }
 
