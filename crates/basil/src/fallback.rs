@@ -74,7 +74,7 @@ impl<M: Medium> Replica<M> {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
             return;
         }
-        if !self.logs(&entry.transaction) {
+        if !self.logs(&entry.transaction) || self.is_remade(now, id) {
             return;
         }
         self.ballots.note(elect);
@@ -118,7 +118,7 @@ impl<M: Medium> Replica<M> {
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.
-        if entry.view() <= view && entry.logged.is_none_or(|(_, earlier)| earlier < view) {
+        if entry.view() <= view && entry.logged.is_none_or(|(_, earlier)| earlier < view) && !self.is_remade(now, id) {
             self.adopt(now, id, decision, view, out);
         }
     }

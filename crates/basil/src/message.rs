@@ -84,14 +84,18 @@ pub enum Message {
     /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::rest`]).
     Inquire {
         /// The transaction.
-        transaction: Transaction,
+        id: TransactionId,
+        /// When it means to take place.
+        timestamp: Timestamp,
+        /// The keys it writes on the shard asked, in their order.
+        keys: Vec<Key>,
     },
     /// Replica to the one that inquired: it holds the transaction no more, and will not vote for it.
     Rested {
         /// The transaction.
         id: TransactionId,
-        /// What it has of the keys of its shard that the transaction writes, in their order.
-        versions: Vec<KeyVersion>,
+        /// What it has of the keys asked for, in their order.
+        versions: Vec<OldVersion>,
     },
     /// Replica to client: what it has of the keys asked for, in their order. Not signed: nobody but the reader
     /// needs it, and the channel proves who says so.
@@ -158,6 +162,16 @@ pub struct Justified {
     pub decision: Decision,
     /// At least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
     pub tallies: Vec<VoteSet>,
+}
+
+/// The newest version of a key below a replica's watermark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OldVersion {
+    /// Which; [`Timestamp::ZERO`] when there is none.
+    pub version: Timestamp,
+    /// Its value, `Some(None)` when the key is deleted: shown where it is not older than the transaction, to replicas of the same shard,
+    /// as far as one answer holds.
+    pub value: Option<Option<Value>>,
 }
 
 /// A committed version of some key.
@@ -467,9 +481,11 @@ impl Encode for Message {
                 decide.encode(out);
                 encode_electors(electors, out);
             }
-            Self::Inquire { transaction } => {
+            Self::Inquire { id, timestamp, keys } => {
                 out.push(14);
-                transaction.encode(out);
+                id.encode(out);
+                timestamp.encode(out);
+                encode_sequence(keys, out);
             }
             Self::Rested { id, versions } => {
                 out.push(15);
@@ -512,7 +528,11 @@ impl Decode for Message {
             },
             12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
             13 => Self::DecideFallback { decide: SignedDecide::decode(reader)?, electors: decode_electors(reader)? },
-            14 => Self::Inquire { transaction: Transaction::decode(reader)? },
+            14 => Self::Inquire {
+                id: TransactionId::decode(reader)?,
+                timestamp: Timestamp::decode(reader)?,
+                keys: reader.sequence("keys", TRANSACTION_WRITES_MAX)?,
+            },
             15 => Self::Rested { id: TransactionId::decode(reader)?, versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
@@ -543,6 +563,19 @@ impl Encode for ReadResult {
 impl Decode for ReadResult {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, newer: Newer::decode(reader)? })
+    }
+}
+
+impl Encode for OldVersion {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.value.encode(out);
+    }
+}
+
+impl Decode for OldVersion {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)? })
     }
 }
 

@@ -44,6 +44,13 @@ impl Quorums {
         3 * self.faults + 1
     }
 
+    /// `3f + 1` replicas that hold an old transaction no more, have not learned that it committed, and will not vote for it: at least
+    /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::rest`]).
+    #[must_use]
+    pub const fn let_go(self) -> usize {
+        3 * self.faults + 1
+    }
+
     /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
     #[must_use]
     pub fn abort_slow(self) -> usize {
@@ -104,6 +111,8 @@ mod tests {
             assert!(2 * quorums.commit_slow() - n > faults);
             // Of those who settle a read, a correct one is in every commit quorum.
             assert!(quorums.settled() + quorums.commit_slow() - n > faults);
+            // What so many have let go of can gather no commit quorum.
+            assert!(n - (quorums.let_go() - faults) < quorums.commit_slow());
             // After a fast commit, n - f answers with f liars among them still show a commit quorum.
             assert!(n - faults - faults >= quorums.commit_slow());
             // After a fast abort, no commit quorum can be shown: honest aborters never vote commit.

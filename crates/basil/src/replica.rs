@@ -249,11 +249,8 @@ impl<M: Medium> Replica<M> {
                 self.on_writeback(now, from, transaction.as_ref(), certificate, out);
                 Ok(())
             }
-            Message::Inquire { transaction } => self.on_inquire(now, from, &transaction, out),
-            Message::Rested { id, versions } => {
-                self.on_rested(now, from, id, versions, out);
-                Ok(())
-            }
+            Message::Inquire { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),
+            Message::Rested { id, versions } => self.on_rested(now, from, id, versions, out),
             // Replies; the coordinator beside this machine hears those.
             Message::ReadReply { .. }
             | Message::Voted { .. }
@@ -770,6 +767,7 @@ impl<M: Medium> Replica<M> {
                 self.cast(id, Vote::Abort, Some(Cause::NotAuthored), out);
             }
         }
+        self.inquiries.prune(now, &self.ledger);
         let stalled = self.watched.partition_point(|(since, _)| since.after_ms(self.options.stall_ms) <= now);
         for _ in 0..stalled {
             let Some((_, id)) = self.watched.pop_front() else { break };

@@ -12,17 +12,19 @@
 //! - **It never commits** if `3f + 1` replicas of one shard have of one of its keys a version older than `t`. Of these `2f + 1` are
 //!   correct, and have not learned that `t` committed; they have not voted to commit it, or learned that it aborted; and now never will vote. That
 //!   leaves `3f` votes to commit, one too few, now and later.
-//! - **It does not matter whether it did** if of each of its keys on this shard `f + 1` replicas have one and the same version that is not
-//!   older than `t`: it is committed, one of them being correct. This replica takes these versions over, and from then on nobody reads here
-//!   below them. Where `t` itself is such a version, it comes in like this.
+//! - **It does not matter whether it did** if of each of its keys on this shard this replica has itself a version that is not older than `t`,
+//!   or `f + 1` others have one and the same: it is committed, one of them being correct. This replica takes such versions over, and from
+//!   then on nobody reads here below them. Where `t` itself is such a version, it comes in like this.
 //! - Where it only reads on this shard, its place matters only to writers below it, who come too late anyway: it may go once `3f + 1`
 //!   have let it go.
 //!
 //! Then it is forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by others' hands, it comes as any late
 //! writeback does. Who waited for it is voted down: always safe, and rarely does anybody that old still wait.
 //!
-//! One case is left: `2f + 1` or more replicas hold a transaction and `f + 1` others were cut off for longer than the window. They need a
-//! log of `4f + 1` and cannot get it.
+//! **What is left.** Among `h` correct replicas that hold a transaction and `s` that are silent, more than `2f` together, neither a log of `4f + 1`
+//! nor `3f + 1` that have let go can come about: that takes `f + 1` that were cut off for longer than the window, or as many
+//! down at once. And where *all* of a shard lose power between voting and the writeback, while the other shards of the transaction decide and
+//! forget it, they hold it without anybody to ask. Either way its keys stay in the way until an operator interferes.
 
 use std::collections::BTreeMap;
 
@@ -32,19 +34,27 @@ use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Decision, Vote};
-use crate::message::{KeyVersion, Message};
+use crate::ledger::Ledger;
+use crate::message::{KeyVersion, Message, OldVersion};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::replica::{Out, READ_REPLY_BYTES_MAX, Replica};
 
 /// The most transactions asked about at once; the others wait for their turn.
 const INQUIRIES_MAX: usize = 256;
+/// An inquiry without result makes room for another after so long, in milliseconds.
+const INQUIRY_MS: u64 = 20_000;
+/// The first wait before everybody is asked again, in milliseconds; doubled each time.
+const ASK_AGAIN_MS: u64 = 1_000;
 
 /// What others have said of one transaction and its keys.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
     transaction: Transaction,
-    answers: Vec<(ReplicaId, Vec<KeyVersion>)>,
+    since: Time,
+    ask_again: Time,
+    times_asked: u32,
+    answers: Vec<(ReplicaId, Vec<OldVersion>)>,
 }
 
 /// What the answers allow.
@@ -60,38 +70,69 @@ enum Rest {
 #[derive(Debug, Default)]
 pub(crate) struct Inquiries(BTreeMap<TransactionId, Inquiry>);
 
+impl Inquiries {
+    /// Ends those whose transaction has ended, and those that have had their time.
+    pub(crate) fn prune<M: Medium>(&mut self, now: Time, ledger: &Ledger<M>) {
+        let is_open = |id: &TransactionId| ledger.entry(*id).is_some_and(|entry| entry.decision.is_none());
+        self.0.retain(|id, inquiry| is_open(id) && inquiry.since.after_ms(INQUIRY_MS) > now);
+    }
+}
+
 /// The keys of `shard` that `transaction` writes, in order.
 fn written<'a>(cluster: &'a Cluster, shard: ShardId, transaction: &'a Transaction) -> impl Iterator<Item = &'a Key> {
     transaction.writes().iter().map(|write| &write.key).filter(move |key| cluster.shard_of(key) == shard)
 }
 
 impl Inquiry {
-    fn note(&mut self, cluster: &Cluster, from: ReplicaId, versions: Vec<KeyVersion>) {
-        if versions.len() == written(cluster, from.shard, &self.transaction).count() {
-            self.answers.retain(|(replica, _)| *replica != from);
-            self.answers.push((from, versions));
+    /// Keeps what counts of an answer; says whether it is news.
+    fn note(&mut self, cluster: &Cluster, from: ReplicaId, mut versions: Vec<OldVersion>) -> bool {
+        let fits = cluster.participants(&self.transaction).contains(&from.shard)
+            && versions.len() == written(cluster, from.shard, &self.transaction).count()
+            && versions.iter().filter_map(|one| one.value.as_ref()?.as_ref()).map(|value| value.as_bytes().len()).sum::<usize>()
+                <= READ_REPLY_BYTES_MAX;
+        if !fits {
+            return false;
+        }
+        for one in &mut versions {
+            let counts = one.version >= self.transaction.timestamp();
+            // Of its own, or it would keep the frame it came in.
+            one.value = one.value.take().filter(|_| counts).map(|value| value.map(|value| value.detached()));
+        }
+        match self.answers.iter_mut().find(|(replica, _)| *replica == from) {
+            Some((_, known)) if *known == versions => false,
+            Some((_, known)) => {
+                *known = versions;
+                true
+            }
+            None => {
+                self.answers.push((from, versions));
+                true
+            }
         }
     }
 
-    fn judge(&self, cluster: &Cluster, quorums: Quorums, own: ShardId) -> Rest {
+    /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
+    fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
         let timestamp = self.transaction.timestamp();
-        let answers = |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard);
-        for shard in cluster.participants(&self.transaction) {
-            for place in 0..written(cluster, shard, &self.transaction).count() {
-                let older = answers(shard).filter(|(_, versions)| versions[place].version < timestamp).count();
-                if older >= quorums.commit_slow() {
+        let answers = |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, versions)| versions);
+        for other in cluster.participants(&self.transaction) {
+            for place in 0..written(cluster, other, &self.transaction).count() {
+                if answers(other).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go() {
                     return Rest::Now(Vec::new());
                 }
             }
         }
         let mut taken = Vec::new();
-        for (place, key) in written(cluster, own, &self.transaction).enumerate() {
-            let newer = answers(own).map(|(_, versions)| &versions[place]).filter(|one| one.version >= timestamp);
-            let vouched = newer.filter(|one| answers(own).filter(|(_, other)| other[place] == **one).count() >= quorums.vouched());
-            let Some(newest) = vouched.max_by_key(|one| one.version) else { return Rest::NotYet };
-            taken.push((key.clone(), newest.clone()));
+        for (place, key) in written(cluster, shard, &self.transaction).enumerate() {
+            if own.get(place) == Some(&true) {
+                continue;
+            }
+            let shown = answers(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
+            let vouched = shown.filter(|one| answers(shard).filter(|versions| versions[place] == **one).count() >= quorums.vouched());
+            let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return Rest::NotYet };
+            taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
         }
-        if taken.is_empty() && answers(own).count() < quorums.commit_slow() {
+        if own.is_empty() && answers(shard).count() < quorums.let_go() {
             return Rest::NotYet;
         }
         Rest::Now(taken)
@@ -99,84 +140,108 @@ impl Inquiry {
 }
 
 impl<M: Medium> Replica<M> {
-    /// Asks everybody else about an undecided transaction below the watermark.
+    /// Asks everybody else about an undecided transaction below the watermark, ever more rarely.
     pub(crate) fn inquire(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry(id) else { return };
-        let transaction = entry.transaction.clone();
-        if transaction.timestamp().time >= self.watermark(now) {
+        let timestamp = entry.transaction.timestamp();
+        let is_full = self.inquiries.0.len() >= INQUIRIES_MAX && !self.inquiries.0.contains_key(&id);
+        if timestamp.time >= self.watermark(now) || is_full {
             return;
         }
-        if !self.inquiries.0.contains_key(&id) {
-            let ledger = &self.ledger;
-            self.inquiries.0.retain(|id, _| ledger.entry(*id).is_some_and(|entry| entry.decision.is_none()));
-            if self.inquiries.0.len() >= INQUIRIES_MAX {
-                return;
-            }
-            self.inquiries.0.insert(id, Inquiry { transaction: transaction.clone(), answers: Vec::new() });
+        let begin = || Inquiry { transaction: entry.transaction.clone(), since: now, ask_again: now, times_asked: 0, answers: Vec::new() };
+        let inquiry = self.inquiries.0.entry(id).or_insert_with(begin);
+        if inquiry.ask_again > now {
+            return;
         }
-        for shard in self.cluster.participants(&transaction) {
+        inquiry.ask_again = now.after_ms(ASK_AGAIN_MS << inquiry.times_asked.min(8));
+        inquiry.times_asked += 1;
+        for shard in self.cluster.participants(&inquiry.transaction) {
+            let keys: Vec<Key> = written(&self.cluster, shard, &inquiry.transaction).cloned().collect();
             for replica in self.cluster.replicas_of(shard).filter(|replica| *replica != self.me) {
-                out.send(Party::Replica(replica), Message::Inquire { transaction: transaction.clone() });
+                out.send(Party::Replica(replica), Message::Inquire { id, timestamp, keys: keys.clone() });
             }
         }
     }
 
-    /// Somebody else holds `transaction` undecided. If it will not be voted for here any more, says so, and what there is of
-    /// its keys. The promise is written down before it leaves: below the horizon nothing new is judged.
-    pub(crate) fn on_inquire(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
-        let id = transaction.id();
+    /// Somebody else holds a transaction undecided. If this replica will not vote to commit it any more, it says so, and what it has of
+    /// its keys. The promise is written down before it leaves: below the horizon nothing new is judged. (Who asks for other keys
+    /// than the transaction's fools itself alone.)
+    pub(crate) fn on_inquire(
+        &mut self,
+        now: Time,
+        from: Party,
+        id: TransactionId,
+        timestamp: Timestamp,
+        keys: &[Key],
+        out: &mut Out<M>,
+    ) -> Result<(), StoreError> {
         let watermark = self.watermark(now);
-        let Party::Replica(_) = from else { return Ok(()) };
-        if transaction.timestamp().time >= watermark || !transaction.keys().any(|key| self.ledger.holds(key)) {
+        let Party::Replica(asker) = from else { return Ok(()) };
+        if timestamp.time >= watermark || !keys.iter().all(|key| self.ledger.holds(key)) {
             return Ok(());
         }
         if let Some(entry) = self.ledger.entry(id) {
             if let Some(certificate) = &entry.certificate {
-                out.send(from, Message::Decided { certificate: certificate.clone() });
+                out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
                 return Ok(());
             }
-            if entry.decision.is_none() && entry.vote != Some(Vote::Abort) {
+            if entry.decision.is_none() && (entry.prepared || entry.vote == Some(Vote::Commit)) {
                 return Ok(());
             }
         }
-        let mut versions = Vec::new();
+        let mut versions = Vec::with_capacity(keys.len());
         let mut bytes = 0;
-        for key in written(&self.cluster, self.me.shard, transaction) {
-            let version = self.ledger.store.latest_before(key, Timestamp::new(watermark, ClientId(0)))?;
-            let (version, value) = version.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
-            bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            if bytes > READ_REPLY_BYTES_MAX {
-                return Ok(());
-            }
-            versions.push(KeyVersion { version, value });
+        for key in keys {
+            let found = self.ledger.store.latest_before(key, Timestamp::new(watermark, ClientId(0)))?;
+            let (version, value) = found.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
+            let length = value.as_ref().map_or(0, |value| value.as_bytes().len());
+            let is_shown = version >= timestamp && asker.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
+            bytes += if is_shown { length } else { 0 };
+            versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
-        self.ledger.raise_horizon(transaction.timestamp().time.saturating_add(1));
+        self.ledger.raise_horizon(timestamp.time.saturating_add(1));
         out.send(from, Message::Rested { id, versions });
         Ok(())
     }
 
     /// What another has to say of a transaction asked about.
-    pub(crate) fn on_rested(&mut self, now: Time, from: Party, id: TransactionId, versions: Vec<KeyVersion>, out: &mut Out<M>) {
-        let Party::Replica(from) = from else { return };
-        let Some(inquiry) = self.inquiries.0.get_mut(&id) else { return };
-        inquiry.note(&self.cluster, from, versions);
-        let Rest::Now(versions) = inquiry.judge(&self.cluster, self.quorums, self.me.shard) else { return };
-        self.inquiries.0.remove(&id);
-        let is_open = |entry: &crate::ledger::Entry| entry.decision.is_none() && entry.transaction.timestamp().time < self.watermark(now);
-        if self.ledger.entry(id).is_some_and(is_open) {
-            self.lay_to_rest(id, versions, out);
+    pub(crate) fn on_rested(
+        &mut self,
+        now: Time,
+        from: Party,
+        id: TransactionId,
+        versions: Vec<OldVersion>,
+        out: &mut Out<M>,
+    ) -> Result<(), StoreError> {
+        let Party::Replica(from) = from else { return Ok(()) };
+        let watermark = self.watermark(now);
+        let Some(inquiry) = self.inquiries.0.get_mut(&id) else { return Ok(()) };
+        if !inquiry.note(&self.cluster, from, versions) {
+            return Ok(());
         }
+        let timestamp = inquiry.transaction.timestamp();
+        let (mut own, mut newest) = (Vec::new(), 0);
+        for key in written(&self.cluster, self.me.shard, &inquiry.transaction) {
+            let version = self.ledger.store.latest_timestamp_before(key, Timestamp::new(watermark, ClientId(0)))?;
+            let is_newer = version.is_some_and(|version| version >= timestamp);
+            newest = newest.max(version.map_or(0, |version| version.time));
+            own.push(is_newer);
+        }
+        let Rest::Now(taken) = inquiry.judge(&self.cluster, self.quorums, self.me.shard, &own) else { return Ok(()) };
+        self.inquiries.0.remove(&id);
+        if self.ledger.entry(id).is_some_and(|entry| entry.decision.is_none()) && timestamp.time < watermark {
+            let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
+            self.lay_to_rest(id, taken, newest.saturating_add(1), out);
+        }
+        Ok(())
     }
 
-    fn lay_to_rest(&mut self, id: TransactionId, versions: Vec<(Key, KeyVersion)>, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        let dependents = std::mem::take(&mut entry.dependents);
-        let own = entry.transaction.timestamp().time;
-        let newest = versions.iter().map(|(_, taken)| taken.version.time).max().unwrap_or(0).max(own);
-        self.ledger.raise_horizon(newest.saturating_add(1));
-        let record = Record::Rested { id, versions: versions.clone() };
+    fn lay_to_rest(&mut self, id: TransactionId, taken: Vec<(Key, KeyVersion)>, horizon: u64, out: &mut Out<M>) {
+        let dependents = self.ledger.entry_mut(id).map(|entry| std::mem::take(&mut entry.dependents)).unwrap_or_default();
+        self.ledger.raise_horizon(horizon);
+        let record = Record::Rested { id, versions: taken.clone() };
         self.ledger.store.append_with(|bytes| record.encode(bytes));
-        self.ledger.rest(id, versions);
+        self.ledger.rest(id, taken);
         self.ballots.forget(id);
         self.counts.rested += 1;
         for dependent in dependents {

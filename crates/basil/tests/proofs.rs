@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, KeyVersion, Newer, ReadResult, Subject};
+use basil::message::{Conflict, Justified, Newer, OldVersion, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Refusal, Vote};
 use crypto::{Seal, Verifier, leaf};
@@ -147,8 +147,8 @@ impl Desk {
         let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
         let tallies = vec![self.votes(0, id, Vote::Commit, 0..4), self.votes(1, id, Vote::Commit, 0..5)];
         let versions = vec![
-            KeyVersion { version: Timestamp::ZERO, value: None },
-            KeyVersion { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")) },
+            OldVersion { version: Timestamp::ZERO, value: None },
+            OldVersion { version: Timestamp::new(7, ClientId(2)), value: Some(Some(Value::from("v"))) },
         ];
         let results = vec![
             ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Hidden },
@@ -164,7 +164,7 @@ impl Desk {
         let mut messages = vec![
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
             Message::Prepare { transaction: transaction.clone() },
-            Message::Inquire { transaction: transaction.clone() },
+            Message::Inquire { id, timestamp: transaction.timestamp(), keys: vec![Key::from("a")] },
             Message::Rested { id, versions },
             Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
             Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },

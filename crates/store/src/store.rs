@@ -185,8 +185,10 @@ impl<M: Medium> Store<M> {
 
     fn find_before<T>(&mut self, key: &Key, before: Timestamp, take: impl Fn(&Version) -> T) -> Result<Option<T>, StoreError> {
         self.check_open()?;
-        // Rows of the base are no newer than this, but for those of a running fold, which the overlay has too.
-        let base_newest = self.folding.as_ref().map_or(self.watermark, |folding| folding.watermark_before);
+        // Rows of the base are no newer than this, but for those of a running fold, which the overlay has too: as long as none
+        // of them has left it.
+        let running = self.folding.as_ref().filter(|folding| folding.left.is_none());
+        let base_newest = running.map_or(self.watermark, |folding| folding.watermark_before);
         let in_overlay = self.overlay.latest_before(key, before);
         if let Some(version) = in_overlay.filter(|version| version.timestamp > base_newest) {
             return Ok(Some(take(version)));

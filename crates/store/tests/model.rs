@@ -261,6 +261,28 @@ impl<'a, W: World> Harness<'a, W> {
     }
 }
 
+/// While what was folded leaves the overlay piece by piece, a version that was committed late, and is not of that fold, must not
+/// stand for the newer one that has already left.
+#[test]
+fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_folded() {
+    let mut store = Store::open(Memory::new("s0-r3"), Options::default()).expect("the medium is whole");
+    while store.replay().expect("nothing is there").is_some() {}
+    let version = |time: u64| Version { timestamp: at(time), value: Some(Value::from("v")) };
+    let hot = Key::from("hot");
+    store.commit(&hot, version(10));
+    for number in 0..3_000 {
+        store.commit(&Key::from(format!("key {number}").as_str()), version(11 + number));
+    }
+    assert!(store.fold(at(5_000)).expect("the medium is whole"));
+    store.commit(&hot, version(5));
+    loop {
+        assert_eq!(store.latest_before(&hot, at(6_000)).expect("readable"), Some(version(10)));
+        if store.fold_finished().expect("the medium is whole").is_some() {
+            break;
+        }
+    }
+}
+
 fn run<W: World>(world: &W, steps: Vec<Step>) {
     let mut harness = Harness::new(world);
     for step in steps {

@@ -639,7 +639,7 @@ impl World {
             Message::Refused { subject: Subject::Transaction(id), refusal } => {
                 Some(format!("refuse{{s}} {}: {}", self.names.of(*id), refused(*refusal)))
             }
-            Message::Inquire { transaction } => Some(format!("ask{{s}} who still holds {}", self.names.of(transaction.id()))),
+            Message::Inquire { id, .. } => Some(format!("ask{{s}} who still holds {}", self.names.of(*id))),
             Message::Rested { id, versions } => {
                 let versions: Vec<String> = versions.iter().map(|one| words::version(one.version)).collect();
                 Some(format!("hold{{s}} {} no more, and its keys at {}", self.names.of(*id), versions.join(" ")))
@@ -758,7 +758,7 @@ pub fn party(client: ClientId) -> Party {
 fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     match message {
         Message::Read { .. } => (Kind::Read, None),
-        Message::Inquire { transaction } => (Kind::Inquire, Some(transaction.id())),
+        Message::Inquire { id, .. } => (Kind::Inquire, Some(*id)),
         Message::Rested { id, .. } => (Kind::Rested, Some(*id)),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
