@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, KeyVersion, Newer, ReadResult, Subject};
+use basil::message::{Conflict, Justified, Newer, OldVersion, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Vote};
 use crypto::{Seal, SignedRoot};
@@ -320,13 +320,17 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
         }
         7 => decide(choices, number),
-        10 => Message::Inquire { transaction },
+        10 => {
+            let here = transaction.writes().iter().map(|write| &write.key).filter(|key| town().cluster.shard_of(key) == ShardId(0));
+            Message::Inquire { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }
+        }
         11 => {
             let written = transaction.writes().iter().filter(|write| town().cluster.shard_of(&write.key) == ShardId(0)).count();
             let count = if choices.rarely(8) { choices.below(4) } else { written };
             let versions = (0..count).map(|_| {
                 let version = choices.one_of(&[Timestamp::ZERO, transaction.timestamp(), Timestamp::new(NOW, types::ClientId(1))]);
-                KeyVersion { version, value: choices.rarely(2).then(|| Value::from("rested")) }
+                let value = choices.rarely(2).then(|| choices.rarely(2).then(|| Value::from("rested")));
+                OldVersion { version, value }
             });
             let versions = versions.collect();
             Message::Rested { id: transaction.id(), versions }

@@ -315,7 +315,6 @@ impl Promises {
     fn heard(&mut self, message: &Message) {
         match message {
             Message::Prepare { transaction }
-            | Message::Inquire { transaction }
             | Message::Recover { transaction, .. }
             | Message::Log { transaction, .. }
             | Message::InvokeFallback { transaction, .. } => drop(self.known.insert(transaction.id(), transaction.clone())),
