@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use types::{Key, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Fold, Medium, Row, SegmentNumber, StoreError};
 
@@ -25,13 +26,13 @@ pub struct Crash {
     pub fold_rows_kept: usize,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     segments: BTreeMap<SegmentNumber, Segment>,
     /// Bytes of removed segments, to be found stale in later ones, as on a real disk.
     spares: Vec<Vec<u8>>,
     salts: u64,
-    base: BTreeMap<Key, Bytes>,
+    base: BTreeMap<Key, Checked>,
     watermark: Option<Timestamp>,
     folding: Option<Vec<Row>>,
     folds_held: bool,
@@ -39,10 +40,23 @@ struct State {
     syncs: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Segment {
     durable: Vec<u8>,
     unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+/// A row of the base with its checksum, as the tables of a real base have them.
+#[derive(Clone)]
+struct Checked {
+    row: Bytes,
+    checksum: u64,
+}
+
+impl Checked {
+    fn new(row: Bytes) -> Self {
+        Self { checksum: xxh3_64(&row), row }
+    }
 }
 
 impl Memory {
@@ -50,6 +64,12 @@ impl Memory {
     #[must_use]
     pub fn new(owner: &str) -> Self {
         Self { state: Arc::default(), owner: owner.into() }
+    }
+
+    /// Another medium that holds the same from here on, and shares nothing: to look what would become of this one.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self { state: Arc::new(Mutex::new(self.state().clone())), owner: Arc::clone(&self.owner) }
     }
 
     /// Cuts the power. What was not durable is lost, but for what `crash` says. Drop the store before.
@@ -66,7 +86,7 @@ impl Memory {
             }
         }
         if let Some(rows) = state.folding.take() {
-            state.base.extend(rows.into_iter().take(crash.fold_rows_kept));
+            state.base.extend(rows.into_iter().take(crash.fold_rows_kept).map(|(key, row)| (key, Checked::new(row))));
         }
     }
 
@@ -96,6 +116,24 @@ impl Memory {
         segment.durable[offset] ^= 1 << (bit % 8);
     }
 
+    /// Flips a bit of a key's row in the base, which must be there.
+    ///
+    /// # Panics
+    /// When `key` has no row with a byte at `offset`.
+    pub fn flip_row_bit(&self, key: &Key, offset: usize, bit: u8) {
+        let mut state = self.state();
+        let checked = state.base.get_mut(key).expect("the caller names a row that is there");
+        let mut bytes = checked.row.to_vec();
+        bytes[offset] ^= 1 << (bit % 8);
+        checked.row = bytes.into();
+    }
+
+    /// The keys that have a row in the base, each with the row's length.
+    #[must_use]
+    pub fn rows(&self) -> Vec<(Key, usize)> {
+        self.state().base.iter().map(|(key, checked)| (key.clone(), checked.row.len())).collect()
+    }
+
     /// A segment's durable bytes; nothing when there is no such segment.
     #[must_use]
     pub fn segment_bytes(&self, segment: SegmentNumber) -> Option<Vec<u8>> {
@@ -109,7 +147,7 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding this lock, but for a wrong call of flip_bit")
+        self.state.lock().expect("nobody panics while holding this lock, but for a wrong call of flip_bit or flip_row_bit")
     }
 }
 
@@ -188,7 +226,13 @@ impl Medium for Memory {
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.state().base.get(key).cloned())
+        let state = self.state();
+        let Some(Checked { row, checksum }) = state.base.get(key) else { return Ok(None) };
+        if xxh3_64(row) != *checksum {
+            let place = format!("the base's row of {key}");
+            return Err(StoreError::Corrupt { place, offset: 0, reason: "its checksum does not match".to_owned() });
+        }
+        Ok(Some(row.clone()))
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -208,7 +252,7 @@ impl Medium for Memory {
             return Ok(false);
         }
         if let Some(rows) = state.folding.take() {
-            state.base.extend(rows);
+            state.base.extend(rows.into_iter().map(|(key, row)| (key, Checked::new(row))));
         }
         Ok(true)
     }

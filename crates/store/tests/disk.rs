@@ -143,6 +143,46 @@ fn a_flipped_bit_in_an_older_segment_is_named_with_what_to_do() {
 }
 
 #[test]
+fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let keys: Vec<Key> = (0..200).map(|number| Key::from(format!("key {number}").as_str())).collect();
+    let of = |number: u64| version(number + 1, &format!("a value that is not short, and is the value of key {number}"));
+    let (mut store, _) = open(directory.path());
+    for (number, key) in (0..).zip(&keys) {
+        store.commit(key, of(number));
+    }
+    fold(&mut store, at(1_000));
+    drop(store);
+    // The keyspace's own table, not the one in which the tree keeps its names.
+    let table = directory.path().join("base/keyspaces/1/tables/0");
+    let whole = fs::read(&table).expect("the fold made one table");
+    assert!(whole.len() > 200 * 20, "{} bytes are too few for all rows", whole.len());
+    let mut noticed = 0;
+    for at_byte in (0..whole.len()).step_by(whole.len() / 60) {
+        let mut bytes = whole.clone();
+        bytes[at_byte] ^= 1 << (at_byte % 8);
+        fs::write(&table, bytes).expect("writable");
+        let read = || {
+            let (mut store, _) = try_open(directory.path(), OWNER)?;
+            keys.iter().map(|key| store.latest_before(key, at(9_999))).collect::<Result<Vec<_>, _>>()
+        };
+        match read() {
+            Ok(versions) => {
+                assert!((0..).zip(versions).all(|(number, found)| found == Some(of(number))), "byte {at_byte} was read as data")
+            }
+            Err(error) => {
+                assert!(
+                    matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains("base is damaged"),
+                    "byte {at_byte}: {error}"
+                );
+                noticed += 1;
+            }
+        }
+    }
+    assert!(noticed > 50, "of 60 flipped bits {noticed} were noticed");
+}
+
+#[test]
 fn released_segments_are_recycled_and_their_old_batches_stay_dead() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (mut store, _) = open(directory.path());

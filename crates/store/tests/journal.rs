@@ -2,7 +2,8 @@
 //! for either. All on the medium in memory, which can be crashed and damaged at every byte.
 
 use bytes::Bytes;
-use store::{BATCH_BYTES_MAX, Crash, Medium, Memory, Options, SegmentNumber, Store, StoreError};
+use store::{BATCH_BYTES_MAX, Crash, Medium, Memory, Options, SegmentNumber, Store, StoreError, Version};
+use types::{ClientId, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 
@@ -128,6 +129,27 @@ fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
     assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
     assert!(text.contains("the checksum of batch 3 does not match"), "{text}");
     assert!(text.contains("rebuild this replica"), "{text}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read() {
+    let medium = Memory::new("owner");
+    let (mut store, _) = open(&medium);
+    let (key, at) = (Key::from("k"), |time| Timestamp::new(time, ClientId(1)));
+    store.commit(&key, Version { timestamp: at(10), value: Some(Value::from("ten")) });
+    assert!(store.fold(at(10)).expect("it is above the last watermark"));
+    while store.fold_finished().expect("memory folds").is_none() {}
+    drop(store);
+    let before = medium.copied();
+    let (_, length) = medium.rows()[0];
+    for offset in 0..length {
+        let medium = before.copied();
+        medium.flip_row_bit(&key, offset, 5);
+        let error = open(&medium).0.latest_before(&key, at(99)).expect_err("it is damaged");
+        assert!(matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains('k'), "{error}");
+    }
+    let found = open(&before).0.latest_before(&key, at(99)).expect("the copy is whole");
+    assert_eq!(found.map(|version| version.timestamp), Some(at(10)));
 }
 
 #[test]
