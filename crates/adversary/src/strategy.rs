@@ -1,5 +1,6 @@
 //! The ways for a client to cheat, by name.
 
+use crate::Named;
 use crate::random::Random;
 
 /// A way for a client to cheat.
@@ -72,5 +73,26 @@ impl ClientStrategy {
             Self::InventDependencies => "invent-dependencies",
             Self::ReadAndLeave => "read-and-leave",
         }
+    }
+}
+
+impl Named for ClientStrategy {
+    const ALL: &'static [Self] = &[
+        Self::StallEarly,
+        Self::StallLate,
+        Self::PartialPrepare,
+        Self::EquivocateReal,
+        Self::EquivocateForced,
+        Self::EquivocateSplit,
+        Self::ReuseTimestamps,
+        Self::SplitContents,
+        Self::FarFuture,
+        Self::Spoof,
+        Self::InventDependencies,
+        Self::ReadAndLeave,
+    ];
+
+    fn name(self) -> String {
+        Self::name(self).to_owned()
     }
 }

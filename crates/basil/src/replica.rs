@@ -211,6 +211,11 @@ impl<M: Medium> Replica<M> {
         (self.ledger.known(), self.ledger.undecided().transactions)
     }
 
+    /// Every transaction whose end is not known here, oldest first; for whoever wants to know what is stuck.
+    pub fn undecided(&self) -> impl Iterator<Item = &Transaction> {
+        self.ledger.undecided_ids().into_iter().filter_map(|id| self.ledger.entry(id)).map(|entry| &entry.transaction)
+    }
+
     /// Why this replica voted a transaction down, as far as this process remembers; for whoever wants to know. It proves nothing.
     #[must_use]
     pub fn cause_of(&self, id: TransactionId) -> Option<Cause> {

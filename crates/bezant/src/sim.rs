@@ -15,11 +15,14 @@ pub struct SimArgs {
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// One seed, or a range with both ends
-    #[arg(long, value_name = "A..B", default_value = "1..20", value_parser = seeds)]
+    #[arg(long, visible_alias = "seed", value_name = "A..B", default_value = "1..20", value_parser = seeds)]
     seeds: Seeds,
     /// How long things go wrong, in milliseconds of virtual time
     #[arg(long, value_name = "MS")]
     trouble_ms: Option<u64>,
+    /// Set something by hand that the seed would draw, in words as "clients=3 mishaps=isolate+mend"
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    with: String,
     /// Print every event
     #[arg(long)]
     trace: bool,
@@ -55,7 +58,7 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
             total.add(&report.counts);
             runs += 1;
             if !report.is_clean() {
-                failed.push(replay(args, &report));
+                failed.push(replay(&report));
                 eprintln!("{report}");
             }
         }
@@ -85,13 +88,14 @@ fn scenarios(args: &SimArgs) -> Result<Vec<Scenario>, Failure> {
             None => return Err(Failure::wrong(format!("there is no scenario `{name}`; there are {}, and all", names()))),
         },
     };
-    Ok(chosen
-        .into_iter()
-        .map(|scenario| match args.trouble_ms {
+    let set = |scenario: Scenario| {
+        let scenario = match args.trouble_ms {
             Some(trouble_ms) => scenario.lasting_ms(trouble_ms),
             None => scenario,
-        })
-        .collect())
+        };
+        scenario.with(&args.with).map_err(Failure::wrong)
+    };
+    chosen.into_iter().map(set).collect()
 }
 
 fn show(args: &SimArgs, report: &Report) {
@@ -113,8 +117,12 @@ fn show(args: &SimArgs, report: &Report) {
                 "fast": counts.fast,
                 "settled": counts.settled,
                 "divided": counts.divided,
+                "stranded": counts.stranded,
                 "crashes": counts.crashes,
                 "network_faults": counts.network_faults,
+                "bit_flips": counts.bit_flips,
+                "away": counts.away,
+                "faulty": counts.faulty,
                 "messages": counts.messages,
                 "refused": counts.refused,
                 "fingerprint": format!("{:016x}", report.fingerprint),
@@ -125,9 +133,9 @@ fn show(args: &SimArgs, report: &Report) {
 }
 
 /// The one command that runs the same again, and shows it.
-fn replay(args: &SimArgs, report: &Report) -> String {
-    let longer = args.trouble_ms.map_or(String::new(), |trouble_ms| format!(" --trouble-ms {trouble_ms}"));
-    format!("bezant sim {} --seeds {}{longer} --trace", report.scenario, report.seed)
+fn replay(report: &Report) -> String {
+    let with = if report.words.is_empty() { String::new() } else { format!(" --with \"{}\"", report.words.join(" ")) };
+    format!("bezant sim {} --seed {}{with} --trace", report.scenario, report.seed)
 }
 
 #[cfg(test)]

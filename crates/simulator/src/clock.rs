@@ -3,6 +3,7 @@
 use machine::Time;
 
 use crate::random::Random;
+use crate::setting::Clocks;
 
 /// Where true time begins: no machine may depend on it, and some day in the future is as good as any.
 pub(crate) const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
@@ -18,10 +19,11 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub fn new(random: &mut Random, is_exact: bool) -> Self {
+    pub fn new(random: &mut Random, clocks: Clocks) -> Self {
         let mut clock = Self { ahead_ns: SKEW_MS_MAX * 1_000_000, shown: 0 };
-        if !is_exact {
-            clock.jump(random);
+        match clocks {
+            Clocks::Exact => {}
+            Clocks::Skewed => clock.jump(random),
         }
         clock
     }

@@ -2,7 +2,7 @@
 //!
 //! The first shell is `runtime`: sockets, threads, a disk, the clock on the wall. This one has none of them. Time is a
 //! number that jumps from one event to the next; the network loses, doubles, delays and cuts; disks forget what was not
-//! synced and tear what was being written; clocks are off and jump; processes die in the middle of a turn. Up to `f` replicas
+//! synced, tear what was being written, and flip bits; clocks are off and jump; processes die in the middle of a turn. Up to `f` replicas
 //! of each shard and any number of clients cheat, each in named ways ([`ReplicaStrategy`], [`ClientStrategy`]). What runs in
 //! it is what runs for real: `basil::Node` above `store::Store`, `basil::Coordinator` and `basil::Buffer`, every message
 //! through the codec and every signature made and checked with Ed25519.
@@ -33,6 +33,7 @@ mod checker;
 mod client;
 mod clock;
 mod disk;
+mod faults;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod network;
@@ -41,8 +42,10 @@ mod report;
 #[cfg(test)]
 mod sabotage;
 mod scenario;
+mod setting;
 mod trace;
 mod trouble;
+mod words;
 mod workload;
 mod world;
 
@@ -50,7 +53,7 @@ use ::adversary::random;
 pub use adversary::{ClientStrategy, ReplicaStrategy};
 pub use checker::Violation;
 pub use report::{Counts, Report};
-pub use scenario::Scenario;
+pub use scenario::{Scenario, Trouble};
 pub use trace::Tracing;
 
 /// Runs `scenario` with `seed` to its end, or to the first broken promise.

@@ -8,12 +8,12 @@ use basil::replica::RecoverError;
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
 use crypto::{Sealable, Sealer, Verified};
 use machine::{Durable, Input, Machine, Outbox};
-use store::{Memory, Options, Store};
-use types::{Cluster, Key, Party, ReplicaId, Timestamp};
+use store::{Memory, Options, Store, StoreError};
+use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction};
 
 use crate::adversary::{Heard, Liar};
 use crate::clock::Clock;
-use crate::disk::{self, Doom};
+use crate::disk::{self, Doom, Rot};
 use crate::random::Random;
 
 /// The most drafts under one root, as in the real shell.
@@ -38,6 +38,12 @@ pub(crate) struct ReplicaActor {
     pub armed: Option<u64>,
     /// How it dies in its next turn.
     pub doom: Option<Doom>,
+    /// Why it stays away for good: its disk is damaged, and nothing can rebuild it yet.
+    pub away: Option<String>,
+    /// Whether bits flipped on its disk.
+    rotten: bool,
+    /// Whether it may have forgotten a promise, through no fault of its own that it could notice.
+    pub forgot: bool,
     /// Breaks the law, in a test that wants to see it noticed.
     #[cfg(test)]
     pub speaks_before_writing: bool,
@@ -68,6 +74,8 @@ pub(crate) struct Turn {
     pub reads: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
     /// Whether the process died in it.
     pub died: bool,
+    /// Why its disk failed, when nobody meant it to.
+    pub failure: Option<StoreError>,
 }
 
 impl ReplicaActor {
@@ -87,6 +95,9 @@ impl ReplicaActor {
             busy_until: 0,
             armed: None,
             doom: None,
+            away: None,
+            rotten: false,
+            forgot: false,
             #[cfg(test)]
             speaks_before_writing: false,
             options,
@@ -96,14 +107,22 @@ impl ReplicaActor {
     }
 
     pub fn is_honest(&self) -> bool {
-        self.liar.is_none()
+        self.liar.is_none() && !self.forgot
+    }
+
+    /// Whether it is at fault in any way.
+    pub fn is_faulty(&self) -> bool {
+        !self.is_honest() || self.rotten || self.away.is_some()
+    }
+
+    fn store_options(&self) -> Options {
+        Options { segment_bytes_max: self.segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() }
     }
 
     /// Starts the process from what its disk holds.
     pub fn start(&mut self, now: u64) -> Result<(), RecoverError> {
         self.clock.forget();
-        let options = Options { segment_bytes_max: self.segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() };
-        let store = Store::open(self.medium.clone(), options)?;
+        let store = Store::open(self.medium.clone(), self.store_options())?;
         let replica = Replica::open(self.cluster.clone(), self.id, self.options, store, self.clock.read(now))?;
         self.node = Some(Node::new(replica, Coordinator::new(self.cluster.clone(), self.coordinator)));
         Ok(())
@@ -127,6 +146,27 @@ impl ReplicaActor {
         self.medium = Memory::new(&format!("simulated {}", self.id));
     }
 
+    /// Bits flip on its disk, while it is down. Says which, and what came of it.
+    pub fn rot(&mut self, random: &mut Random) -> (String, Rot) {
+        assert!(self.node.is_none(), "bits flip on disks that nobody uses");
+        self.rotten = true;
+        let options = self.store_options();
+        let (what, found) = disk::flip_bits(&mut self.medium, options, random);
+        self.forgot |= found == Rot::TailLost;
+        (what, found)
+    }
+
+    /// Whether its disk is damaged, so that it may say so and stay away.
+    pub fn is_rotten(&self) -> bool {
+        self.rotten
+    }
+
+    /// It will not be back.
+    pub fn stay_away(&mut self, why: String) {
+        self.stop();
+        self.away = Some(why);
+    }
+
     fn stop(&mut self) {
         self.node = None;
         self.inbox.clear();
@@ -137,7 +177,7 @@ impl ReplicaActor {
 
     /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
     pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn {
-        let mut turn = Turn { sends: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false };
+        let mut turn = Turn { sends: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false, failure: None };
         let Some(node) = &mut self.node else { return turn };
         let local = self.clock.read(now);
         let mut outbox: Outbox<Node<Memory>> = Outbox::default();
@@ -159,8 +199,10 @@ impl ReplicaActor {
         if doom == Some(Doom::Writing) {
             self.medium.fail_next_sync();
         }
-        if node.persist().is_err() || matches!(doom, Some(Doom::Writing | Doom::BeforeSending)) {
+        let persisted = node.persist();
+        if persisted.is_err() || matches!(doom, Some(Doom::Writing | Doom::BeforeSending)) {
             turn.died = true;
+            turn.failure = persisted.err().filter(|_| doom != Some(Doom::Writing));
             if !self.is_lawless() {
                 return turn;
             }
@@ -211,9 +253,9 @@ impl ReplicaActor {
         Some(self.clock.when(deadline))
     }
 
-    /// How many transactions it holds undecided.
-    pub fn undecided(&self) -> usize {
-        self.node.as_ref().map_or(0, |node| node.replica().load().1)
+    /// The transactions it holds undecided.
+    pub fn undecided(&self) -> impl Iterator<Item = &Transaction> {
+        self.node.iter().flat_map(|node| node.replica().undecided())
     }
 }
 

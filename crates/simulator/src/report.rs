@@ -11,8 +11,8 @@ pub struct Report {
     pub scenario: &'static str,
     /// The seed.
     pub seed: u64,
-    /// How long the trouble lasted, in milliseconds of virtual time, when it is not what the scenario says by itself.
-    pub trouble_ms: u64,
+    /// What of the scenario was set by hand.
+    pub words: Vec<String>,
     /// Every promise seen broken. None is what everybody hopes for.
     pub violations: Vec<Violation>,
     /// How much there was.
@@ -44,12 +44,20 @@ pub struct Counts {
     pub settled: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
+    /// Transactions that will stay undecided somewhere: the trouble outlasted the window they had to end in.
+    pub stranded: u64,
     /// Transactions of rogue clients that ended.
     pub rogue_ended: u64,
     /// Crashes of replicas and clients.
     pub crashes: u64,
     /// Cuts, slow links, storms and clock jumps.
     pub network_faults: u64,
+    /// Bits flipped on disks, counted by the time and not by the bit.
+    pub bit_flips: u64,
+    /// Replicas that noticed damage on their disks and stayed away.
+    pub away: u64,
+    /// The most replicas of any shard that were at fault; of many runs, the most in any.
+    pub faulty: u64,
     /// Messages refused because they did not decode or their signatures were bad.
     pub refused: u64,
 }
@@ -66,9 +74,13 @@ impl Counts {
         self.fast += other.fast;
         self.settled += other.settled;
         self.divided += other.divided;
+        self.stranded += other.stranded;
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;
         self.network_faults += other.network_faults;
+        self.bit_flips += other.bit_flips;
+        self.away += other.away;
+        self.faulty = self.faulty.max(other.faulty);
         self.refused += other.refused;
     }
 }

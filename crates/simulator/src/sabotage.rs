@@ -12,8 +12,10 @@ pub(crate) enum Sabotage {
     ForgetOnCrash,
     /// What was said before a failed write leaves all the same: the law is broken.
     SpeakBeforeWriting,
-    /// Two of a shard's six replicas lie, and honest is what they are called.
+    /// Two of a shard's six replicas lie, though it survives one.
     InventTogether,
+    /// Bits flip on disks anywhere, whoever may be at fault.
+    RotAnywhere,
 }
 
 /// What the checkers say of the first of `seeds` in which they notice.
@@ -45,5 +47,22 @@ fn a_replica_that_speaks_before_it_wrote_is_noticed() {
 #[test]
 fn one_liar_more_than_a_shard_survives_is_noticed() {
     let (seed, violations) = noticed(Sabotage::InventTogether, "liars", 1_000, 1..=5);
-    assert!(violations.iter().any(|violation| violation.checker == "independence"), "seed {seed}: {violations:?}");
+    for checker in ["independence", "faults"] {
+        assert!(violations.iter().any(|violation| violation.checker == checker), "seed {seed}: {violations:?}");
+    }
+}
+
+#[test]
+fn a_fault_that_a_shard_does_not_survive_does_not_happen() {
+    let scenario = Scenario::named("crashes").and_then(|scenario| scenario.with("shards=2 mishaps=flip-bits trouble-ms=4000").ok());
+    let scenario = scenario.expect("the words are good");
+    let (mut flips, mut spared) = (0, 0);
+    for seed in 1..=3 {
+        let report = World::sabotaged(&scenario, seed, Tracing::On, Sabotage::RotAnywhere).run();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.counts.faulty, 1, "{report}");
+        flips += report.counts.bit_flips;
+        spared += report.trace.map_or(0, |trace| trace.lines().filter(|line| line.contains("is spared")).count());
+    }
+    assert!(flips >= 3 && spared >= 10, "bits flipped {flips} times, and {spared} times somebody was spared");
 }

@@ -1,8 +1,14 @@
 //! What goes wrong, when it ends, and what is demanded then.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{ShardId, Transaction, TransactionId};
+
 use crate::adversary::ReplicaStrategy;
-use crate::disk::Doom;
+use crate::disk::{Doom, Rot};
 use crate::network::Weather;
+use crate::scenario::Trouble;
+use crate::setting::Fault;
 use crate::world::{Actor, Happening, World};
 
 /// How far a run is.
@@ -37,23 +43,62 @@ pub(crate) const COMMITS_AFTER_HEAL: u64 = 3;
 const PROGRESS_MS_MAX: u64 = 60_000;
 /// How long anything may stay undecided once nobody wants anything, in milliseconds of virtual time.
 const UNDECIDED_MS_MAX: u64 = 60_000;
+/// What is to fall out of the window within so long of the end of the trouble may stay undecided, in milliseconds: it takes
+/// as long until somebody finishes it. See [`World::is_stranded`].
+const STRANDED_MS: u64 = 4_000;
 /// How long the last look may take, in milliseconds of virtual time.
 const AUDIT_MS_MAX: u64 = 20_000;
 /// How often somebody looks whether all is done, in milliseconds.
 const LOOK_MS: u64 = 20;
 
-#[derive(Clone, Copy, Debug)]
-enum Mishap {
-    CutOneWay,
-    Isolate,
-    SlowLinks,
-    Mend,
-    Storm,
-    ClockJump,
-    CrashReplica,
-    CrashMany,
-    CrashClient,
-    LoseDisk,
+adversary::named! {
+    /// Something that goes wrong now and then, while there is trouble.
+    pub(crate) enum Mishap {
+        /// Nothing gets from one to another any more.
+        CutOneWay,
+        /// Some are cut off from the others.
+        Isolate,
+        /// What one says to another takes much longer.
+        SlowLinks,
+        /// All links are as good as they were at first.
+        Mend,
+        /// Much is lost and late.
+        Storm,
+        /// A clock jumps.
+        ClockJump,
+        /// A replica's process dies.
+        CrashReplica,
+        /// Most of them die at once.
+        CrashMany,
+        /// A client's process dies.
+        CrashClient,
+        /// A liar that forgets comes back from an empty disk.
+        LoseDisk,
+        /// Bits flip on a disk while its replica is down.
+        FlipBits,
+    }
+}
+
+impl Mishap {
+    /// The kinds of trouble that it is a part of.
+    pub fn causes(self) -> &'static [Trouble] {
+        match self {
+            Self::CutOneWay | Self::Isolate | Self::SlowLinks | Self::Mend | Self::Storm => &[Trouble::Network],
+            Self::ClockJump => &[Trouble::Clocks],
+            Self::CrashReplica | Self::CrashMany | Self::CrashClient => &[Trouble::Crashes],
+            Self::LoseDisk => &[Trouble::Liars],
+            Self::FlipBits => &[Trouble::Rot],
+        }
+    }
+
+    /// How often it happens, beside the others.
+    fn weight(self) -> usize {
+        match self {
+            Self::Mend => 2,
+            Self::CrashReplica => 4,
+            _ => 1,
+        }
+    }
 }
 
 impl World {
@@ -62,25 +107,7 @@ impl World {
         if self.phase != Phase::Trouble {
             return;
         }
-        let mut mishaps = Vec::new();
-        if self.scenario.network_faults {
-            mishaps.extend([
-                Mishap::CutOneWay,
-                Mishap::Isolate,
-                Mishap::SlowLinks,
-                Mishap::Mend,
-                Mishap::Mend,
-                Mishap::Storm,
-                Mishap::ClockJump,
-            ]);
-        }
-        if self.scenario.crashes {
-            mishaps.extend([Mishap::CrashReplica; 4]);
-            mishaps.extend([Mishap::CrashMany, Mishap::CrashClient, Mishap::ClockJump]);
-        }
-        if self.scenario.liars {
-            mishaps.push(Mishap::LoseDisk);
-        }
+        let mishaps: Vec<Mishap> = self.setting.mishaps.iter().flat_map(|mishap| std::iter::repeat_n(*mishap, mishap.weight())).collect();
         if mishaps.is_empty() {
             return;
         }
@@ -143,8 +170,9 @@ impl World {
                 self.begin_after(at, 1_000_000, 300_000_000);
             }
             Mishap::LoseDisk => self.lose_disk(),
+            Mishap::FlipBits => self.flip_bits(),
         }
-        if !matches!(mishap, Mishap::CrashReplica | Mishap::CrashMany | Mishap::CrashClient | Mishap::LoseDisk) {
+        if mishap.causes().iter().any(|cause| matches!(cause, Trouble::Network | Trouble::Clocks)) {
             self.counts.network_faults += 1;
         }
     }
@@ -180,6 +208,38 @@ impl World {
         }
     }
 
+    /// Bits flip on the disk of a replica that is one of those that may be at fault, while it is down.
+    fn flip_bits(&mut self) {
+        let may_rot: Vec<usize> = (0..self.replicas.len()).filter(|at| self.may_rot(*at)).collect();
+        if may_rot.is_empty() {
+            return;
+        }
+        let at = self.faults.pick(&may_rot);
+        let id = self.replicas[at].id;
+        if !self.budget.blame(id) {
+            self.trace.line(self.now, || format!("{id} is spared: its shard would not survive it"));
+            return;
+        }
+        if self.replicas[at].node.is_some() {
+            self.crash(at);
+        }
+        let (what, found) = self.replicas[at].rot(&mut self.disk);
+        self.counts.bit_flips += 1;
+        self.trace.line(self.now, || format!("on the disk of {id} {what}: {found:?}"));
+        if let Rot::Unnoticed(why) = found {
+            self.checker.violation("disk", format!("on the disk of {id} {what}, and {why}"));
+        }
+    }
+
+    fn may_rot(&self, at: usize) -> bool {
+        #[cfg(test)]
+        if self.sabotage == Some(crate::sabotage::Sabotage::RotAnywhere) {
+            return self.replicas[at].away.is_none();
+        }
+        let replica = &self.replicas[at];
+        replica.away.is_none() && self.setting.faulty.get(&replica.id) == Some(&Fault::Rots)
+    }
+
     /// A replica's process ends; it is started again some time later.
     pub fn crash(&mut self, at: usize) {
         let id = self.replicas[at].id;
@@ -203,6 +263,7 @@ impl World {
     pub fn heal(&mut self) {
         self.trace.line(self.now, || "the trouble is over".to_owned());
         self.phase = Phase::Healed { at: self.now };
+        self.healed_at = self.now;
         self.network.mend();
         self.network.weather = Weather::FINE;
         for at in 0..self.replicas.len() {
@@ -245,10 +306,19 @@ impl World {
     }
 
     fn look_at_undecided(&mut self, since: u64) {
-        let honest = self.replicas.iter().filter(|replica| replica.is_honest());
-        let left: Vec<String> =
-            honest.filter(|replica| replica.undecided() > 0).map(|replica| format!("{} has {}", replica.id, replica.undecided())).collect();
+        let mut left = Vec::new();
+        let mut stranded = BTreeSet::new();
+        let holders = self.holders();
+        for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
+            let (old, young): (Vec<_>, Vec<_>) = replica.undecided().partition(|transaction| self.is_stranded(transaction, &holders));
+            stranded.extend(old.iter().map(|transaction| transaction.id()));
+            if !young.is_empty() {
+                let names: Vec<String> = young.iter().take(4).map(|transaction| format!("{:?}", transaction.id())).collect();
+                left.push(format!("{} has {}: {}", replica.id, young.len(), names.join(", ")));
+            }
+        }
         if left.is_empty() {
+            self.counts.stranded = stranded.len() as u64;
             self.lose_power();
         } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
             let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
@@ -256,10 +326,31 @@ impl World {
         }
     }
 
+    /// How many honest replicas of each shard hold each undecided transaction.
+    fn holders(&self) -> BTreeMap<(ShardId, TransactionId), usize> {
+        let mut holders = BTreeMap::new();
+        for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
+            for transaction in replica.undecided() {
+                *holders.entry((replica.id.shard, transaction.id())).or_default() += 1;
+            }
+        }
+        holders
+    }
+
+    /// Whether `transaction` may stay undecided for ever, as long as there is no catch-up (docs/protocols/basil.md, "What is too
+    /// old to be finished"): the trouble lasted until it fell out of the window, and so many hold it that, with `f` silent, fewer
+    /// than `3f + 1` are left who could say that they do not.
+    fn is_stranded(&self, transaction: &Transaction, holders: &BTreeMap<(ShardId, TransactionId), usize>) -> bool {
+        let falls_out = transaction.timestamp().time + self.setting.replica.window_ms * 1_000_000;
+        let is_old = falls_out < self.healed_at + STRANDED_MS * 1_000_000;
+        let most = holders.iter().filter(|((_, id), _)| *id == transaction.id()).map(|(_, count)| *count).max();
+        is_old && most.is_some_and(|most| most > self.setting.faults)
+    }
+
     /// The power goes everywhere at once. What anybody was told is there all the same.
     fn lose_power(&mut self) {
         self.trace.line(self.now, || "the power goes everywhere".to_owned());
-        for at in 0..self.replicas.len() {
+        for at in (0..self.replicas.len()).filter(|at| self.replicas[*at].away.is_none()).collect::<Vec<_>>() {
             self.replicas[at].crash_hard();
             self.restart(at);
         }

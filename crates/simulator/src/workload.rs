@@ -3,6 +3,9 @@
 //! Every value written carries a tag that no other transaction writes, so that a reader's history tells whose write it saw
 //! without looking at a timestamp.
 
+use std::collections::BTreeSet;
+
+use adversary::Named as _;
 use basil::Buffer;
 use types::{Key, Value};
 
@@ -17,6 +20,8 @@ const COUNTERS: u64 = 3;
 const BLOBS: u64 = 6;
 /// How many places the ring has.
 pub(crate) const RING: u64 = 6;
+/// How often a plan is drawn anew until it is of a kind that is allowed.
+const DRAWS_MAX: usize = 256;
 
 /// What one transaction means to do. It can be begun again from the start, with another timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +40,26 @@ pub(crate) enum Plan {
     Rotate { start: u64 },
     /// Reads all there is: the last transaction of a run.
     Everything,
+}
+
+adversary::named! {
+    /// A kind of plan.
+    pub(crate) enum PlanKind {
+        /// See [`Plan::Transfer`].
+        Transfer,
+        /// See [`Plan::Increment`].
+        Increment,
+        /// See [`Plan::Blind`].
+        Blind,
+        /// See [`Plan::Audit`].
+        Audit,
+        /// See [`Plan::Look`].
+        Look,
+        /// See [`Plan::Rotate`].
+        Rotate,
+        /// See [`Plan::Everything`].
+        Everything,
+    }
 }
 
 /// What a transaction wants next.
@@ -94,7 +119,18 @@ pub(crate) fn all_keys() -> Vec<Key> {
 }
 
 impl Plan {
-    pub fn draw(random: &mut Random) -> Self {
+    /// One of `allowed` kinds; none of them need be.
+    pub fn draw_of(random: &mut Random, allowed: &BTreeSet<PlanKind>) -> Self {
+        for _ in 0..DRAWS_MAX {
+            let plan = Self::draw(random);
+            if allowed.contains(&plan.kind()) {
+                return plan;
+            }
+        }
+        Self::Increment { counter: 0 }
+    }
+
+    fn draw(random: &mut Random) -> Self {
         match random.below(100) {
             0..30 => {
                 let from = random.below(ACCOUNTS);
@@ -110,8 +146,8 @@ impl Plan {
     }
 
     /// One that reads and writes what others want too: what progress is measured by.
-    pub fn draw_contended(random: &mut Random) -> Self {
-        match Self::draw(random) {
+    pub fn draw_contended(random: &mut Random, allowed: &BTreeSet<PlanKind>) -> Self {
+        match Self::draw_of(random, allowed) {
             plan @ (Self::Transfer { .. } | Self::Rotate { .. }) => plan,
             _ => Self::Increment { counter: random.below(COUNTERS) },
         }
@@ -121,16 +157,20 @@ impl Plan {
         matches!(self, Self::Audit | Self::Look { .. } | Self::Everything)
     }
 
-    pub fn name(&self) -> &'static str {
+    pub fn kind(&self) -> PlanKind {
         match self {
-            Self::Transfer { .. } => "transfer",
-            Self::Increment { .. } => "increment",
-            Self::Blind { .. } => "blind",
-            Self::Audit => "audit",
-            Self::Look { .. } => "look",
-            Self::Rotate { .. } => "rotate",
-            Self::Everything => "everything",
+            Self::Transfer { .. } => PlanKind::Transfer,
+            Self::Increment { .. } => PlanKind::Increment,
+            Self::Blind { .. } => PlanKind::Blind,
+            Self::Audit => PlanKind::Audit,
+            Self::Look { .. } => PlanKind::Look,
+            Self::Rotate { .. } => PlanKind::Rotate,
+            Self::Everything => PlanKind::Everything,
         }
+    }
+
+    pub fn name(&self) -> String {
+        self.kind().name()
     }
 
     /// Goes on with what `buffer` knows; writes under `tag` once it knows enough.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ::adversary::{Named, named};
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Conflict, Draft, Newer, ReadResult};
 use basil::{Message, Vote};
@@ -10,58 +11,42 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Va
 
 use crate::random::Random;
 
-/// A way for a replica to lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReplicaStrategy {
-    /// Says nothing at all.
-    Silent,
-    /// Votes every transaction down.
-    AbortAlways,
-    /// Votes to commit everything, without looking.
-    CommitAlways,
-    /// Votes one way to some and the other way to others; to liars both ways.
-    EquivocateVotes,
-    /// Claims to have logged whatever decision it is asked to log.
-    EquivocateLogs,
-    /// Answers reads with nothing, or without what is prepared.
-    StaleReads,
-    /// Answers reads with committed versions that nobody wrote.
-    InventVersions,
-    /// Answers reads with prepared transactions that nobody sent, in an honest client's name.
-    InventPrepared,
-    /// Votes down and names made-up transactions as the reason.
-    FalseConflicts,
-    /// Says again what it said long ago, to whomever.
-    Replay,
-    /// Shows its own seals as other replicas'.
-    Impersonate,
-    /// Sends bytes with a bit flipped.
-    Garble,
-    /// Comes back from an empty disk, and says so to nobody.
-    Forget,
+named! {
+    /// A way for a replica to lie.
+    pub enum ReplicaStrategy {
+        /// Says nothing at all.
+        Silent,
+        /// Votes every transaction down.
+        AbortAlways,
+        /// Votes to commit everything, without looking.
+        CommitAlways,
+        /// Votes one way to some and the other way to others; to liars both ways.
+        EquivocateVotes,
+        /// Claims to have logged whatever decision it is asked to log.
+        EquivocateLogs,
+        /// Answers reads with nothing, or without what is prepared.
+        StaleReads,
+        /// Answers reads with committed versions that nobody wrote.
+        InventVersions,
+        /// Answers reads with prepared transactions that nobody sent, in an honest client's name.
+        InventPrepared,
+        /// Votes down and names made-up transactions as the reason.
+        FalseConflicts,
+        /// Says again what it said long ago, to whomever.
+        Replay,
+        /// Shows its own seals as other replicas'.
+        Impersonate,
+        /// Sends bytes with a bit flipped.
+        Garble,
+        /// Comes back from an empty disk, and says so to nobody.
+        Forget,
+    }
 }
-
-/// All of them.
-const STRATEGIES: [ReplicaStrategy; 13] = [
-    ReplicaStrategy::Silent,
-    ReplicaStrategy::AbortAlways,
-    ReplicaStrategy::CommitAlways,
-    ReplicaStrategy::EquivocateVotes,
-    ReplicaStrategy::EquivocateLogs,
-    ReplicaStrategy::StaleReads,
-    ReplicaStrategy::InventVersions,
-    ReplicaStrategy::InventPrepared,
-    ReplicaStrategy::FalseConflicts,
-    ReplicaStrategy::Replay,
-    ReplicaStrategy::Impersonate,
-    ReplicaStrategy::Garble,
-    ReplicaStrategy::Forget,
-];
 
 impl ReplicaStrategy {
     /// One to three ways, none twice.
     pub(crate) fn draw(random: &mut Random) -> Vec<Self> {
-        let mut strategies: Vec<Self> = (0..random.between(1, 3)).map(|_| random.pick(&STRATEGIES)).collect();
+        let mut strategies: Vec<Self> = (0..random.between(1, 3)).map(|_| random.pick(Self::ALL)).collect();
         strategies.sort_unstable();
         strategies.dedup();
         strategies

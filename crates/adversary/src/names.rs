@@ -1,0 +1,55 @@
+//! Names for ways to cheat and things that go wrong, as people write them on a command line.
+
+use std::fmt;
+
+/// One of a fixed list, each with a name of its own in small letters and hyphens.
+pub trait Named: Copy + PartialEq + fmt::Debug + 'static {
+    /// All of them.
+    const ALL: &'static [Self];
+
+    /// Its name: `StallEarly` is called `stall-early`.
+    fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.extend(letter.to_lowercase());
+        }
+        name
+    }
+
+    /// The one of that name.
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.name() == name)
+    }
+}
+
+/// An enumeration whose values have names, so that none can be forgotten in the list of all.
+#[macro_export]
+macro_rules! named {
+    ($(#[$about:meta])* $visibility:vis enum $type:ident { $($(#[$doc:meta])* $variant:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        $visibility enum $type { $($(#[$doc])* $variant,)* }
+
+        impl $crate::Named for $type {
+            const ALL: &'static [Self] = &[$(Self::$variant,)*];
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Named;
+    use crate::ClientStrategy;
+
+    #[test]
+    fn everything_is_found_by_its_name_again() {
+        assert_eq!(ClientStrategy::StallEarly.name(), "stall-early");
+        for strategy in ClientStrategy::ALL {
+            assert_eq!(ClientStrategy::named(&strategy.name()), Some(*strategy));
+        }
+        assert_eq!(ClientStrategy::named("StallEarly"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! A scenario with everything decided that is decided before the first event.
+//!
+//! What chance decides here it decides from a stream for each thing, so that one more thing to decide moves none of the
+//! others. What is set by hand takes the place of what was drawn, and moves nothing else either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use adversary::Named;
+use basil::{CoordinatorOptions, ReadQuorum, ReplicaOptions};
+use types::{ReplicaId, ShardId};
+
+use crate::adversary::{ClientStrategy, ReplicaStrategy};
+use crate::network::Weather;
+use crate::random::Random;
+use crate::scenario::{Scenario, Trouble};
+use crate::trouble::Mishap;
+use crate::words;
+use crate::workload::PlanKind;
+
+/// How a replica may be at fault. Up to `f` of a shard are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It lies in these ways.
+    Lies(Vec<ReplicaStrategy>),
+    /// Bits flip on its disk.
+    Rots,
+}
+
+/// A scenario with everything decided that is decided before the first event.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub trouble_ms: u64,
+    pub shards: usize,
+    pub faults: usize,
+    /// How many honest clients there are.
+    pub clients: usize,
+    /// What they do.
+    pub plans: BTreeSet<PlanKind>,
+    /// Each client that cheats, with its ways.
+    pub rogues: Vec<Vec<ClientStrategy>>,
+    pub faulty: BTreeMap<ReplicaId, Fault>,
+    /// What goes wrong now and then.
+    pub mishaps: BTreeSet<Mishap>,
+    pub weather: Weather,
+    pub clocks: Clocks,
+    pub replica: ReplicaOptions,
+    pub coordinator: CoordinatorOptions,
+    pub segment_bytes_max: u64,
+    pub verifiers: Verifiers,
+}
+
+adversary::named! {
+    /// How right clocks are.
+    pub(crate) enum Clocks {
+        /// They all show the same.
+        Exact,
+        /// They are off, and jump, but no two differ by more than the protocol allows for.
+        Skewed,
+    }
+}
+
+adversary::named! {
+    /// Who remembers which signatures are good.
+    pub(crate) enum Verifiers {
+        /// All together, so that each is checked once in the world.
+        Shared,
+        /// Everybody for themselves.
+        Each,
+    }
+}
+
+impl Setting {
+    /// What `seed` makes of `scenario`.
+    ///
+    /// # Panics
+    /// When the scenario's words make no sense, which [`Setting::check`] tells before.
+    pub fn draw(scenario: &Scenario, seed: u64) -> Self {
+        let mut setting = Self::drawn(scenario, seed);
+        for word in scenario.words() {
+            words::apply(&mut setting, word).expect("a scenario's words were checked when they were given");
+        }
+        let (shards, per_shard) = (setting.shards, setting.replicas_per_shard());
+        setting.faulty.retain(|replica, _| usize::from(replica.shard.0) < shards && usize::from(replica.index) < per_shard);
+        setting
+    }
+
+    /// Whether the scenario's words make sense, whatever the seed.
+    pub fn check(scenario: &Scenario) -> Result<(), String> {
+        let mut setting = Self::drawn(scenario, 0);
+        // As few as a seed may draw: what is within this bound is within any.
+        setting.faults = 1;
+        setting.faulty.clear();
+        scenario.words().iter().try_for_each(|word| words::apply(&mut setting, word))?;
+        for shard in setting.faulty.keys().map(|replica| replica.shard) {
+            let count = setting.faulty.keys().filter(|replica| replica.shard == shard).count();
+            if count > setting.faults {
+                let faults = setting.faults;
+                return Err(format!(
+                    "{shard} would have {count} faulty replicas and survives {faults}; leave some out, or say faults={count}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn drawn(scenario: &Scenario, seed: u64) -> Self {
+        let has = |trouble| scenario.troubles.contains(&trouble);
+        let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
+        let shards = knob("shards").pick(&[1, 1, 2, 3]);
+        let faults = 1;
+        let (mut rogues, mut random) = (Vec::new(), knob("rogues"));
+        if has(Trouble::Rogues) {
+            rogues = (0..random.between(1, 3)).map(|_| ClientStrategy::draw(&mut random)).collect();
+        }
+        Self {
+            trouble_ms: scenario.trouble_ms,
+            shards,
+            faults,
+            clients: knob("clients").index(5) + 3,
+            plans: PlanKind::ALL.iter().copied().filter(|plan| *plan != PlanKind::Everything).collect(),
+            rogues,
+            faulty: draw_faulty(scenario, &mut knob("faulty"), shards, faults),
+            mishaps: Mishap::ALL.iter().copied().filter(|mishap| mishap.causes().iter().any(|cause| has(*cause))).collect(),
+            weather: draw_weather(scenario, &mut knob("weather")),
+            clocks: if has(Trouble::Clocks) || scenario.name != "calm" { Clocks::Skewed } else { Clocks::Exact },
+            replica: draw_replica_options(&mut knob("replica")),
+            coordinator: CoordinatorOptions {
+                read_quorum: knob("read-quorum").pick(&[
+                    ReadQuorum::Majority,
+                    ReadQuorum::Majority,
+                    ReadQuorum::VouchedOnly,
+                    ReadQuorum::Commit,
+                ]),
+                timeout_ms: knob("timeout").pick(&[3_000, 10_000]),
+                ..CoordinatorOptions::default()
+            },
+            segment_bytes_max: knob("segments").pick(&[4 << 10, 64 << 10, 16 << 20]),
+            verifiers: if knob("verifiers").chance(125) { Verifiers::Each } else { Verifiers::Shared },
+        }
+    }
+
+    /// How many replicas a shard has.
+    pub fn replicas_per_shard(&self) -> usize {
+        5 * self.faults + 1
+    }
+}
+
+/// In each shard `f` replicas that lie or rot, where there is such trouble; where disks only rot, not in every shard.
+fn draw_faulty(scenario: &Scenario, random: &mut Random, shards: usize, faults: usize) -> BTreeMap<ReplicaId, Fault> {
+    let (lie, rot) = (scenario.troubles.contains(&Trouble::Liars), scenario.troubles.contains(&Trouble::Rot));
+    let mut faulty = BTreeMap::new();
+    for shard in 0..shards {
+        let mut indices: Vec<usize> = (0..5 * faults + 1).collect();
+        random.shuffle(&mut indices);
+        for index in &indices[..faults] {
+            let index = u16::try_from(*index).expect("shards are small");
+            let replica = ReplicaId { shard: ShardId(u16::try_from(shard).expect("few shards")), index };
+            let strategies = ReplicaStrategy::draw(random);
+            let rots = random.chance(if lie { 200 } else { 600 });
+            match (lie, rot && rots) {
+                (_, true) => faulty.insert(replica, Fault::Rots),
+                (true, false) => faulty.insert(replica, Fault::Lies(strategies)),
+                (false, false) => None,
+            };
+        }
+    }
+    faulty
+}
+
+fn draw_weather(scenario: &Scenario, random: &mut Random) -> Weather {
+    let delay_us = random.pick(&[(80, 250), (300, 900), (5_000, 12_000)]);
+    if !scenario.troubles.contains(&Trouble::Network) {
+        return Weather { delay_us, ..Weather::FINE };
+    }
+    Weather {
+        delay_us,
+        late_per_mille: random.below(60),
+        late_us_max: random.pick(&[5_000, 60_000, 700_000]),
+        lost_per_mille: random.pick(&[0, 1, 10, 60]),
+        doubled_per_mille: random.pick(&[0, 5, 100]),
+    }
+}
+
+/// Small bounds as well as the real ones, so that folds, segments let go and forgotten transactions happen within seconds.
+fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
+    let is_small = random.chance(500);
+    ReplicaOptions {
+        window_ms: if is_small { random.pick(&[8_000, 15_000]) } else { 30_000 },
+        stall_ms: random.pick(&[250, 1_000]),
+        authorship_grace_ms: random.pick(&[400, 2_000]),
+        checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
+        overlay_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
+        journal_bytes_max: if is_small { 16 << 10 } else { 512 << 20 },
+        seed: random.next(),
+        ..ReplicaOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_never_has_more_faulty_replicas_in_a_shard_than_it_survives() {
+        for scenario in Scenario::all() {
+            for seed in 0..200 {
+                let setting = Setting::draw(&scenario, seed);
+                for shard in 0..setting.shards {
+                    let faulty = setting.faulty.keys().filter(|replica| usize::from(replica.shard.0) == shard).count();
+                    assert!(faulty <= setting.faults, "{} seed {seed}", scenario.name);
+                }
+            }
+        }
+    }
+}
