@@ -48,7 +48,7 @@ mod tests {
     fn everything_is_found_by_its_name_again() {
         assert_eq!(ClientStrategy::StallEarly.name(), "stall-early");
         for strategy in ClientStrategy::ALL {
-            assert_eq!(ClientStrategy::named(&strategy.name()), Some(*strategy));
+            assert_eq!(ClientStrategy::named(strategy.name()), Some(*strategy));
         }
         assert_eq!(ClientStrategy::named("StallEarly"), None);
     }
