@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::SHARDS_MAX;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
 
 use crate::check;
@@ -163,13 +164,14 @@ impl Certificate {
     /// # Errors
     /// [`Rejection`] that says what does not fit.
     pub fn fits(&self, cluster: &Cluster, transaction: &Transaction) -> Result<(), Rejection> {
-        if self.id != transaction.id() {
+        if self.id != transaction.id() && !broken(Mutant::CertificateOfOther) {
             return Err(Rejection::Structure("a certificate is about another transaction"));
         }
         let participants = cluster.participants(transaction);
         match (&self.proof, self.decision) {
             (Proof::Fast(proofs), Decision::Commit) => {
-                if proofs.iter().map(ShardProof::shard).ne(participants.iter().copied()) {
+                let covers = proofs.iter().map(ShardProof::shard).eq(participants.iter().copied());
+                if !covers && !broken(Mutant::ShardUncovered) {
                     return Err(Rejection::Structure("a commit certificate does not cover every shard once"));
                 }
             }
@@ -188,7 +190,8 @@ impl Certificate {
                 }
             }
             (Proof::Logged(set), _) => {
-                if Some(set.shard) != logging_shard(&participants, self.id) {
+                let anywhere = broken(Mutant::LoggedAnywhere) && participants.contains(&set.shard);
+                if Some(set.shard) != logging_shard(&participants, self.id) && !anywhere {
                     return Err(Rejection::Structure("a decision was logged on the wrong shard"));
                 }
             }
@@ -236,12 +239,12 @@ impl VoteSet {
 
 /// Voters stand in strict order, so each once, and are enough.
 pub(crate) fn distinct(shard: ShardId, mut indices: impl ExactSizeIterator<Item = u16>, needed: usize) -> Result<(), Rejection> {
-    if indices.len() < needed {
+    if indices.len() < needed && !broken(Mutant::SignersUncounted) {
         return Err(Rejection::TooFewSigners { found: indices.len(), needed });
     }
     let Some(mut previous) = indices.next() else { return Ok(()) };
     for index in indices {
-        if index <= previous {
+        if index <= previous && !broken(Mutant::SignerRepeated) {
             return Err(Rejection::NotDistinct { signer: ReplicaId { shard, index } });
         }
         previous = index;
@@ -273,10 +276,10 @@ impl Claims for Certificate {
                 }
                 for proof in proofs {
                     match (proof, self.decision) {
-                        (ShardProof::Votes(set), Decision::Commit) if set.vote == Vote::Commit => {
+                        (ShardProof::Votes(set), Decision::Commit) if set.vote == Vote::Commit || broken(Mutant::SideUnchecked) => {
                             set.claims(cluster, self.id, quorums.commit_fast(), out)?;
                         }
-                        (ShardProof::Votes(set), Decision::Abort) if set.vote == Vote::Abort => {
+                        (ShardProof::Votes(set), Decision::Abort) if set.vote == Vote::Abort || broken(Mutant::SideUnchecked) => {
                             set.claims(cluster, self.id, quorums.abort_fast(), out)?;
                         }
                         (ShardProof::Conflict { certificate, .. }, Decision::Abort) if certificate.decision == Decision::Commit => {

@@ -91,10 +91,10 @@ impl Cause {
 /// Only keys of the replica's own shard are judged; the other shards judge the rest.
 pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction, bounds: Bounds) -> Result<Finding, StoreError> {
     let timestamp = transaction.timestamp();
-    if timestamp.time > bounds.newest {
+    if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
         return Ok(Finding::Abort(Cause::TooNew)); // L1-2
     }
-    if timestamp.time < bounds.oldest {
+    if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
         return Ok(Finding::Abort(Cause::TooOld));
     }
     if let Some(other) = ledger.holder_of(timestamp, transaction.id())
@@ -109,7 +109,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         if !ledger.holds(&read.key) {
             continue;
         }
-        if read.version >= timestamp {
+        if read.version >= timestamp && !broken(Mutant::FutureRead) {
             return Ok(Finding::Abort(Cause::Misbehavior)); // L6
         }
         if let Some(dependency) = read.dependency {
@@ -117,6 +117,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
             match ledger.dependency(dependency, &read.key, read.version) {
                 Dependency::Committed => {}
                 Dependency::Prepared => pending.push(dependency),
+                Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => {}
                 Dependency::Aborted => return Ok(Finding::Abort(Cause::DependencyAborted)), // L16, already known
                 Dependency::Invalid if broken(Mutant::DependencyUnknown) => {}
                 Dependency::Invalid => return Ok(Finding::Abort(Cause::InvalidDependency)),
@@ -135,7 +136,8 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         {
             return Ok(Finding::Abort(Cause::ReadByOther(other))); // L10-11
         }
-        if ledger.read_timestamp(&write.key) > timestamp || timestamp.time < bounds.floor {
+        let is_read_past = ledger.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
+        if is_read_past || (timestamp.time < bounds.floor && !broken(Mutant::FloorIgnored)) {
             return Ok(Finding::Abort(Cause::ReadTimestamp)); // L12-13
         }
     }
@@ -188,5 +190,5 @@ pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction,
         && other.reads().iter().any(|read| {
             cluster.shard_of(&read.key) == shard && read.version < transaction.timestamp() && transaction.write_of(&read.key).is_some()
         });
-    missed || read_past
+    missed || read_past || broken(Mutant::ConflictInvented)
 }

@@ -9,6 +9,7 @@ use crypto::Verified;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
 use smallvec::SmallVec;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
@@ -614,8 +615,10 @@ impl Coordinator {
             return;
         }
         let mut stalled = None;
-        let in_the_way =
-            |other: &Transaction| vote == Vote::Abort && check::conflict_at(&self.cluster, replica.shard, &ending.transaction, other);
+        let in_the_way = |other: &Transaction| {
+            let conflicts = check::conflict_at(&self.cluster, replica.shard, &ending.transaction, other);
+            vote == Vote::Abort && (conflicts || broken(Mutant::ConflictBelieved))
+        };
         match conflict {
             Some(Conflict::Committed { transaction, certificate }) if in_the_way(&transaction) => {
                 tally.conflicts_with(transaction, certificate);
@@ -727,7 +730,7 @@ impl Coordinator {
     fn invoke_fallback(&mut self, now: Time, id: TransactionId, out: &mut Out) {
         let quorums = self.quorums;
         let Some(ending) = self.endings.get_mut(&id) else { return };
-        let Some(shard) = logging_shard(&ending.participants, id) else { return };
+        let Some(shard) = logging_shard(&ending.participants, id).filter(|_| !broken(Mutant::LeaderUncalled)) else { return };
         if ending.elections == 0 {
             self.counts.fallbacks += 1;
         }
@@ -787,14 +790,15 @@ impl Coordinator {
                 let Some(ending) = self.endings.get_mut(&id) else { return };
                 // Asked again, a replica also refuses what it voted on long ago and has forgotten: only the first answer
                 // says that it never voted.
-                if refusal != Refusal::TooOld || ending.retries > 0 || !ending.participants.contains(&from.shard) {
+                let is_late = ending.retries > 0 && !broken(Mutant::LateRefusalBelieved);
+                if refusal != Refusal::TooOld || is_late || !ending.participants.contains(&from.shard) {
                     return;
                 }
                 let voters = ending.too_old.entry(from.shard).or_default();
                 voters.insert(from.index);
                 // A correct replica that refuses so never votes to commit: of 3f + 1 at least 2f + 1 are correct, and the
                 // 3f others are too few. So it never happens, and may be begun again.
-                if voters.count() >= self.quorums.abort_fast() {
+                if voters.count() >= if broken(Mutant::TooOldOfOne) { 1 } else { self.quorums.abort_fast() } {
                     self.give_up(id, Failure::Refused(refusal), out);
                 }
             }
@@ -812,7 +816,8 @@ impl Coordinator {
         request.refusals.push(refusal);
         let same = request.refusals.iter().filter(|other| **other == refusal).count();
         // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
-        if same < self.quorums.vouched() || refusal == Refusal::Overloaded {
+        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.vouched() };
+        if same < believed || refusal == Refusal::Overloaded {
             self.weigh_read(now, number, out);
             return;
         }

@@ -3,6 +3,7 @@
 use machine::Time;
 use store::Medium;
 use types::codec::Encode;
+use types::mutant::{Mutant, broken};
 use types::{Party, ReplicaId, Transaction, TransactionId};
 
 use crate::certificate::{Decision, SignedLogged};
@@ -31,20 +32,25 @@ impl<M: Medium> Replica<M> {
             return;
         }
         // First of all a decision, as if ST2 had come: who has none would rise with nothing to elect with.
-        self.write_down_first(id, justified);
+        if !broken(Mutant::UnloggedRises) {
+            self.write_down_first(id, justified);
+        }
         let Some(entry) = self.ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) else { return };
         let fallback = entry.fallback.get_or_insert_default();
         if !fallback.interested.contains(&from) && fallback.interested.len() < ASKERS_MAX {
             fallback.interested.push(from);
         }
         let own = fallback.view;
-        let pace = if fallback.entered.after_ms(view_lasts_ms(own)) <= now { Pace::Advance } else { Pace::CatchUp };
+        let pace =
+            if fallback.entered.after_ms(view_lasts_ms(own)) <= now || broken(Mutant::ViewHurried) { Pace::Advance } else { Pace::CatchUp };
         let shown: Vec<u32> = views.iter().map(|logged| logged.statement.view_current).collect();
         let view = next_view(own, pace, &shown, self.quorums);
         if view > own {
             entry.rise(view, now);
             let record = Record::Risen { id, view };
-            self.ledger.store.append_with(|bytes| record.encode(bytes));
+            if !broken(Mutant::RisenUnwritten) {
+                self.ledger.store.append_with(|bytes| record.encode(bytes));
+            }
         }
         // With the view it is in now, so that whoever waits in vain for this leader can call for the next one.
         self.tell_logged(from, id, out);
@@ -92,7 +98,9 @@ impl<M: Medium> Replica<M> {
         };
         if is_first {
             // Written down like anybody's, and so before anybody hears it: a leader that crashes does not change its mind.
-            self.adopt(now, id, decision, view, out);
+            if !broken(Mutant::LeaderUnbound) {
+                self.adopt(now, id, decision, view, out);
+            }
             self.counts.elected += 1;
         }
         let statement = DecideStatement { id, decision, view };
@@ -118,7 +126,9 @@ impl<M: Medium> Replica<M> {
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.
-        if entry.view() <= view && entry.logged.is_none_or(|(_, earlier)| earlier < view) && !self.is_remade(now, id) {
+        let may_follow = entry.view() <= view || broken(Mutant::LowerViewAdopted);
+        let is_first = entry.logged.is_none_or(|(_, earlier)| earlier < view || broken(Mutant::DecidedTwice));
+        if may_follow && is_first && !self.is_remade(now, id) {
             self.adopt(now, id, decision, view, out);
         }
     }

@@ -276,7 +276,9 @@ impl<M: Medium> Ledger<M> {
         if time >= self.ceiling {
             self.ceiling = time.saturating_add(READABLE_STEP_NS);
             let record = Record::Readable { up_to: self.ceiling };
-            self.store.append_with(|bytes| record.encode(bytes));
+            if !broken(Mutant::CeilingUnwritten) {
+                self.store.append_with(|bytes| record.encode(bytes));
+            }
         }
     }
 
@@ -290,7 +292,9 @@ impl<M: Medium> Ledger<M> {
         if to > self.horizon {
             self.horizon = to;
             let record = Record::Horizon { below: to };
-            self.store.append_with(|bytes| record.encode(bytes));
+            if !broken(Mutant::HorizonUnwritten) {
+                self.store.append_with(|bytes| record.encode(bytes));
+            }
         }
     }
 
@@ -391,7 +395,8 @@ impl<M: Medium> Ledger<M> {
     /// is not valid: a version's timestamp alone does not tell who wrote it.
     pub fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
         let Some(entry) = self.entries.get(&id) else { return Dependency::Invalid };
-        if entry.transaction.timestamp() != version || entry.transaction.write_of(key).is_none() {
+        let is_other = entry.transaction.timestamp() != version || entry.transaction.write_of(key).is_none();
+        if is_other && !broken(Mutant::DependencyOfOther) {
             return Dependency::Invalid;
         }
         match entry.decision {
@@ -536,7 +541,9 @@ impl<M: Medium> Ledger<M> {
         let mut kept = Vec::new();
         for id in below {
             match self.entries.get(&id) {
-                Some(entry) if entry.decision.is_none() && entry.concerns_this_replica() => kept.push(id),
+                Some(entry) if entry.decision.is_none() && entry.concerns_this_replica() && !broken(Mutant::UndecidedForgotten) => {
+                    kept.push(id);
+                }
                 _ => self.forget(id),
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crypto::{Claim, Claims, Rejection, Seal, Sealable, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
+use types::mutant::{Mutant, broken};
 use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
 use crate::certificate::{
@@ -380,6 +381,9 @@ fn justification_claims<'a>(
     tallies: &'a [VoteSet],
     out: &mut Vec<Claim<'a>>,
 ) -> Result<(), Rejection> {
+    if broken(Mutant::DecisionUnjustified) {
+        return Ok(());
+    }
     let quorums = Quorums::new(cluster.faults());
     let (vote, quorum) = match decision {
         Decision::Commit => (Vote::Commit, quorums.commit_slow()),

@@ -40,15 +40,15 @@ impl Quorums {
     /// `3f + 1` replicas for which what was read is settled: whoever writes underneath needs `3f + 1` votes to commit, so a
     /// correct one of these would have to give one, which it does not (beyond the paper: see [`crate::read_only`]).
     #[must_use]
-    pub const fn settled(self) -> usize {
-        3 * self.faults + 1
+    pub fn settled(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::SettledQuorum)
     }
 
     /// `3f + 1` replicas that hold an old transaction no more, have not learned that it committed, and will not vote for it: at least
     /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::rest`]).
     #[must_use]
-    pub const fn let_go(self) -> usize {
-        3 * self.faults + 1
+    pub fn let_go(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::RestedByFew)
     }
 
     /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
@@ -74,22 +74,22 @@ impl Quorums {
     /// `4f + 1 = n - f` matching logged decisions: among any `4f + 1` later answers at least `2f + 1` correct
     /// ones repeat the decision, a majority (§4.2 (7), §5 (3)).
     #[must_use]
-    pub const fn logged(self) -> usize {
-        4 * self.faults + 1
+    pub fn logged(self) -> usize {
+        4 * self.faults + 1 - one_less(Mutant::LoggedQuorum)
     }
 
     /// `3f + 1` replicas in a view or past it: at least `2f + 1` of them are correct, so that any `4f + 1` answers hold
     /// `f + 1` of these, and whoever hears that many can follow (§5 (2)).
     #[must_use]
-    pub const fn view_passed(self) -> usize {
-        3 * self.faults + 1
+    pub fn view_passed(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::ViewPassedQuorum)
     }
 
     /// `4f + 1 = n - f` elect a leader: as many as are sure to answer, and among them a logged decision has its majority.
     /// An odd number, so that there always is one (§5 (3)).
     #[must_use]
-    pub const fn elected(self) -> usize {
-        4 * self.faults + 1
+    pub fn elected(self) -> usize {
+        4 * self.faults + 1 - one_less(Mutant::ElectedQuorum)
     }
 }
 

@@ -21,6 +21,7 @@
 
 use machine::Voters;
 use types::limits::READ_KEYS_MAX;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ReplicaId, ShardId, Transaction};
 
 use crate::message::{Newer, ReadResult};
@@ -97,7 +98,9 @@ impl Confirmation {
         question.awaited.remove(from.index);
         let Some(results) = results.filter(|results| results.len() == question.places.len()) else { return };
         for (place, result) in question.places.iter().zip(results) {
-            if result.newer == Newer::Nothing && result.version == self.transaction.reads()[*place].version {
+            if (result.newer == Newer::Nothing || broken(Mutant::PreparedSettled))
+                && result.version == self.transaction.reads()[*place].version
+            {
                 self.settled[*place].insert(from.index);
             }
         }

@@ -61,7 +61,7 @@ impl KeyReplies {
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
         self.heard.insert(index);
         self.settled.remove(index);
-        if result.newer == Newer::Nothing {
+        if result.newer == Newer::Nothing || broken(Mutant::PreparedSettled) {
             self.settled.insert(index);
         }
         if result.version < before {
@@ -96,7 +96,11 @@ impl KeyReplies {
     pub fn choose(&self, needed: usize, quorums: Quorums) -> Choice {
         let vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
         let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
-        let vouched_prepared = self.prepared.iter().filter(|(_, voters)| voters.count() >= needed);
+        let added = |transaction: &Transaction| {
+            let same = self.committed.iter().filter(|(version, _, _)| *version == transaction.timestamp());
+            if broken(Mutant::VouchersAdded) { same.map(|(_, _, voters)| voters.count()).sum() } else { 0 }
+        };
+        let vouched_prepared = self.prepared.iter().filter(|(transaction, voters)| voters.count() + added(transaction) >= needed);
         let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
         let committed = committed.map(|(version, value, voters)| {
             let settled = voters.and(self.settled);

@@ -37,6 +37,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, TransactionId};
 
 use crate::certificate::{Decision, LoggedSet, SignedLogged, VOTERS_MAX, distinct};
@@ -80,7 +81,8 @@ pub fn next_view(own: u32, pace: Pace, views: &[u32], quorums: Quorums) -> u32 {
     let mut descending = views.to_vec();
     descending.sort_unstable_by(|one, other| other.cmp(one));
     let reached_by = |count: usize| descending.get(count - 1).copied();
-    let level = reached_by(quorums.vouched()).map_or(own, |view| own.max(view));
+    let vouched = if broken(Mutant::ViewFollowedOfOne) { 1 } else { quorums.vouched() };
+    let level = reached_by(vouched).map_or(own, |view| own.max(view));
     match (pace, reached_by(quorums.view_passed())) {
         (Pace::Advance, Some(view)) => level.max(view.saturating_add(1)),
         (Pace::Advance, None) | (Pace::CatchUp, _) => level,
@@ -114,7 +116,7 @@ pub fn majority(decisions: impl IntoIterator<Item = Decision>) -> Decision {
             Decision::Abort => aborts += 1,
         }
     }
-    if commits > aborts { Decision::Commit } else { Decision::Abort }
+    if (commits > aborts) != broken(Mutant::MinorityDecides) { Decision::Commit } else { Decision::Abort }
 }
 
 // What is signed.
@@ -208,10 +210,11 @@ pub(crate) fn decision_claims<'a>(
     if electors.len() != needed {
         return Err(Rejection::Structure("a leader shows more electors than elect it"));
     }
-    if view == 0 || leader.index != leader_of(id, view, cluster.replicas_per_shard()) {
+    let leads = leader.index == leader_of(id, view, cluster.replicas_per_shard()) || broken(Mutant::AnyoneLeads);
+    if view == 0 || !leads {
         return Err(Rejection::Structure("a decision comes from another than the leader of its view"));
     }
-    if decision != majority(electors.iter().map(|(_, decision, _)| *decision)) {
+    if !broken(Mutant::MajorityUnasked) && decision != majority(electors.iter().map(|(_, decision, _)| *decision)) {
         return Err(Rejection::Structure("a leader decides otherwise than most of its electors"));
     }
     for (index, decision, seal) in electors {
@@ -261,7 +264,8 @@ impl LoggedReplies {
     fn groups(&self) -> BTreeMap<(Decision, u32), usize> {
         let mut groups = BTreeMap::new();
         for logged in self.0.values() {
-            *groups.entry((logged.statement.decision, logged.statement.view_decision)).or_insert(0) += 1;
+            let view = if broken(Mutant::LoggedViewsMixed) { 0 } else { logged.statement.view_decision };
+            *groups.entry((logged.statement.decision, view)).or_insert(0) += 1;
         }
         groups
     }
@@ -272,6 +276,7 @@ impl LoggedReplies {
         let said = self.0.values().filter(|logged| {
             let statement = logged.statement;
             (statement.decision, statement.view_decision) == (decision, view_decision)
+                || (broken(Mutant::LoggedViewsMixed) && statement.decision == decision)
         });
         let shard = said.clone().next()?.replica.shard;
         let voters = said.map(|logged| (logged.replica.index, logged.statement.view_current, logged.seal.clone())).collect();

@@ -285,13 +285,21 @@ impl<M: Medium> Replica<M> {
         let mut prepared: Vec<Transaction> = Vec::new();
         let mut bytes = 0;
         for key in keys {
-            self.ledger.raise_read_timestamp(key, timestamp);
+            if !broken(Mutant::ReadTimestampUnraised) {
+                self.ledger.raise_read_timestamp(key, timestamp);
+            }
             let committed = self.ledger.store.latest_before(key, timestamp)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
             let newer = match self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id)) {
                 None => Newer::Nothing,
-                Some(writer) if !self.may_see(from, &writer.transaction) => Newer::Hidden,
+                Some(writer) if !self.may_see(from, &writer.transaction) => {
+                    if broken(Mutant::HiddenDenied) {
+                        Newer::Nothing
+                    } else {
+                        Newer::Hidden
+                    }
+                }
                 Some(writer) => {
                     let id = writer.transaction.id();
                     let place = prepared.iter().position(|known| known.id() == id).unwrap_or_else(|| {
@@ -319,7 +327,7 @@ impl<M: Medium> Replica<M> {
             Party::Replica(_) => true,
             Party::Client(client, _) => {
                 let permission = self.cluster.permission(client);
-                permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key)))
+                permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key))) || broken(Mutant::SecretShown)
             }
         }
     }
@@ -327,13 +335,13 @@ impl<M: Medium> Replica<M> {
     fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
         let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
         let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
-        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 {
+        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {
             return Err(Refusal::TooNew);
         }
         if timestamp.time < self.watermark(now) {
             return Err(Refusal::TooOld);
         }
-        if !keys.iter().all(|key| permission.may_read(key)) {
+        if !keys.iter().all(|key| permission.may_read(key)) && !broken(Mutant::SecretRead) {
             return Err(Refusal::NotPermitted);
         }
         if !keys.iter().all(|key| self.ledger.holds(key)) {
@@ -349,8 +357,9 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         let authored = matches!(from, Party::Client(client, _) if client == transaction.timestamp().client);
-        let oldest = if authored { self.youngest_watermark(now) } else { self.watermark(now) };
-        if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
+        let oldest = if authored && !broken(Mutant::WindowUnhalved) { self.youngest_watermark(now) } else { self.watermark(now) };
+        let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
+        if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -398,7 +407,7 @@ impl<M: Medium> Replica<M> {
             for vote in evidence.iter().filter(|vote| vote.replica.shard == shard && vote.statement.vote == Vote::Commit) {
                 voters.insert(vote.replica.index);
             }
-            voters.count() >= self.quorums.vouched()
+            voters.count() >= if broken(Mutant::EvidenceOfOne) { 1 } else { self.quorums.vouched() }
         })
     }
 
@@ -436,12 +445,13 @@ impl<M: Medium> Replica<M> {
     pub(crate) fn is_remade(&self, now: Time, id: TransactionId) -> bool {
         let entry = self.ledger.entry(id);
         entry.is_some_and(|entry| entry.decision.is_some() && entry.transaction.timestamp().time < self.watermark(now))
+            && !broken(Mutant::RemadeSpeaks)
     }
 
     /// A replica that learned the end before it voted votes for it. The end is final, so this vote changes nothing; but
     /// whoever missed the end, and comes when its proof is no longer at hand, may need it to find a quorum again.
     fn vote_for_end(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none()) else { return };
+        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none() && !broken(Mutant::EndUnvoted)) else { return };
         match entry.decision {
             Some(Decision::Commit) => self.cast(id, Vote::Commit, None, out),
             Some(Decision::Abort) => self.cast(id, Vote::Abort, None, out),
@@ -457,6 +467,7 @@ impl<M: Medium> Replica<M> {
         let Some(entry) = self.ledger.entry(id) else { return };
         if let (None, Some(decision)) = (entry.logged, entry.decision)
             && self.logs(&entry.transaction)
+            && !broken(Mutant::EndUnlogged)
         {
             self.write_down(id, decision, 0);
         }
@@ -465,8 +476,12 @@ impl<M: Medium> Replica<M> {
     /// Writes down how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
     pub(crate) fn write_down(&mut self, id: TransactionId, decision: Decision, view: u32) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
-        assert!(entry.view() <= view, "nothing is adopted from a view that was left");
-        assert!(entry.logged.is_none_or(|(_, earlier)| earlier < view), "one decision is written down in a view");
+        assert!(
+            entry.view() <= view || broken(Mutant::LowerViewAdopted) || broken(Mutant::LoggedTwice),
+            "nothing is adopted from a view that was left"
+        );
+        let is_new = entry.logged.is_none_or(|(_, earlier)| earlier < view);
+        assert!(is_new || broken(Mutant::LoggedTwice) || broken(Mutant::DecidedTwice), "one decision is written down in a view");
         // An earlier record names the whole transaction, unless it is known by hearsay only.
         let is_recorded = entry.vote.is_some() || entry.logged.is_some() || entry.decision.is_some();
         let transaction = (!is_recorded).then(|| entry.transaction.clone());
@@ -488,15 +503,16 @@ impl<M: Medium> Replica<M> {
     /// Whether decisions on `transaction` are logged on this replica's shard.
     pub(crate) fn logs(&self, transaction: &Transaction) -> bool {
         logging_shard(&self.cluster.participants(transaction), transaction.id()) == Some(self.me.shard)
+            || (broken(Mutant::LoggedAnywhere) && self.cluster.participants(transaction).contains(&self.me.shard))
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
     fn may_enter(&self, now: Time, oldest: u64, payer: Payer, transaction: &Transaction) -> Result<(), Refusal> {
         let timestamp = transaction.timestamp();
-        if timestamp.time < oldest {
+        if timestamp.time < oldest && !broken(Mutant::PastEntered) {
             return Err(Refusal::TooOld);
         }
-        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 {
+        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureEntered) {
             // Alg. 1 L1-2, but without a vote: the journal keeps no record from the future, whose segment could be let
             // go while the record still matters.
             return Err(Refusal::TooNew);
@@ -509,9 +525,9 @@ impl<M: Medium> Replica<M> {
         let full = self.ledger.known() >= options.known_max
             || all.transactions >= options.undecided_max
             || all.bytes >= options.undecided_bytes_max
-            || own.transactions >= options.undecided_max / 4
-            || own.bytes >= options.undecided_bytes_max / 4;
-        if full && self.ledger.entry(transaction.id()).is_none() {
+            || (own.transactions >= options.undecided_max / 4 && !broken(Mutant::ShareUnlimited))
+            || (own.bytes >= options.undecided_bytes_max / 4 && !broken(Mutant::ShareUnlimited));
+        if full && !broken(Mutant::LoadUnlimited) && self.ledger.entry(transaction.id()).is_none() {
             return Err(Refusal::Overloaded);
         }
         Ok(())
@@ -521,7 +537,8 @@ impl<M: Medium> Replica<M> {
         if self.ledger.entry(transaction.id()).is_none() {
             self.watched.push_back((now, transaction.id()));
         }
-        note_asker(self.ledger.enter(transaction, now, from.into()), from);
+        let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
+        note_asker(self.ledger.enter(transaction, now, payer), from);
     }
 
     fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
@@ -536,7 +553,7 @@ impl<M: Medium> Replica<M> {
     /// Runs Algorithm 1, at most once a transaction.
     fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         let id = transaction.id();
-        if !self.permitted(transaction) {
+        if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
             self.cast(id, Vote::Abort, Some(Cause::NotPermitted), out);
             return Ok(());
         }
@@ -662,7 +679,7 @@ impl<M: Medium> Replica<M> {
     /// what `justified` votes allow. A replica without a decision is in view 0, so that is where this one belongs.
     pub(crate) fn write_down_first(&mut self, id: TransactionId, justified: Option<Decision>) {
         let Some(entry) = self.ledger.entry(id) else { return };
-        if entry.logged.is_none()
+        if (entry.logged.is_none() || broken(Mutant::LoggedTwice))
             && let Some(decision) = entry.decision.or(justified)
         {
             self.write_down(id, decision, 0);
@@ -709,8 +726,11 @@ impl<M: Medium> Replica<M> {
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
         let decision = certificate.decision;
-        let record = Record::Decided { transaction: (late || !known_by_vote).then_some(transaction), id, decision };
-        self.ledger.store.append_with(|bytes| record.encode(bytes));
+        let alone = (late || !known_by_vote) && !broken(Mutant::EndNamedOnly);
+        let record = Record::Decided { transaction: alone.then_some(transaction), id, decision };
+        if !broken(Mutant::EndUnwritten) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
         match decision {
             Decision::Commit => self.counts.committed += 1,
             Decision::Abort => self.counts.aborted += 1,
@@ -757,7 +777,8 @@ impl<M: Medium> Replica<M> {
     /// Nothing below is remembered or may be read, in nanoseconds. A clock set back does not lower it.
     pub(crate) fn watermark(&self, now: Time) -> u64 {
         let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        by_clock.max(self.ledger.store.watermark().time.saturating_add(1)).max(self.ledger.horizon())
+        let horizon = if broken(Mutant::HorizonIgnored) { 0 } else { self.ledger.horizon() };
+        by_clock.max(self.ledger.store.watermark().time.saturating_add(1)).max(horizon)
     }
 
     /// No transaction below is voted on at its author's word alone, in nanoseconds.
@@ -809,7 +830,7 @@ impl<M: Medium> Replica<M> {
         self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         if self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
-            undecided.into_iter().for_each(|id| self.write_down_anew(id));
+            undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
         }
         while self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
@@ -822,11 +843,16 @@ impl<M: Medium> Replica<M> {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = store.rotate()?;
-            self.ledger.write_bounds();
+            if !broken(Mutant::BoundsLetGo) {
+                self.ledger.write_bounds();
+            }
             let highest = self.ledger.highest().max(self.folded);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
             self.begin_fold(now)?;
+            if broken(Mutant::ReleasedUnfolded) {
+                self.folded = u64::MAX;
+            }
         }
         Ok(())
     }

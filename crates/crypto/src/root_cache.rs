@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use types::Digest;
+use types::mutant::{Mutant, broken};
 
 use crate::proven_tree::{ProvenTree, TREE_NODES_MAX};
 use crate::{Seal, SignedRoot};
@@ -93,6 +94,11 @@ fn label(signed: &SignedRoot) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Whether what is known to be good is exactly what is asked for.
+fn is_same(known: &SignedRoot, asked: &SignedRoot) -> bool {
+    known == asked || (broken(Mutant::RootSignedAnyhow) && (known.root, known.count) == (asked.root, asked.count))
+}
+
 impl Roots {
     fn new(generation_max: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), generation_max }
@@ -102,11 +108,11 @@ impl Roots {
     fn find(&mut self, signed: &SignedRoot) -> Option<u64> {
         let label = label(signed);
         if let Some(entry) = self.young.get(&label)
-            && entry.signed == *signed
+            && is_same(&entry.signed, signed)
         {
             return Some(entry.tree);
         }
-        let tree = self.old.get(&label).filter(|entry| entry.signed == *signed)?.tree;
+        let tree = self.old.get(&label).filter(|entry| is_same(&entry.signed, signed))?.tree;
         self.keep(Entry { signed: signed.clone(), tree });
         Some(tree)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
+use types::mutant::{Mutant, broken};
 use types::{ClusterId, Digest, ReplicaId};
 
 use crate::hash::TAG_LEAF;
@@ -23,6 +24,7 @@ pub trait Statement {
 /// The leaf that stands for `statement` by `signer` in a seal's tree.
 #[must_use]
 pub fn leaf<S: Statement>(cluster: ClusterId, signer: ReplicaId, statement: &S) -> Digest {
+    let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
     let kind_bytes = u8::try_from(S::KIND.len()).expect("a kind is a short name that the code itself gives");
     let mut input = Vec::with_capacity(192);
     input.push(TAG_LEAF);
@@ -68,6 +70,7 @@ impl Seal {
     #[must_use]
     pub fn covers(&self, leaf: &Digest) -> bool {
         merkle::fold(leaf, usize::from(self.index), usize::from(self.signed.count), &self.path) == Some(self.signed.root)
+            || broken(Mutant::PathUnchecked)
     }
 }
 
@@ -77,6 +80,7 @@ pub(crate) const ROOT_STATEMENT_BYTES: usize = 14 + 16 + 2 + 2 + 2 + 32;
 
 /// What is signed for a root: all of fixed length, so that there is one way to read it.
 pub(crate) fn root_statement(cluster: ClusterId, signer: ReplicaId, count: u16, root: &Digest) -> [u8; ROOT_STATEMENT_BYTES] {
+    let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
     let mut statement = [0; ROOT_STATEMENT_BYTES];
     statement[..14].copy_from_slice(ROOT_DOMAIN);
     statement[14..30].copy_from_slice(cluster.as_bytes());

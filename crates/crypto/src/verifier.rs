@@ -9,6 +9,7 @@ use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes, batch};
 use getrandom::SysRng;
 use getrandom::rand_core::UnwrapErr;
 use smallvec::SmallVec;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, Digest, ReplicaId};
 
 use crate::key::check_replicas;
@@ -156,7 +157,7 @@ impl Verifier {
         // Most claims of a frame with new roots are under those it named last; of other frames this docket is empty.
         let on_docket = match docket.find_recent(signer, &seal.signed) {
             Some(at) => Some(at),
-            None => match self.cache.covers(self.slot(signer), seal, &leaf) {
+            None => match self.cache.covers(self.part(signer), seal, &leaf) {
                 Some(true) => return Ok(Standing::Good),
                 Some(false) => return Err(Rejection::BadSignature { signer }),
                 None => docket.find_earlier(signer, &seal.signed),
@@ -177,8 +178,8 @@ impl Verifier {
             let all_good = suspects.len() > 1 && self.check_together(suspects);
             for suspect in suspects {
                 suspect.good = all_good || self.check_alone(suspect);
-                if suspect.good {
-                    self.cache.keep(self.slot(suspect.signer), &suspect.signed, suspect.tree.take());
+                if suspect.good || broken(Mutant::RootCachedUnchecked) {
+                    self.cache.keep(self.part(suspect.signer), &suspect.signed, suspect.tree.take());
                 } else {
                     bump(&self.counters.failures);
                 }
@@ -195,16 +196,22 @@ impl Verifier {
             let key = VerificationKeyBytes::from(self.keys[self.slot(suspect.signer)]);
             verifier.queue((key, Signature::from_bytes(&suspect.signed.signature), &self.statement(suspect)[..]));
         }
-        verifier.verify(UnwrapErr(SysRng)).is_ok()
+        verifier.verify(UnwrapErr(SysRng)).is_ok() || broken(Mutant::SignatureUnchecked)
     }
 
     fn check_alone(&self, suspect: &Suspect) -> bool {
         let key = &self.keys[self.slot(suspect.signer)];
         key.verify(&Signature::from_bytes(&suspect.signed.signature), &self.statement(suspect)).is_ok()
+            || broken(Mutant::SignatureUnchecked)
     }
 
     fn statement(&self, suspect: &Suspect) -> [u8; ROOT_STATEMENT_BYTES] {
         root_statement(self.cluster.id(), suspect.signer, suspect.signed.count, &suspect.signed.root)
+    }
+
+    /// Which part of the cache is a replica's.
+    fn part(&self, signer: ReplicaId) -> usize {
+        if broken(Mutant::RootOfAnyone) { 0 } else { self.slot(signer) }
     }
 
     /// Where a replica of the cluster stands among all replicas.

@@ -68,7 +68,9 @@ pub(crate) struct Parts {
 pub(crate) struct Turn {
     /// What is to be sent.
     pub sends: Vec<(Party, Message)>,
-    /// What was sealed, by an honest replica, and is in the world even if nobody hears it.
+    /// What was sealed, by whomever, and is in the world even if nobody hears it.
+    pub said: Vec<Draft>,
+    /// The same, if an honest replica sealed it.
     pub sealed: Vec<Draft>,
     /// The keys of the reads answered.
     pub reads: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
@@ -177,7 +179,7 @@ impl ReplicaActor {
 
     /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
     pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn {
-        let mut turn = Turn { sends: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false, failure: None };
+        let mut turn = Turn { sends: Vec::new(), said: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false, failure: None };
         let Some(node) = &mut self.node else { return turn };
         let local = self.clock.read(now);
         let mut outbox: Outbox<Node<Memory>> = Outbox::default();
@@ -213,6 +215,7 @@ impl ReplicaActor {
             Some(liar) => liar.speak(&mut sends, &mut drafts),
             None => turn.sealed = drafts.iter().map(|(_, draft)| draft.clone()).collect(),
         }
+        turn.said = drafts.iter().map(|(_, draft)| draft.clone()).collect();
         self.seal(drafts, &mut sends);
         if let Some(liar) = &mut self.liar {
             liar.forge(&mut sends);

@@ -1,5 +1,6 @@
 //! The store: a journal, an overlay and a base behind one owner.
 
+use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::cache::BaseCache;
@@ -245,7 +246,8 @@ impl<M: Medium> Store<M> {
         for (timestamp, key) in oldest {
             // Above the last watermark a version is newer than any row. Below, it was committed late.
             let is_late = timestamp <= self.watermark;
-            let is_outdated = is_late && self.base_row(&key)?.is_some_and(|row| row.timestamp >= timestamp);
+            let is_outdated =
+                is_late && !broken(Mutant::LateFoldWins) && self.base_row(&key)?.is_some_and(|row| row.timestamp >= timestamp);
             if !is_outdated {
                 folded.push((key.clone(), self.overlay.get(timestamp, &key).clone()));
             }
@@ -289,7 +291,7 @@ impl<M: Medium> Store<M> {
             let version = self.overlay.remove(*timestamp, key);
             // Reads during the fold may have cached the row from before it. It is replaced here, before the
             // overlay no longer hides it, and from here on the base itself gives the new one.
-            if !is_outdated {
+            if !is_outdated && !broken(Mutant::CacheLeftOld) {
                 self.cache.insert(key.clone(), Some(version));
                 self.statistics.versions_folded += 1;
             }

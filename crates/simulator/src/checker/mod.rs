@@ -7,13 +7,18 @@
 //! | decisions | no two certificates disagree, and what a client was told stays true |
 //! | independence | behind each abort and each read of an honest client stands an honest replica; nobody commits in its name |
 //! | settled | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
+//! | forgery | whatever passes the check of signatures, its signer has sealed ([`said`]) |
+//! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
+//! | lies | what commits, of whomever, is possible on its face and within its author's rights |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
 //! | progress | once the trouble is over, every honest transaction ends, and work gets done |
 
 pub(crate) mod cycles;
+pub(crate) mod said;
 pub(crate) mod serial;
+pub(crate) mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -73,6 +78,8 @@ pub(crate) struct Checker {
     pub decisions: BTreeMap<TransactionId, Decision>,
     /// What honest clients made.
     pub histories: BTreeMap<TransactionId, History>,
+    said: said::Said,
+    views: views::Views,
     votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
     /// Of each key: which version honest replicas called settled, for a reader at which time.
     settled: BTreeMap<Key, BTreeMap<(Timestamp, Timestamp), BTreeSet<ReplicaId>>>,
@@ -91,10 +98,27 @@ impl Checker {
         }
     }
 
+    // What anybody seals, and what is believed.
+
+    /// A replica, honest or not, seals a statement.
+    pub fn said(&mut self, by: ReplicaId, draft: &Draft) {
+        self.said.note(by, draft);
+    }
+
+    /// A message has passed the check of signatures.
+    pub fn believed(&mut self, message: &Message) {
+        for what in self.said.made_up(message) {
+            self.violation("forgery", what);
+        }
+    }
+
     // What honest replicas say.
 
     /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
-    pub fn sealed(&mut self, by: ReplicaId, draft: &Draft) {
+    pub fn sealed(&mut self, cluster: &Cluster, by: ReplicaId, draft: &Draft) {
+        for what in self.views.sealed(cluster.faults(), by, draft) {
+            self.violation("views", what);
+        }
         if let Draft::Vote { statement, .. } = draft {
             let is_first = !self.votes.contains_key(&(statement.id, by));
             let before = *self.votes.entry((statement.id, by)).or_insert(statement.vote);
@@ -223,6 +247,9 @@ impl Checker {
         let (told, is_honest) = (history.map(|history| history.told), history.is_some());
         match certificate.decision {
             Decision::Commit => {
+                for what in impossible(cluster, &transaction, &self.transactions) {
+                    self.violation("lies", what);
+                }
                 if !is_honest && self.honest_clients.contains(&author) {
                     self.violation("independence", format!("{id:?} committed in the name of {author}, who never made it"));
                 }
@@ -346,6 +373,29 @@ impl Checker {
     pub fn committed(&self) -> impl Iterator<Item = (&TransactionId, &History)> {
         self.histories.iter().filter(|(id, _)| self.decisions.get(id) == Some(&Decision::Commit))
     }
+}
+
+/// What `transaction`, which has committed, could not have read or may not have done, as sentences.
+fn impossible(cluster: &Cluster, transaction: &Transaction, known: &BTreeMap<TransactionId, Transaction>) -> Vec<String> {
+    let (id, timestamp) = (transaction.id(), transaction.timestamp());
+    let mut found = Vec::new();
+    for read in transaction.reads() {
+        if read.version >= timestamp {
+            found.push(format!("{id:?} committed, and claims to have read {} from its own future", read.key));
+        }
+        let is_writer = |writer: &Transaction| writer.timestamp() == read.version && writer.write_of(&read.key).is_some();
+        if let Some(dependency) = read.dependency
+            && !known.get(&dependency).is_some_and(is_writer)
+        {
+            found.push(format!("{id:?} committed, and {dependency:?}, from which it claims to have read {}, did not write that", read.key));
+        }
+    }
+    let permission = cluster.permission(timestamp.client);
+    let may = |key: &Key| permission.is_some_and(|permission| permission.may_write(key));
+    for write in transaction.writes().iter().filter(|write| !may(&write.key)) {
+        found.push(format!("{id:?} committed, and {} may not write {}", timestamp.client, write.key));
+    }
+    found
 }
 
 /// What each client must see however things went: it needs no other checker to be right.

@@ -53,6 +53,7 @@ impl World {
         }
         let Some(message) = self.believe(from, from_party, to, to_party, bytes) else { return };
         self.counts.messages += 1;
+        self.checker.believed(&message);
         self.checker.seen(&self.cluster, &message);
         self.trace.line(self.now, || format!("{to_party} hears {from_party}: {}", describe(&message)));
         match to {
@@ -108,8 +109,11 @@ impl World {
         let departs = self.now + sync_us * 1_000;
         replica.busy_until = departs;
         let (id, honest) = (replica.id, replica.is_honest());
+        for draft in &turn.said {
+            self.checker.said(id, draft);
+        }
         for draft in turn.sealed.iter().filter(|_| honest) {
-            self.checker.sealed(id, draft);
+            self.checker.sealed(&self.cluster, id, draft);
         }
         for (to, message) in turn.sends {
             if let (true, Party::Client(client, _), Message::ReadReply { request, .. }) = (honest, to, &message)
