@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::CheatArgs;
+use crate::pool::PoolArgs;
 
 /// The most clients of one run.
 const CLIENTS_MAX: u64 = 10_000;
@@ -146,6 +147,9 @@ pub struct BenchArgs {
     /// Read one key after another, as an application that decides by what it saw, instead of all at once
     #[arg(long)]
     pub interactive_reads: bool,
+    /// Whether transactions are joined, and how
+    #[command(flatten)]
+    pub pool: PoolArgs,
     /// What all choices are drawn from; the same seed asks the same of the store
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -122,6 +122,7 @@ fn zipf(ranks: u64, exponent: f64) -> Result<Zipf, BenchError> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use client::{BatchSize, ConflictRule, Order, PoolOptions};
     use serde_json::json;
 
     #[derive(Parser)]
@@ -224,5 +225,23 @@ mod tests {
             assert!(parse(line).expect(line).workload(Path::new("somewhere")).is_err(), "{line}");
         }
         parse("rw-u --seconds 0 --load").expect("arguments").workload(Path::new("somewhere")).expect("loading alone");
+    }
+
+    #[test]
+    fn a_pool_is_set_as_asked_and_only_then() {
+        let options = |line: &str| parse(line).expect("arguments").pool.options();
+        assert_eq!(options("rw-u"), None);
+        assert_eq!(options("rw-u --pool"), Some(PoolOptions::default()));
+        let set = options("ycsb-a --pool --batch 12 --order write-after-read --chain paper --in-flight 1").expect("a pool");
+        assert_eq!((set.size, set.order, set.in_flight), (BatchSize::Fixed(12), Order::WriteAfterRead, 1));
+        assert_eq!(set.conflicts, ConflictRule::EndBatch);
+        assert_eq!(options("ycsb-a --pool --chain off").map(|set| set.conflicts), Some(ConflictRule::LeaveOut));
+        for line in ["rw-u --batch 4", "rw-u --pool --batch 0", "rw-u --pool --batch 4097", "rw-u --pool --in-flight 0", "rw-u --chain off"]
+        {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        let settings = parse("rw-u --pool --batch 4").expect("arguments").pool.settings();
+        assert!(settings.contains(&("pool_batch", json!(4))) && settings.contains(&("pool_order", json!("read-after-write"))));
+        assert!(parse("rw-u").expect("arguments").pool.settings().is_empty());
     }
 }

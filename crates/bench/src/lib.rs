@@ -14,6 +14,7 @@
 //!   machine, by their process ids. Divided by what committed it is the cost of a transaction, which is what a
 //!   user pays. Both ends run on one clock, the kernel's.
 //! * Some of the lanes may **cheat**, to try what that costs the others; then only the others count (see `byzantine.rs`).
+//! * **Pools**: with `--pool`, the lanes' transactions are joined into few, and still counted one by one.
 //! * The **invariant** of a workload that has one is checked beside the lanes and after them.
 //!
 //! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
@@ -25,6 +26,7 @@ mod cpu;
 mod error;
 mod measure;
 mod meter;
+mod pool;
 mod report;
 mod runner;
 
@@ -32,13 +34,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use client::{Client, Config};
+use client::{Client, Config, Pool};
 use tokio::sync::watch;
 use workload::{Verdict, Workload};
 
 pub use args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 pub use byzantine::{ByzantineReport, CheatArgs, StrategyArg};
 pub use error::BenchError;
+pub use pool::{Batch, BatchSizes, ChainArg, OrderArg, PoolArgs, PoolReport};
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
 
 use meter::Meter;
@@ -64,7 +67,8 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<boo
         Some(plan) => Some((plan, plan.connect(cluster_dir, &config, args.seed).await?)),
         None => None,
     };
-    let crew = Crew { config, clients, cheats };
+    let pools = args.pool.options().iter().flat_map(|options| clients.iter().map(|client| client.pool(*options))).collect();
+    let crew = Crew { config, clients, pools, cheats };
     let report = run_connected(args, cluster_dir, &workload, &crew, stop).await;
     // The last commits are acknowledged, but not all replicas need have heard of them yet.
     for client in crew.clients.iter().chain(crew.cheats.iter().map(|(_, client)| client)) {
@@ -78,6 +82,8 @@ pub(crate) struct Crew {
     pub config: Config,
     /// The honest clients' connections.
     pub clients: Vec<Arc<Client>>,
+    /// A pool on each of these, if there are to be any.
+    pub pools: Vec<Pool>,
     /// Those that cheat, and their connection.
     pub cheats: Option<(byzantine::Plan, Arc<Client>)>,
 }
@@ -125,6 +131,12 @@ async fn load(workload: &dyn Workload, client: &Arc<Client>, engine: &'static st
     let keys = workload.load(client, &|done, total| meter.at(done, total)).await?;
     meter.finish();
     Ok(LoadReport::new(workload, engine, keys, begin.elapsed()))
+}
+
+/// `number` with so many digits behind its point.
+fn round(number: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (number * scale).round() / scale
 }
 
 /// What a verdict adds to what was found before.

@@ -14,6 +14,8 @@ use crate::args::BenchArgs;
 use crate::byzantine::ByzantineReport;
 use crate::findings;
 use crate::measure::{Counts, Tally};
+use crate::pool::PoolReport;
+use crate::round;
 use crate::runner::Measured;
 
 /// What [`crate::run`] gives. As JSON it is the object inside.
@@ -69,6 +71,9 @@ pub struct RunReport {
     /// The same by kind of transaction, for workloads that have several.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub transactions: BTreeMap<&'static str, KindReport>,
+    /// What the pools did, if there were any. `committed` counts the transactions in them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolReport>,
     /// Whether the promise held, for workloads that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invariant: Option<Invariant>,
@@ -193,9 +198,10 @@ impl Report {
 
 impl RunReport {
     pub(crate) fn new(args: &BenchArgs, workload: &dyn Workload, engine: &'static str, measured: Measured) -> Self {
-        let Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken, marks: _ } = measured;
+        let Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, pool, checked, broken, marks: _ } = measured;
         let mut settings = workload.settings();
         settings.insert("connections", json!(args.connections));
+        settings.extend(args.pool.settings());
         settings.insert("warmup_seconds", json!(args.warmup));
         settings.insert("cooldown_seconds", json!(args.cooldown));
         if let Some(transactions) = args.transactions {
@@ -228,6 +234,7 @@ impl RunReport {
             cpu_us_per_transaction: cpu_replicas.filter(|_| committed > 0).map(|seconds| round(cpu_us(seconds), 1)),
             errors: all.errors,
             transactions: kinds.iter().map(|(name, counts)| (*name, KindReport::of(counts))).collect(),
+            pool,
             invariant: noted.then_some(Invariant { checked, held: broken.is_empty(), broken }),
             byzantine: None,
             settings,
@@ -353,6 +360,9 @@ impl fmt::Display for RunReport {
             rows.push(("CPU a transaction", format!("{cost:.0} µs, clients and replicas together")));
         }
         rows.extend(self.transactions.iter().map(|(kind, report)| (*kind, report.line())));
+        if let Some(pool) = &self.pool {
+            rows.extend(pool.rows());
+        }
         for (kind, count) in &self.errors {
             rows.push(("given up", format!("{} {kind}", grouped(*count))));
         }
@@ -434,17 +444,13 @@ fn grouped(number: u64) -> String {
     text
 }
 
-fn round(number: f64, digits: i32) -> f64 {
-    let scale = 10_f64.powi(digits);
-    (number * scale).round() / scale
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::CheatArgs;
     use crate::args::{MixArg, WorkloadName, WriteKeysArg};
-    use client::CommitPath;
+    use crate::pool::{Batch, ChainArg, OrderArg, PoolArgs};
+    use client::{CommitPath, PoolCounts};
     use workload::Done;
 
     fn args(workload: WorkloadName) -> BenchArgs {
@@ -471,6 +477,7 @@ mod tests {
             hot_share: 0.9,
             zipf: None,
             interactive_reads: false,
+            pool: PoolArgs { pool: false, batch: Batch::Auto, order: OrderArg::ReadAfterWrite, chain: ChainArg::On, in_flight: 4 },
             seed: 1,
             check_interval: 1.0,
             journal: None,
@@ -495,6 +502,7 @@ mod tests {
             cpu_clients: 0.004,
             cpu_replicas: Some(0.01),
             readiness: Readiness::Filled,
+            pool: None,
             checked,
             broken: Vec::new(),
             marks: None,
@@ -577,6 +585,20 @@ mod tests {
             })
         );
         assert!(report.failure().is_some());
+    }
+
+    #[test]
+    fn what_the_pools_did_is_in_the_report() {
+        let mut run = report(WorkloadName::RwU, 8, 0);
+        let counts = PoolCounts { committed: 8, sizes: vec![0, 0, 1, 2], aborted: 1, chained_reads: 5, ..PoolCounts::default() };
+        run.pool = Some(PoolReport::between(&PoolCounts::default(), &counts, 2.0));
+        let json = serde_json::to_value(&run).expect("JSON");
+        assert_eq!((&json["pool"]["batches_per_second"], &json["pool"]["batch_abort_rate"]), (&json!(1.5), &json!(0.25)));
+        assert_eq!(json["pool"]["batch_size"]["up_to_powers_of_two"], json!([0, 1, 2]));
+        let text = run.to_string();
+        for part in ["3 (2 a second), 25.0 % aborted, 0 split", "mean 2.7   p50 3   p95 3   max 3", "5 chained"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::error::BenchError;
 use crate::findings;
 use crate::measure::{Tally, Window};
 use crate::meter::Meter;
+use crate::pool::{self, PoolReport};
 
 /// The pause of a lane after the client gave up on a transaction, at first.
 const PAUSE_MS_MIN: u64 = 20;
@@ -40,6 +41,8 @@ pub(crate) struct Measured {
     /// CPU seconds of all replicas in the window, where known.
     pub(crate) cpu_replicas: Option<f64>,
     pub(crate) readiness: Readiness,
+    /// What the pools did in the window, if there are any.
+    pub(crate) pool: Option<PoolReport>,
     /// How often the invariant was checked.
     pub(crate) checked: u64,
     /// What was found broken.
@@ -82,7 +85,7 @@ struct Allowance {
     wanted: u64,
 }
 
-/// Runs `workload` as `args` say, the lanes spread over the crew's connections, until `stop` turns true at the latest.
+/// Runs `workload` as `args` say, the lanes spread over the crew's connections or their pools, until `stop` turns true at the latest.
 pub(crate) async fn run(
     args: &BenchArgs,
     workload: &Arc<dyn Workload>,
@@ -104,13 +107,15 @@ pub(crate) async fn run(
         end: watch::Sender::new(End::NotYet),
     });
     let mut tasks = JoinSet::new();
+    let pooled: Vec<Arc<Client>> = crew.pools.iter().map(|pool| Arc::new(pool.client())).collect();
+    let of_lanes = if pooled.is_empty() { clients } else { &pooled };
     let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest);
     for index in 0..args.clients {
         let lane = Lane::new(args.seed, index);
         match &crew.cheats {
             Some((_, cheat)) if index >= honest => drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane))),
             _ => {
-                let client = Arc::clone(&clients[index as usize % clients.len()]);
+                let client = Arc::clone(&of_lanes[index as usize % of_lanes.len()]);
                 drop(tasks.spawn(drive(Arc::clone(&shared), client, lane)));
             }
         }
@@ -129,11 +134,12 @@ pub(crate) async fn run(
     let meter = Meter::line();
     wait_until(&shared, &meter, "warming up", shared.window.from).await;
     let mark_before = mark(crew).await;
-    let before = Sample::take(cluster_dir);
+    let (before, pools_before) = (Sample::take(cluster_dir), pool::sample(&crew.pools));
     wait_until(&shared, &meter, "measuring", shared.window.until).await;
-    let after = Sample::take(cluster_dir);
+    let (after, pools_after) = (Sample::take(cluster_dir), pool::sample(&crew.pools));
     let mark_after = mark(crew).await;
     let seconds = shared.window.measured_seconds(Instant::now());
+    let pool = (!crew.pools.is_empty()).then(|| PoolReport::between(&pools_before, &pools_after, seconds));
     wait_until(&shared, &meter, "cooling down", shared.window.stop).await;
     stopping.abort();
     drain(&mut tasks, &shared).await;
@@ -147,7 +153,7 @@ pub(crate) async fn run(
     let broken = std::mem::take(&mut *lock(&shared.broken));
     let checked = shared.checked.load(Ordering::Relaxed);
     let marks = mark_before.zip(mark_after);
-    Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, checked, broken, marks })
+    Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, pool, checked, broken, marks })
 }
 
 async fn mark(crew: &Crew) -> Option<Mark> {

@@ -17,6 +17,8 @@ pub enum ConflictRule {
     /// It joins, and reads the earlier member's buffered write.
     #[default]
     Chain,
+    /// It waits for a later batch; others may still join this one.
+    LeaveOut,
     /// The batch ends before it: the paper's rule.
     EndBatch,
 }
@@ -35,7 +37,7 @@ pub(crate) enum Fit {
     At(usize),
     /// The batch would be too large.
     Full,
-    /// It conflicts with a member, and the rule is to end the batch (Alg. 2 L6, L12).
+    /// It conflicts with a member, and the rule is that no two of a batch do (Alg. 2 L6, L12).
     Conflict,
     /// What it read cannot stand beside what other members read and write; others may still fit.
     Misfit,
@@ -55,7 +57,7 @@ pub(crate) struct Draft {
     readers: HashMap<Key, Readers>,
     /// Who of those that ran writes a key.
     writers: HashMap<Key, Vec<usize>>,
-    /// All that members read and write, kept for the paper's rule only: its `ReadSet` and `WriteSet` of the new transaction.
+    /// All that members read and write, kept only where no two may conflict: the paper's `ReadSet` and `WriteSet` of the new transaction.
     read_set: HashSet<Key>,
     write_set: HashSet<Key>,
 }
@@ -93,7 +95,7 @@ impl Draft {
             return Fit::Full;
         }
         let conflicts = || work.reads().any(|key| self.write_set.contains(key)) || work.writes().any(|key| self.read_set.contains(key));
-        if self.rule == ConflictRule::EndBatch && conflicts() {
+        if self.rule != ConflictRule::Chain && conflicts() {
             return Fit::Conflict;
         }
         match work {
@@ -131,7 +133,7 @@ impl Draft {
     /// Takes in a member that fits at `place`.
     pub fn join(&mut self, member: Member, place: usize) {
         self.sum = self.sum.plus(member.work.footprint());
-        if self.rule == ConflictRule::EndBatch {
+        if self.rule != ConflictRule::Chain {
             self.read_set.extend(member.work.reads().cloned());
             self.write_set.extend(member.work.writes().cloned());
         }

@@ -205,7 +205,7 @@ impl Pool {
     /// What only reads commits without anybody voting, if its batch only reads. So it waits with its like, but for the
     /// paper's rule, which knows one queue.
     fn queue_of(&self, work: &Work) -> usize {
-        let parted = self.options.conflicts == ConflictRule::Chain;
+        let parted = self.options.conflicts != ConflictRule::EndBatch;
         usize::from(parted && work.writes().next().is_none())
     }
 
@@ -311,14 +311,14 @@ impl Pool {
             }
             match draft.fit(&self.queues[queue][at].work) {
                 Fit::At(place) => draft.join(self.queues[queue].remove(at)?, place),
-                Fit::Misfit => {
-                    self.counts.misfits += 1;
-                    at += 1;
-                }
                 Fit::Full => break,
-                Fit::Conflict => {
+                Fit::Conflict if self.options.conflicts == ConflictRule::EndBatch => {
                     self.counts.ended_at_conflict += 1;
                     break;
+                }
+                Fit::Conflict | Fit::Misfit => {
+                    self.counts.misfits += 1;
+                    at += 1;
                 }
             }
         }
@@ -358,7 +358,7 @@ impl Pool {
         let found = match result {
             Ok(found) => found,
             Err(failure) => {
-                let flight = self.end(batch, Ended::Otherwise);
+                let flight = self.end(batch, Ended::Otherwise, turn);
                 return self.failed(now, flight, failure, Failed::NotCommitted(failure), turn);
             }
         };
@@ -376,7 +376,7 @@ impl Pool {
             self.fail(member, Failed::Conflict, turn);
         }
         if is_empty {
-            self.end(batch, Ended::Otherwise);
+            self.end(batch, Ended::Otherwise, turn);
         } else {
             self.put_together(batch, turn);
         }
@@ -395,7 +395,7 @@ impl Pool {
             }
             Err(Unready::TooLarge(error)) => {
                 // Several members never are: the draft counts at least what they take.
-                let flight = self.end(batch, Ended::Otherwise);
+                let flight = self.end(batch, Ended::Otherwise, turn);
                 for member in flight.members {
                     self.fail(member, Failed::TooLarge(error), turn);
                 }
@@ -425,7 +425,7 @@ impl Pool {
     /// A batch that only read has committed without being prepared.
     pub fn on_settled(&mut self, now: Time, batch: u64, turn: &mut Turn) {
         if self.flights.contains_key(&batch) {
-            let flight = self.end(batch, Ended::Committed);
+            let flight = self.end(batch, Ended::Committed, turn);
             self.committed(now, flight, None, turn);
         }
     }
@@ -437,27 +437,29 @@ impl Pool {
         }
         match result {
             Ok((certificate, path)) if certificate.decision == Decision::Commit => {
-                let flight = self.end(batch, Ended::Committed);
+                let flight = self.end(batch, Ended::Committed, turn);
                 self.committed(now, flight, Some((certificate, path)), turn);
             }
             Ok(_) => {
-                let flight = self.end(batch, Ended::Otherwise);
+                let flight = self.end(batch, Ended::Otherwise, turn);
                 self.aborted(now, flight, turn);
             }
             Err(failure) => {
-                let flight = self.end(batch, Ended::Otherwise);
+                let flight = self.end(batch, Ended::Otherwise, turn);
                 let otherwise = if failure == Failure::TimedOut { Failed::Unknown } else { Failed::NotCommitted(failure) };
                 self.failed(now, flight, failure, otherwise, turn);
             }
         }
     }
 
-    fn end(&mut self, batch: u64, how: Ended) -> Flight {
+    /// Takes a batch out; another one that waits for room to commit then has some.
+    fn end(&mut self, batch: u64, how: Ended, turn: &mut Turn) -> Flight {
         let flight = self.flights.remove(&batch).expect("the caller has just found it");
         if self.has_ran {
             let keys = flight.members.iter().flat_map(|member| member.work.writes());
             self.own.end(keys, flight.timestamp, how == Ended::Committed);
         }
+        self.commit_ready(turn);
         flight
     }
 

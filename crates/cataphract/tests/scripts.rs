@@ -63,6 +63,18 @@ fn by_the_papers_rule_a_batch_ends_at_the_first_conflict() {
 }
 
 #[test]
+fn one_that_conflicts_may_be_left_out_while_others_go_on() {
+    let mut world = World::new(PoolOptions { conflicts: ConflictRule::LeaveOut, ..options() });
+    let first = world.submit(&[get("x"), put("x", "1")]);
+    let second = world.submit(&[get("x"), put("y", "1")]);
+    let third = world.submit(&[put("z", "1")]);
+    world.settle();
+    assert_eq!([first, second, third].map(|ticket| world.placed(ticket).size), [2, 1, 2]);
+    assert_eq!(world.values(second), some(&["1"]));
+    assert_eq!((world.pool.counts().chained_reads, world.pool.counts().misfits), (0, 1));
+}
+
+#[test]
 fn by_the_papers_rule_writers_of_one_key_share_a_batch() {
     let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
     let tickets = ["1", "2", "3"].map(|value| world.submit(&[put("x", value)]));

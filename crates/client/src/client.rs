@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
+use types::Value;
 
 use crate::adversary::{Cheating, DeedCounts};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::{Advice, ConnectError, Error};
 use crate::mind::Counts;
+use crate::pool::{Operation, Pool, PoolOptions, run_alone};
 use crate::transaction::{Commit, Transaction};
 
 /// The first wait before a transaction is begun again, in microseconds; doubled each time.
@@ -52,6 +54,8 @@ pub struct Committed<T> {
 pub struct Client {
     connection: Arc<Connection>,
     retry: Duration,
+    /// Where its transactions join others, if they do.
+    pool: Option<Pool>,
 }
 
 impl Client {
@@ -61,7 +65,7 @@ impl Client {
     /// [`ConnectError`], which says of every replica not reached why.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let retry = Duration::from_millis(config.timeouts.retry_ms);
-        Ok(Self { connection: Connection::open(config, None).await?, retry })
+        Ok(Self { connection: Connection::open(config, None).await?, retry, pool: None })
     }
 
     /// Connects as a client that cheats: see [`adversary`](crate::adversary). For tests and measurements only.
@@ -70,13 +74,24 @@ impl Client {
     /// As [`Client::connect`].
     pub async fn connect_cheating(config: Config, cheating: Cheating) -> Result<Self, ConnectError> {
         let retry = Duration::from_millis(config.timeouts.retry_ms);
-        Ok(Self { connection: Connection::open(config, Some(cheating)).await?, retry })
+        Ok(Self { connection: Connection::open(config, Some(cheating)).await?, retry, pool: None })
+    }
+
+    pub(crate) fn pooled(connection: Arc<Connection>, retry: Duration, pool: Pool) -> Self {
+        Self { connection, retry, pool: Some(pool) }
+    }
+
+    /// A new pool: transactions of this process that are given to it are joined into few, which is cheaper for all. [`Pool`] has
+    /// an example.
+    #[must_use]
+    pub fn pool(&self, options: PoolOptions) -> Pool {
+        Pool::new(Arc::clone(&self.connection), self.retry, options)
     }
 
     /// Begins a transaction now. Nothing is sent before its first read or its commit.
     #[must_use]
     pub fn begin(&self) -> Transaction {
-        Transaction::begin(Arc::clone(&self.connection), false)
+        Transaction::begin(Arc::clone(&self.connection), self.pool.clone(), false)
     }
 
     /// Begins a transaction that will only read. It asks `3f + 1` replicas at once instead of `2f + 1`, and so mostly has
@@ -84,7 +99,7 @@ impl Client {
     /// commits without votes, but then asks the others first.) Its commit refuses writes.
     #[must_use]
     pub fn begin_read_only(&self) -> Transaction {
-        Transaction::begin(Arc::clone(&self.connection), true)
+        Transaction::begin(Arc::clone(&self.connection), None, true)
     }
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
@@ -122,6 +137,21 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         self.persist(work, || self.begin_read_only()).await
+    }
+
+    /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again
+    /// when it conflicts with another. In a pool, it may be part of a batch ([`Pool::run`]); else its reads go out together.
+    ///
+    /// # Errors
+    /// As [`Client::transact`].
+    pub async fn run(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
+        if let Some(pool) = &self.pool {
+            return pool.run(operations).await;
+        }
+        let operations: Arc<[Operation]> = operations.into();
+        let writes = operations.iter().any(|operation| operation.write().is_some());
+        let begin = || if writes { self.begin() } else { self.begin_read_only() };
+        self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await
     }
 
     async fn persist<T, F, W>(&self, work: W, begin: impl Fn() -> Transaction) -> Result<Committed<T>, Error>

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
@@ -16,6 +16,7 @@ use crate::adversary::Cheating;
 use crate::config::Config;
 use crate::error::{ConnectError, Error};
 use crate::mind::{Board, Mind};
+use crate::pool::PoolMetrics;
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
@@ -36,6 +37,7 @@ pub(crate) struct Connection {
     last_time: AtomicU64,
     metrics: Metrics,
     board: Arc<Board>,
+    pool_metrics: OnceLock<PoolMetrics>,
 }
 
 impl Connection {
@@ -86,6 +88,7 @@ impl Connection {
             last_time: AtomicU64::new(0),
             metrics,
             board,
+            pool_metrics: OnceLock::new(),
         };
         connection.ready(config.timeouts.connect_ms).await?;
         Ok(Arc::new(connection))
@@ -153,23 +156,26 @@ impl Connection {
     }
 
     /// Refuses here what every replica would refuse.
-    pub fn may_read(&self, keys: &[Key]) -> Result<(), Error> {
+    pub fn may_read<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), Error> {
         let permission = self.cluster.permission(self.client);
-        match keys.iter().find(|key| !permission.is_some_and(|permission| permission.may_read(key))) {
+        match keys.find(|key| !permission.is_some_and(|permission| permission.may_read(key))) {
             None => Ok(()),
             Some(key) => Err(Error::Refused(format!("{} has no right to read {key}; its rights stand in cluster.toml", self.client))),
         }
     }
 
     /// Refuses here what every replica would vote down.
-    pub fn may_write(&self, transaction: &types::Transaction) -> Result<(), Error> {
+    pub fn may_write<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), Error> {
         let permission = self.cluster.permission(self.client);
-        match transaction.writes().iter().find(|write| !permission.is_some_and(|permission| permission.may_write(&write.key))) {
+        match keys.find(|key| !permission.is_some_and(|permission| permission.may_write(key))) {
             None => Ok(()),
-            Some(write) => {
-                Err(Error::Refused(format!("{} has no right to write {}; its rights stand in cluster.toml", self.client, write.key)))
-            }
+            Some(key) => Err(Error::Refused(format!("{} has no right to write {key}; its rights stand in cluster.toml", self.client))),
         }
+    }
+
+    /// The counts of this connection's pools, shown from the first one on.
+    pub fn pool_metrics(&self) -> PoolMetrics {
+        self.pool_metrics.get_or_init(|| PoolMetrics::new(&self.metrics)).clone()
     }
 
     pub fn cluster(&self) -> &Cluster {

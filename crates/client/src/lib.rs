@@ -1,7 +1,8 @@
 //! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through.
 //!
 //! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
-//! [`Client::transact`] runs a closure in a transaction, and again when it met another.
+//! [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
+//! transactions at once lets a [`Pool`] join them.
 
 pub mod adversary;
 mod client;
@@ -9,10 +10,12 @@ pub mod config;
 mod connection;
 mod error;
 mod mind;
+mod pool;
 mod transaction;
 
 pub use client::{Client, Committed};
 pub use config::Config;
 pub use error::{Advice, ConnectError, Error};
 pub use mind::Counts;
+pub use pool::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, Pool, PoolCounts, PoolOptions};
 pub use transaction::{Commit, CommitPath, Transaction};

@@ -7,6 +7,7 @@ use types::{Key, Timestamp, TransactionId, Value};
 
 use crate::connection::Connection;
 use crate::error::Error;
+use crate::pool::Pool;
 
 /// How a transaction came to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,10 +27,12 @@ pub enum CommitPath {
 /// A commit that the cluster has acknowledged: it lasts.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// The transaction's name: the hash of all that it read and wrote.
+    /// The transaction's name: the hash of all that it read and wrote. Those that committed together in a [`Pool`] share it.
     pub id: TransactionId,
     /// Its place in the serial order.
     pub timestamp: Timestamp,
+    /// Its place among those that share the timestamp: 0, but for those that committed together in a [`Pool`].
+    pub place: u32,
     /// How it came to be committed.
     pub path: CommitPath,
     /// The proof, which anyone with the cluster's public keys can check; none when there was nothing to vote on
@@ -43,15 +46,16 @@ pub struct Commit {
 #[derive(Clone, Debug)]
 pub struct Transaction {
     connection: Arc<Connection>,
+    pool: Option<Pool>,
     read_only: bool,
     /// `None` once committed or abandoned.
     buffer: Arc<Mutex<Option<Buffer>>>,
 }
 
 impl Transaction {
-    pub(crate) fn begin(connection: Arc<Connection>, read_only: bool) -> Self {
+    pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>, read_only: bool) -> Self {
         let buffer = Buffer::new(connection.next_timestamp());
-        Self { connection, read_only, buffer: Arc::new(Mutex::new(Some(buffer))) }
+        Self { connection, pool, read_only, buffer: Arc::new(Mutex::new(Some(buffer))) }
     }
 
     /// The value of `key`, or `None` when it has none.
@@ -77,7 +81,7 @@ impl Transaction {
             (buffer.timestamp(), missing)
         };
         if !missing.is_empty() {
-            self.connection.may_read(&missing)?;
+            self.connection.may_read(missing.iter())?;
             let waited_ms = self.connection.timeout_ms();
             let read_only = self.read_only;
             let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing, read_only }).await?;
@@ -132,13 +136,17 @@ impl Transaction {
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
             ));
         }
+        // What only reads has mostly committed by now, and is cheap alone.
+        if let Some(pool) = self.pool.as_ref().filter(|_| buffer.writes() > 0) {
+            return pool.commit(buffer).await;
+        }
         let (transaction, dependencies) =
             buffer.finish(self.connection.cluster().id()).map_err(|error| Error::Invalid(error.to_string()))?;
         let id = transaction.id();
         if empty {
-            return Ok(Commit { id, timestamp, path: CommitPath::Empty, certificate: None });
+            return Ok(Commit { id, timestamp, place: 0, path: CommitPath::Empty, certificate: None });
         }
-        self.connection.may_write(&transaction)?;
+        self.connection.may_write(transaction.writes().iter().map(|write| &write.key))?;
         let waited_ms = self.connection.timeout_ms();
         let ask = |operation| match settled {
             Some(settled) => Command::CommitReads { operation, transaction, settled },
@@ -146,7 +154,7 @@ impl Transaction {
         };
         let result = match self.connection.ask(ask).await? {
             Event::Ended { result, .. } => result,
-            Event::Settled { .. } => return Ok(Commit { id, timestamp, path: CommitPath::ReadOnly, certificate: None }),
+            Event::Settled { .. } => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
             Event::Read { .. } => return Err(Error::Closed),
         };
         match result {
@@ -156,7 +164,7 @@ impl Transaction {
                     Path::Slow => CommitPath::Slow,
                     Path::Recovered => CommitPath::Recovered,
                 };
-                Ok(Commit { id, timestamp, path, certificate: Some(certificate) })
+                Ok(Commit { id, timestamp, place: 0, path, certificate: Some(certificate) })
             }
             Ok(_) => Err(Error::Conflict),
             Err(Failure::TimedOut) => Err(Error::OutcomeUnknown { waited_ms }),

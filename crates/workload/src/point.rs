@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::Client;
+use client::{Client, Operation};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value as Json, json};
@@ -30,8 +30,7 @@ use crate::keys::choose_latest;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, number, sizes};
 use crate::{
-    Distribution, Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist,
-    random_value,
+    Distribution, Done, Error, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist, random_value,
 };
 
 /// The most operations in one transaction.
@@ -317,33 +316,41 @@ impl Workload for Point {
     }
 
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let plan = Arc::new(self.plan(&mut lane.rng));
+        let plan = self.plan(&mut lane.rng);
         let reading = self.reading;
         Box::pin(async move {
-            let ended = client.transact(|txn| execute(txn, Arc::clone(&plan), reading)).await;
-            plan.inserts.iter().for_each(|index| self.growth.settle(*index));
-            Ok(Done::committed(&ended?))
+            let inserts = plan.inserts.clone();
+            let ended = match reading {
+                Reading::Together => client.run(operations(plan)).await.map(|committed| Done::committed(&committed)),
+                Reading::OneByOne => one_by_one(client, plan).await,
+            };
+            inserts.iter().for_each(|index| self.growth.settle(*index));
+            Ok(ended?)
         })
     }
 }
 
-async fn execute(txn: client::Transaction, plan: Arc<Plan>, reading: Reading) -> Result<(), client::Error> {
-    match reading {
-        Reading::Together => {
-            for keys in plan.reads.chunks(KEYS_A_REQUEST_MAX) {
-                txn.get_many(keys).await?;
-            }
-        }
-        Reading::OneByOne => {
+/// All that the plan does, for a transaction that knows it beforehand.
+fn operations(plan: Plan) -> Vec<Operation> {
+    let reads = plan.reads.into_iter().map(Operation::Get);
+    reads.chain(plan.writes.into_iter().map(|(key, value)| Operation::Put(key, value))).collect()
+}
+
+async fn one_by_one(client: &Client, plan: Plan) -> Result<Done, client::Error> {
+    let plan = Arc::new(plan);
+    let work = |txn: client::Transaction| {
+        let plan = Arc::clone(&plan);
+        async move {
             for key in &plan.reads {
                 txn.get(key.clone()).await?;
             }
+            for (key, value) in &plan.writes {
+                txn.put(key.clone(), value.clone());
+            }
+            Ok(())
         }
-    }
-    for (key, value) in &plan.writes {
-        txn.put(key.clone(), value.clone());
-    }
-    Ok(())
+    };
+    client.transact(work).await.map(|committed| Done::committed(&committed))
 }
 
 #[cfg(test)]

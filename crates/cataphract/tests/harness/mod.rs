@@ -265,14 +265,16 @@ impl World {
         self.errands.len()
     }
 
-    /// Delivers everything and advances, until nothing is left to do.
+    /// Delivers everything, and advances when the pool says that it can, until nothing is left to do.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
-            self.advance();
+            if self.pool.can_advance(self.now()) {
+                self.advance();
+            }
             if self.errands.is_empty() {
                 match self.pool.deadline() {
                     Some(deadline) => self.clock = self.clock.max(deadline.0 / 1_000_000 + 1),
-                    None if self.pool.waiting() == 0 => return,
+                    None if self.pool.waiting() + self.pool.under_way() == 0 => return,
                     None => {}
                 }
             }

@@ -1,0 +1,432 @@
+//! Many transactions as one: a pool joins transactions of one process, commits them together, and gives each its own result.
+
+mod metrics;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use basil::{Buffer, Command, Event, Failure, Path};
+use cataphract::{Ask, Failed, NotTaken, Placed, Turn, Work};
+use machine::Time;
+use rand::Rng as _;
+use tokio::sync::{Semaphore, oneshot};
+use types::{Key, Value};
+
+pub use cataphract::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, PoolCounts};
+pub(crate) use metrics::PoolMetrics;
+
+use crate::client::{Client, Committed};
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::transaction::{Commit, CommitPath, Transaction};
+
+/// How a pool is set. The defaults suit most: batches as large as the load makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// How many transactions a batch may have.
+    pub size: BatchSize,
+    /// Whether a batch reads right before it commits, or while others still are under way.
+    pub order: Order,
+    /// What happens to a transaction that conflicts with an earlier one of the same batch.
+    pub conflicts: ConflictRule,
+    /// How many batches may be under way at once. While they are, the next one forms.
+    pub in_flight: usize,
+    /// How many transactions may be in the pool; more wait outside.
+    pub members_max: usize,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        let cataphract::PoolOptions { size, order, conflicts, in_flight, members_max, .. } = cataphract::PoolOptions::default();
+        Self { size, order, conflicts, in_flight, members_max }
+    }
+}
+
+/// Joins the transactions of one process into few. Cloning gives another handle to the same pool.
+///
+/// What a transaction costs the cluster is mostly what comes once for each: round trips, signatures, messages. In a pool many
+/// share it. In exchange they share their fate at first: when a batch meets somebody else's transaction, it is tried
+/// again in halves, until only those that really conflict are left to fail.
+///
+/// Transactions join at their commit. Until then they run on their own, as with [`Client::transact`]:
+///
+/// ```no_run
+/// # async fn example(client: client::Client) -> Result<(), client::Error> {
+/// use client::{PoolOptions, Error};
+/// use types::Value;
+///
+/// let pool = client.pool(PoolOptions::default());
+/// let visits = (0..100).map(|page| {
+///     let pool = pool.clone();
+///     tokio::spawn(async move {
+///         pool.transact(|txn| async move {
+///             let key = format!("visits/{page}");
+///             let seen = txn.get(key.as_str()).await?.map_or(0, |value| value.as_bytes().len());
+///             txn.put(key.as_str(), Value::from("x".repeat(seen + 1).as_str()));
+///             Ok(())
+///         })
+///         .await
+///     })
+/// });
+/// for visit in visits.collect::<Vec<_>>() {
+///     let done = visit.await.map_err(Error::application)??;
+///     println!("one of those at {:?}, in place {}", done.commit.timestamp, done.commit.place);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A transaction whose operations are all known beforehand is [`Pool::run`]: it does not even read on its own. All reads of
+/// a batch go out together, and it may read what another of its batch has written.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connection: Arc<Connection>,
+    retry: Duration,
+    state: Mutex<State>,
+    /// A place for each transaction that may be in the pool.
+    places: Semaphore,
+    began: Instant,
+    metrics: PoolMetrics,
+}
+
+struct State {
+    machine: cataphract::Pool,
+    waiters: HashMap<u64, oneshot::Sender<Result<Placed, Failed>>>,
+    tickets: u64,
+    /// Whether somebody is about to form batches.
+    is_forming: bool,
+    /// When somebody will look at what waits for its time.
+    wakes_at: Option<Time>,
+    is_closed: bool,
+    /// What the metrics have been told.
+    told: PoolCounts,
+}
+
+impl Pool {
+    pub(crate) fn new(connection: Arc<Connection>, retry: Duration, options: PoolOptions) -> Self {
+        let PoolOptions { size, order, conflicts, in_flight, members_max } = options;
+        let members_max = members_max.clamp(1, Semaphore::MAX_PERMITS);
+        let machine_options = cataphract::PoolOptions {
+            size,
+            order,
+            conflicts,
+            in_flight,
+            members_max,
+            retry_ms: u64::try_from(retry.as_millis()).unwrap_or(u64::MAX),
+            seed: rand::rng().random(),
+            ..cataphract::PoolOptions::default()
+        };
+        let state = State {
+            machine: cataphract::Pool::new(connection.cluster().id(), machine_options),
+            waiters: HashMap::new(),
+            tickets: 0,
+            is_forming: false,
+            wakes_at: None,
+            is_closed: false,
+            told: PoolCounts::default(),
+        };
+        let metrics = connection.pool_metrics();
+        let shared =
+            Shared { connection, retry, state: Mutex::new(state), places: Semaphore::new(members_max), began: Instant::now(), metrics };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A client whose transactions join this pool: everything written for a [`Client`] runs on it unchanged.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::pooled(Arc::clone(&self.shared.connection), self.shared.retry, self.clone())
+    }
+
+    /// Like [`Client::transact`]; the transaction joins others at its commit.
+    ///
+    /// # Errors
+    /// As [`Client::transact`], each transaction its own.
+    pub async fn transact<T, F, W>(&self, work: W) -> Result<Committed<T>, Error>
+    where
+        W: Fn(Transaction) -> F,
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.client().transact(work).await
+    }
+
+    /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again
+    /// when it conflicts with another.
+    ///
+    /// ```no_run
+    /// # async fn example(pool: client::Pool) -> Result<(), client::Error> {
+    /// use client::Operation::{Get, Put};
+    ///
+    /// let done = pool.run(vec![Get("a".into()), Put("b".into(), "1".into()), Get("b".into())]).await?;
+    /// assert_eq!(done.value[1], Some("1".into()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// When the future is dropped, the transaction may still take place.
+    ///
+    /// # Errors
+    /// As [`Client::transact`], each transaction its own.
+    pub async fn run(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
+        let connection = &self.shared.connection;
+        let is_read = |operation: &&Operation| matches!(operation, Operation::Get(_));
+        connection.may_read(operations.iter().filter(is_read).map(Operation::key))?;
+        connection.may_write(operations.iter().filter(|operation| !is_read(operation)).map(Operation::key))?;
+        if operations.is_empty() {
+            let commit = Transaction::begin(Arc::clone(connection), None, false).commit().await?;
+            return Ok(Committed { value: Vec::new(), commit, attempts: 1 });
+        }
+        let mut placed = self.shared.join(Work::Known(operations)).await?;
+        let (value, attempts) = (std::mem::take(&mut placed.values), placed.attempts);
+        Ok(Committed { value, commit: commit_of(placed), attempts })
+    }
+
+    /// Commits a transaction that has run.
+    pub(crate) async fn commit(&self, buffer: Buffer) -> Result<Commit, Error> {
+        self.shared.connection.may_write(buffer.write_set().map(|(key, _)| key))?;
+        Ok(commit_of(self.shared.join(Work::Ran(buffer)).await?))
+    }
+
+    /// What the pool has done so far.
+    #[must_use]
+    pub fn counts(&self) -> PoolCounts {
+        self.shared.lock().machine.counts().clone()
+    }
+
+    /// How many transactions a batch may have at present.
+    #[must_use]
+    pub fn batch_limit(&self) -> usize {
+        self.shared.lock().machine.batch_limit()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        let (waiting, under_way) = (state.machine.waiting(), state.machine.under_way());
+        formatter.debug_struct("Pool").field("waiting", &waiting).field("under_way", &under_way).finish_non_exhaustive()
+    }
+}
+
+fn commit_of(placed: Placed) -> Commit {
+    let (path, certificate) = match placed.proof {
+        Some((certificate, Path::Fast)) => (CommitPath::Fast, Some(certificate)),
+        Some((certificate, Path::Slow)) => (CommitPath::Slow, Some(certificate)),
+        Some((certificate, Path::Recovered)) => (CommitPath::Recovered, Some(certificate)),
+        None => (CommitPath::ReadOnly, None),
+    };
+    Commit { id: placed.id, timestamp: placed.timestamp, place: placed.place, path, certificate }
+}
+
+/// Takes a transaction out of the pool again when nobody waits for it any more.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    ticket: u64,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut state = self.shared.lock();
+            state.waiters.remove(&self.ticket);
+            state.machine.withdraw(self.ticket);
+        }
+    }
+}
+
+impl Shared {
+    /// Lets a transaction into the pool, and waits for its end.
+    async fn join(self: &Arc<Self>, work: Work) -> Result<Placed, Error> {
+        let _place = self.places.acquire().await.map_err(|_| Error::Closed)?;
+        let (ticket, outcome) = self.enter(work)?;
+        let mut waiting = Waiting { shared: self, ticket, is_over: false };
+        let outcome = outcome.await;
+        waiting.is_over = true;
+        outcome.map_err(|_| Error::Closed)?.map_err(|failed| self.error(failed))
+    }
+
+    fn enter(self: &Arc<Self>, work: Work) -> Result<(u64, oneshot::Receiver<Result<Placed, Failed>>), Error> {
+        let mut state = self.lock();
+        state.tickets += 1;
+        let ticket = state.tickets;
+        match state.machine.submit(self.now(), ticket, work) {
+            Ok(()) => {}
+            // Both are seen to before.
+            Err(NotTaken::Full) => return Err(Error::Invalid("the pool is full".to_owned())),
+            Err(NotTaken::Empty) => return Err(Error::Invalid("the transaction does nothing".to_owned())),
+        }
+        let (waiter, outcome) = oneshot::channel();
+        state.waiters.insert(ticket, waiter);
+        self.wake(&mut state);
+        Ok((ticket, outcome))
+    }
+
+    /// Sees to it that batches are formed, now or when some of those that wait may begin again.
+    fn wake(self: &Arc<Self>, state: &mut State) {
+        if state.is_forming {
+            return;
+        }
+        let now = self.now();
+        if state.machine.can_advance(now) {
+            state.is_forming = true;
+            tokio::spawn(Arc::clone(self).form());
+        } else if let Some(deadline) = state.machine.deadline().filter(|deadline| *deadline > now)
+            && state.wakes_at.is_none_or(|wakes_at| deadline < wakes_at)
+        {
+            state.wakes_at = Some(deadline);
+            tokio::spawn(Arc::clone(self).wake_at(deadline));
+        }
+    }
+
+    async fn wake_at(self: Arc<Self>, deadline: Time) {
+        tokio::time::sleep(Duration::from_nanos(deadline.since(self.now()))).await;
+        let mut state = self.lock();
+        if state.wakes_at == Some(deadline) {
+            state.wakes_at = None;
+        }
+        self.wake(&mut state);
+    }
+
+    /// Forms batches. Those who are about to bring a transaction, such as all whose last one has just ended, come first: it waits
+    /// as long as others do something and more keep coming, and not a moment longer.
+    async fn form(self: Arc<Self>) {
+        let mut waiting = 0;
+        loop {
+            tokio::task::yield_now().await;
+            let state = self.lock();
+            let now_waiting = state.machine.waiting();
+            if now_waiting <= waiting || now_waiting >= state.machine.batch_limit() {
+                break;
+            }
+            waiting = now_waiting;
+        }
+        let mut state = self.lock();
+        state.is_forming = false;
+        let mut turn = Turn::default();
+        state.machine.advance(self.now(), || self.connection.next_timestamp(), &mut turn);
+        let asks = self.tell(&mut state, turn);
+        drop(state);
+        self.send_out(asks);
+    }
+
+    fn send_out(self: &Arc<Self>, asks: impl IntoIterator<Item = Ask>) {
+        for ask in asks {
+            tokio::spawn(Arc::clone(self).carry(ask));
+        }
+    }
+
+    /// Carries a batch's errands to the coordinator and back, one after the other.
+    async fn carry(self: Arc<Self>, ask: Ask) {
+        let mut next = Some(ask);
+        while let Some(ask) = next.take() {
+            let answer = self.ask(ask).await;
+            let mut state = self.lock();
+            let mut turn = Turn::default();
+            let now = self.now();
+            match answer {
+                Answer::Found(batch, result) => state.machine.on_read(now, batch, result, &mut turn),
+                Answer::Ended(batch, result) => state.machine.on_ended(now, batch, result, &mut turn),
+                Answer::Settled(batch) => state.machine.on_settled(now, batch, &mut turn),
+                Answer::Closed(batch) => {
+                    // Whatever the batch was at: nobody will answer any more.
+                    state.is_closed = true;
+                    state.machine.on_ended(now, batch, Err(Failure::TimedOut), &mut turn);
+                }
+            }
+            let mut asks = self.tell(&mut state, turn).into_iter();
+            next = asks.next();
+            self.send_out(asks);
+        }
+    }
+
+    async fn ask(&self, ask: Ask) -> Answer {
+        let (batch, event) = match ask {
+            Ask::Read { batch, timestamp, keys, read_only } => {
+                (batch, self.connection.ask(|operation| Command::Read { operation, timestamp, keys, read_only }).await)
+            }
+            Ask::Commit { batch, transaction, dependencies } => {
+                (batch, self.connection.ask(|operation| Command::Commit { operation, transaction, dependencies }).await)
+            }
+            Ask::CommitReads { batch, transaction, settled } => {
+                (batch, self.connection.ask(|operation| Command::CommitReads { operation, transaction, settled }).await)
+            }
+        };
+        match event {
+            Ok(Event::Read { result, .. }) => Answer::Found(batch, result),
+            Ok(Event::Ended { result, .. }) => Answer::Ended(batch, result),
+            Ok(Event::Settled { .. }) => Answer::Settled(batch),
+            Err(_) => Answer::Closed(batch),
+        }
+    }
+
+    /// Tells those whose transactions have ended, and gives what is to be asked.
+    fn tell(self: &Arc<Self>, state: &mut State, turn: Turn) -> Vec<Ask> {
+        for (ticket, outcome) in turn.outcomes {
+            if let Some(waiter) = state.waiters.remove(&ticket) {
+                // Whoever asked may have gone away meanwhile.
+                drop(waiter.send(outcome));
+            }
+        }
+        self.metrics.tell(state.machine.counts(), &mut state.told);
+        self.wake(state);
+        turn.asks
+    }
+
+    fn error(&self, failed: Failed) -> Error {
+        let waited_ms = self.connection.timeout_ms();
+        match failed {
+            Failed::NotCommitted(Failure::TimedOut) | Failed::Unknown if self.lock().is_closed => Error::Closed,
+            Failed::Conflict => Error::Conflict,
+            Failed::TooLarge(error) => Error::Invalid(error.to_string()),
+            Failed::NotCommitted(Failure::TimedOut) => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
+            Failed::NotCommitted(Failure::Refused(refusal)) => Error::refused(refusal),
+            Failed::Unknown => Error::OutcomeUnknown { waited_ms },
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the coordinator said, by batch.
+enum Answer {
+    Found(u64, Result<Vec<basil::ReadFound>, Failure>),
+    Ended(u64, Result<(Arc<basil::Certificate>, Path), Failure>),
+    Settled(u64),
+    Closed(u64),
+}
+
+/// Runs a transaction whose operations are known by itself: its reads together, then its writes.
+pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) -> Result<Vec<Option<Value>>, Error> {
+    let reads = operations.iter().filter(|operation| matches!(operation, Operation::Get(_)));
+    let keys: Vec<Key> = reads.map(|operation| operation.key().clone()).collect();
+    let mut found = txn.get_many(&keys).await?.into_iter();
+    let mut values = Vec::with_capacity(keys.len());
+    let mut written: HashMap<&Key, Option<&Value>> = HashMap::new();
+    for operation in operations.iter() {
+        if let Some((key, value)) = operation.write() {
+            written.insert(key, value);
+        } else {
+            let before = found.next().flatten();
+            values.push(written.get(operation.key()).map_or(before, |value| value.cloned()));
+        }
+    }
+    for (key, value) in operations.iter().filter_map(Operation::write) {
+        match value {
+            Some(value) => txn.put(key.clone(), value.clone()),
+            None => txn.delete(key.clone()),
+        }
+    }
+    Ok(values)
+}
