@@ -61,12 +61,16 @@ impl BenchArgs {
                 };
                 let customers = self.keys_or(CUSTOMERS_SMALLBANK);
                 let hot = self.hot.unwrap_or((customers / CUSTOMERS_A_HOT_ONE).max(2));
-                Arc::new(Smallbank::new(customers, hot, self.hot_share, mix, self.seed, rand::random())?)
+                Arc::new(Smallbank::new(customers, hot, self.hot_share, mix, self.reading(), self.seed, rand::random())?)
             }
-            WorkloadName::Retwis => {
-                Arc::new(Retwis::new(self.keys_or(USERS_RETWIS), self.zipf.unwrap_or(ZIPF_RETWIS), self.seed, rand::random())?)
-            }
-            WorkloadName::Tpcc => Arc::new(Tpcc::new(self.warehouses, self.scale, self.seed)?),
+            WorkloadName::Retwis => Arc::new(Retwis::new(
+                self.keys_or(USERS_RETWIS),
+                self.zipf.unwrap_or(ZIPF_RETWIS),
+                self.reading(),
+                self.seed,
+                rand::random(),
+            )?),
+            WorkloadName::Tpcc => Arc::new(Tpcc::new(self.warehouses, self.scale, self.reading(), self.seed)?),
             WorkloadName::Bank => {
                 // Not from the seed: records of two runs must never share a name.
                 let run = rand::random();
@@ -103,8 +107,11 @@ impl BenchArgs {
             None => Distribution::Uniform,
             Some(exponent) => Distribution::Zipf(zipf(keys, exponent)?),
         };
-        let reading = if self.interactive_reads { Reading::OneByOne } else { Reading::Together };
-        Ok(Arc::new(Point::new(name, table, distribution, mix, reading, self.value_bytes, self.seed)?))
+        Ok(Arc::new(Point::new(name, table, distribution, mix, self.reading(), self.value_bytes, self.seed)?))
+    }
+
+    fn reading(&self) -> Reading {
+        if self.interactive_reads { Reading::OneByOne } else { Reading::Together }
     }
 }
 

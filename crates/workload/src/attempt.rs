@@ -1,9 +1,10 @@
 //! Running a transaction that may decide to roll back, or find what cannot be.
 
 use client::{Client, Transaction};
+use types::{Key, Value};
 
 use crate::row::Cents;
-use crate::{Done, Error};
+use crate::{Done, Error, KEYS_A_REQUEST_MAX, Reading};
 
 /// Why a transaction's work stops before its end.
 #[derive(Debug)]
@@ -26,6 +27,24 @@ impl From<client::Error> for Stop {
 #[derive(Debug, thiserror::Error)]
 #[error("the transaction was rolled back")]
 struct RolledBack;
+
+/// Reads `keys`, as many in one request as it takes, or one after another.
+pub(crate) async fn read(txn: &Transaction, keys: &[Key], reading: Reading) -> Result<Vec<Option<Value>>, client::Error> {
+    let mut values = Vec::with_capacity(keys.len());
+    match reading {
+        Reading::Together => {
+            for keys in keys.chunks(KEYS_A_REQUEST_MAX) {
+                values.extend(txn.get_many(keys).await?);
+            }
+        }
+        Reading::OneByOne => {
+            for key in keys {
+                values.push(txn.get(key.clone()).await?);
+            }
+        }
+    }
+    Ok(values)
+}
 
 /// A count, one higher.
 pub(crate) fn one_more(count: u32) -> Result<u32, Stop> {

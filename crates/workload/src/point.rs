@@ -58,6 +58,16 @@ pub enum Reading {
     OneByOne,
 }
 
+impl Reading {
+    /// As reports have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Together => "together",
+            Self::OneByOne => "one by one",
+        }
+    }
+}
+
 /// What a transaction is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mix {
@@ -260,13 +270,7 @@ impl Workload for Point {
             ("keys", json!(self.table.count())),
             ("value_bytes", json!(self.value_bytes)),
             ("seed", json!(self.seed)),
-            (
-                "reading",
-                json!(match self.reading {
-                    Reading::Together => "together",
-                    Reading::OneByOne => "one by one",
-                }),
-            ),
+            ("reading", json!(self.reading.name())),
         ]);
         match self.distribution {
             Distribution::Uniform => settings.insert("distribution", json!("uniform")),

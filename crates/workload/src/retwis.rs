@@ -32,13 +32,13 @@ use serde_json::{Value as Json, json};
 use types::Key;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 
-use crate::attempt::{Stop, one_more, run};
+use crate::attempt::{Stop, one_more, read, run};
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
 use crate::row::{Row, Text, row, rows};
 use crate::sweep::sweep;
-use crate::{Distribution, Done, Error, Lane, Progress, Readiness, Table, Verdict, Work, Workload, Zipf, mix};
+use crate::{Distribution, Done, Error, Lane, Progress, Readiness, Reading, Table, Verdict, Work, Workload, Zipf, mix};
 
 /// The fewest users: a timeline is read of so many.
 pub const USERS_MIN: u64 = TIMELINES_MAX as u64;
@@ -64,6 +64,7 @@ const WEIGHTS: [u32; 4] = [5, 15, 30, 50];
 pub struct Retwis {
     users: Table,
     law: Zipf,
+    reading: Reading,
     seed: u64,
     /// This run's name, drawn by the caller: names of new users begin with it.
     run: u64,
@@ -161,14 +162,14 @@ impl Retwis {
     ///
     /// # Errors
     /// [`Error::Settings`] when there are too few or too many users, or there is no such law.
-    pub fn new(users: u64, exponent: f64, seed: u64, run: u64) -> Result<Self, Error> {
+    pub fn new(users: u64, exponent: f64, reading: Reading, seed: u64, run: u64) -> Result<Self, Error> {
         if !(USERS_MIN..=USERS_MAX).contains(&users) {
             return Err(Error::Settings(format!("retwis has from {USERS_MIN} to {USERS_MAX} users, not {users}")));
         }
         let law = Zipf::new(users, exponent)
             .ok_or_else(|| Error::Settings(format!("an exponent is from 0 to {}, not {exponent}", Zipf::EXPONENT_MAX)))?;
         let users = Table::new(users).expect("a table may have as many keys as there may be users");
-        Ok(Self { users, law, seed, run })
+        Ok(Self { users, law, reading, seed, run })
     }
 
     fn plan(&self, lane: &mut Lane) -> Plan {
@@ -320,12 +321,12 @@ impl Census {
 
 impl Plan {
     /// One attempt.
-    async fn attempt(&self, txn: Transaction) -> Result<(), Stop> {
+    async fn attempt(&self, txn: Transaction, reading: Reading) -> Result<(), Stop> {
         match self {
             Self::AddUser { name } => add_user(&txn, name).await,
-            Self::Follow { follower, followed } => follow(&txn, follower, followed).await,
-            Self::PostTweet { author, follower, mentioned, text } => post_tweet(&txn, author, follower, mentioned, text).await,
-            Self::GetTimeline { users } => get_timeline(&txn, users).await,
+            Self::Follow { follower, followed } => follow(&txn, reading, follower, followed).await,
+            Self::PostTweet { author, follower, mentioned, text } => post_tweet(&txn, reading, [author, follower, mentioned], text).await,
+            Self::GetTimeline { users } => get_timeline(&txn, reading, users).await,
         }
     }
 }
@@ -341,10 +342,10 @@ async fn add_user(txn: &Transaction, name: &str) -> Result<(), Stop> {
     Ok(())
 }
 
-async fn follow(txn: &Transaction, follower: &str, followed: &str) -> Result<(), Stop> {
-    let read = txn.get_many(&[user_key(follower), user_key(followed)]).await?;
-    let mut from: User = row(read[0].as_ref(), follower).map_err(Stop::Broken)?;
-    let mut to: User = row(read[1].as_ref(), followed).map_err(Stop::Broken)?;
+async fn follow(txn: &Transaction, reading: Reading, follower: &str, followed: &str) -> Result<(), Stop> {
+    let found = read(txn, &[user_key(follower), user_key(followed)], reading).await?;
+    let mut from: User = row(found[0].as_ref(), follower).map_err(Stop::Broken)?;
+    let mut to: User = row(found[1].as_ref(), followed).map_err(Stop::Broken)?;
     from.following = one_more(from.following)?;
     to.followers = one_more(to.followers)?;
     txn.put(user_key(follower), from.to_value());
@@ -352,14 +353,15 @@ async fn follow(txn: &Transaction, follower: &str, followed: &str) -> Result<(),
     Ok(())
 }
 
-async fn post_tweet(txn: &Transaction, author: &str, follower: &str, mentioned: &str, text: &Text) -> Result<(), Stop> {
-    let read = txn.get_many(&[user_key(author), timeline_key(author), timeline_key(follower)]).await?;
-    let mut user: User = row(read[0].as_ref(), author).map_err(Stop::Broken)?;
-    let mut own: Timeline = row(read[1].as_ref(), author).map_err(Stop::Broken)?;
-    let mut others: Timeline = row(read[2].as_ref(), follower).map_err(Stop::Broken)?;
+async fn post_tweet(txn: &Transaction, reading: Reading, names: [&String; 3], text: &Text) -> Result<(), Stop> {
+    let [author, follower, mentioned] = names;
+    let found = read(txn, &[user_key(author), timeline_key(author), timeline_key(follower)], reading).await?;
+    let mut user: User = row(found[0].as_ref(), author).map_err(Stop::Broken)?;
+    let mut own: Timeline = row(found[1].as_ref(), author).map_err(Stop::Broken)?;
+    let mut others: Timeline = row(found[2].as_ref(), follower).map_err(Stop::Broken)?;
     user.posts = one_more(user.posts)?;
     own.own = one_more(own.own)?;
-    let post = PostName { author: Text::from(author), number: user.posts };
+    let post = PostName { author: Text::from(author.as_str()), number: user.posts };
     own.posts.show(post.clone());
     others.posts.show(post.clone());
     txn.put(post_key(author, user.posts), Post { text: text.clone() }.to_value());
@@ -370,9 +372,9 @@ async fn post_tweet(txn: &Transaction, author: &str, follower: &str, mentioned: 
     Ok(())
 }
 
-async fn get_timeline(txn: &Transaction, users: &[String]) -> Result<(), Stop> {
+async fn get_timeline(txn: &Transaction, reading: Reading, users: &[String]) -> Result<(), Stop> {
     let keys: Vec<Key> = users.iter().map(|user| timeline_key(user)).collect();
-    for (user, value) in users.iter().zip(txn.get_many(&keys).await?) {
+    for (user, value) in users.iter().zip(read(txn, &keys, reading).await?) {
         row::<Timeline>(value.as_ref(), user).map_err(Stop::Broken)?;
     }
     Ok(())
@@ -387,6 +389,7 @@ impl Workload for Retwis {
         BTreeMap::from([
             ("keys", json!(self.users.count())),
             ("distribution", json!(format!("zipf {}", self.law.exponent()))),
+            ("reading", json!(self.reading.name())),
             ("seed", json!(self.seed)),
         ])
     }
@@ -419,7 +422,7 @@ impl Workload for Retwis {
 
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
         let plan = self.plan(lane);
-        Box::pin(async move { Ok(run(client, |txn| plan.attempt(txn)).await?.1) })
+        Box::pin(async move { Ok(run(client, |txn| plan.attempt(txn, self.reading)).await?.1) })
     }
 
     fn check_end<'a>(&'a self, client: &'a Client, progress: Progress<'a>) -> Option<Work<'a, Verdict>> {
@@ -462,7 +465,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn network() -> Retwis {
-        Retwis::new(1_000, 0.75, 1, 0xabc).expect("a network")
+        Retwis::new(1_000, 0.75, Reading::Together, 1, 0xabc).expect("a network")
     }
 
     #[test]
@@ -540,7 +543,7 @@ mod tests {
 
     #[test]
     fn impossible_networks_are_refused_in_words() {
-        assert!(Retwis::new(9, 0.75, 1, 1).expect_err("too few").to_string().contains("from 10 to"));
-        assert!(Retwis::new(10, f64::NAN, 1, 1).expect_err("no law").to_string().contains("exponent"));
+        assert!(Retwis::new(9, 0.75, Reading::Together, 1, 1).expect_err("too few").to_string().contains("from 10 to"));
+        assert!(Retwis::new(10, f64::NAN, Reading::Together, 1, 1).expect_err("no law").to_string().contains("exponent"));
     }
 }

@@ -24,13 +24,13 @@ use rand::rngs::SmallRng;
 use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
-use crate::attempt::{Stop, run, sum};
+use crate::attempt::{Stop, read, run, sum};
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
 use crate::row::{Cents, Row, Text, row, rows};
 use crate::sweep::sweep;
-use crate::{Done, Error, Lane, Progress, Readiness, Verdict, Work, Workload, mix, persist};
+use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix, persist};
 use books::{Books, Change};
 
 /// The most customers.
@@ -74,6 +74,7 @@ enum Kind {
 pub struct Smallbank {
     customers: Customers,
     mix: SmallbankMix,
+    reading: Reading,
     seed: u64,
     /// This run's name, drawn by the caller: no two runs may share it.
     run: u64,
@@ -131,7 +132,7 @@ impl Smallbank {
     ///
     /// # Errors
     /// [`Error::Settings`] when there are too few or too many customers or hot ones, or the share is none.
-    pub fn new(customers: u64, hot: u64, hot_share: f64, mix: SmallbankMix, seed: u64, run: u64) -> Result<Self, Error> {
+    pub fn new(customers: u64, hot: u64, hot_share: f64, mix: SmallbankMix, reading: Reading, seed: u64, run: u64) -> Result<Self, Error> {
         if !(4..=CUSTOMERS_MAX).contains(&customers) {
             return Err(Error::Settings(format!("smallbank has from 4 to {CUSTOMERS_MAX} customers, not {customers}")));
         }
@@ -142,7 +143,7 @@ impl Smallbank {
             return Err(Error::Settings(format!("a share is from 0 to 1, not {hot_share}")));
         }
         let customers = Customers { count: customers, hot, hot_share };
-        Ok(Self { customers, mix, seed, run, books: Books::default(), before: OnceLock::new() })
+        Ok(Self { customers, mix, reading, seed, run, books: Books::default(), before: OnceLock::new() })
     }
 
     fn plan(&self, rng: &mut SmallRng) -> Plan {
@@ -290,29 +291,29 @@ impl Plan {
     }
 
     /// One attempt; gives what the bank holds more or less by it.
-    async fn attempt(self, txn: Transaction) -> Result<i64, Stop> {
+    async fn attempt(self, txn: Transaction, reading: Reading) -> Result<i64, Stop> {
         let both = matches!(self.kind, Kind::Amalgamate | Kind::SendPayment);
         let names: &[u64] = if both { &[self.customer, self.other] } else { &[self.customer] };
         let keys: Vec<Key> = names.iter().map(|name| account_key(*name)).collect();
         let mut numbers = [0; 2];
-        for ((number, name), value) in numbers.iter_mut().zip(names).zip(txn.get_many(&keys).await?) {
+        for ((number, name), value) in numbers.iter_mut().zip(names).zip(read(&txn, &keys, reading).await?) {
             let account: Account = row(value.as_ref(), format_args!("of {}", name_of(*name))).map_err(Stop::Broken)?;
             *number = account.customer;
         }
         let [one, other] = numbers;
         match self.kind {
             Kind::Balance => {
-                let [savings, checking] = balances(&txn, [savings_key(one), checking_key(one)]).await?;
+                let [savings, checking] = balances(&txn, reading, [savings_key(one), checking_key(one)]).await?;
                 sum(savings, checking)?;
                 Ok(0)
             }
             Kind::DepositChecking => {
-                let [checking] = balances(&txn, [checking_key(one)]).await?;
+                let [checking] = balances(&txn, reading, [checking_key(one)]).await?;
                 put(&txn, checking_key(one), sum(checking, Cents(self.amount))?);
                 Ok(self.amount)
             }
             Kind::TransactSavings => {
-                let [savings] = balances(&txn, [savings_key(one)]).await?;
+                let [savings] = balances(&txn, reading, [savings_key(one)]).await?;
                 let after = sum(savings, Cents(self.amount))?;
                 if after < Cents(0) {
                     return Err(Stop::RollBack);
@@ -321,7 +322,7 @@ impl Plan {
                 Ok(self.amount)
             }
             Kind::WriteCheck => {
-                let [savings, checking] = balances(&txn, [savings_key(one), checking_key(one)]).await?;
+                let [savings, checking] = balances(&txn, reading, [savings_key(one), checking_key(one)]).await?;
                 let covered = sum(savings, checking)? >= Cents(self.amount);
                 let change = if covered { -self.amount } else { -self.amount - PENALTY };
                 put(&txn, checking_key(one), sum(checking, Cents(change))?);
@@ -329,7 +330,7 @@ impl Plan {
             }
             Kind::Amalgamate => {
                 let keys = [savings_key(one), checking_key(one), checking_key(other)];
-                let [savings, checking, others] = balances(&txn, keys).await?;
+                let [savings, checking, others] = balances(&txn, reading, keys).await?;
                 let after = sum(sum(savings, checking)?, others)?;
                 put(&txn, savings_key(one), Cents(0));
                 put(&txn, checking_key(one), Cents(0));
@@ -337,7 +338,7 @@ impl Plan {
                 Ok(0)
             }
             Kind::SendPayment => {
-                let [from, to] = balances(&txn, [checking_key(one), checking_key(other)]).await?;
+                let [from, to] = balances(&txn, reading, [checking_key(one), checking_key(other)]).await?;
                 if from < Cents(self.amount) {
                     return Err(Stop::RollBack);
                 }
@@ -350,9 +351,9 @@ impl Plan {
     }
 }
 
-async fn balances<const N: usize>(txn: &Transaction, keys: [Key; N]) -> Result<[Cents; N], Stop> {
+async fn balances<const N: usize>(txn: &Transaction, reading: Reading, keys: [Key; N]) -> Result<[Cents; N], Stop> {
     let mut balances = [Cents(0); N];
-    for ((balance, key), value) in balances.iter_mut().zip(&keys).zip(txn.get_many(&keys).await?) {
+    for ((balance, key), value) in balances.iter_mut().zip(&keys).zip(read(txn, &keys, reading).await?) {
         *balance = row::<Balance>(value.as_ref(), format_args!("at {key}")).map_err(Stop::Broken)?.balance;
     }
     Ok(balances)
@@ -373,6 +374,7 @@ impl Workload for Smallbank {
             ("hot", json!(self.customers.hot)),
             ("hot_share", json!(self.customers.hot_share)),
             ("mix", json!(self.mix.name())),
+            ("reading", json!(self.reading.name())),
             ("seed", json!(self.seed)),
         ])
     }
@@ -406,7 +408,7 @@ impl Workload for Smallbank {
         lane.kind = plan.kind as usize;
         Box::pin(async move {
             self.books.begin(lane.index, plan.change());
-            let ended = run(client, |txn| plan.attempt(txn)).await;
+            let ended = run(client, |txn| plan.attempt(txn, self.reading)).await;
             match &ended {
                 Ok((change, _)) => self.books.settle(lane.index, change.unwrap_or(0)),
                 Err(Error::Client(client::Error::OutcomeUnknown { .. })) => self.books.lose(lane.index),
@@ -458,7 +460,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn bank(customers: u64, hot: u64, mix: SmallbankMix) -> Smallbank {
-        Smallbank::new(customers, hot, 0.9, mix, 1, 7).expect("a bank")
+        Smallbank::new(customers, hot, 0.9, mix, Reading::Together, 1, 7).expect("a bank")
     }
 
     #[test]
@@ -504,8 +506,9 @@ mod tests {
 
     #[test]
     fn impossible_banks_are_refused_in_words() {
-        let refused =
-            |customers, hot, share| Smallbank::new(customers, hot, share, SmallbankMix::OltpBench, 1, 1).expect_err("no bank").to_string();
+        let refused = |customers, hot, share| {
+            Smallbank::new(customers, hot, share, SmallbankMix::OltpBench, Reading::Together, 1, 1).expect_err("no bank").to_string()
+        };
         assert!(refused(3, 2, 0.9).contains("from 4 to"));
         assert!(refused(10, 9, 0.9).contains("from 2 to 8"));
         assert!(refused(10, 1, 0.9).contains("from 2 to 8"));

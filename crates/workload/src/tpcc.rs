@@ -35,12 +35,13 @@ use crate::attempt::run;
 use crate::load::load;
 use crate::marker::{Marker, Sizes, text};
 use crate::sweep::sweep;
-use crate::{Done, Error, Lane, Progress, Readiness, Verdict, Work, Workload, mix};
+use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix};
 use audit::{Audit, Stage};
 use numbers::Laws;
 use plan::{KINDS, NEW_ORDER, Terminal};
 use populate::Populate;
 use tables::{DISTRICTS, DistrictName};
+use transactions::Tx;
 
 /// The most warehouses.
 pub const WAREHOUSES_MAX: u32 = 1_000;
@@ -60,6 +61,7 @@ const UNFINISHED: Marker = Marker("tpcc/unfinished");
 pub struct Tpcc {
     size: Size,
     scale: f64,
+    reading: Reading,
     seed: u64,
     laws: Laws,
 }
@@ -106,7 +108,7 @@ impl Tpcc {
     ///
     /// # Errors
     /// [`Error::Settings`] when there are none or too many, or the scale is out of [`TPCC_SCALES`].
-    pub fn new(warehouses: u32, scale: f64, seed: u64) -> Result<Self, Error> {
+    pub fn new(warehouses: u32, scale: f64, reading: Reading, seed: u64) -> Result<Self, Error> {
         if !(1..=WAREHOUSES_MAX).contains(&warehouses) {
             return Err(Error::Settings(format!("TPC-C has from 1 to {WAREHOUSES_MAX} warehouses, not {warehouses}")));
         }
@@ -117,7 +119,7 @@ impl Tpcc {
         let (items, customers) = ((ITEMS * scale).round().max(100.0) as u32, (CUSTOMERS * scale).round().max(30.0) as u32);
         let size = Size { warehouses, items, customers };
         let laws = Laws::draw(size, &mut SmallRng::seed_from_u64(mix(&[seed, u64::MAX])));
-        Ok(Self { size, scale, seed, laws })
+        Ok(Self { size, scale, reading, seed, laws })
     }
 
     fn sizes(&self) -> Sizes {
@@ -173,6 +175,7 @@ impl Workload for Tpcc {
             ("scale", json!(self.scale)),
             ("items", json!(self.size.items)),
             ("customers_per_district", json!(self.size.customers)),
+            ("reading", json!(self.reading.name())),
             ("seed", json!(self.seed)),
         ])
     }
@@ -196,7 +199,10 @@ impl Workload for Tpcc {
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
         let terminal = Terminal::new(self.size, self.laws, lane.index);
         let plan = terminal.plan(lane);
-        Box::pin(async move { Ok(run(client, |txn| transactions::attempt(&plan, self.size, txn)).await?.1) })
+        Box::pin(async move {
+            let attempt = |txn| transactions::attempt(&plan, self.size, Tx { txn, reading: self.reading });
+            Ok(run(client, attempt).await?.1)
+        })
     }
 
     fn check_end<'a>(&'a self, client: &'a Client, progress: Progress<'a>) -> Option<Work<'a, Verdict>> {
@@ -215,21 +221,24 @@ mod tests {
 
     #[test]
     fn a_full_warehouse_is_the_specifications() {
-        let tpcc = Tpcc::new(20, 1.0, 1).expect("a workload");
+        let tpcc = Tpcc::new(20, 1.0, Reading::Together, 1).expect("a workload");
         assert_eq!(tpcc.size, Size { warehouses: 20, items: 100_000, customers: 3_000 });
         assert_eq!((tpcc.size.names(), tpcc.size.delivered(), tpcc.size.districts()), (1_000, 2_100, 200));
     }
 
     #[test]
     fn a_scale_makes_warehouses_smaller_but_never_too_small() {
-        assert_eq!(Tpcc::new(20, 0.1, 1).expect("a workload").size, Size { warehouses: 20, items: 10_000, customers: 300 });
-        let least = Tpcc::new(1, 0.001, 1).expect("a workload").size;
+        assert_eq!(
+            Tpcc::new(20, 0.1, Reading::Together, 1).expect("a workload").size,
+            Size { warehouses: 20, items: 10_000, customers: 300 }
+        );
+        let least = Tpcc::new(1, 0.001, Reading::Together, 1).expect("a workload").size;
         assert_eq!((least, least.names(), least.delivered()), (Size { warehouses: 1, items: 100, customers: 30 }, 10, 21));
     }
 
     #[test]
     fn districts_are_counted_both_ways() {
-        let size = Tpcc::new(3, 0.01, 1).expect("a workload").size;
+        let size = Tpcc::new(3, 0.01, Reading::Together, 1).expect("a workload").size;
         for index in 0..size.districts() {
             assert_eq!(size.district_index(size.district(index)) as u64, index);
         }
@@ -238,7 +247,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_refused_in_words() {
-        let refused = |warehouses, scale| Tpcc::new(warehouses, scale, 1).expect_err("no workload").to_string();
+        let refused = |warehouses, scale| Tpcc::new(warehouses, scale, Reading::Together, 1).expect_err("no workload").to_string();
         assert!(refused(0, 1.0).contains("from 1 to 1000 warehouses"));
         assert!(refused(1_001, 1.0).contains("from 1 to 1000 warehouses"));
         for scale in [0.0, 1.1, f64::NAN] {
