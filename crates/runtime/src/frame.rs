@@ -134,6 +134,19 @@ impl Frames {
         self.open();
     }
 
+    /// Adds all of `more` at the end.
+    pub fn join(&mut self, more: Self) {
+        if self.frames == 0 {
+            *self = more;
+        } else if more.frames > 0 {
+            self.last_at = self.bytes.len() + more.last_at;
+            self.last_messages = more.last_messages;
+            self.bytes.extend_from_slice(&more.bytes);
+            self.frames += more.frames;
+            self.messages += more.messages;
+        }
+    }
+
     /// Everything, as it goes on the wire.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -315,6 +328,20 @@ mod tests {
         assert_eq!((frames.frames(), frames.messages()), (2, 3));
         assert!(!frames.add(&[0u8; FRAME_BYTES_MAX]));
         assert_eq!((frames.frames(), frames.messages()), (2, 3));
+    }
+
+    #[test]
+    fn joined_frames_go_on_where_the_second_ended() {
+        let mut joined = Frames::default();
+        for numbers in [[1u64, 2], [3, 4]] {
+            let mut frames = Frames::default();
+            assert!(numbers.iter().all(|number| frames.add(number)));
+            joined.join(frames);
+        }
+        joined.join(Frames::default());
+        assert!(joined.add(&5u64));
+        assert_eq!(cut(joined.bytes()), vec![vec![1, 2], vec![3, 4, 5]]);
+        assert_eq!((joined.frames(), joined.messages()), (2, 5));
     }
 
     #[test]

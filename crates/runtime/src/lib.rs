@@ -23,6 +23,7 @@
 pub mod ask;
 pub mod clock;
 mod connection;
+pub mod distance;
 pub mod frame;
 pub mod http;
 mod limits;
@@ -35,6 +36,7 @@ pub mod tls;
 pub mod transport;
 
 pub use connection::Wire;
+pub use distance::{Delay, Delays};
 pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
 pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NotTaken, Place, Plan, Sealing, Seals, StartError, Stopped, start};

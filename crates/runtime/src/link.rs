@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use types::codec::Encode;
 use types::{ClientId, Party, Session};
 
+use crate::distance::{Delays, Held, Hold, Pacer};
 use crate::frame::{FrameError, Frames};
 use crate::limits::{FAIR_SHARE_BYTES, Limits};
 use crate::metrics::Shell;
@@ -121,15 +122,26 @@ pub(crate) struct Link {
     shell: Arc<Shell>,
     /// What waits to be written, over all links.
     total: Arc<AtomicUsize>,
+    /// Made-up distance, where there is any.
+    hold: Option<Hold>,
 }
 
 #[derive(Debug, Default)]
 struct Outgoing {
     frames: Frames,
+    /// What is not due yet, where there is distance.
+    held: Held,
     writer: Option<Waker>,
     /// Nothing more is added; the connection ends when what is queued is written.
     finishing: bool,
     ending: Option<Ending>,
+}
+
+impl Outgoing {
+    /// What is neither written nor being written.
+    fn waiting_bytes(&self) -> usize {
+        self.frames.bytes().len() + self.held.bytes()
+    }
 }
 
 /// What a writer is to do.
@@ -144,34 +156,48 @@ pub(crate) enum Next {
 impl Link {
     /// Queues everything that `messages` yields, as one push. A peer whose queue is full does not read, and is dropped.
     pub fn send<'a, W: Encode + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
-        let mut outgoing = self.lock();
+        let mut guard = self.lock();
+        let outgoing = &mut *guard;
         if outgoing.ending.is_some() || outgoing.finishing {
             self.shell.count_unsent("closed", messages.count() as u64);
             return;
         }
-        let before = outgoing.frames.bytes().len();
+        let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
+        let frames = match due {
+            None => &mut outgoing.frames,
+            Some(due) => outgoing.held.push(due),
+        };
+        let before = frames.bytes().len();
         for message in messages {
-            if !outgoing.frames.add(message) {
+            if !frames.add(message) {
                 tracing::error!(party = %self.party, "a message of our own is too long for any frame and is not sent");
                 self.shell.count_unsent("too_long", 1);
             }
         }
-        let after = outgoing.frames.bytes().len();
-        let total = self.queued(after - before);
+        let added = frames.bytes().len() - before;
+        if due.is_some() {
+            outgoing.held.grown(added);
+        }
+        let waiting = outgoing.waiting_bytes();
+        let total = self.queued(added);
         let writer = outgoing.writer.take();
-        drop(outgoing);
-        let over_share = total > self.limits.outgoing_total_bytes_max && after > FAIR_SHARE_BYTES;
-        if after > self.limits.outgoing_bytes_max || over_share {
+        let first_due = outgoing.held.due();
+        drop(guard);
+        let over_share = total > self.limits.outgoing_total_bytes_max && waiting > FAIR_SHARE_BYTES;
+        if waiting > self.limits.outgoing_bytes_max || over_share {
             self.close(Ending::NotReading);
         } else if let Some(writer) = writer {
-            writer.wake();
+            match (&self.hold, first_due) {
+                (Some(hold), Some(due)) => hold.wake_at(due, writer),
+                _ => writer.wake(),
+            }
         }
     }
 
     /// Queues a heartbeat, unless something is queued already.
     pub fn send_heartbeat(&self) {
         let mut outgoing = self.lock();
-        if outgoing.frames.bytes().is_empty() && !outgoing.finishing && outgoing.ending.is_none() {
+        if outgoing.waiting_bytes() == 0 && !outgoing.finishing && outgoing.ending.is_none() {
             outgoing.frames.add_heartbeat();
             self.queued(outgoing.frames.bytes().len());
         }
@@ -179,12 +205,21 @@ impl Link {
 
     /// For the writer: swaps its empty `frames` for what is queued.
     pub fn poll_next(&self, context: &Context<'_>, frames: &mut Frames) -> Poll<Next> {
-        let mut outgoing = self.lock();
+        let mut guard = self.lock();
+        let outgoing = &mut *guard;
+        if self.hold.is_some() {
+            outgoing.held.take_due(Instant::now(), &mut outgoing.frames);
+        }
         if !outgoing.frames.bytes().is_empty() {
             frames.clear(KEEP_BYTES);
             std::mem::swap(frames, &mut outgoing.frames);
             self.unqueued(frames.bytes().len());
             return Poll::Ready(Next::Write);
+        }
+        if let (Some(hold), Some(due)) = (&self.hold, outgoing.held.due()) {
+            // Nothing that is pushed meanwhile is due earlier.
+            hold.wake_at(due, context.waker().clone());
+            return Poll::Pending;
         }
         if outgoing.finishing {
             return Poll::Ready(Next::Finish);
@@ -209,9 +244,10 @@ impl Link {
             return;
         }
         outgoing.ending = Some(ending);
-        self.unqueued(outgoing.frames.bytes().len());
-        let unsent = outgoing.frames.messages();
+        self.unqueued(outgoing.waiting_bytes());
+        let unsent = outgoing.frames.messages() + outgoing.held.messages();
         outgoing.frames.clear(0);
+        outgoing.held = Held::default();
         drop(outgoing);
         if unsent > 0 {
             self.shell.count_unsent("closed", unsent);
@@ -285,6 +321,8 @@ pub(crate) struct Links {
     limits: Arc<Limits>,
     shell: Arc<Shell>,
     total: Arc<AtomicUsize>,
+    /// Made-up distances, and what keeps them.
+    distance: Option<(Delays, Arc<Pacer>)>,
 }
 
 #[derive(Debug, Default)]
@@ -296,7 +334,12 @@ struct LinksState {
 
 impl Links {
     pub fn new(limits: Limits, shell: Arc<Shell>) -> Self {
-        Self { state: RwLock::default(), limits: Arc::new(limits), shell, total: Arc::default() }
+        Self { state: RwLock::default(), limits: Arc::new(limits), shell, total: Arc::default(), distance: None }
+    }
+
+    /// The same, with everybody as far away as `delays` says.
+    pub fn apart(self, delays: Delays) -> std::io::Result<Self> {
+        Ok(Self { distance: Some((delays, Arc::new(Pacer::start()?))), ..self })
     }
 
     /// A new connection to `party`; an older one makes way, since whoever dials again has lost it. `None` when the
@@ -317,6 +360,7 @@ impl Links {
             limits: Arc::clone(&self.limits),
             shell: Arc::clone(&self.shell),
             total: Arc::clone(&self.total),
+            hold: self.distance.as_ref().and_then(|(delays, pacer)| Hold::new(delays.to(party), pacer)),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {

@@ -30,6 +30,7 @@ use types::{Cluster, ClusterId, Party, ReplicaId};
 
 use crate::clock::Clock;
 use crate::connection::{Intake, Wire};
+use crate::distance::Delays;
 use crate::limits::{BATCH_MAX, Limits};
 use crate::link::Links;
 use crate::mailbox::{Arrival, Mailbox, Room};
@@ -127,6 +128,8 @@ pub struct Plan {
     pub place: Place,
     /// Where it counts.
     pub metrics: Metrics,
+    /// How far away everybody is to seem; for measuring and testing only.
+    pub delays: Option<Delays>,
 }
 
 /// Why a node cannot start.
@@ -272,7 +275,7 @@ where
     S: Seals<M>,
     E: FnMut(M::Event) + Send + 'static,
 {
-    let Plan { identity, cluster, verifier, listener, replicas, limits, place, metrics } = plan;
+    let Plan { identity, cluster, verifier, listener, replicas, limits, place, metrics, delays } = plan;
     check_identity(&identity, &cluster)?;
     let me = identity.party();
     let local_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -280,7 +283,7 @@ where
     let command_room = Arc::new(Semaphore::new(limits.commands_max));
     let shell = Arc::clone(&metrics.shell);
     let intake = Intake { mailbox: Arc::clone(&mailbox), verifier: Arc::clone(&verifier), limits: limits.clone(), shell };
-    let transport = Transport::new(identity, cluster, Arc::new(intake));
+    let transport = Transport::new(identity, cluster, Arc::new(intake), delays)?;
     let (finished, ended) = oneshot::channel();
     let node_loop = Loop {
         me,

@@ -21,6 +21,7 @@ use types::codec::Decode;
 use types::{ClientId, Cluster, Party, ReplicaId};
 
 use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
+use crate::distance::Delays;
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::link::{Ending, Links};
 use crate::tls::{self, Identity, IdentityError};
@@ -118,7 +119,12 @@ pub(crate) struct Transport<C, W> {
 }
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
-    pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>) -> Arc<Self> {
+    pub fn new(
+        identity: Identity,
+        cluster: Arc<Cluster>,
+        intake: Arc<Intake<C, W>>,
+        delays: Option<Delays>,
+    ) -> std::io::Result<Arc<Self>> {
         let room = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
         let mut members = BTreeMap::new();
         for replica in cluster.replicas() {
@@ -129,15 +135,20 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         for (client, permission) in cluster.clients() {
             members.insert(permission.public_key, (Member::Client(*client), room()));
         }
-        Arc::new(Self {
+        let links = Links::new(intake.limits.clone(), Arc::clone(&intake.shell));
+        let links = match delays {
+            None => links,
+            Some(delays) => links.apart(delays)?,
+        };
+        Ok(Arc::new(Self {
             identity,
             members,
             cluster,
             strangers: Arc::new(Semaphore::new(intake.limits.strangers_max)),
-            links: Arc::new(Links::new(intake.limits.clone(), Arc::clone(&intake.shell))),
+            links: Arc::new(links),
             states: Arc::default(),
             intake,
-        })
+        }))
     }
 
     /// Accepts connections until `stopping`, then waits for those that are open to end.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crypto::{Claim, Claims, Rejection, Seal, Sealable, Sealer, SecretKey, Signatures, Statement, Verified, Verifier};
 use machine::{Input, Machine, Outbox, Time};
 use runtime::frame::{FRAME_VERSION, Greeting, HEADER_BYTES, Role};
-use runtime::{Durable, Identity, Limits, Metrics, NoSeals, Node, Place, Plan, Sealing, make_certificate};
+use runtime::{Delays, Durable, Identity, Limits, Metrics, NoSeals, Node, Place, Plan, Sealing, make_certificate};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -272,12 +272,13 @@ fn plan(
     listener: Option<TcpListener>,
     replicas: BTreeMap<ReplicaId, SocketAddr>,
     limits: Limits,
+    delays: Option<Delays>,
 ) -> Plan {
     let verifier = Arc::new(Verifier::new(Arc::clone(cluster), Signatures::Ed25519, 1_024).expect("the toy keys are good"));
     let metrics = Metrics::default();
     metrics.show_verifier(Arc::clone(&verifier));
     let place = if listener.is_some() { Place::Thread } else { Place::Task };
-    Plan { identity, cluster: Arc::clone(cluster), verifier, listener, replicas, limits, place, metrics }
+    Plan { identity, cluster: Arc::clone(cluster), verifier, listener, replicas, limits, place, metrics, delays }
 }
 
 /// A running doubler.
@@ -296,12 +297,22 @@ impl Server {
         Self::start_at("127.0.0.1:0".parse().expect("an address"), Doubler::new(replica(index)), BTreeMap::new(), limits).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test asks a bounded number of questions")]
     pub async fn start_at(address: SocketAddr, machine: Doubler, peers: BTreeMap<ReplicaId, SocketAddr>, limits: Limits) -> Self {
+        Self::start_apart(address, machine, peers, limits, None).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test asks a bounded number of questions")]
+    pub async fn start_apart(
+        address: SocketAddr,
+        machine: Doubler,
+        peers: BTreeMap<ReplicaId, SocketAddr>,
+        limits: Limits,
+        delays: Option<Delays>,
+    ) -> Self {
         let (me, secret) = (machine.me, replica_secret(machine.me.index));
         let listener = runtime::listen(address).await.expect("the port is free");
         let sealing = Sealing::new(Sealer::new(secret.clone(), CLUSTER, me, Signatures::Ed25519), CLUSTER, me, limits.batch_max);
-        let plan = plan(identity(Party::Replica(me), &secret), &cluster(CLUSTER, 3), Some(listener), peers, limits);
+        let plan = plan(identity(Party::Replica(me), &secret), &cluster(CLUSTER, 3), Some(listener), peers, limits, delays);
         let metrics = plan.metrics.clone();
         let (tell, events) = mpsc::unbounded_channel();
         let node = runtime::start(plan, machine, sealing, move |event| {
@@ -327,11 +338,23 @@ impl Client {
     }
 
     /// `client`, who believes in `cluster` and dials replica 0 at `server`.
-    #[expect(clippy::disallowed_methods, reason = "a test asks a bounded number of questions")]
     pub fn start_as(client: u8, session: Session, cluster: &Arc<Cluster>, server: SocketAddr, limits: Limits) -> Self {
+        Self::start_apart(client, session, cluster, server, limits, None)
+    }
+
+    /// The same, with `delays` on what it says.
+    #[expect(clippy::disallowed_methods, reason = "a test asks a bounded number of questions")]
+    pub fn start_apart(
+        client: u8,
+        session: Session,
+        cluster: &Arc<Cluster>,
+        server: SocketAddr,
+        limits: Limits,
+        delays: Option<Delays>,
+    ) -> Self {
         let party = Party::Client(ClientId(u64::from(client)), session);
         let replicas = BTreeMap::from([(replica(0), server)]);
-        let plan = plan(identity(party, &client_secret(client)), cluster, None, replicas, limits);
+        let plan = plan(identity(party, &client_secret(client)), cluster, None, replicas, limits, delays);
         let metrics = plan.metrics.clone();
         let (tell, events) = mpsc::unbounded_channel();
         let node = runtime::start(plan, Asker::default(), NoSeals, move |event| {

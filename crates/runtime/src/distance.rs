@@ -1,0 +1,251 @@
+//! Made-up distance: frames wait before they leave, as if whoever they are for were far away.
+//!
+//! For measuring and testing on one machine what a cluster across the world would do. It is off unless a [`Delays`]
+//! is given, and then costs one look at an empty field a push.
+//!
+//! What is pushed to a connection is held as one batch until it is due; batches leave in the order in which they
+//! were pushed, whatever jitter was drawn, as over one TCP connection. Any number may be under way at once, so that what
+//! a connection carries a second does not change. What is held counts as waiting to be written and has its bound.
+//! Connecting and heartbeats are not delayed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use types::Party;
+
+use crate::frame::Frames;
+
+/// How long one way takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delay {
+    /// At least so long.
+    pub least: Duration,
+    /// And up to so much longer, drawn for each push.
+    pub jitter: Duration,
+}
+
+/// How far away everybody is from one node.
+#[derive(Clone)]
+pub struct Delays(Arc<dyn Fn(Party) -> Delay + Send + Sync>);
+
+impl Delays {
+    /// What is said to a party takes as long as `to` says of it.
+    #[must_use]
+    pub fn new(to: impl Fn(Party) -> Delay + Send + Sync + 'static) -> Self {
+        Self(Arc::new(to))
+    }
+
+    /// How long what is said to `party` takes.
+    #[must_use]
+    pub fn to(&self, party: Party) -> Delay {
+        (self.0)(party)
+    }
+}
+
+impl fmt::Debug for Delays {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Delays(..)")
+    }
+}
+
+/// What one connection needs to hold back what it is given.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    delay: Delay,
+    pacer: Arc<Pacer>,
+}
+
+impl Hold {
+    /// `None` where there is no distance.
+    pub fn new(delay: Delay, pacer: &Arc<Pacer>) -> Option<Self> {
+        (delay != Delay::default()).then(|| Self { delay, pacer: Arc::clone(pacer) })
+    }
+
+    /// When what is pushed at `now` may leave.
+    pub fn due(&self, now: Instant) -> Instant {
+        let jitter_us = u64::try_from(self.delay.jitter.as_micros()).unwrap_or(u64::MAX);
+        let drawn_us = if jitter_us == 0 { 0 } else { rand::random_range(0..=jitter_us) };
+        now + self.delay.least + Duration::from_micros(drawn_us)
+    }
+
+    /// Wakes `writer` at `due`.
+    pub fn wake_at(&self, due: Instant, writer: Waker) {
+        self.pacer.wake_at(due, writer);
+    }
+}
+
+/// What is on its way over one connection and not due yet, first pushed first.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    batches: VecDeque<(Instant, Frames)>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Room for a push that is due at `due`, or when the push before it is, if that is later. Tell [`Held::grown`]
+    /// what it took.
+    pub fn push(&mut self, due: Instant) -> &mut Frames {
+        let due = self.batches.back().map_or(due, |(before, _)| due.max(*before));
+        self.batches.push_back((due, Frames::default()));
+        &mut self.batches.back_mut().expect("one was just pushed").1
+    }
+
+    /// So many bytes were pushed.
+    pub fn grown(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// Moves what is due at `now` to the end of `frames`.
+    pub fn take_due(&mut self, now: Instant, frames: &mut Frames) {
+        while self.due().is_some_and(|due| due <= now) {
+            let Some((_, batch)) = self.batches.pop_front() else { break };
+            self.bytes -= batch.bytes().len();
+            frames.join(batch);
+        }
+    }
+
+    /// When the first of it is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.batches.front().map(|(due, _)| *due)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn messages(&self) -> u64 {
+        self.batches.iter().map(|(_, frames)| frames.messages()).sum()
+    }
+}
+
+/// Wakes tasks at instants that are finer than the runtime's timers, which tick in milliseconds. One thread a node, and
+/// only where there are delays.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
+}
+
+/// A connection sets one when it has something that is not due, and another at each heartbeat until then.
+#[derive(Debug, Default)]
+struct Alarms {
+    wakers: BTreeMap<(Instant, u64), Waker>,
+    set: u64,
+    closed: bool,
+}
+
+impl Pacer {
+    /// Starts the thread.
+    pub fn start() -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
+        thread::Builder::new().name("distance".to_owned()).spawn(move || own.run())?;
+        Ok(Self { shared })
+    }
+
+    fn wake_at(&self, due: Instant, waker: Waker) {
+        let mut alarms = self.shared.lock();
+        alarms.set += 1;
+        let set = alarms.set;
+        let is_first = alarms.wakers.keys().next().is_none_or(|(first, _)| due < *first);
+        alarms.wakers.insert((due, set), waker);
+        drop(alarms);
+        if is_first {
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Pacer {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut alarms = self.lock();
+        while !alarms.closed {
+            let Some((due, _)) = alarms.wakers.keys().next().copied() else {
+                alarms = self.changed.wait(alarms).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waker = alarms.wakers.pop_first();
+                drop(alarms);
+                if let Some((_, waker)) = waker {
+                    waker.wake();
+                }
+                alarms = self.lock();
+            } else {
+                alarms = self.changed.wait_timeout(alarms, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    /// Nothing is left half done when a waker panics, so poison means nothing here.
+    fn lock(&self) -> MutexGuard<'_, Alarms> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{SyncSender, sync_channel};
+    use std::task::Wake;
+
+    #[test]
+    fn a_push_never_leaves_before_the_one_before_it() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut held = Held::default();
+        for (due, number) in [(30, 1u64), (10, 2), (40, 3)] {
+            let frames = held.push(at(due));
+            assert!(frames.add(&number));
+            let bytes = frames.bytes().len();
+            held.grown(bytes);
+        }
+        assert_eq!((held.due(), held.messages()), (Some(at(30)), 3));
+        let mut frames = Frames::default();
+        held.take_due(at(29), &mut frames);
+        assert_eq!(frames.messages(), 0);
+        held.take_due(at(30), &mut frames);
+        assert_eq!((frames.frames(), frames.messages(), held.messages()), (2, 2, 1));
+        held.take_due(at(40), &mut frames);
+        assert_eq!((frames.messages(), held.bytes(), held.due()), (3, 0, None));
+    }
+
+    struct Note(SyncSender<u32>, u32);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.0.send(self.1).expect("the test listens");
+        }
+    }
+
+    #[test]
+    fn the_pacer_wakes_in_the_order_of_the_instants_and_never_early() {
+        let pacer = Pacer::start().expect("a thread");
+        let (sender, woken) = sync_channel(3);
+        let start = Instant::now();
+        for (ms, name) in [(40, 3), (5, 1), (20, 2)] {
+            pacer.wake_at(start + Duration::from_millis(ms), Waker::from(Arc::new(Note(sender.clone(), name))));
+        }
+        for (ms, name) in [(5, 1), (20, 2), (40, 3)] {
+            assert_eq!(woken.recv().expect("it wakes"), name);
+            assert!(start.elapsed() >= Duration::from_millis(ms));
+        }
+    }
+}
