@@ -14,6 +14,7 @@
 //! ([`ConfigError`]).
 
 mod file;
+mod regions;
 mod text;
 mod topology;
 
@@ -25,6 +26,7 @@ use serde::Deserialize;
 use types::{ClientId, Cluster};
 
 pub use file::{ConfigError, read_certificate, read_secret_key, read_text, read_toml};
+pub use regions::Regions;
 pub use text::{bytes_from_text, from_str, key_from_text, replica_from_name, value_from_text};
 pub use topology::{Endpoint, Engine, Topology};
 
@@ -133,6 +135,9 @@ pub struct Config {
     pub fast_path: FastPath,
     /// How long it waits.
     pub timeouts: Timeouts,
+    /// How far away everybody is to seem: as the cluster was started, where it runs on this computer and under made-up
+    /// distances; else not at all.
+    pub regions: Option<Regions>,
 }
 
 impl Config {
@@ -142,6 +147,8 @@ impl Config {
     /// [`ConfigError`], which names the file, the line where there is one, and what to do.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let own = folder.join("client.toml");
+        let cluster_folder = if own.exists() { folder.parent().unwrap_or(folder) } else { folder };
+        let regions = Regions::of_cluster(cluster_folder)?;
         let folder = if own.exists() { folder.to_path_buf() } else { folder.join("client") };
         let path = folder.join("client.toml");
         if !path.exists() {
@@ -182,6 +189,7 @@ impl Config {
                 operation_ms: file.operation_timeout_ms,
                 retry_ms: file.retry_timeout_ms,
             },
+            regions,
         })
     }
 

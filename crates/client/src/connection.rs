@@ -54,8 +54,10 @@ impl Connection {
         let verifier = Arc::new(Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)?);
         let metrics = Metrics::default();
         metrics.show_verifier(verifier.clone());
+        let identity = identity(&config)?;
+        let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
         let plan = Plan {
-            identity: identity(&config)?,
+            identity,
             cluster: cluster.clone(),
             verifier,
             listener: None,
@@ -63,6 +65,7 @@ impl Connection {
             limits: Limits::default(),
             place: Place::Task,
             metrics: metrics.clone(),
+            delays,
         };
         let waiters: Waiters = Arc::default();
         let woken = waiters.clone();

@@ -72,9 +72,13 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
 /// # Errors
 /// [`ConfigError`] with the line that is wrong; an unknown key is named, with the known one most like it.
 pub fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let text = read_text(path)?;
-    toml::from_str(&text).map_err(|error| {
-        let line = error.span().map(|span| line_of(&text, span.start));
+    read_toml_text(&read_text(path)?, path)
+}
+
+/// Reads TOML that stands in `path`.
+pub(crate) fn read_toml_text<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, span.start));
         let (what, help) = explain(error.message());
         ConfigError { what, file: path.to_path_buf(), line, help }
     })
