@@ -14,6 +14,7 @@ use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, Tra
 
 use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
+use crate::distance::{Asked, Distances};
 use crate::message::{Conflict, Justified, Message, Newer, ReadResult, Refusal, Subject};
 use crate::patience::Patience;
 use crate::quorum::Quorums;
@@ -29,9 +30,9 @@ pub struct CoordinatorOptions {
     pub read_quorum: ReadQuorum,
     /// Whether unanimous votes end a transaction without logging; off only to measure what that saves (figure 6a).
     pub fast_path: FastPath,
-    /// After how long a read asks the replicas it has not asked yet.
+    /// After how long at least a read asks the replicas it has not asked yet: later where they are known to be farther away.
     pub read_escalation_ms: u64,
-    /// After how long an unanswered request is sent again; doubled each time.
+    /// After how long at least an unanswered request is sent again, likewise; doubled each time.
     pub retry_ms: u64,
     /// After how long an operation is given up. The outcome of a commit is then unknown to this process.
     pub timeout_ms: u64,
@@ -196,6 +197,8 @@ struct ReadRequest {
     keys: Vec<KeyReplies>,
     asked: Voters,
     replied: Voters,
+    /// Who was asked at first, and has not answered since.
+    timed: (Time, Voters),
     /// What this round's refusals were.
     refusals: Vec<Refusal>,
     rounds: u32,
@@ -237,6 +240,8 @@ struct Ending {
     was_finish: bool,
     grace: Grace,
     started: Time,
+    /// When everybody was first asked to vote.
+    asked_at: Time,
     retries: u32,
     commit_quorum_at: Option<Time>,
 }
@@ -264,6 +269,7 @@ pub struct Coordinator {
     finishing: usize,
     timers: Timers<Timer>,
     patience: Vec<Patience>,
+    distances: Distances,
     suspects: Vec<Voters>,
     counts: CoordinatorCounts,
 }
@@ -275,8 +281,10 @@ impl Coordinator {
     #[must_use]
     pub fn new(cluster: Arc<Cluster>, options: CoordinatorOptions) -> Self {
         let shards = cluster.shards().count();
+        let quorums = Quorums::new(cluster.faults());
         Self {
-            quorums: Quorums::new(cluster.faults()),
+            distances: Distances::new(quorums, shards),
+            quorums,
             cluster,
             options,
             operations: HashMap::new(),
@@ -330,13 +338,17 @@ impl Coordinator {
         self.requests_made += 1;
         let number = self.requests_made;
         let (asked, replied) = (Voters::default(), Voters::default());
-        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, refusals: Vec::new(), rounds: 0 });
+        let timed = (now, Voters::default());
+        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
         let read_only = self.operations.get(&operation).is_some_and(|operation| operation.read_only);
         let least = if read_only { self.quorums.settled() } else { 0 };
         self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.timed.1 = request.asked;
+        }
     }
 
-    /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first.
+    /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first, and of them the nearest.
     fn ask(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
         let Some(request) = self.requests.get_mut(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
@@ -344,11 +356,12 @@ impl Coordinator {
         let suspects = self.suspects[usize::from(request.shard.0)];
         let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
         let (before, from) = replicas.split_at(first);
-        let rotated = || from.iter().chain(before);
-        let up = rotated().filter(|replica| !suspects.contains(replica.index));
-        let down = rotated().filter(|replica| suspects.contains(replica.index));
+        let mut by_choice: Vec<&ReplicaId> = from.iter().chain(before).collect();
+        let near_us = self.distances.near_us(request.shard, count);
+        // Stable: those who are as good as one another take turns.
+        by_choice.sort_by_key(|replica| (suspects.contains(replica.index), !self.distances.is_near(**replica, near_us)));
         let mut left = count;
-        for replica in up.chain(down) {
+        for replica in by_choice {
             if left == 0 {
                 break;
             }
@@ -358,8 +371,14 @@ impl Coordinator {
                 out.send(Party::Replica(*replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
             }
         }
-        let wait_ms = self.options.read_escalation_ms << request.rounds.min(READ_ROUNDS_DOUBLED_MAX);
-        self.timers.set(Timer::ReadEscalation(number), now.after_ms(wait_ms));
+        let (shard, rounds) = (request.shard, request.rounds);
+        self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
+    }
+
+    /// How long a read waits for its answers.
+    fn read_wait_us(&self, shard: ShardId, rounds: u32) -> u64 {
+        let least_us = self.options.read_escalation_ms * 1_000;
+        wait_us(self.distances.late_us(shard, Asked::Read), least_us, rounds, READ_ROUNDS_DOUBLED_MAX)
     }
 
     fn on_read_reply(
@@ -379,6 +398,11 @@ impl Coordinator {
         let fits = from.shard == request.shard && request.asked.contains(from.index) && results.len() == request.keys.len();
         if !fits || !request.replied.insert(from.index) {
             return;
+        }
+        let (asked_at, timed) = &mut request.timed;
+        if timed.contains(from.index) {
+            timed.remove(from.index);
+            self.distances.note(from, Asked::Read, now.since(*asked_at));
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
             let writer = match result.newer {
@@ -505,11 +529,14 @@ impl Coordinator {
                 self.counts.confirmed += 1;
                 self.requests_made += 1;
                 let (request, timestamp) = (self.requests_made, confirmation.transaction.timestamp());
+                let mut longest_us = 0;
                 for (replica, keys) in confirmation.questions(&self.cluster) {
+                    longest_us = longest_us.max(self.read_wait_us(replica.shard, 0));
                     out.send(Party::Replica(replica), Message::Read { request, timestamp, keys });
                 }
                 self.confirmations.insert(request, confirmation);
-                self.timers.set(Timer::Confirmation(request), now.after_ms(self.options.retry_ms));
+                let wait_us = longest_us.max(self.options.retry_ms * 1_000);
+                self.timers.set(Timer::Confirmation(request), now.after_us(wait_us));
             }
         }
     }
@@ -574,12 +601,22 @@ impl Coordinator {
             was_finish: operation.is_none(),
             grace: Grace::NotBegun,
             started: now,
+            asked_at: now,
             retries: 0,
             commit_quorum_at: None,
         };
         self.endings.insert(id, ending);
         self.ask_votes(id, out);
-        self.timers.set(Timer::Retry(id), now.after_ms(self.options.retry_ms));
+        self.set_retry(now, id, 0);
+    }
+
+    /// Has a transaction's request sent again when it has gone unanswered for too long: twice as long as votes take, since
+    /// it is then perhaps worth waiting for the last of them.
+    fn set_retry(&mut self, now: Time, id: TransactionId, times: u32) {
+        let Some(ending) = self.endings.get(&id) else { return };
+        let late_us = ending.participants.iter().map(|shard| 2 * self.distances.late_us(*shard, Asked::Vote)).max();
+        let wait_us = wait_us(late_us.unwrap_or(0), self.options.retry_ms * 1_000, times, RETRIES_DOUBLED_MAX);
+        self.timers.set(Timer::Retry(id), now.after_us(wait_us));
     }
 
     /// ST1, or RP for a transaction of somebody else, to every replica not heard yet.
@@ -614,6 +651,7 @@ impl Coordinator {
         if from != replica || !tally.count(replica.index, vote, seal) {
             return;
         }
+        self.distances.note(replica, Asked::Vote, now.since(ending.asked_at));
         let mut stalled = None;
         let in_the_way = |other: &Transaction| {
             let conflicts = check::conflict_at(&self.cluster, replica.shard, &ending.transaction, other);
@@ -666,15 +704,17 @@ impl Coordinator {
         }
         let hopeful = self.options.fast_path == FastPath::On && may_end_fast(ending, decision, quorums);
         match ending.grace {
-            _ if !hopeful => self.log(id, decision, out),
-            Grace::Over => self.log(id, decision, out),
+            _ if !hopeful => self.log(now, id, decision, out),
+            Grace::Over => self.log(now, id, decision, out),
             Grace::Running => {}
             Grace::NotBegun => {
-                let patience = ending.participants.iter().map(|shard| self.patience[usize::from(shard.0)].begin()).max();
+                // Waiting for the last votes is worth as long as logging would take.
+                let logging_us = logging_shard(&ending.participants, id).map_or(0, |shard| self.distances.round_us(shard));
+                let patience = ending.participants.iter().map(|shard| self.patience[usize::from(shard.0)].begin(logging_us)).max();
                 let wait_us = patience.unwrap_or(0);
                 if wait_us == 0 {
                     ending.grace = Grace::Over;
-                    self.log(id, decision, out);
+                    self.log(now, id, decision, out);
                 } else {
                     ending.grace = Grace::Running;
                     self.timers.set(Timer::Grace(id), now.after_us(wait_us));
@@ -695,16 +735,19 @@ impl Coordinator {
     }
 
     /// ST2 (§4.2 (5)): asks the logging shard to write the decision down.
-    fn log(&mut self, id: TransactionId, decision: Decision, out: &mut Out) {
+    fn log(&mut self, now: Time, id: TransactionId, decision: Decision, out: &mut Out) {
         let quorums = self.quorums;
         let Some(ending) = self.endings.get_mut(&id) else { return };
-        ending.logging = Some(decision);
+        let is_first = ending.logging.replace(decision).is_none();
         self.timers.cancel(&Timer::Grace(id));
         let Some(shard) = logging_shard(&ending.participants, id) else { return };
         let tallies = justification(ending, decision, quorums);
         for replica in self.cluster.replicas_of(shard).filter(|replica| !ending.logged.heard(replica.index)) {
             let (transaction, tallies) = (ending.transaction.clone(), tallies.clone());
             out.send(Party::Replica(replica), Message::Log { transaction, decision, tallies });
+        }
+        if is_first {
+            self.set_retry(now, id, 0); // This is another request than the first, and gets as long.
         }
     }
 
@@ -734,7 +777,7 @@ impl Coordinator {
         if ending.elections == 0 {
             self.counts.fallbacks += 1;
         }
-        let wait_ms = self.options.retry_ms << ending.elections.min(RETRIES_DOUBLED_MAX);
+        let times = ending.elections;
         ending.elections += 1;
         let decision = ending.logging.or_else(|| slow_decision(ending, quorums));
         let justified = decision.map(|decision| Justified { decision, tallies: justification(ending, decision, quorums) });
@@ -743,7 +786,7 @@ impl Coordinator {
             let (transaction, justified, views) = (ending.transaction.clone(), justified.clone(), views.clone());
             out.send(Party::Replica(replica), Message::InvokeFallback { transaction, justified, views });
         }
-        self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
+        self.set_retry(now, id, times);
     }
 
     fn on_decided(&mut self, certificate: Arc<Certificate>, out: &mut Out) {
@@ -861,17 +904,16 @@ impl Coordinator {
         }
         self.counts.retries += 1;
         ending.retries += 1;
-        let wait_ms = self.options.retry_ms << ending.retries.min(RETRIES_DOUBLED_MAX);
-        self.timers.set(Timer::Retry(id), now.after_ms(wait_ms));
-        let logging = ending.logging;
+        let (logging, retries) = (ending.logging, ending.retries);
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = ending.elections > 0 || ending.logged.count() >= self.quorums.logged();
         // Votes may be waiting for what this transaction read from: finish that (§5).
         let dependencies = ending.dependencies.clone();
+        self.set_retry(now, id, retries);
         match logging {
             None => self.ask_votes(id, out),
             Some(_) if is_split => {}
-            Some(decision) => self.log(id, decision, out),
+            Some(decision) => self.log(now, id, decision, out),
         }
         if is_split {
             self.invoke_fallback(now, id, out); // §5 (5), not settled: (1) again, with the views heard since.
@@ -880,6 +922,14 @@ impl Coordinator {
             self.on_finish_command(now, dependency, out);
         }
     }
+}
+
+/// How long to wait the time after `times` others: at first until answers are late, then twice as long each time. It is never
+/// shorter than the least that is set, nor longer than that doubled as often as it may be, whatever was heard of a
+/// network that loses much.
+fn wait_us(late_us: u64, least_us: u64, times: u32, doubled_max: u32) -> u64 {
+    let most_us = least_us << doubled_max;
+    (late_us.clamp(least_us, most_us) << times.min(doubled_max)).min(most_us)
 }
 
 /// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.

@@ -36,6 +36,7 @@ pub mod buffer;
 pub mod certificate;
 pub mod check;
 pub mod coordinator;
+mod distance;
 mod fallback;
 mod ledger;
 pub mod message;

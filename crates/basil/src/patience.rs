@@ -2,9 +2,10 @@
 //!
 //! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
 //! grace follows how late the last vote has been, and goes to nothing when a shard has not been unanimous for
-//! some time, but for a try now and then.
+//! some time, but for a try now and then. It is never longer than 50 ms or, where
+//! that takes longer, than the slow path itself: then a wait in vain costs at most what not waiting costs every time.
 
-/// The longest grace, in microseconds.
+/// The longest grace where logging takes less, in microseconds.
 const GRACE_US_MAX: u64 = 50_000;
 /// The shortest grace, in microseconds.
 const GRACE_US_MIN: u64 = 2_000;
@@ -29,8 +30,9 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A quorum is there and the last votes are not: how long to wait for them, in microseconds; 0 for not at all.
-    pub fn begin(&mut self) -> u64 {
+    /// A quorum is there and the last votes are not: how long to wait for them, in microseconds; 0 for not at all. Logging
+    /// would take `logging_us`.
+    pub fn begin(&mut self, logging_us: u64) -> u64 {
         if self.misses >= MISSES_MAX {
             self.since_probe += 1;
             if self.since_probe < PROBE_EVERY {
@@ -38,7 +40,7 @@ impl Patience {
             }
             self.since_probe = 0;
         }
-        (8 * self.lag_ns / 1_000).clamp(GRACE_US_MIN, GRACE_US_MAX)
+        (8 * self.lag_ns / 1_000).clamp(GRACE_US_MIN, GRACE_US_MAX.max(logging_us))
     }
 
     /// All voted, the last one `lag_ns` after the quorum was there.
@@ -62,13 +64,23 @@ mod tests {
     fn a_replica_that_is_down_costs_its_grace_only_now_and_then() {
         let mut patience = Patience::default();
         for _ in 0..MISSES_MAX {
-            assert!(patience.begin() > 0);
+            assert!(patience.begin(0) > 0);
             patience.missed();
         }
-        let waits = (0..PROBE_EVERY * 2).filter(|_| patience.begin() > 0).count();
+        let waits = (0..PROBE_EVERY * 2).filter(|_| patience.begin(0) > 0).count();
         assert_eq!(waits, 2);
         patience.unanimous(100_000);
-        assert!(patience.begin() > 0);
+        assert!(patience.begin(0) > 0);
+    }
+
+    #[test]
+    fn where_logging_takes_long_the_last_vote_is_worth_waiting_for() {
+        let mut patience = Patience::default();
+        for _ in 0..100 {
+            patience.unanimous(120_000_000);
+        }
+        assert_eq!(patience.begin(0), GRACE_US_MAX);
+        assert_eq!(patience.begin(231_000), 231_000);
     }
 
     #[test]
@@ -77,10 +89,10 @@ mod tests {
         for _ in 0..100 {
             patience.unanimous(10_000);
         }
-        assert_eq!(patience.begin(), GRACE_US_MIN);
+        assert_eq!(patience.begin(0), GRACE_US_MIN);
         for _ in 0..100 {
             patience.unanimous(4_000_000);
         }
-        assert!(patience.begin() > 20_000);
+        assert!(patience.begin(0) > 20_000);
     }
 }

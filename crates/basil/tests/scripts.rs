@@ -102,6 +102,8 @@ scripts! {
     the_janitor_ends_what_too_few_were_sent
     the_janitor_finishes_what_nobody_meets
     the_janitors_reconcile_what_nobody_meets
+    the_last_vote_is_worth_as_long_as_logging_takes
+    the_nearest_replicas_are_asked_first
     the_other_shard_does_not_log
     two_shards_commit_in_one_round_trip
     two_transactions_cannot_have_one_timestamp
@@ -110,6 +112,7 @@ scripts! {
     votes_against_a_stranger_show_no_author
     votes_of_f_plus_1_show_who_the_author_is
     what_five_have_logged_wins_every_election
+    what_is_far_away_is_given_the_time_it_takes
     what_is_too_old_is_refused
     what_most_still_hold_is_not_laid_to_rest
     what_the_others_have_forgotten_is_laid_to_rest

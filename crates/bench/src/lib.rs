@@ -34,6 +34,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use client::config::Regions;
 use client::{Client, Config, Pool};
 use tokio::sync::watch;
 use workload::{Verdict, Workload};
@@ -57,7 +58,10 @@ use meter::Meter;
 /// store holds another table.
 pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<bool>) -> Result<Report, BenchError> {
     let workload = args.workload(cluster_dir)?;
-    let config = Config::load(cluster_dir)?;
+    let mut config = Config::load(cluster_dir)?;
+    if let Some(map) = &args.regions {
+        config.regions = Some(Regions::load(map)?);
+    }
     let plan = args.cheats.plan(args.clients)?;
     let mut clients = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {
@@ -69,7 +73,15 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<boo
     };
     let pools = args.pool.options().iter().flat_map(|options| clients.iter().map(|client| client.pool(*options))).collect();
     let crew = Crew { config, clients, pools, cheats };
-    let report = run_connected(args, cluster_dir, &workload, &crew, stop).await;
+    let mut report = run_connected(args, cluster_dir, &workload, &crew, stop).await;
+    let settings = match &mut report {
+        Ok(Report::Run(report)) => Some(&mut report.settings),
+        Ok(Report::Load(report)) => Some(&mut report.settings),
+        Ok(Report::Journal(_)) | Err(_) => None,
+    };
+    if let (Some(settings), Some(regions)) = (settings, &crew.config.regions) {
+        settings.insert("regions", regions.name().into());
+    }
     // The last commits are acknowledged, but not all replicas need have heard of them yet.
     for client in crew.clients.iter().chain(crew.cheats.iter().map(|(_, client)| client)) {
         client.close().await;

@@ -482,6 +482,7 @@ mod tests {
             check_interval: 1.0,
             journal: None,
             verify_journal: None,
+            regions: None,
             json: true,
             cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0 },
         }

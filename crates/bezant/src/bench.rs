@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::failure::{Done, Failure};
 use crate::output::out;
+use crate::regions::ClientRegions;
 
 /// The exit code of a program that an interrupt ended.
 const INTERRUPTED: i32 = 130;
@@ -24,6 +25,8 @@ pub struct BenchCommand {
 
 /// Carries out `bezant bench`.
 pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
+    // Told here what is wrong with it, and that distances are on.
+    ClientRegions { regions: args.bench.regions.clone() }.config(&args.cluster)?;
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(listen(stop));
     let report = bench::run(&args.bench, &args.cluster, stopped).await?;

@@ -5,14 +5,15 @@ use std::pin::pin;
 use std::task::Poll;
 
 use clap::Args;
-use client::{Client, Config};
+use client::Client;
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Shape};
 use crate::logs::{self, LogFormat, LogLevel};
 use crate::node::Running;
 use crate::output::out;
-use crate::{statements, up};
+use crate::regions::{ClientRegions, NodeRegions};
+use crate::{regions, statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
 #[derive(Args, Debug)]
@@ -29,6 +30,8 @@ pub struct DevArgs {
     /// Log what the replicas do, not only what goes wrong
     #[arg(long, short)]
     verbose: bool,
+    #[command(flatten)]
+    regions: NodeRegions,
     #[command(flatten)]
     shape: Shape,
 }
@@ -47,7 +50,10 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     let mut stop = pin!(stop);
     let mut nodes = Vec::new();
     let mut places = Vec::new();
-    for (_, config) in up::nodes(&args.folder)? {
+    let map = args.regions.load()?;
+    regions::leave(&args.folder, map.as_ref())?;
+    for (_, mut config) in up::nodes(&args.folder)? {
+        config.regions.clone_from(&map);
         places.push(format!("{}  {}  http://{}", config.replica, config.listen, config.http_listen));
         nodes.push(Running::start(config).await?);
     }
@@ -73,11 +79,12 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     for node in nodes {
         node.stop().await?;
     }
+    regions::leave(&args.folder, None)?;
     ended
 }
 
 async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result<Done, Failure> {
-    let client = Client::connect(Config::load(&args.folder)?).await?;
+    let client = Client::connect(ClientRegions::default().config(&args.folder)?).await?;
     let outcome = statements::execute(&client, script).await;
     client.close().await;
     let outcome = outcome?;

@@ -12,6 +12,7 @@ mod node;
 mod node_config;
 mod output;
 mod process;
+mod regions;
 mod shell;
 mod sim;
 mod statements;

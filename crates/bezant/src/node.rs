@@ -20,6 +20,7 @@ use types::{Party, ReplicaId};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::node_config::NodeConfig;
+use crate::regions::NodeRegions;
 use watched::{Board, Watched};
 
 /// How many checked roots a replica remembers.
@@ -33,11 +34,14 @@ pub struct NodeArgs {
     /// The replica's folder
     #[arg(value_name = "DIR/sN-rM")]
     folder: PathBuf,
+    #[command(flatten)]
+    regions: NodeRegions,
 }
 
 /// Carries out `bezant node`.
 pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
-    let config = NodeConfig::load(&args.folder)?;
+    let mut config = NodeConfig::load(&args.folder)?;
+    config.regions = args.regions.load()?;
     logs::start(&config.settings.log_level, config.settings.log_format)?;
     let replica = config.replica;
     // Listened for from the start: coming back from a long journal can be interrupted too.
@@ -109,13 +113,22 @@ impl Running {
         if config.topology.signatures == Signatures::Off {
             tracing::warn!("signatures are off: this cluster survives no lie and is for measurement only");
         }
+        let me = Party::Replica(replica);
+        let delays = config.regions.as_ref().map(|regions| {
+            tracing::warn!(
+                regions = regions.name(),
+                region = regions.region_of(me),
+                "distances are made up: for measuring and testing only"
+            );
+            regions.delays_from(me)
+        });
         let machine = Watched::new(open(config).await?, board.clone());
         let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)
             .map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml").help("take cluster.toml as `bezant init` made it"))?;
         let verifier = Arc::new(verifier);
         metrics.show_verifier(verifier.clone());
-        let identity = Identity::new(Party::Replica(replica), &config.secret, config.certificate.clone())
-            .map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
+        let identity =
+            Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
         let sealer = Sealer::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
         let plan = Plan {
@@ -127,6 +140,7 @@ impl Running {
             limits: Limits { batch_max, ..Limits::default() },
             place: Place::Thread,
             metrics,
+            delays,
         };
         let seals = Sealing::new(sealer, cluster.id(), replica, batch_max);
         let board = board.clone();

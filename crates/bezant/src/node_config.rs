@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use client::config::{ConfigError, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
+use client::config::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
 use crypto::SecretKey;
 use serde::{Deserialize, Deserializer};
 use types::ReplicaId;
@@ -103,6 +103,8 @@ pub struct NodeConfig {
     pub http_listen: SocketAddr,
     /// What may be tuned.
     pub settings: Settings,
+    /// How far away everybody is to seem; nowhere unless asked for on the command line.
+    pub regions: Option<Regions>,
 }
 
 impl NodeConfig {
@@ -137,6 +139,7 @@ impl NodeConfig {
             listen: file.listen,
             http_listen: file.http_listen,
             settings: file.settings,
+            regions: None,
         })
     }
 }

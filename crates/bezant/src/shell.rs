@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::output::out;
+use crate::regions::ClientRegions;
 use crate::statements::{self, Reach};
 use crate::words::{self, Statement};
 
@@ -41,11 +42,13 @@ pub struct ShellArgs {
     /// The cluster's folder, or a client's folder of it
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     cluster: PathBuf,
+    #[command(flatten)]
+    regions: ClientRegions,
 }
 
 /// Carries out `bezant shell`.
 pub async fn run(args: &ShellArgs) -> Result<Done, Failure> {
-    let client = statements::connect(&Reach { cluster: args.cluster.clone(), json: false }).await?;
+    let client = statements::connect(&Reach { cluster: args.cluster.clone(), regions: args.regions.clone(), json: false }).await?;
     let handle = Handle::current();
     // Reading a line blocks, so it has a thread of its own; what is read runs on the runtime.
     let lines = tokio::task::spawn_blocking(move || read_lines(&handle, client));

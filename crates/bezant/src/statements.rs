@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use basil::Certificate;
 use basil::certificate::{Proof, ShardProof};
 use clap::Args;
-use client::{Client, Commit, CommitPath, Config};
+use client::{Client, Commit, CommitPath};
 use serde_json::json;
 use types::{Key, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::output::out;
+use crate::regions::ClientRegions;
 use crate::words::{self, Statement};
 
 /// Where the cluster is, and how to print.
@@ -21,6 +22,8 @@ pub struct Reach {
     /// The cluster's folder, or a client's folder of it
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     pub cluster: PathBuf,
+    #[command(flatten)]
+    pub regions: ClientRegions,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -139,7 +142,7 @@ pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
 
 /// Reads the client's configuration and connects.
 pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
-    Ok(Client::connect(Config::load(&reach.cluster)?).await?)
+    Ok(Client::connect(reach.regions.config(&reach.cluster)?).await?)
 }
 
 /// Connects, runs one transaction, and closes: the replicas are told how it ended before this process does.

@@ -54,6 +54,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", to_json(&answers));
     } else {
         print(&answers);
+        warn_of_distances(&answers);
         shards(&topology.cluster, &answers);
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Missing })
@@ -105,6 +106,18 @@ fn print(answers: &[Answer]) {
             }
             Err(error) => out!("{replica:<9} {:<9} {error}  {http}", "down"),
         }
+    }
+}
+
+/// Says who runs under made-up distances.
+fn warn_of_distances(answers: &[Answer]) {
+    let apart = answers.iter().filter_map(|(replica, _, answer)| {
+        let regions = &answer.as_ref().ok()?["regions"];
+        regions.is_object().then(|| format!("{replica} in {} ({})", word(&regions["region"]), word(&regions["name"])))
+    });
+    let apart: Vec<String> = apart.collect();
+    if !apart.is_empty() {
+        eprintln!("warning: distances are made up: {}", apart.join(", "));
     }
 }
 

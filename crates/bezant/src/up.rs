@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use client::config::Regions;
 use runtime::ask;
 use serde_json::json;
 use types::ReplicaId;
@@ -14,6 +15,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::node_config::NodeConfig;
 use crate::output::out;
 use crate::process::Process;
+use crate::regions::{self, NodeRegions};
 
 /// How often a starting or stopping node is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -29,6 +31,8 @@ pub struct UpArgs {
     /// How long to wait until all serve
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
+    #[command(flatten)]
+    regions: NodeRegions,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -48,6 +52,7 @@ pub struct DownArgs {
 /// Carries out `bezant up`.
 pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let nodes = nodes(&args.folder)?;
+    let is_apart = regions(args, &nodes)?.is_some();
     let run = args.folder.join("run");
     fs::create_dir_all(&run).attempt("make the folder", run.display())?;
     let mut running = Vec::with_capacity(nodes.len());
@@ -59,7 +64,7 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
             running.push(process);
             continue;
         }
-        let process = spawn(folder)?;
+        let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
         process.note(&note)?;
         running.push(process);
     }
@@ -83,6 +88,26 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
         }
     }
     Ok(Done::Well)
+}
+
+/// The map of made-up distances under which the cluster runs, or is to run: all of it under the same.
+fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regions>, Failure> {
+    let (current, wanted) = (Regions::of_cluster(&args.folder)?, args.regions.load()?);
+    let mut is_running = false;
+    for (_, config) in nodes {
+        is_running |= Process::noted(&note_of(&args.folder, config.replica))?.is_some_and(|process| process.is_running());
+    }
+    let regions = match (is_running, wanted) {
+        (true, Some(wanted)) if current.as_ref() != Some(&wanted) => {
+            return Err(Failure::wrong("some replicas run already, under other distances")
+                .at(args.folder.display())
+                .help(format!("stop them first: bezant down {}", args.folder.display())));
+        }
+        (true, _) => current,
+        (false, wanted) => wanted,
+    };
+    regions::leave(&args.folder, regions.as_ref())?;
+    Ok(regions)
 }
 
 /// Carries out `bezant down`.
@@ -109,6 +134,7 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
         }
         Process::forget(note)?;
     }
+    regions::leave(&args.folder, None)?;
     match stopping.len() {
         0 => eprintln!("nothing ran that `bezant up` had started"),
         count => eprintln!("{count} replicas are down"),
@@ -144,13 +170,17 @@ fn log_of(folder: &Path) -> PathBuf {
 }
 
 /// Starts `bezant node FOLDER` in a process group of its own, so that Ctrl-C here does not reach it.
-fn spawn(folder: &Path) -> Result<Process, Failure> {
+fn spawn(folder: &Path, regions: Option<PathBuf>) -> Result<Process, Failure> {
     let program = std::env::current_exe().attempt("find this program", folder.display())?;
     let log = log_of(folder);
     let output = OpenOptions::new().create(true).append(true).open(&log).attempt("open the log", log.display())?;
     let errors = output.try_clone().attempt("open the log", log.display())?;
     let mut command = Command::new(program);
-    command.arg("node").arg(folder).stdin(Stdio::null()).stdout(output).stderr(errors);
+    command.arg("node").arg(folder);
+    if let Some(regions) = regions {
+        command.arg("--regions").arg(regions);
+    }
+    command.stdin(Stdio::null()).stdout(output).stderr(errors);
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let child = command.spawn().attempt("start a replica", folder.display())?;

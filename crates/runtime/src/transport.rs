@@ -119,12 +119,7 @@ pub(crate) struct Transport<C, W> {
 }
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
-    pub fn new(
-        identity: Identity,
-        cluster: Arc<Cluster>,
-        intake: Arc<Intake<C, W>>,
-        delays: Option<Delays>,
-    ) -> std::io::Result<Arc<Self>> {
+    pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>, delays: Option<Delays>) -> std::io::Result<Arc<Self>> {
         let room = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
         let mut members = BTreeMap::new();
         for replica in cluster.replicas() {

@@ -17,6 +17,7 @@ use runtime::http::{Page, Pages};
 use runtime::{Metrics, NodeHandle, PeerState};
 use serde_json::json;
 use store::{Disk, Statistics, StoreError};
+use types::Party;
 
 use crate::node_config::NodeConfig;
 
@@ -94,6 +95,8 @@ pub struct Board {
     replica: String,
     cluster: String,
     listen: String,
+    /// The map of made-up distances, and where this replica is on it.
+    regions: Option<(String, String)>,
     started: Instant,
     look: Mutex<Look>,
     misbehaviors: AtomicU64,
@@ -108,6 +111,10 @@ impl Board {
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
+            regions: config.regions.as_ref().map(|regions| {
+                let region = regions.region_of(Party::Replica(config.replica));
+                (regions.name().to_owned(), region.to_owned())
+            }),
             started: Instant::now(),
             look: Mutex::default(),
             misbehaviors: AtomicU64::new(0),
@@ -184,6 +191,7 @@ impl Board {
             "version": env!("CARGO_PKG_VERSION"),
             "state": self.state(),
             "listen": self.listen,
+            "regions": self.regions.as_ref().map(|(name, region)| json!({"name": name, "region": region})),
             "pid": std::process::id(),
             "uptime_seconds": self.started.elapsed().as_secs(),
             "watermark": watermark,

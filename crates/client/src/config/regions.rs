@@ -93,7 +93,7 @@ impl Regions {
         &self.name
     }
 
-    /// The file it was read from, word for word.
+    /// What a file holds that says the same.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -131,7 +131,10 @@ impl Regions {
             let help = "mend the file; docs/running.md shows one".to_owned();
             ConfigError { what, file: file.to_path_buf(), line: None, help }
         };
-        let name = toml.name.clone().unwrap_or_else(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+        let named = toml.name.clone();
+        let name = named.unwrap_or_else(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+        // A copy under another file's name keeps what it was called.
+        let text = if toml.name.is_some() { text.to_owned() } else { format!("name = {}\n{text}", toml::Value::from(name.as_str())) };
         toml.check(name, text).map_err(refuse)
     }
 }
@@ -152,7 +155,7 @@ struct RegionsToml {
 }
 
 impl RegionsToml {
-    fn check(self, name: String, text: &str) -> Result<Regions, String> {
+    fn check(self, name: String, text: String) -> Result<Regions, String> {
         if self.regions.is_empty() || self.regions.len() > REGIONS_MAX {
             return Err(format!("there are from 1 to {REGIONS_MAX} regions, not {}", self.regions.len()));
         }
@@ -182,7 +185,7 @@ impl RegionsToml {
         };
         let clients = place(&self.clients)?;
         let jitter_us = microseconds(self.jitter_ms)?;
-        let (text, regions) = (text.to_owned(), self.regions);
+        let regions = self.regions;
         Ok(Regions { name, text, regions, one_way_us, jitter_us, replicas, clients, placed_replicas, placed_clients })
     }
 
@@ -249,7 +252,8 @@ mod tests {
         let text = "regions = ['a', 'b']\none_way_ms = [[0, 3], [5.5, 0]]\njitter_ms = 0.5\nreplicas = ['a']\nclients = 'a'\n\
                     [placed]\ns1-r0 = 'b'\nc2 = 'b'\n";
         let regions = Regions::from_text(text, Path::new("there/mine.toml")).expect("a map");
-        assert_eq!((regions.name(), regions.text()), ("mine", text));
+        assert_eq!(regions.name(), "mine");
+        assert_eq!(Regions::from_text(regions.text(), Path::new("copied.toml")), Ok(regions.clone()));
         assert_eq!((least_us(&regions, client(1), replica(1, 0)), least_us(&regions, replica(1, 0), client(1))), (3_000, 5_500));
         assert_eq!(least_us(&regions, client(2), replica(1, 0)), 0);
         assert_eq!(regions.delays_from(client(2)).to(client(1)).jitter, Duration::from_micros(500));

@@ -1,0 +1,67 @@
+//! Made-up distances on the command line: who asks for them, where they are kept, and the warning that they are on.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use clap::Args;
+use client::Config;
+use client::config::Regions;
+use types::{Party, Session};
+
+use crate::failure::{Attempt as _, Failure};
+
+/// The flag of commands that start replicas.
+#[derive(Args, Clone, Debug)]
+pub struct NodeRegions {
+    /// For measuring and testing: hold back what is said, as if replicas and clients were in the regions of this map, which is
+    /// zone, region, planet or a file
+    #[arg(long, value_name = "MAP")]
+    regions: Option<String>,
+}
+
+/// The flag of commands that speak to a cluster.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ClientRegions {
+    /// Where a cluster runs under made-up distances: its map. Found by itself where `bezant up --regions` left it
+    #[arg(long, value_name = "MAP")]
+    pub regions: Option<String>,
+}
+
+impl NodeRegions {
+    /// The map that was asked for.
+    pub fn load(&self) -> Result<Option<Regions>, Failure> {
+        Ok(self.regions.as_deref().map(Regions::load).transpose()?)
+    }
+}
+
+impl ClientRegions {
+    /// Reads a client's configuration, and warns when it comes with distances.
+    pub fn config(&self, cluster: &Path) -> Result<Config, Failure> {
+        let mut config = Config::load(cluster)?;
+        if let Some(map) = &self.regions {
+            config.regions = Some(Regions::load(map)?);
+        }
+        if let Some(regions) = &config.regions {
+            let region = regions.region_of(Party::Client(config.client, Session(0)));
+            eprintln!("warning: distances are made up (regions {}): this client is in {region}", regions.name());
+        }
+        Ok(config)
+    }
+}
+
+/// Leaves the map where the cluster's clients find it, or takes it away.
+pub fn leave(folder: &Path, regions: Option<&Regions>) -> Result<(), Failure> {
+    let file = Regions::file_of_cluster(folder);
+    let Some(regions) = regions else {
+        return match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error).attempt("remove the file", file.display()),
+            _ => Ok(()),
+        };
+    };
+    eprintln!("warning: distances are made up (regions {}): for measuring and testing only", regions.name());
+    if let Some(run) = file.parent() {
+        fs::create_dir_all(run).attempt("make the folder", run.display())?;
+    }
+    fs::write(&file, regions.text()).attempt("write the file", file.display())
+}
