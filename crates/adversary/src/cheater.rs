@@ -15,6 +15,8 @@ use crate::strategy::ClientStrategy;
 
 /// How long whoever hopes to equivocate waits for the votes that would let it, in milliseconds.
 const HOPE_MS: u64 = 300;
+/// How long it takes for sure until what was said has arrived where nothing is wrong, in milliseconds.
+const FOLLOW_MS: u64 = 20;
 /// How many transactions that have begun and not come to their commit are remembered.
 const BEGUN_MAX: usize = 4_096;
 
@@ -115,6 +117,9 @@ pub struct Cheater {
     operations: BTreeMap<u64, TransactionId>,
     /// Until when it is waited for votes.
     hopes: Timers<TransactionId>,
+    /// What is said when that of before has arrived, and when.
+    followers: BTreeMap<TransactionId, Sends>,
+    follow: Timers<TransactionId>,
     counts: DeedCounts,
 }
 
@@ -134,6 +139,8 @@ impl Cheater {
             schemes: BTreeMap::new(),
             operations: BTreeMap::new(),
             hopes: Timers::default(),
+            followers: BTreeMap::new(),
+            follow: Timers::default(),
             counts: DeedCounts::default(),
         }
     }
@@ -157,6 +164,8 @@ impl Cheater {
         self.schemes.clear();
         self.operations.clear();
         self.hopes = Timers::default();
+        self.followers.clear();
+        self.follow = Timers::default();
     }
 
     /// A transaction begins, which an honest client would give the timestamp `honest`; gives the one it gets. Whoever does not
@@ -209,7 +218,10 @@ impl Cheater {
             ClientStrategy::EquivocateSplit => {
                 self.schemes.insert(id, scheme(false));
                 self.hopes.set(id, now.after_ms(HOPE_MS));
-                out.sends.extend(self.rogue.divide(&transaction));
+                let (first, second) = self.rogue.divide(&transaction);
+                out.sends.extend(first);
+                self.followers.insert(id, second);
+                self.follow.set(id, now.after_ms(FOLLOW_MS));
             }
             _ => match self.rogue.lies(strategy, &transaction) {
                 Some(lies) => {
@@ -385,6 +397,9 @@ impl Machine for Cheater {
                 self.drive(now, Input::Message { from, message }, outbox);
             }
             Input::Tick => {
+                while let Some(id) = self.follow.expire(now) {
+                    outbox.sends.extend(self.followers.remove(&id).unwrap_or_default());
+                }
                 while let Some(id) = self.hopes.expire(now) {
                     self.give_up_hope(id, outbox);
                 }
@@ -394,7 +409,7 @@ impl Machine for Cheater {
     }
 
     fn deadline(&self) -> Option<Time> {
-        [self.coordinator.deadline(), self.hopes.next()].into_iter().flatten().min()
+        [self.coordinator.deadline(), self.hopes.next(), self.follow.next()].into_iter().flatten().min()
     }
 }
 

@@ -113,7 +113,8 @@ impl Rogue {
 
     /// Has `f + 1` replicas of a shard prepare a twin just above, which read past what the transaction writes: they vote against
     /// it and the others for it. (A twin just below would be voted down: the transaction's own reads have raised read timestamps.)
-    pub fn divide(&mut self, transaction: &Transaction) -> Sends {
+    /// First come the ones, and what is second shall follow when they have arrived.
+    pub fn divide(&mut self, transaction: &Transaction) -> (Sends, Sends) {
         let timestamp = transaction.timestamp();
         let above = Timestamp::new(timestamp.time + 1, timestamp.client);
         let mut sends = Vec::new();
@@ -123,8 +124,7 @@ impl Rogue {
             sends = self.prepares(&twin);
             sends.retain(|(to, _)| first(to));
         }
-        sends.extend(self.prepares(transaction));
-        sends
+        (sends, self.prepares(transaction))
     }
 
     /// ST2 for both ends, if the votes justify both.

@@ -11,7 +11,7 @@ use crate::failure::{Done, Failure};
 /// Tries the protocol in a simulated world of faults and liars.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// What goes wrong: calm, faults, crashes, liars, clients, everything; or all of them in turn
+    /// What goes wrong: calm, faults, crashes, liars, clients, elections, everything; or all of them in turn
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// One seed, or a range with both ends
@@ -117,6 +117,10 @@ fn show(args: &SimArgs, report: &Report) {
                 "fast": counts.fast,
                 "settled": counts.settled,
                 "divided": counts.divided,
+                "elections": counts.elections,
+                "led": counts.led,
+                "views": counts.views,
+                "view_max": counts.view_max,
                 "stranded": counts.stranded,
                 "crashes": counts.crashes,
                 "network_faults": counts.network_faults,

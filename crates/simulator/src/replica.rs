@@ -11,7 +11,7 @@ use machine::{Durable, Input, Machine, Outbox};
 use store::{Memory, Options, Store, StoreError};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction};
 
-use crate::adversary::{Heard, Liar};
+use crate::adversary::{Heard, Liar, Lies};
 use crate::clock::Clock;
 use crate::disk::{self, Doom, Rot};
 use crate::random::Random;
@@ -183,7 +183,7 @@ impl ReplicaActor {
         let Some(node) = &mut self.node else { return turn };
         let local = self.clock.read(now);
         let mut outbox: Outbox<Node<Memory>> = Outbox::default();
-        let mut lies = Vec::new();
+        let mut lies = Lies::default();
         for (from, message) in std::mem::take(&mut self.inbox) {
             if let Message::Read { request, keys, timestamp } = &*message {
                 turn.reads.insert((from, *request), (*timestamp, keys.clone()));
@@ -210,7 +210,8 @@ impl ReplicaActor {
             }
         }
         let Outbox { mut sends, mut drafts, .. } = outbox;
-        drafts.append(&mut lies);
+        drafts.append(&mut lies.drafts);
+        sends.append(&mut lies.sends);
         match &mut self.liar {
             Some(liar) => liar.speak(&mut sends, &mut drafts),
             None => turn.sealed = drafts.iter().map(|(_, draft)| draft.clone()).collect(),

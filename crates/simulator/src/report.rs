@@ -44,6 +44,14 @@ pub struct Counts {
     pub settled: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
+    /// Transactions for which honest replicas elected a leader.
+    pub elections: u64,
+    /// Those of them that an honest leader decided.
+    pub led: u64,
+    /// The views these elections reached, all together.
+    pub views: u64,
+    /// The highest of them; of many runs, the highest in any.
+    pub view_max: u64,
     /// Transactions that will stay undecided somewhere: the trouble outlasted the window they had to end in.
     pub stranded: u64,
     /// Transactions of rogue clients that ended.
@@ -74,6 +82,10 @@ impl Counts {
         self.fast += other.fast;
         self.settled += other.settled;
         self.divided += other.divided;
+        self.elections += other.elections;
+        self.led += other.led;
+        self.views += other.views;
+        self.view_max = self.view_max.max(other.view_max);
         self.stranded += other.stranded;
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;

@@ -20,6 +20,8 @@ named! {
         Liars,
         /// Some clients cheat.
         Rogues,
+        /// Those who cheat see to it that leaders must be elected, and elect and lead badly.
+        Elections,
     }
 }
 
@@ -43,7 +45,7 @@ const fn scenario(name: &'static str, trouble_ms: u64, troubles: &'static [Troub
 }
 
 /// Every scenario.
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
     scenario("faults", 12_000, &[Trouble::Network, Trouble::Clocks], "messages are lost, late and doubled, links are cut, clocks jump"),
     scenario(
@@ -54,6 +56,12 @@ const SCENARIOS: [Scenario; 6] = [
     ),
     scenario("liars", 8_000, &[Trouble::Liars], "f replicas of each shard lie, each in up to three ways"),
     scenario("clients", 8_000, &[Trouble::Rogues], "clients stall, equivocate, reuse timestamps and speak in others' names"),
+    scenario(
+        "elections",
+        8_000,
+        &[Trouble::Network, Trouble::Liars, Trouble::Rogues, Trouble::Elections],
+        "clients log both ends of what they do, and replicas that lie elect and lead badly",
+    ),
     scenario(
         "everything",
         12_000,

@@ -111,6 +111,9 @@ impl Setting {
         let (mut rogues, mut random) = (Vec::new(), knob("rogues"));
         if has(Trouble::Rogues) {
             rogues = (0..random.between(1, 3)).map(|_| ClientStrategy::draw(&mut random)).collect();
+            if has(Trouble::Elections) {
+                rogues.iter_mut().for_each(|strategies| strategies.extend([ClientStrategy::EquivocateSplit; 3]));
+            }
         }
         Self {
             trouble_ms: scenario.trouble_ms,
@@ -155,7 +158,10 @@ fn draw_faulty(scenario: &Scenario, random: &mut Random, shards: usize, faults: 
         for index in &indices[..faults] {
             let index = u16::try_from(*index).expect("shards are small");
             let replica = ReplicaId { shard: ShardId(u16::try_from(shard).expect("few shards")), index };
-            let strategies = ReplicaStrategy::draw(random);
+            let mut strategies = ReplicaStrategy::draw(random);
+            if scenario.troubles.contains(&Trouble::Elections) {
+                strategies = vec![random.pick(&ReplicaStrategy::IN_ELECTIONS), ReplicaStrategy::EquivocateVotes];
+            }
             let rots = random.chance(if lie { 200 } else { 600 });
             match (lie, rot && rots) {
                 (_, true) => faulty.insert(replica, Fault::Rots),

@@ -121,6 +121,7 @@ impl World {
         self.counts.aborted = aborted as u64;
         self.counts.unknown = unknown as u64;
         self.counts.divided = self.checker.divided() as u64;
+        (self.counts.elections, self.counts.led, self.counts.views, self.counts.view_max) = self.checker.elections();
         for violation in &self.checker.violations {
             self.trace.line(self.now, || format!("BROKEN {}: {}", violation.checker, violation.what));
         }

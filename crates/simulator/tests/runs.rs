@@ -50,6 +50,21 @@ fn what_honest_replicas_were_led_to_log_differently_is_settled_by_election() {
     let report = run(&scenario.expect("the words are good"), 7, Tracing::Off);
     assert!(report.is_clean(), "{report}");
     assert!(report.counts.divided > 0, "its rogues log both ends: {report}");
+    assert!(report.counts.elections > 0 && report.counts.view_max > 0, "leaders are elected for that: {report}");
+}
+
+#[test]
+fn leaders_that_lie_break_no_promise() {
+    for strategy in ["claim-views", "elect-twice", "decide-nothing", "decide-both", "decide-twice", "decide-late", "wrong-electors"] {
+        let words = format!(
+            "shards=1 faults=1 rogues=equiv-split,equiv-split plans=increment+transfer trouble-ms=2500 mishaps=none lost=0 late=2/3000 delay-us=80..250 \
+             stall-ms=250 faulty=s0-r2:{strategy}+equivocate-votes"
+        );
+        let scenario = scenario("elections").with(&words).expect("the words are good");
+        let report = run(&scenario, 3, Tracing::Off);
+        assert!(report.is_clean(), "{strategy}: {report}");
+        assert!(report.counts.elections > 0, "{strategy}: nobody was elected: {report}");
+    }
 }
 
 #[test]

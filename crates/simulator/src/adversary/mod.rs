@@ -4,9 +4,10 @@
 //! signatures as everybody's words. What they may do beyond honest participants is to say anything, to anyone, at any time,
 //! and to know who the other liars are.
 
+mod leader;
 mod replica;
 
 pub use ::adversary::ClientStrategy;
 pub(crate) use ::adversary::{CheatEvent, Cheater, Habits};
 pub use replica::ReplicaStrategy;
-pub(crate) use replica::{Heard, Liar};
+pub(crate) use replica::{Heard, Liar, Lies};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use ::adversary::{Named, named};
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, Draft, Newer, ReadResult};
+use basil::message::{Conflict, Draft, Newer, ReadResult, Refusal, Subject};
 use basil::{Message, Vote};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
 
+use super::leader::Leader;
 use crate::random::Random;
 
 named! {
@@ -40,10 +41,41 @@ named! {
         Garble,
         /// Comes back from an empty disk, and says so to nobody.
         Forget,
+        /// Refuses whatever it is asked, for one reason or another.
+        RefuseAll,
+        /// Answers every other read with nothing at all.
+        WithholdReads,
+        /// Says that nothing newer is prepared, whatever is.
+        HidePrepared,
+        /// Claims to be in views, and to have logged in views, that nobody is in.
+        ClaimViews,
+        /// Elects with both decisions, and in views it is not in.
+        ElectTwice,
+        /// Leads, and decides nothing.
+        DecideNothing,
+        /// Leads, and decides one thing for some and another for others, where the electors allow it.
+        DecideBoth,
+        /// Leads, and signs two decisions in one view, for everybody to see.
+        DecideTwice,
+        /// Leads, and decides when others have gone on.
+        DecideLate,
+        /// Leads on the word of electors that never gave it, or gave it for something else.
+        WrongElectors,
     }
 }
 
 impl ReplicaStrategy {
+    /// Those that are about elections.
+    pub(crate) const IN_ELECTIONS: [Self; 7] = [
+        Self::ClaimViews,
+        Self::ElectTwice,
+        Self::DecideNothing,
+        Self::DecideBoth,
+        Self::DecideTwice,
+        Self::DecideLate,
+        Self::WrongElectors,
+    ];
+
     /// One to three ways, none twice.
     pub(crate) fn draw(random: &mut Random) -> Vec<Self> {
         let mut strategies: Vec<Self> = (0..random.between(1, 3)).map(|_| random.pick(Self::ALL)).collect();
@@ -65,6 +97,11 @@ const KEPT_MAX: usize = 64;
 /// How many readers' timestamps a liar keeps.
 const READERS_MAX: usize = 256;
 
+/// How late a late leader decides, in milliseconds, from and to: views last from 50 up to 1,600.
+const LATE_MS: (u64, u64) = (60, 2_000);
+/// How many of a thousand messages of a liar that damages them are damaged.
+const GARBLED_PER_MILLE: u64 = 300;
+
 /// What a liar does with its mouth and its ears.
 #[derive(Debug)]
 pub(crate) struct Liar {
@@ -78,6 +115,14 @@ pub(crate) struct Liar {
     victims: Vec<ClientId>,
     kept: Vec<(Party, Message)>,
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
+    leader: Leader,
+}
+
+/// What a liar says beside what its machine says.
+#[derive(Debug, Default)]
+pub(crate) struct Lies {
+    pub drafts: Vec<(Party, Draft)>,
+    pub sends: Vec<(Party, Message)>,
 }
 
 impl Liar {
@@ -89,7 +134,8 @@ impl Liar {
         friends: BTreeSet<ClientId>,
         victims: Vec<ClientId>,
     ) -> Self {
-        Self { me, cluster, strategies, random, friends, victims, kept: Vec::new(), readers: BTreeMap::new() }
+        let leader = Leader::new(me, cluster.clone());
+        Self { me, cluster, strategies, random, friends, victims, kept: Vec::new(), readers: BTreeMap::new(), leader }
     }
 
     pub fn does(&self, strategy: ReplicaStrategy) -> bool {
@@ -97,8 +143,19 @@ impl Liar {
     }
 
     /// Before the machine hears a message: what to say at once, and whether it hears it.
-    pub fn hear(&mut self, from: Party, message: &Message, drafts: &mut Vec<(Party, Draft)>) -> Heard {
+    pub fn hear(&mut self, from: Party, message: &Message, lies: &mut Lies) -> Heard {
+        if self.does(ReplicaStrategy::RefuseAll)
+            && let Some(subject) = subject_of(message)
+        {
+            let refusal =
+                self.random.pick(&[Refusal::TooOld, Refusal::TooNew, Refusal::NotPermitted, Refusal::Overloaded, Refusal::Unknown]);
+            lies.sends.push((from, Message::Refused { subject, refusal }));
+            return Heard::Swallow;
+        }
+        let drafts = &mut lies.drafts;
         match message {
+            Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
+            Message::ElectFallback { elect } => self.leader.hear(elect),
             Message::Read { request, timestamp, keys } => {
                 if self.readers.len() >= READERS_MAX {
                     self.readers.pop_first();
@@ -142,6 +199,7 @@ impl Liar {
             drafts.clear();
             return;
         }
+        self.campaign(drafts);
         for (to, draft) in drafts.iter_mut() {
             let is_friend = self.is_friend(*to);
             if let Draft::Vote { statement, conflict, .. } = draft {
@@ -173,7 +231,34 @@ impl Liar {
         }
     }
 
+    /// Turns what the machine says as an elector, and as a leader.
+    fn campaign(&mut self, drafts: &mut Vec<(Party, Draft)>) {
+        for (to, draft) in std::mem::take(drafts) {
+            match draft {
+                Draft::Elect { statement, .. } => self.leader.elect(&self.strategies, to, statement, drafts),
+                Draft::Decide { statement, electors, .. } => {
+                    self.leader.decide(&self.strategies, &mut self.random, to, (statement, electors), drafts);
+                }
+                Draft::Logged { replica, mut statement } => {
+                    if self.strategies.contains(&ReplicaStrategy::ClaimViews) {
+                        let ahead = self.random.pick(&[1, 7, u32::MAX]);
+                        statement.view_current = statement.view_current.saturating_add(ahead);
+                        if self.random.chance(500) {
+                            statement.view_decision = statement.view_current;
+                        }
+                    }
+                    drafts.push((to, Draft::Logged { replica, statement }));
+                }
+                other => drafts.push((to, other)),
+            }
+        }
+    }
+
     fn bend_reply(&mut self, asked: Option<(Timestamp, Vec<Key>)>, results: &mut [ReadResult], prepared: &mut Vec<Transaction>) {
+        if self.does(ReplicaStrategy::HidePrepared) {
+            results.iter_mut().for_each(|result| result.newer = Newer::Nothing);
+            prepared.clear();
+        }
         if self.does(ReplicaStrategy::StaleReads) {
             let forgets_all = self.random.chance(500);
             for result in results.iter_mut() {
@@ -234,12 +319,30 @@ impl Liar {
         }
     }
 
+    /// After how many nanoseconds a message leaves that is not to leave at once.
+    pub fn holds_back(&mut self, message: &Message) -> u64 {
+        let is_late = self.does(ReplicaStrategy::DecideLate) && matches!(message, Message::DecideFallback { .. });
+        if is_late { self.random.between(LATE_MS.0, LATE_MS.1) * 1_000_000 } else { 0 }
+    }
+
     /// On the way out: damages bytes.
     pub fn garble(&mut self, bytes: &mut [u8]) {
-        if self.does(ReplicaStrategy::Garble) && !bytes.is_empty() && self.random.chance(30) {
+        if self.does(ReplicaStrategy::Garble) && !bytes.is_empty() && self.random.chance(GARBLED_PER_MILLE) {
             let at = self.random.index(bytes.len());
             bytes[at] ^= 1 << self.random.below(8);
         }
+    }
+}
+
+/// What a request asks for.
+fn subject_of(message: &Message) -> Option<Subject> {
+    match message {
+        Message::Read { request, .. } => Some(Subject::Request(*request)),
+        Message::Prepare { transaction }
+        | Message::Recover { transaction, .. }
+        | Message::Log { transaction, .. }
+        | Message::InvokeFallback { transaction, .. } => Some(Subject::Transaction(transaction.id())),
+        _ => None,
     }
 }
 

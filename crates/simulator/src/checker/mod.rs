@@ -58,6 +58,20 @@ pub(crate) struct History {
     pub told: Told,
 }
 
+/// As what a replica speaks in an election, and in which view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Elector(u32),
+    Leader(u32),
+}
+
+/// How the elections on one transaction went, as far as honest replicas took part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Elections {
+    view_max: u32,
+    is_led: bool,
+}
+
 /// The most violations written down: after the first, the rest mostly follow from it.
 const VIOLATIONS_MAX: usize = 8;
 
@@ -84,6 +98,8 @@ pub(crate) struct Checker {
     /// Of each key: which version honest replicas called settled, for a reader at which time.
     settled: BTreeMap<Key, BTreeMap<(Timestamp, Timestamp), BTreeSet<ReplicaId>>>,
     logged: BTreeMap<(TransactionId, ReplicaId, u32), Decision>,
+    campaigns: BTreeMap<(TransactionId, ReplicaId, Role), Decision>,
+    elections: BTreeMap<TransactionId, Elections>,
     honest_aborts: BTreeSet<TransactionId>,
     /// What each honest replica voted on last.
     recent: BTreeMap<ReplicaId, VecDeque<TransactionId>>,
@@ -140,6 +156,15 @@ impl Checker {
                 recent.pop_front();
             }
         }
+        if let Draft::Elect { statement, .. } = draft {
+            let elections = self.elections.entry(statement.id).or_default();
+            elections.view_max = elections.view_max.max(statement.view);
+            self.once(by, statement.id, Role::Elector(statement.view), statement.decision);
+        }
+        if let Draft::Decide { statement, .. } = draft {
+            self.elections.entry(statement.id).or_default().is_led = true;
+            self.once(by, statement.id, Role::Leader(statement.view), statement.decision);
+        }
         if let Draft::Logged { statement, .. } = draft {
             let place = (statement.id, by, statement.view_decision);
             let before = *self.logged.entry(place).or_insert(statement.decision);
@@ -166,6 +191,22 @@ impl Checker {
             );
             self.violation("settled", what);
         }
+    }
+
+    /// An honest replica elects, and leads, with one decision a view.
+    fn once(&mut self, by: ReplicaId, id: TransactionId, role: Role, decision: Decision) {
+        let before = *self.campaigns.entry((id, by, role)).or_insert(decision);
+        if before != decision {
+            self.violation("votes", format!("{by}, {role:?} of {id:?}, said {before:?} and now says {decision:?}"));
+        }
+    }
+
+    /// How many transactions honest replicas elected a leader for, how many of these an honest one led, and the views reached,
+    /// together and at most.
+    pub fn elections(&self) -> (u64, u64, u64, u64) {
+        let views = || self.elections.values().map(|elections| u64::from(elections.view_max));
+        let led = self.elections.values().filter(|elections| elections.is_led).count() as u64;
+        (self.elections.len() as u64, led, views().sum(), views().max().unwrap_or(0))
     }
 
     /// What an honest replica voted on last, for somebody to ask it again.

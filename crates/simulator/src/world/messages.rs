@@ -121,7 +121,8 @@ impl World {
             {
                 self.checker.answered(id, client, *timestamp, keys, &message);
             }
-            self.send(Actor::Replica(at), Party::Replica(id), departs, to, &message);
+            let late = self.replicas[at].liar.as_mut().map_or(0, |liar| liar.holds_back(&message));
+            self.send(Actor::Replica(at), Party::Replica(id), departs + late, to, &message);
         }
         match turn.failure {
             Some(error) if self.replicas[at].is_rotten() => self.stay_away(at, error.to_string()),
