@@ -209,14 +209,17 @@ impl Pool {
         usize::from(parted && work.writes().next().is_none())
     }
 
-    /// Takes a transaction out again that nobody waits for any more, if it is not under way yet.
-    pub fn withdraw(&mut self, ticket: u64) {
+    /// Takes a transaction out again that nobody waits for any more. `false` when it is under way: then it keeps its place in the pool
+    /// until it ends.
+    pub fn withdraw(&mut self, ticket: u64) -> bool {
         for queue in &mut self.queues {
             if let Some(at) = queue.iter().position(|member| member.ticket == ticket) {
                 queue.remove(at);
                 self.members -= 1;
+                return true;
             }
         }
+        false
     }
 
     /// Begins whatever can begin: batches, as many as may be under way. `timestamp` gives a new one each time, above all before.

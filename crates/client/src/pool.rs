@@ -11,7 +11,7 @@ use basil::{Buffer, Command, Event, Failure, Path};
 use cataphract::{Ask, Failed, NotTaken, Placed, Turn, Work};
 use machine::Time;
 use rand::Rng as _;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use types::{Key, Value};
 
 pub use cataphract::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, PoolCounts};
@@ -90,14 +90,14 @@ struct Shared {
     retry: Duration,
     state: Mutex<State>,
     /// A place for each transaction that may be in the pool.
-    places: Semaphore,
+    places: Arc<Semaphore>,
     began: Instant,
     metrics: PoolMetrics,
 }
 
 struct State {
     machine: cataphract::Pool,
-    waiters: HashMap<u64, oneshot::Sender<Result<Placed, Failed>>>,
+    waiters: HashMap<u64, Waiter>,
     tickets: u64,
     /// Whether somebody is about to form batches.
     is_forming: bool,
@@ -132,8 +132,14 @@ impl Pool {
             told: PoolCounts::default(),
         };
         let metrics = connection.pool_metrics();
-        let shared =
-            Shared { connection, retry, state: Mutex::new(state), places: Semaphore::new(members_max), began: Instant::now(), metrics };
+        let shared = Shared {
+            connection,
+            retry,
+            state: Mutex::new(state),
+            places: Arc::new(Semaphore::new(members_max)),
+            began: Instant::now(),
+            metrics,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -223,6 +229,13 @@ fn commit_of(placed: Placed) -> Commit {
     Commit { id: placed.id, timestamp: placed.timestamp, place: placed.place, path, certificate }
 }
 
+/// Whoever waits for a transaction, and its place in the pool: it has that for as long as the transaction is under way, also when
+/// nobody waits any more.
+struct Waiter {
+    teller: oneshot::Sender<Result<Placed, Failed>>,
+    _place: OwnedSemaphorePermit,
+}
+
 /// Takes a transaction out of the pool again when nobody waits for it any more.
 struct Waiting<'a> {
     shared: &'a Shared,
@@ -234,8 +247,9 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.shared.lock();
-            state.waiters.remove(&self.ticket);
-            state.machine.withdraw(self.ticket);
+            if state.machine.withdraw(self.ticket) {
+                state.waiters.remove(&self.ticket);
+            }
         }
     }
 }
@@ -243,15 +257,15 @@ impl Drop for Waiting<'_> {
 impl Shared {
     /// Lets a transaction into the pool, and waits for its end.
     async fn join(self: &Arc<Self>, work: Work) -> Result<Placed, Error> {
-        let _place = self.places.acquire().await.map_err(|_| Error::Closed)?;
-        let (ticket, outcome) = self.enter(work)?;
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
+        let (ticket, outcome) = self.enter(work, place)?;
         let mut waiting = Waiting { shared: self, ticket, is_over: false };
         let outcome = outcome.await;
         waiting.is_over = true;
         outcome.map_err(|_| Error::Closed)?.map_err(|failed| self.error(failed))
     }
 
-    fn enter(self: &Arc<Self>, work: Work) -> Result<(u64, oneshot::Receiver<Result<Placed, Failed>>), Error> {
+    fn enter(self: &Arc<Self>, work: Work, place: OwnedSemaphorePermit) -> Result<(u64, oneshot::Receiver<Result<Placed, Failed>>), Error> {
         let mut state = self.lock();
         state.tickets += 1;
         let ticket = state.tickets;
@@ -261,8 +275,8 @@ impl Shared {
             Err(NotTaken::Full) => return Err(Error::Invalid("the pool is full".to_owned())),
             Err(NotTaken::Empty) => return Err(Error::Invalid("the transaction does nothing".to_owned())),
         }
-        let (waiter, outcome) = oneshot::channel();
-        state.waiters.insert(ticket, waiter);
+        let (teller, outcome) = oneshot::channel();
+        state.waiters.insert(ticket, Waiter { teller, _place: place });
         self.wake(&mut state);
         Ok((ticket, outcome))
     }
@@ -370,7 +384,7 @@ impl Shared {
         for (ticket, outcome) in turn.outcomes {
             if let Some(waiter) = state.waiters.remove(&ticket) {
                 // Whoever asked may have gone away meanwhile.
-                drop(waiter.send(outcome));
+                drop(waiter.teller.send(outcome));
             }
         }
         self.metrics.tell(state.machine.counts(), &mut state.told);
