@@ -12,12 +12,14 @@
 //!
 //! Whatever is found becomes a test of the crate that was wrong; the corpus is only a place to begin from.
 
+mod bank;
 pub mod blind;
 mod choices;
 mod forge;
 mod reference;
 mod targets;
 mod town;
+mod tpcc;
 
 // The program is no library; what it reads is tried all the same, from its own files.
 #[path = "../../crates/bezant/src/failure.rs"]
@@ -29,6 +31,10 @@ mod logs;
 #[path = "../../crates/bezant/src/node_config.rs"]
 #[expect(dead_code, reason = "only what reading needs is used here")]
 mod node_config;
+// The same of the workloads' rows.
+#[path = "../../crates/workload/src/row.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "only what reading needs is used here"))]
+mod row;
 #[path = "../../crates/bezant/src/words.rs"]
 #[expect(dead_code, reason = "only what reading needs is used here")]
 mod words;

@@ -83,7 +83,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "fuzz",
         nature: Nature::Shell,
-        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "runtime", "client"],
+        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "runtime", "client", "workload"],
     },
     Room { name: "xtask", nature: Nature::Shell, may_know: &[] },
 ];

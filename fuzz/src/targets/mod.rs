@@ -11,6 +11,7 @@ mod journal;
 mod message;
 mod records;
 mod replica;
+mod rows;
 mod seals;
 mod signatures;
 mod statements;
@@ -31,6 +32,7 @@ pub(crate) const ALL: &[Target] = &[
     config::CLIENT,
     config::NODE,
     statements::TARGET,
+    rows::TARGET,
     records::TARGET,
     cluster::TARGET,
     journal::TARGET,

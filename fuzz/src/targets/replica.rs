@@ -219,9 +219,15 @@ impl Life {
         self.start();
     }
 
-    /// Time goes on for a while; then the power goes, and everybody asks again.
+    /// The power goes, and all authors ask again. Time goes on for a while; then the power goes once more, and others ask.
     fn end(mut self) {
         self.turn();
+        self.restart(Crash::default(), 0);
+        for transaction in &town().transactions {
+            let author = Party::Client(transaction.timestamp().client, Session(1));
+            self.hear(author, Message::Prepare { transaction: transaction.clone() });
+            self.turn();
+        }
         for _ in 0..40 {
             let deadline = self.node.as_ref().expect("it runs").deadline();
             let Some(deadline) = deadline.filter(|deadline| deadline.0 < self.now + 20_000 * MILLISECOND) else { break };
