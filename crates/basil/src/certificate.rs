@@ -198,6 +198,16 @@ impl Certificate {
         }
         Ok(())
     }
+
+    /// The transaction whose whole it shows, besides naming its own: the one that an aborted transaction conflicts with.
+    #[must_use]
+    pub fn shows(&self) -> Option<&Transaction> {
+        let Proof::Fast(proofs) = &self.proof else { return None };
+        proofs.iter().find_map(|proof| match proof {
+            ShardProof::Votes(_) => None,
+            ShardProof::Conflict { transaction, .. } => Some(transaction),
+        })
+    }
 }
 
 impl ShardProof {

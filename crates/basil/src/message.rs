@@ -154,6 +154,17 @@ impl Message {
             Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
         }
     }
+
+    /// The transaction that a request wants to hear about.
+    pub(crate) fn asked_about(&self) -> Option<&Transaction> {
+        match self {
+            Self::Prepare { transaction }
+            | Self::Recover { transaction, .. }
+            | Self::Log { transaction, .. }
+            | Self::InvokeFallback { transaction, .. } => Some(transaction),
+            _ => None,
+        }
+    }
 }
 
 /// A decision, and the votes that allow it to be logged.

@@ -229,6 +229,10 @@ impl<M: Medium> Replica<M> {
     }
 
     fn dispatch(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
+        if let Some(transaction) = message.asked_about().filter(|transaction| !self.may_ask(from, transaction)) {
+            self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
+            return Ok(());
+        }
         match message {
             Message::Read { request, timestamp, keys } => self.on_read(now, from, request, timestamp, &keys, out),
             Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
@@ -332,6 +336,18 @@ impl<M: Medium> Replica<M> {
         }
     }
 
+    /// Whether `party` may hear of `transaction` at all. Else whoever may not read its keys could guess at it until an answer
+    /// tells that the guess was right.
+    fn may_ask(&self, party: Party, transaction: &Transaction) -> bool {
+        is_author(party, transaction) || self.may_see(party, transaction)
+    }
+
+    /// Whether `party` may be shown a proof: that of a conflict shows the other transaction, too. Who may not comes to the same
+    /// end by votes and logged decisions, as whoever comes when the proof is no longer at hand.
+    fn may_see_proof(&self, party: Party, certificate: &Certificate) -> bool {
+        certificate.shows().is_none_or(|transaction| self.may_see(party, transaction))
+    }
+
     fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
         let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
         let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
@@ -356,7 +372,7 @@ impl<M: Medium> Replica<M> {
         if self.answer_known(now, from, transaction.id(), out) {
             return Ok(());
         }
-        let authored = matches!(from, Party::Client(client, _) if client == transaction.timestamp().client);
+        let authored = is_author(from, transaction);
         let oldest = if authored && !broken(Mutant::WindowUnhalved) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
         if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
@@ -418,8 +434,8 @@ impl<M: Medium> Replica<M> {
     /// Tells `from` how far a known transaction is, if its vote has been cast or it has ended; else notes that
     /// `from` wants to hear. `false` when it still has to be judged.
     fn answer_known(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
-        let Some(entry) = self.ledger.entry_mut(id) else { return false };
-        if let Some(certificate) = &entry.certificate {
+        let Some(entry) = self.ledger.entry(id) else { return false };
+        if let Some(certificate) = entry.certificate.as_ref().filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
@@ -668,8 +684,9 @@ impl<M: Medium> Replica<M> {
             }
             self.watched.push_back((now, id));
         }
-        if let Some(certificate) = &self.ledger.enter(transaction, now, from.into()).certificate {
-            out.send(from, Message::Decided { certificate: certificate.clone() });
+        let certificate = self.ledger.enter(transaction, now, from.into()).certificate.clone();
+        if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
+            out.send(from, Message::Decided { certificate });
             return false;
         }
         !self.is_remade(now, id)
@@ -735,16 +752,18 @@ impl<M: Medium> Replica<M> {
             Decision::Commit => self.counts.committed += 1,
             Decision::Abort => self.counts.aborted += 1,
         }
+        let mut waiting: Vec<Party> = Vec::new();
         if let Some(entry) = self.ledger.entry_mut(id) {
-            let interested = entry.fallback.as_mut().map(|fallback| std::mem::take(&mut fallback.interested));
-            for asker in std::mem::take(&mut entry.askers).into_iter().chain(interested.into_iter().flatten()) {
-                out.send(asker, Message::Decided { certificate: certificate.clone() });
-            }
+            waiting.extend(std::mem::take(&mut entry.askers));
+            waiting.extend(entry.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
         }
         self.ballots.forget(id);
         self.proven.push_back((now, id));
         for dependent in self.ledger.conclude(id, decision, Some(certificate)) {
             self.dependency_ended(dependent, decision, out);
+        }
+        for party in waiting {
+            self.answer_known(now, party, id, out);
         }
     }
 
@@ -899,10 +918,14 @@ const PROOF_FRESH_MS: u64 = 3_000;
 const FOLD_POLL_MS: u64 = 3;
 
 fn note_asker(entry: &mut Entry, from: Party) {
-    let is_author = matches!(from, Party::Client(client, _) if client == entry.transaction.timestamp().client);
-    if !entry.askers.contains(&from) && (entry.askers.len() < ASKERS_MAX || (is_author && entry.askers.len() < 2 * ASKERS_MAX)) {
+    let authored = is_author(from, &entry.transaction);
+    if !entry.askers.contains(&from) && (entry.askers.len() < ASKERS_MAX || (authored && entry.askers.len() < 2 * ASKERS_MAX)) {
         entry.askers.push(from);
     }
+}
+
+fn is_author(party: Party, transaction: &Transaction) -> bool {
+    matches!(party, Party::Client(client, _) if client == transaction.timestamp().client)
 }
 
 fn author(transaction: &Transaction) -> Payer {

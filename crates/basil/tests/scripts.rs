@@ -68,6 +68,7 @@ scripts! {
     an_election_survives_a_crash
     an_end_is_found_again_when_its_proof_is_gone
     an_end_is_found_again_with_the_help_of_those_who_never_voted
+    an_end_that_may_not_be_shown_is_logged
     an_equivocated_decision_is_reconciled
     an_unknown_dependency_is_voted_down
     everybody_is_asked_when_too_few_agree
@@ -89,6 +90,7 @@ scripts! {
     missing_a_committed_write_is_voted_down
     missing_a_prepared_write_is_voted_down
     nobody_commits_in_anothers_name
+    nobody_learns_by_guessing_what_it_may_not_read
     nothing_is_written_under_a_settled_read_after_a_crash
     one_shards_abort_ends_it_everywhere
     one_slow_shard_is_logged_on_one_shard_only
@@ -105,6 +107,7 @@ scripts! {
     the_last_vote_is_worth_as_long_as_logging_takes
     the_nearest_replicas_are_asked_first
     the_other_shard_does_not_log
+    the_proof_of_a_conflict_is_not_shown_to_who_may_not_read_it
     two_shards_commit_in_one_round_trip
     two_transactions_cannot_have_one_timestamp
     two_votes_to_abort_must_be_logged
@@ -126,4 +129,5 @@ scripts! {
     who_reads_without_saying_so_asks_the_others_at_commit
     whoever_hurries_passes_no_leader
     whoever_is_stopped_by_a_stalled_transaction_finishes_it
+    whoever_waits_is_not_shown_the_proof_of_a_conflict_either
 }

@@ -476,6 +476,9 @@ impl World {
         }
         said.extend(drafts.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
         for (to, message) in said {
+            if !self.witness.liars.contains(&replica) {
+                self.witness_rights(to, &message);
+            }
             self.post_from_seat(replica, to, &message);
         }
     }
@@ -570,6 +573,22 @@ impl World {
         let highest = self.witness.views.entry((replica, id)).or_insert(view);
         assert!(*highest <= view, "{replica} went back to a lower view");
         *highest = view;
+    }
+
+    /// Clients are shown no transaction but such as they may read all of.
+    fn witness_rights(&self, to: Party, message: &Message) {
+        let Party::Client(client, _) = to else { return };
+        let shown: Vec<&Transaction> = match message {
+            Message::ReadReply { prepared, .. } => prepared.iter().collect(),
+            Message::Voted { conflict, .. } => conflict.iter().map(Conflict::transaction).collect(),
+            Message::Decided { certificate } | Message::Writeback { certificate, .. } => certificate.shows().into_iter().collect(),
+            _ => Vec::new(),
+        };
+        let permission = self.members.cluster.permission(client).expect("the cluster knows it");
+        for transaction in shown {
+            let may_see = transaction.keys().all(|key| permission.may_read(key));
+            assert!(may_see, "{client} is shown {}", self.names.of(transaction.id()));
+        }
     }
 
     fn witness_certificate(&mut self, message: &Message) {
