@@ -17,6 +17,7 @@ mod signatures;
 mod statements;
 mod tls;
 mod verdicts;
+mod word;
 
 use crate::Target;
 

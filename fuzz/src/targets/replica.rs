@@ -5,17 +5,17 @@
 //! dies and comes back, with its disk torn and its clock set back), it says nothing that others would refuse, and it shows
 //! nobody what they may not read.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
-use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, Draft, Newer, ReadResult};
-use basil::{Coordinator, CoordinatorOptions, Decision, Message, Node, Replica, ReplicaOptions, Vote};
+use basil::message::{Conflict, Newer, ReadResult};
+use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
 use crypto::{Sealable as _, Sealer};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, Read, ReplicaId, Session, Timestamp, Transaction, TransactionId, Value, Write};
+use types::{ClientId, Key, Party, Read, ReplicaId, Session, Timestamp, Transaction, Value, Write};
 
+use super::word::Word;
 use crate::Target;
 use crate::choices::Choices;
 use crate::forge::{self, KEYS};
@@ -56,8 +56,7 @@ struct Life {
     now: u64,
     /// What it said to itself, still to be heard.
     to_self: VecDeque<Message>,
-    told: Told,
-    promises: Promises,
+    word: Word,
 }
 
 impl Life {
@@ -70,8 +69,7 @@ impl Life {
             outbox: Outbox::default(),
             now: NOW,
             to_self: VecDeque::new(),
-            told: Told::default(),
-            promises: Promises::default(),
+            word: Word::new(ME),
         };
         life.start();
         life
@@ -153,7 +151,7 @@ impl Life {
             _ => None,
         };
         let Ok(message) = verifier().verify(message) else { return };
-        self.promises.heard(&message);
+        self.word.hears(&message);
         let node = self.node.as_mut().expect("it runs");
         let (sends_before, drafts_before) = (self.outbox.sends.len(), self.outbox.drafts.len());
         node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
@@ -161,13 +159,13 @@ impl Life {
             if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
                 assert_eq!(*to, from);
                 check_read(*timestamp, keys, results, prepared);
-                self.promises.give(*timestamp, keys, results);
+                self.word.lets_read(*timestamp, keys, results);
             }
             if let Message::Rested { id, .. } = answer {
-                self.promises.let_go(*id);
+                self.word.lets_go(*id);
             }
         }
-        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.promises.keep(draft));
+        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.word.votes(&town().cluster, draft));
         let (known, undecided) = node.replica().load();
         assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
     }
@@ -176,17 +174,17 @@ impl Life {
         let node = self.node.as_mut().expect("it runs");
         let before = self.outbox.drafts.len();
         node.step(Time(self.now), Input::Tick, &mut self.outbox);
-        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.promises.keep(draft));
+        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.word.votes(&town().cluster, draft));
         self.turn();
     }
 
     /// The end of a turn: all of it durable, then said.
     fn turn(&mut self) {
         self.node.as_mut().expect("it runs").persist().expect("memory does not fail unless told to");
-        self.promises.said();
+        self.word.is_out();
         let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
         for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
-            drafts.iter().for_each(|(_, draft)| self.told.note(draft));
+            drafts.iter().for_each(|(_, draft)| self.word.seals(draft));
             let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(CLUSTER, ME)).collect();
             let sealed = drafts.iter().zip(self.sealer.seal(&leaves));
             said.extend(sealed.map(|((to, draft), seal)| (*to, draft.clone().sealed(seal))));
@@ -212,7 +210,7 @@ impl Life {
     fn restart(&mut self, crash: Crash, back: u64) {
         self.node = None;
         self.medium.crash(crash);
-        self.promises.unsaid();
+        self.word.is_lost();
         self.outbox = Outbox::default();
         self.to_self.clear();
         self.now -= back * MILLISECOND;
@@ -243,134 +241,6 @@ impl Life {
     }
 }
 
-/// What the replica has said under its signature.
-#[derive(Default)]
-struct Told {
-    votes: BTreeMap<TransactionId, Vote>,
-    logged: BTreeMap<(TransactionId, u32), Decision>,
-    /// What it said last of each transaction: the view it decided in, and that it was in.
-    last: BTreeMap<TransactionId, LoggedStatement>,
-    elects: BTreeMap<(TransactionId, u32), Decision>,
-    decides: BTreeMap<(TransactionId, u32), Decision>,
-}
-
-impl Told {
-    /// Notes a statement, and sees that it takes none back.
-    fn note(&mut self, draft: &Draft) {
-        match draft {
-            Draft::Vote { replica, statement, .. } => {
-                assert_eq!(*replica, ME);
-                let vote = *self.votes.entry(statement.id).or_insert(statement.vote);
-                assert_eq!(vote, statement.vote, "it voted otherwise before");
-            }
-            Draft::Logged { replica, statement } => {
-                assert_eq!(*replica, ME);
-                self.note_logged(*statement);
-            }
-            Draft::Elect { replica, statement } => {
-                assert_eq!(*replica, ME);
-                let decision = *self.elects.entry((statement.id, statement.view)).or_insert(statement.decision);
-                assert_eq!(decision, statement.decision, "it elected with another decision before");
-                if let Some(last) = self.last.get(&statement.id) {
-                    assert!(statement.view >= last.view_current, "it is back in a view that it had left");
-                }
-            }
-            Draft::Decide { leader, statement, .. } => {
-                assert_eq!(*leader, ME);
-                let decision = *self.decides.entry((statement.id, statement.view)).or_insert(statement.decision);
-                assert_eq!(decision, statement.decision, "it led to another decision before");
-            }
-        }
-    }
-
-    fn note_logged(&mut self, statement: LoggedStatement) {
-        let LoggedStatement { id, decision, view_decision, view_current } = statement;
-        assert!(view_decision <= view_current);
-        let earlier = *self.logged.entry((id, view_decision)).or_insert(decision);
-        assert_eq!(earlier, decision, "it wrote another decision down in this view");
-        if let Some(last) = self.last.insert(id, statement) {
-            assert!(view_current >= last.view_current, "it is back in a view that it had left");
-            assert!(view_decision == last.view_decision || view_decision >= last.view_current, "it adopted from a view that it had left");
-        }
-        // Whoever elects in a view adopts nothing from a lower one any more.
-        for ((_, view), elected) in self.elects.range((id, view_decision + 1)..=(id, u32::MAX)) {
-            assert_eq!(*elected, decision, "it elected with something else in view {view}");
-        }
-    }
-}
-
-/// What the replica has promised without a signature: that no version will come between one read as settled and its reader,
-/// and that it will not vote for what it has let go.
-#[derive(Default)]
-struct Promises {
-    /// Key, version read, reader.
-    given: BTreeSet<(Key, Timestamp, Timestamp)>,
-    voted: BTreeSet<TransactionId>,
-    /// The same, in the turn that has not ended.
-    given_now: BTreeSet<(Key, Timestamp, Timestamp)>,
-    voted_now: BTreeSet<TransactionId>,
-    /// What others were told that it will not be voted for any more.
-    rested: BTreeSet<TransactionId>,
-    rested_now: BTreeSet<TransactionId>,
-    /// How they ended has been proven to the replica: a vote after that changes nothing.
-    ended: BTreeSet<TransactionId>,
-    known: BTreeMap<TransactionId, Transaction>,
-}
-
-impl Promises {
-    fn heard(&mut self, message: &Message) {
-        match message {
-            Message::Prepare { transaction }
-            | Message::Recover { transaction, .. }
-            | Message::Log { transaction, .. }
-            | Message::InvokeFallback { transaction, .. } => drop(self.known.insert(transaction.id(), transaction.clone())),
-            Message::Writeback { transaction, certificate } => {
-                self.known.extend(transaction.iter().map(|transaction| (transaction.id(), transaction.clone())));
-                self.ended.insert(certificate.id);
-            }
-            _ => {}
-        }
-    }
-
-    /// What it has let go it will not vote for.
-    fn let_go(&mut self, id: TransactionId) {
-        self.rested_now.insert(id);
-    }
-
-    fn give(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult]) {
-        let settled = keys.iter().zip(results).filter(|(_, result)| result.newer == Newer::Nothing);
-        self.given_now.extend(settled.map(|(key, result)| (key.clone(), result.version, reader)));
-    }
-
-    /// A first vote to commit writes nothing underneath what was read.
-    fn keep(&mut self, draft: &Draft) {
-        let Draft::Vote { statement: VoteStatement { id, vote }, .. } = draft else { return };
-        let rested = self.rested.contains(id) || self.rested_now.contains(id);
-        assert!(*vote == Vote::Abort || !rested, "it said that it would not vote for this any more");
-        if self.voted.contains(id) || !self.voted_now.insert(*id) || *vote == Vote::Abort || self.ended.contains(id) {
-            return;
-        }
-        let transaction = &self.known[id];
-        for (key, version, reader) in self.given.iter().chain(&self.given_now) {
-            let between = *version < transaction.timestamp() && transaction.timestamp() < *reader;
-            let writes = transaction.write_of(key).is_some();
-            assert!(!(between && writes), "it let {reader} read {key} at {version}, and votes for {transaction:?}");
-        }
-    }
-
-    fn said(&mut self) {
-        self.given.append(&mut self.given_now);
-        self.voted.append(&mut self.voted_now);
-        self.rested.append(&mut self.rested_now);
-    }
-
-    fn unsaid(&mut self) {
-        self.given_now.clear();
-        self.voted_now.clear();
-        self.rested_now.clear();
-    }
-}
-
 /// An answer shows, below the reader's time, a version of each key, and writers of it.
 fn check_read(timestamp: Timestamp, keys: &[Key], results: &[ReadResult], prepared: &[Transaction]) {
     assert_eq!(results.len(), keys.len());
@@ -390,6 +260,7 @@ fn check_rights(to: Party, message: &Message) {
         Message::Voted { conflict: Some(Conflict::Committed { transaction, .. } | Conflict::Stalled { transaction }), .. } => {
             vec![transaction]
         }
+        Message::Decided { certificate } | Message::Writeback { certificate, .. } => certificate.shows().into_iter().collect(),
         _ => Vec::new(),
     };
     let Party::Client(client, _) = to else { return };
