@@ -14,6 +14,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
+use crate::forgotten::Forgotten;
 use crate::message::KeyVersion;
 use crate::record::Record;
 
@@ -209,6 +210,7 @@ pub(crate) struct Ledger<M: Medium> {
     undecided_of: BTreeMap<Payer, Load>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
+    forgotten: Forgotten,
 }
 
 /// Whose share undecided work counts against: whoever brought it, who need not be the author it names.
@@ -251,6 +253,7 @@ impl<M: Medium> Ledger<M> {
             undecided: Load::default(),
             undecided_of: BTreeMap::new(),
             highest: 0,
+            forgotten: Forgotten::new(),
         }
     }
 
@@ -312,6 +315,9 @@ impl<M: Medium> Ledger<M> {
 
     /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
     pub fn rest(&mut self, id: TransactionId, versions: Vec<(Key, KeyVersion)>) {
+        if let Some(entry) = self.entries.get(&id) {
+            self.forgotten.note(&entry.transaction);
+        }
         self.forget(id);
         for (key, taken) in versions {
             self.highest = self.highest.max(taken.version.time);
@@ -534,7 +540,7 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// Forgets every decided transaction below `watermark`, and those that were voted down and concern nobody here: down
-    /// there no vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
+    /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, TransactionId([0; 32]))).map(|(_, id)| *id).collect();
@@ -550,13 +556,24 @@ impl<M: Medium> Ledger<M> {
         kept
     }
 
+    /// Earlier lives may have forgotten anything up to `time`: what the journal no longer holds.
+    pub fn forgot_up_to(&mut self, time: u64) {
+        self.forgotten.anything_up_to(time);
+    }
+
+    /// Whether this replica has, in all its lives, said nothing of `transaction` that it does not remember, but perhaps a vote to abort.
+    pub fn remembers(&self, transaction: &Transaction) -> bool {
+        !self.forgotten.may_have(transaction)
+    }
+
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
         if let Some(entry) = self.entries.remove(&id) {
             let timestamp = entry.transaction.timestamp();
-            if entry.decision.is_none() {
-                self.settled(entry.payer, entry.transaction.encoded_bytes());
+            match entry.decision {
+                None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
+                Some(_) => self.forgotten.note(&entry.transaction),
             }
             self.by_timestamp.remove(&(timestamp, id));
         }

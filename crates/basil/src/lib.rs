@@ -38,6 +38,7 @@ pub mod check;
 pub mod coordinator;
 mod distance;
 mod fallback;
+mod forgotten;
 mod ledger;
 pub mod message;
 pub mod node;

@@ -167,7 +167,9 @@ impl<M: Medium> Replica<M> {
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
         let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
-        let watermark = by_clock.max(ledger.store.watermark().time.saturating_add(1));
+        let folded = ledger.store.watermark().time;
+        let watermark = by_clock.max(folded.saturating_add(1));
+        ledger.forgot_up_to(folded);
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
         let watched = ledger.undecided_ids().into_iter().map(|id| (now, id)).collect();
         let quorums = Quorums::new(cluster.faults());
@@ -373,6 +375,9 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         let authored = is_author(from, transaction);
+        if !authored && self.vote_down_late(now, from, transaction, out) {
+            return Ok(());
+        }
         let oldest = if authored && !broken(Mutant::WindowUnhalved) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
         if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
@@ -404,6 +409,9 @@ impl<M: Medium> Replica<M> {
         if self.answer_known(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
         }
+        if self.vote_down_late(now, from, transaction, out) {
+            return Ok(());
+        }
         if let Err(refusal) = self.may_enter(now, self.watermark(now), from.into(), transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
@@ -414,6 +422,26 @@ impl<M: Medium> Replica<M> {
         } else {
             self.await_author(now, transaction.id())
         }
+    }
+
+    /// What comes to be finished when it can no longer be judged is voted down by a replica that surely never said anything else of it
+    /// ([`crate::forgotten`]). So whoever was cut off, or down, for longer than the window still counts when others finish what they
+    /// began meanwhile. `false` when it can be judged, or may have been forgotten.
+    fn vote_down_late(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        if transaction.timestamp().time >= self.watermark(now) || !self.ledger.remembers(transaction) || broken(Mutant::PastEntered) {
+            return false;
+        }
+        let id = transaction.id();
+        if let Err(refusal) = self.may_enter(now, 0, from.into(), transaction) {
+            self.refuse(from, Subject::Transaction(id), refusal, out);
+            return true;
+        }
+        self.enter(now, from, transaction);
+        if let Some(entry) = self.ledger.entry_mut(id) {
+            entry.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
+        }
+        self.cast(id, Vote::Abort, Some(Cause::TooOld), out);
+        true
     }
 
     /// `f + 1` distinct replicas of one shard that the transaction touches have voted to commit it.
@@ -678,7 +706,8 @@ impl<M: Medium> Replica<M> {
             return false;
         }
         if self.ledger.entry(id).is_none() {
-            if let Err(refusal) = self.may_enter(now, self.watermark(now), from.into(), transaction) {
+            let oldest = if self.ledger.remembers(transaction) { 0 } else { self.watermark(now) };
+            if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
                 return false;
             }

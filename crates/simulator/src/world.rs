@@ -125,6 +125,9 @@ impl World {
         for violation in &self.checker.violations {
             self.trace.line(self.now, || format!("BROKEN {}: {}", violation.checker, violation.what));
         }
+        if !self.checker.violations.is_empty() {
+            self.trace_undecided();
+        }
         Report {
             scenario: self.scenario.name,
             seed: self.seed,
@@ -133,6 +136,21 @@ impl World {
             counts: self.counts,
             fingerprint: self.trace.fingerprint(),
             trace: self.trace.into_lines(),
+        }
+    }
+
+    /// What replicas hold undecided when a run ends badly, and what each of it waits for: mostly that is the reason.
+    fn trace_undecided(&mut self) {
+        for replica in &self.replicas {
+            for transaction in replica.undecided() {
+                let dependencies: Vec<String> =
+                    transaction.reads().iter().filter_map(|read| Some(format!("{:?} of {}", read.dependency?, read.key))).collect();
+                let writes: Vec<String> = transaction.writes().iter().map(|write| write.key.to_string()).collect();
+                self.trace.line(self.now, || {
+                    let (id, at) = (transaction.id(), transaction.timestamp());
+                    format!("{} holds {id:?} at {at:?}, which writes {}, and read from [{}]", replica.id, writes.join(" "), dependencies.join(", "))
+                });
+            }
         }
     }
 
