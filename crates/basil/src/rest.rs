@@ -1,8 +1,8 @@
-//! Laying old transactions to rest: what a replica holds undecided below its watermark, when the others know it no more.
+//! Laying old transactions to rest: what a replica holds undecided below its watermark, when the others have forgotten it.
 //!
 //! A replica that was down or cut off for longer than the window comes back with transactions it has voted on and whose end it
-//! missed. The others either forgot them when they had ended, or never saw them and are not going to vote on them now; a refusal
-//! from them says neither which. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
+//! missed. Who never saw them votes them down ([`crate::forgotten`]); who may have forgotten them when they had ended refuses them,
+//! and a refusal says nothing. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
 //! forgets nothing, and so has no such case.)
 //!
 //! The replica asks ([`Message::Inquire`]) and is told by each that will not vote for the transaction any more, in a promise that
@@ -22,8 +22,7 @@
 //! writeback does. Who waited for it is voted down: always safe, and rarely does anybody that old still wait.
 //!
 //! **What is left.** Among `h` correct replicas that hold a transaction and `s` that are silent, more than `2f` together, neither a log of `4f + 1`
-//! nor `3f + 1` that have let go can come about: that takes `f + 1` that were cut off for longer than the window, or as many
-//! down at once. And where *all* of a shard lose power between voting and the writeback, while the other shards of the transaction decide and
+//! nor `3f + 1` that have let go can come about: that takes `f + 1` that may have forgotten it, though it never ended. And where *all* of a shard lose power between voting and the writeback, while the other shards of the transaction decide and
 //! forget it, they hold it without anybody to ask. Either way its keys stay in the way until an operator interferes.
 
 use std::collections::BTreeMap;

@@ -114,12 +114,14 @@ scripts! {
     two_who_disagree_are_reconciled
     votes_against_a_stranger_show_no_author
     votes_of_f_plus_1_show_who_the_author_is
+    what_aborted_and_was_forgotten_is_laid_to_rest
     what_five_have_logged_wins_every_election
+    what_half_never_saw_ends_after_a_long_power_cut
     what_is_far_away_is_given_the_time_it_takes
     what_is_too_old_is_refused
-    what_most_still_hold_is_not_laid_to_rest
+    what_most_hold_is_logged_by_those_who_never_saw_it
     what_the_others_have_forgotten_is_laid_to_rest
-    what_the_others_never_saw_is_laid_to_rest
+    what_the_others_never_saw_is_voted_down
     what_was_not_durable_was_not_said
     what_was_said_in_an_earlier_round_still_counts
     whatever_was_acknowledged_survives_a_power_cut
@@ -127,6 +129,7 @@ scripts! {
     who_lays_to_rest_takes_over_what_is_newer
     who_only_reads_commits_without_a_vote
     who_reads_without_saying_so_asks_the_others_at_commit
+    who_was_cut_off_counts_where_a_liar_is_silent
     whoever_hurries_passes_no_leader
     whoever_is_stopped_by_a_stalled_transaction_finishes_it
     whoever_waits_is_not_shown_the_proof_of_a_conflict_either

@@ -148,7 +148,12 @@ impl World {
                 let writes: Vec<String> = transaction.writes().iter().map(|write| write.key.to_string()).collect();
                 self.trace.line(self.now, || {
                     let (id, at) = (transaction.id(), transaction.timestamp());
-                    format!("{} holds {id:?} at {at:?}, which writes {}, and read from [{}]", replica.id, writes.join(" "), dependencies.join(", "))
+                    format!(
+                        "{} holds {id:?} at {at:?}, which writes {}, and read from [{}]",
+                        replica.id,
+                        writes.join(" "),
+                        dependencies.join(", ")
+                    )
                 });
             }
         }
