@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use simulator::{Counts, Report, Scenario, Tracing};
+use simulator::{Counts, Report, Scenario, Smallest, Tracing};
 
 use crate::failure::{Done, Failure};
 
@@ -26,10 +26,16 @@ pub struct SimArgs {
     /// Print every event
     #[arg(long)]
     trace: bool,
+    /// Make each run that fails smaller, setting by setting, as long as it fails in the same way: some minutes each
+    #[arg(long)]
+    shrink: bool,
     /// Print one JSON object for each run
     #[arg(long)]
     json: bool,
 }
+
+/// How many runs are tried to make one that fails smaller.
+const SHRINK_RUNS_MAX: u64 = 600;
 
 #[derive(Clone, Copy, Debug)]
 struct Seeds {
@@ -58,8 +64,8 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
             total.add(&report.counts);
             runs += 1;
             if !report.is_clean() {
-                failed.push(replay(&report));
                 eprintln!("{report}");
+                failed.push(replay(&if args.shrink { smaller(&scenario, report) } else { report }));
             }
         }
         if !args.json {
@@ -76,6 +82,18 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     Err(Failure::failed(format!("{} runs broke a promise; each of these replays one:\n  {}", failed.len(), failed.join("\n  "))))
+}
+
+/// The smallest run like `report`'s that can be found with some patience. Shows how far it is, since it takes its time.
+fn smaller(scenario: &Scenario, report: Report) -> Report {
+    let show = |report: &Report, runs: u64| eprintln!("  after {runs} runs: --seed {} --with \"{}\"", report.seed, report.words.join(" "));
+    match simulator::shrink(scenario, report.seed, SHRINK_RUNS_MAX, show) {
+        Some(Smallest { report, runs }) => {
+            eprintln!("  nothing more can be left out, after {runs} runs:\n{report}");
+            report
+        }
+        None => report,
+    }
 }
 
 fn scenarios(args: &SimArgs) -> Result<Vec<Scenario>, Failure> {

@@ -43,6 +43,7 @@ mod report;
 mod sabotage;
 mod scenario;
 mod setting;
+mod shrink;
 mod trace;
 mod trouble;
 mod words;
@@ -54,6 +55,7 @@ pub use adversary::{ClientStrategy, ReplicaStrategy};
 pub use checker::Violation;
 pub use report::{Counts, Report};
 pub use scenario::{Scenario, Trouble};
+pub use shrink::{Smallest, shrink};
 pub use trace::Tracing;
 
 /// Runs `scenario` with `seed` to its end, or to the first broken promise.

@@ -2,6 +2,8 @@
 
 use crate::checker::Violation;
 use crate::scenario::Scenario;
+use crate::setting::Setting;
+use crate::shrink::{Smallest, shrink_with};
 use crate::trace::Tracing;
 use crate::world::World;
 
@@ -28,6 +30,25 @@ fn noticed(sabotage: Sabotage, name: &str, trouble_ms: u64, seeds: std::ops::Ran
         }
     }
     (0, Vec::new())
+}
+
+#[test]
+fn a_run_that_fails_is_made_smaller_and_still_fails_in_the_same_way() {
+    let scenario = Scenario::named("liars").and_then(|scenario| scenario.with("trouble-ms=1000 clients=6 shards=2").ok());
+    let scenario = scenario.expect("the words are good");
+    let run = |scenario: &Scenario, seed| World::sabotaged(scenario, seed, Tracing::Off, Sabotage::InventTogether).run();
+    let checker = run(&scenario, 1).violations.first().expect("it is noticed").checker;
+    let mut steps = 0;
+    let smallest = shrink_with(&scenario, 1, 60, |_, _| steps += 1, run).expect("it fails");
+    let Smallest { report, runs } = smallest;
+    assert!(steps > 3 && runs <= 60, "{steps} steps in {runs} runs");
+    assert_eq!(report.violations.first().map(|violation| violation.checker), Some(checker));
+    let (before, after) = (Setting::draw(&scenario, 1), report.words.join(" "));
+    let smaller = Scenario::named("liars").and_then(|scenario| scenario.with(&after).ok()).expect("its words can be read");
+    let setting = Setting::draw(&smaller, report.seed);
+    assert!(setting.trouble_ms < before.trouble_ms && setting.clients < before.clients && setting.shards == 1, "{after}");
+    assert_eq!(run(&smaller, report.seed).fingerprint, report.fingerprint, "its words replay it: {after}");
+    assert!(shrink_with(&smaller, 1, 60, |_, _| (), |scenario, seed| crate::run(scenario, seed, Tracing::Off)).is_none(), "unbroken");
 }
 
 #[test]

@@ -107,6 +107,11 @@ impl Scenario {
         Setting::check(&self).map(|()| self)
     }
 
+    /// The same with nothing set by hand.
+    pub(crate) fn bare(&self) -> Self {
+        Self { words: Vec::new(), ..self.clone() }
+    }
+
     /// What is set by hand.
     #[must_use]
     pub fn words(&self) -> &[String] {
