@@ -877,10 +877,11 @@ impl<M: Medium> Replica<M> {
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
-        if self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
+        let folded = if broken(Mutant::ReleasedUnfolded) { u64::MAX } else { self.folded };
+        if self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
             undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
         }
-        while self.segments.front().is_some_and(|(_, highest)| *highest < self.folded) {
+        while self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
             self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
             self.ledger.store.release(segment)?;
@@ -898,9 +899,6 @@ impl<M: Medium> Replica<M> {
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
             self.begin_fold(now)?;
-            if broken(Mutant::ReleasedUnfolded) {
-                self.folded = u64::MAX;
-            }
         }
         Ok(())
     }

@@ -319,6 +319,20 @@ fn no_byte_of_a_certificate_can_be_changed() {
     }
 }
 
+/// What replicas have really voted, shown as a proof of the opposite.
+#[test]
+fn votes_of_one_side_do_not_prove_the_other() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["a", "z"]);
+    let id = transaction.id();
+    let aborts = [0, 1].map(|shard| ShardProof::Votes(desk.votes(shard, id, Vote::Abort, 0..6)));
+    let committed = Certificate { id, decision: Decision::Commit, proof: Proof::Fast(aborts.to_vec()) };
+    assert!(!desk.convinces(committed, &transaction), "all have voted to abort it");
+    let commits = ShardProof::Votes(desk.votes(0, id, Vote::Commit, 0..6));
+    let aborted = Certificate { id, decision: Decision::Abort, proof: Proof::Fast(vec![commits]) };
+    assert!(!desk.convinces(aborted, &transaction), "all have voted to commit it");
+}
+
 #[test]
 fn a_certificate_is_about_one_transaction_and_one_decision() {
     let desk = Desk::new();

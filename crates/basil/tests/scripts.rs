@@ -42,6 +42,7 @@ scripts! {
     a_leader_that_says_two_things_costs_one_more_view
     a_liar_alone_aborts_nobody
     a_liar_alone_commits_nothing
+    a_liar_cannot_say_what_is_in_the_way
     a_liar_that_hides_a_write_settles_nothing
     a_liar_that_names_a_write_unsettles_nothing
     a_logged_decision_survives_a_crash
@@ -92,6 +93,7 @@ scripts! {
     nobody_commits_in_anothers_name
     nobody_learns_by_guessing_what_it_may_not_read
     nothing_is_written_under_a_settled_read_after_a_crash
+    one_replicas_refusal_ends_no_read
     one_shards_abort_ends_it_everywhere
     one_slow_shard_is_logged_on_one_shard_only
     one_vote_does_not_show_who_the_author_is
@@ -108,6 +110,7 @@ scripts! {
     the_nearest_replicas_are_asked_first
     the_other_shard_does_not_log
     the_proof_of_a_conflict_is_not_shown_to_who_may_not_read_it
+    there_is_room_for_so_much_and_no_more
     two_shards_commit_in_one_round_trip
     two_transactions_cannot_have_one_timestamp
     two_votes_to_abort_must_be_logged
@@ -119,18 +122,27 @@ scripts! {
     what_half_never_saw_ends_after_a_long_power_cut
     what_is_far_away_is_given_the_time_it_takes
     what_is_too_old_is_refused
+    what_is_undecided_outlives_the_journals_old_part
     what_most_hold_is_logged_by_those_who_never_saw_it
     what_the_others_have_forgotten_is_laid_to_rest
     what_the_others_never_saw_is_voted_down
+    what_was_forgotten_and_comes_back_is_not_voted_on
     what_was_not_durable_was_not_said
+    what_was_readable_outlives_the_journals_old_part
     what_was_said_in_an_earlier_round_still_counts
+    whatever_was_acknowledged_outlives_the_journals_old_part
     whatever_was_acknowledged_survives_a_power_cut
+    who_has_let_go_does_not_vote_when_its_clock_is_set_back
     who_has_logged_nothing_logs_before_it_elects
+    who_lays_to_rest_believes_no_single_replica
     who_lays_to_rest_takes_over_what_is_newer
+    who_learns_the_end_alone_keeps_it_after_a_crash
     who_only_reads_commits_without_a_vote
     who_reads_without_saying_so_asks_the_others_at_commit
     who_was_cut_off_counts_where_a_liar_is_silent
+    whoever_brings_work_pays_for_it
     whoever_hurries_passes_no_leader
     whoever_is_stopped_by_a_stalled_transaction_finishes_it
+    whoever_refuses_late_may_have_voted
     whoever_waits_is_not_shown_the_proof_of_a_conflict_either
 }

@@ -13,8 +13,8 @@ use crate::{Scenario, Tracing};
 /// Where a mutant was caught, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catch {
-    /// The scenario's name.
-    pub scenario: &'static str,
+    /// The scenario.
+    pub scenario: Scenario,
     /// The seed.
     pub seed: u64,
     /// What was seen, and which checker saw it.
@@ -43,7 +43,13 @@ pub fn run(mutant: Mutant, scenario: &Scenario, seed: u64) -> Option<Catch> {
         Ok(report) => report.violations.into_iter().next()?,
         Err(_) => Violation { checker: ASSERTION, what: PANICKED.take() },
     };
-    Some(Catch { scenario: scenario.name, seed, violation })
+    Some(Catch { scenario: scenario.clone(), seed, violation })
+}
+
+/// Where mutants are looked for.
+#[must_use]
+pub fn grounds() -> Vec<Scenario> {
+    Scenario::all()
 }
 
 /// Looks for the first seed that catches `mutant`, up to `seeds_max` of each scenario.

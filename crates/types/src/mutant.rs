@@ -1,8 +1,9 @@
 //! Rules that can be broken on purpose, one at a time, to see that somebody notices.
 //!
 //! Where a rule is kept, the code asks [`broken`]. In every ordinary build the answer is a constant `false`, and nothing of
-//! this is left. In builds with the feature `mutants`, which only the simulator turns on and only in its tests of itself, a
-//! thread may break one rule (`breaking`) for as long as a run takes. `docs/testing.md` lists what catches each.
+//! this is left. Builds with the feature `mutants` are made to see who notices: there a thread may break one rule
+//! (`breaking`) for as long as a run takes, or a whole process the one that its environment names (`BEZANT_MUTANT`).
+//! `docs/testing.md` lists what catches each.
 
 /// Lists the mutants: the rule each one breaks, and what it does instead.
 macro_rules! mutants {
@@ -151,20 +152,34 @@ pub fn broken(rule: Mutant) -> bool {
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::breaking;
+pub use switch::{VARIABLE, breaking};
 
 #[cfg(feature = "mutants")]
 mod switch {
     use std::cell::Cell;
+    use std::sync::LazyLock;
 
     use super::Mutant;
+
+    /// The variable of the environment that names the rule which a whole process breaks: for tests, which have no other way
+    /// to be told.
+    pub const VARIABLE: &str = "BEZANT_MUTANT";
 
     thread_local! {
         static BROKEN: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
+    static BROKEN_EVERYWHERE: LazyLock<Option<Mutant>> = LazyLock::new(named);
+
     pub(super) fn is(rule: Mutant) -> bool {
-        BROKEN.get() == Some(rule)
+        BROKEN.get() == Some(rule) || *BROKEN_EVERYWHERE == Some(rule)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "in these builds only: a test has no other way to be told")]
+    fn named() -> Option<Mutant> {
+        let name = std::env::var(VARIABLE).ok()?;
+        let mutant = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
+        Some(*mutant.unwrap_or_else(|| panic!("{VARIABLE} names no mutant: `{name}`")))
     }
 
     /// Whole again when it goes, also when what ran has panicked.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! shards 2                          begin anew with two shards
+//! limit 8                           all come back with room for eight undecided transactions
 //! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
@@ -23,6 +24,8 @@
 //! silence r5 · hear r5              loses everything to and from it, until heard again
 //! crash r5 · doom r5 · restart r5   power loss · at its next durable write · back from its disk
 //! liar r0 says a = 9 @90 · liar r0 hides a · liar r0 offers t9 for a · liar r0 votes abort
+//! liar r0 blames t9                 it votes all down, and shows t9, which has committed, as the reason
+//! clock r0 r1 -20s                  their clocks are so far behind, or +20s, ahead
 //! kill c1                           the client's process ends
 //! wait 50ms · run 2s                lets time pass: messages wait · are delivered at once
 //! look a at 300 [-> r0]             reads a at every replica as a bystander, client 8
@@ -110,6 +113,7 @@ impl Script {
         let line = Line::parse(command);
         match line.word(0) {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
+            "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
             "begin" | "write" | "delete" | "claim" | "read" | "peruse" => self.build(&line),
             "confirm" => self.confirm(&line),
             "prepare" => self.prepare(&line),
@@ -140,7 +144,7 @@ impl Script {
             "replies" => self.world.settle(|envelope| matches!(envelope.kind, Kind::Read | Kind::Reply)),
             "settle" => self.world.settle(|_| true),
             "drop" | "again" => self.meddle(&line),
-            "silence" | "hear" | "crash" | "doom" | "restart" | "liar" | "kill" => self.disturb(&line),
+            "silence" | "hear" | "crash" | "doom" | "restart" | "liar" | "kill" | "clock" => self.disturb(&line),
             "wait" => self.world.wait(milliseconds(line.word(1)), |_| {}),
             "run" => self.world.wait(milliseconds(line.word(1)), |world| world.settle(|_| true)),
             "look" => {
@@ -313,6 +317,7 @@ impl Script {
         match line.word(0) {
             "kill" => return self.world.kill(words::parse_client(line.word(1))),
             "liar" => return self.lie(line),
+            "clock" => return self.set_clocks(line),
             _ => {}
         }
         for replica in words::parse_replicas(&line.words[1..]) {
@@ -326,6 +331,14 @@ impl Script {
         }
     }
 
+    fn set_clocks(&mut self, line: &Line<'_>) {
+        let (shift, replicas) = line.words[1..].split_last().expect("`clock` says whose, and how far it is off");
+        let ms = i64::try_from(milliseconds(&shift[1..])).expect("scripts set clocks a little");
+        for replica in words::parse_replicas(replicas) {
+            self.world.set_clock(replica, if shift.starts_with('-') { -ms } else { ms });
+        }
+    }
+
     fn lie(&mut self, line: &Line<'_>) {
         let lie = match line.word(2) {
             "says" => {
@@ -334,6 +347,7 @@ impl Script {
             }
             "hides" => Lie::Hides { key: Key::from(line.word(3)) },
             "offers" => Lie::Offers { transaction: self.transaction(line.word(3)).0, key: Key::from(line.word(5)) },
+            "blames" => Lie::Blames(self.transaction(line.word(3)).0),
             "votes" if line.word(3) == "abort" => Lie::Votes(Vote::Abort),
             "votes" => Lie::Votes(Vote::Commit),
             other => panic!("scripts know no lie `{other}`"),

@@ -69,6 +69,8 @@ pub enum Lie {
     Offers { key: Key, transaction: Transaction },
     /// It votes so on everything.
     Votes(Vote),
+    /// It votes everything down, and says that this transaction, which has committed, is in the way.
+    Blames(Transaction),
 }
 
 struct Seat {
@@ -78,6 +80,21 @@ struct Seat {
     /// Whether its next durable write is to fail.
     doomed: bool,
     lies: Vec<Lie>,
+    /// How far its clock is ahead of the world's, in milliseconds.
+    ahead_ms: i64,
+}
+
+impl Seat {
+    /// What its clock shows at `now`.
+    fn clock(&self, now: Time) -> Time {
+        Time(now.0.checked_add_signed(self.ahead_ms * 1_000_000).expect("scripts set clocks a little"))
+    }
+
+    /// When it wants its next turn, by the world's clock.
+    fn deadline(&self) -> Option<Time> {
+        let deadline = self.node.as_ref()?.deadline()?;
+        Some(Time(deadline.0.saturating_add_signed(-self.ahead_ms * 1_000_000)))
+    }
 }
 
 /// What must never happen, whatever a script does, is noticed here.
@@ -91,6 +108,7 @@ struct Witness {
     /// The highest view each has signed to be in.
     views: BTreeMap<(ReplicaId, TransactionId), u32>,
     decided: BTreeMap<TransactionId, Decision>,
+    proofs: BTreeMap<TransactionId, Arc<Certificate>>,
     liars: BTreeSet<ReplicaId>,
 }
 
@@ -111,6 +129,7 @@ pub struct World {
     silenced: BTreeSet<ReplicaId>,
     keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
     witness: Witness,
+    options: ReplicaOptions,
 }
 
 impl World {
@@ -119,7 +138,7 @@ impl World {
         let verifier = members.stranger();
         let replicas: Vec<ReplicaId> = members.cluster.replicas().collect();
         let seat = |replica: &ReplicaId| {
-            (*replica, Seat { medium: Memory::new(&replica.to_string()), node: None, doomed: false, lies: Vec::new() })
+            (*replica, Seat { medium: Memory::new(&replica.to_string()), node: None, doomed: false, lies: Vec::new(), ahead_ms: 0 })
         };
         let seats = replicas.iter().map(seat).collect();
         let mut world = Self {
@@ -137,6 +156,8 @@ impl World {
             silenced: BTreeSet::new(),
             keys_asked: BTreeMap::new(),
             witness: Witness::default(),
+            // Versions are folded whenever they may be: scripts have few.
+            options: ReplicaOptions { overlay_bytes_max: 0, ..ReplicaOptions::default() },
         };
         for replica in replicas {
             world.restart(replica);
@@ -165,14 +186,27 @@ impl World {
 
     /// The replica comes back from its disk.
     pub fn restart(&mut self, replica: ReplicaId) {
-        let (cluster, now) = (self.members.cluster.clone(), self.now);
+        let (cluster, now, options) = (self.members.cluster.clone(), self.now, self.options);
         let seat = self.seat(replica);
         assert!(seat.node.is_none(), "only a replica that is down can be started");
         let store = Store::open(seat.medium.clone(), Options::default()).expect("memory does not fail unless told to");
-        // Versions are folded whenever they may be: scripts have few.
-        let options = ReplicaOptions { overlay_bytes_max: 0, ..ReplicaOptions::default() };
-        let machine = Replica::open(cluster.clone(), replica, options, store, now).expect("it can read what it wrote");
+        let machine = Replica::open(cluster.clone(), replica, options, store, seat.clock(now)).expect("it can read what it wrote");
         seat.node = Some(Node::new(machine, Coordinator::new(cluster, CoordinatorOptions::default())));
+    }
+
+    /// The replica's clock jumps, so that it is so far ahead of the world's.
+    pub fn set_clock(&mut self, replica: ReplicaId, ahead_ms: i64) {
+        self.seat(replica).ahead_ms = ahead_ms;
+    }
+
+    /// All replicas come back with room for so many undecided transactions.
+    pub fn limit(&mut self, undecided_max: usize) {
+        self.options.undecided_max = undecided_max;
+        let replicas: Vec<ReplicaId> = self.members.cluster.replicas().collect();
+        for replica in replicas {
+            self.crash(replica);
+            self.restart(replica);
+        }
     }
 
     /// Everything to and from the replica is lost from now on.
@@ -274,7 +308,7 @@ impl World {
         let until = self.now.after_ms(ms);
         for _ in 0..ROUNDS_MAX {
             between(self);
-            let nodes = self.seats.values().filter_map(|seat| seat.node.as_ref()).filter_map(Machine::deadline);
+            let nodes = self.seats.values().filter_map(Seat::deadline);
             let clients = self.clients.values().filter_map(Machine::deadline);
             match nodes.chain(clients).min() {
                 Some(at) if at <= until => {
@@ -293,8 +327,7 @@ impl World {
     fn tick(&mut self) {
         let now = self.now;
         let is_due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
-        let nodes: Vec<ReplicaId> =
-            self.seats.iter().filter(|(_, seat)| is_due(seat.node.as_ref().and_then(Machine::deadline))).map(|(id, _)| *id).collect();
+        let nodes: Vec<ReplicaId> = self.seats.iter().filter(|(_, seat)| is_due(seat.deadline())).map(|(id, _)| *id).collect();
         let clients: Vec<ClientId> = self.clients.iter().filter(|(_, client)| is_due(client.deadline())).map(|(id, _)| *id).collect();
         for replica in nodes {
             self.replica_turn(replica, vec![Input::Tick]);
@@ -411,7 +444,7 @@ impl World {
     }
 
     fn replica_turn(&mut self, replica: ReplicaId, inputs: Vec<Input<Node<Memory>>>) {
-        let now = self.now;
+        let now = self.seats[&replica].clock(self.now);
         let mut outbox = Outbox::default();
         let Some(mut node) = self.seat(replica).node.take() else { return };
         for input in inputs {
@@ -508,9 +541,15 @@ impl World {
 
     fn distort_draft(&mut self, replica: ReplicaId, draft: &mut Draft) {
         for lie in &self.seats[&replica].lies {
-            if let (Lie::Votes(vote), Draft::Vote { statement, conflict, .. }) = (lie, &mut *draft) {
-                statement.vote = *vote;
-                *conflict = None;
+            let Draft::Vote { statement, conflict, .. } = &mut *draft else { return };
+            match lie {
+                Lie::Votes(vote) => (statement.vote, *conflict) = (*vote, None),
+                Lie::Blames(transaction) => {
+                    let certificate = self.witness.proofs.get(&transaction.id()).expect("it has committed").clone();
+                    statement.vote = Vote::Abort;
+                    *conflict = Some(Conflict::Committed { transaction: transaction.clone(), certificate });
+                }
+                _ => {}
             }
         }
     }
@@ -595,6 +634,7 @@ impl World {
         if let Message::Writeback { certificate, .. } | Message::Decided { certificate } = message {
             let first = *self.witness.decided.entry(certificate.id).or_insert(certificate.decision);
             assert_eq!(first, certificate.decision, "one transaction was decided both ways");
+            self.witness.proofs.entry(certificate.id).or_insert_with(|| certificate.clone());
         }
     }
 
@@ -613,7 +653,7 @@ impl World {
                     Some(other) => format!(": {}, {}", cause.label(), self.names.of(other)),
                     None => format!(": {}", cause.label()),
                 });
-                let lied = self.seats[&replica].lies.iter().any(|lie| matches!(lie, Lie::Votes(_)));
+                let lied = self.seats[&replica].lies.iter().any(|lie| matches!(lie, Lie::Votes(_) | Lie::Blames(_)));
                 let shown = match conflict {
                     Some(Conflict::Committed { .. }) => ", which has committed",
                     Some(Conflict::Stalled { .. }) => ", which is stalled",
