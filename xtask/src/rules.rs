@@ -57,6 +57,7 @@ const ROOMS: &[Room] = &[
     Room { name: "zookeeper", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "console", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "workload", "runtime"] },
+    Room { name: "figures", nature: Nature::Shell, may_know: &[] },
     Room {
         name: "bezant",
         nature: Nature::Shell,
@@ -78,6 +79,7 @@ const ROOMS: &[Room] = &[
             "zookeeper",
             "console",
             "bench",
+            "figures",
         ],
     },
     Room {

@@ -6,6 +6,7 @@
 mod bench;
 mod dev;
 mod failure;
+mod figures;
 mod init;
 mod logs;
 mod node;
@@ -89,6 +90,10 @@ enum Command {
         \x20 bezant bench ycsb-a --zipf 0.9 --json")]
     Bench(bench::BenchCommand),
     #[command(after_help = "Examples:\n\
+        \x20 bezant figures --quick --only 5a,6b\n\
+        \x20 bezant figures --out docs/figures --page docs/reproduction.md")]
+    Figures(figures::FiguresArgs),
+    #[command(after_help = "Examples:\n\
         \x20 bezant sim everything --seeds 1..100\n\
         \x20 bezant sim crashes --seeds 7 --trace\n\n\
         Ends with exit code 3 when a promise was broken, and says how to replay it.")]
@@ -129,6 +134,7 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Shell(args) => shell::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Bench(args) => bench::run(&args).await,
+        Command::Figures(args) => figures::run(&args).await,
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -1,0 +1,47 @@
+//! `bezant figures`: hands over to the crate `figures`, which runs this program.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use ::figures::FiguresArgs;
+use ::figures::FiguresError;
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::output::out;
+
+/// Carries out `bezant figures`.
+pub async fn run(args: &FiguresArgs) -> Result<Done, Failure> {
+    if args.list {
+        for (name, title, seconds) in ::figures::list(args) {
+            out!("{name:<14} about {:>4.1} min  {title}", seconds / 60.0);
+        }
+        return Ok(Done::Well);
+    }
+    let program = std::env::current_exe().attempt("find this program", "this process")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    tokio::spawn(async move {
+        if runtime::shutdown::signal().await.is_ok() {
+            eprintln!("stopping; the clusters are taken down");
+            told.store(true, Ordering::Relaxed);
+        }
+    });
+    let args = args.clone();
+    let working = tokio::task::spawn_blocking(move || ::figures::run(&args, &program, &stop, |path| out!("{}", path.display())));
+    working.await.attempt("measure", "this process")??;
+    Ok(Done::Well)
+}
+
+impl From<FiguresError> for Failure {
+    fn from(error: FiguresError) -> Self {
+        let text = error.to_string();
+        match error {
+            FiguresError::Unknown { .. } => Self::wrong(text).help("see `bezant figures --list`"),
+            FiguresError::Otherwise { .. } => {
+                Self::wrong(text).help("measure into another folder (--out), or forget what is there (--again), or only --draw it")
+            }
+            FiguresError::Results { .. } => Self::wrong(text),
+            FiguresError::Run(_) | FiguresError::File { .. } | FiguresError::Picture(_) | FiguresError::Failed { .. } => Self::failed(text),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The figures of Basil (SOSP 2021, section 6).
+
+use super::{bar, cluster, point};
+use crate::plan::{Claim, Effort, Figure, Layout, Panel, Point, Value};
+
+/// Lanes that keep the two shared cores of a small machine busy.
+const CLIENTS: u32 = 128;
+/// RW-Z is bound by contention: more lanes than this only abort more.
+const CLIENTS_SKEWED: u32 = 32;
+/// TPC-C too: one lane for each of its warehouses.
+const WAREHOUSES: u32 = 20;
+/// The number of lanes of figures 7a and 7b, of which some cheat.
+const CLIENTS_SOME_CHEAT: u32 = 20;
+
+pub fn figures(effort: Effort) -> Vec<Figure> {
+    vec![
+        applications(effort),
+        signatures(effort),
+        read_quorums(effort),
+        shards(effort),
+        fast_path(effort),
+        reply_batches(effort),
+        cheating_clients(effort, "basil-7a", "Clients that cheat, all keys alike", "Basil, §6.4, figure 7a", &MIXES[0]),
+        cheating_clients(effort, "basil-7b", "Clients that cheat, hot keys", "Basil, §6.4, figure 7b", &MIXES[1]),
+    ]
+}
+
+/// The paper's microbenchmark (§6.2): uniform, and skewed by 0.9.
+struct Mix {
+    title: &'static str,
+    /// What `bezant bench` calls it.
+    workload: &'static str,
+    clients: u32,
+}
+
+const MIXES: [Mix; 2] =
+    [Mix { title: "RW-U", workload: "rw-u", clients: CLIENTS }, Mix { title: "RW-Z", workload: "rw-z", clients: CLIENTS_SKEWED }];
+
+impl Mix {
+    fn bench(&self, effort: Effort) -> String {
+        format!("{} --keys {} --clients {}", self.workload, effort.keys, self.clients)
+    }
+}
+
+fn table(effort: Effort) -> String {
+    format!("rw-u --keys {}", effort.keys)
+}
+
+/// Bars over the two mixes, a series for each way to make the cluster: its name in points, its name for people, its flags.
+fn over_mixes(effort: Effort, ways: &[(&str, &str, &str)]) -> Vec<(String, Vec<Point>)> {
+    let one = |id: &str, init: &str, mix: &Mix| {
+        let cluster = cluster(init, &[&table(effort)]);
+        bar(format!("{} {id}", mix.workload), mix.title, cluster, &mix.bench(effort))
+    };
+    ways.iter().map(|(id, name, init)| ((*name).to_owned(), MIXES.iter().map(|mix| one(id, init, mix)).collect())).collect()
+}
+
+const SIGNED_OR_NOT: [(&str, &str, &str); 2] = [("signed", "signatures on", ""), ("unsigned", "signatures off", "--signatures off")];
+
+fn applications(effort: Effort) -> Figure {
+    // A fifth of the rows of other tables: checking every row after every run would take longer than the run.
+    let people = effort.keys / 5;
+    let scale = (effort.keys as f64 / 1e6 * 0.02).max(0.002);
+    let tables = [
+        format!("tpcc --warehouses {WAREHOUSES} --scale {scale}"),
+        format!("smallbank --keys {people} --hot 1000"),
+        format!("retwis --keys {people}"),
+    ];
+    let all = [("TPC-C", "tpcc", WAREHOUSES), ("Smallbank", "smallbank", CLIENTS), ("Retwis", "retwis", CLIENTS)];
+    let one = |id: &str, init: &str, at: usize| {
+        let (name, workload, clients) = all[at];
+        let cluster = cluster(init, &tables.each_ref().map(String::as_str));
+        bar(format!("{workload} {id}"), name, cluster, &format!("{} --clients {clients}", tables[at]))
+    };
+    let series: Vec<(String, Vec<Point>)> =
+        SIGNED_OR_NOT.iter().map(|(id, name, init)| ((*name).to_owned(), (0..all.len()).map(|at| one(id, init, at)).collect())).collect();
+    let panel = |title, y| Panel { title, x: "", y, layout: Layout::Bars, series: series.clone() };
+    Figure {
+        name: "basil-4",
+        title: "Three applications",
+        source: "Basil, §6.1, figures 4a and 4b",
+        about: "TPC-C with 20 warehouses and one client for each, Smallbank with 1,000 hot customers in nine of ten transactions, \
+                Retwis by Zipf 0.75. The paper's text gives ratios to TAPIR, TxHotstuff and TxBFT-SMaRt, which are not measured here; beside \
+                signatures on stands our own mode without, which tolerates no lie. Tables are smaller than the paper's, \
+                as the commands say: fewer items make TPC-C's conflicts more. Reads of a transaction go out together where they \
+                can, where the paper's go one by one. After each run all that must be true of the data was checked.",
+        panels: vec![
+            panel("4a: throughput", Value::Throughput),
+            panel("4b: latency", Value::LatencyMs),
+            panel("Commit rate", Value::CommitRate),
+        ],
+        claims: vec![
+            Claim::percent("decided in one round trip, TPC-C", "96 %", Value::FastPath, "tpcc signed"),
+            Claim::percent("committed of attempted, Smallbank", "93 %", Value::CommitRate, "smallbank signed"),
+            Claim::percent("committed of attempted, Retwis", "98 %", Value::CommitRate, "retwis signed"),
+            Claim::times("without signatures, TPC-C", "not given", Value::Throughput, "tpcc unsigned", "tpcc signed"),
+            Claim::times("without signatures, Smallbank", "not given", Value::Throughput, "smallbank unsigned", "smallbank signed"),
+            Claim::times("without signatures, Retwis", "not given", Value::Throughput, "retwis unsigned", "retwis signed"),
+        ],
+    }
+}
+
+fn signatures(effort: Effort) -> Figure {
+    let series = over_mixes(effort, &SIGNED_OR_NOT);
+    let panel = |title, y| Panel { title, x: "", y, layout: Layout::Bars, series: series.clone() };
+    Figure {
+        name: "basil-5a",
+        title: "What signatures cost",
+        source: "Basil, §6.2, figure 5a",
+        about: "Two reads and two writes a transaction, keys alike (RW-U) or skewed by Zipf 0.9 (RW-Z), with and without \
+                Ed25519 signatures on votes and decisions. The paper signs replies to reads too, which here need none, and \
+                verifies each signature by itself, where here roots are verified in batches and once: there is less to save.",
+        panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
+        claims: vec![
+            Claim::times("throughput without signatures, RW-U", "3.7×", Value::Throughput, "rw-u unsigned", "rw-u signed"),
+            Claim::times("throughput without signatures, RW-Z", "up to 4.6×", Value::Throughput, "rw-z unsigned", "rw-z signed"),
+        ],
+    }
+}
+
+fn read_quorums(effort: Effort) -> Figure {
+    let bench = format!("ycsb-c --ops 24 --keys {} --clients {CLIENTS_SKEWED}", effort.keys);
+    let quorums = ["1", "f+1", "2f+1"];
+    let one = |quorum: &str| {
+        let cluster = cluster(&format!("--batch-max 16 --read-quorum {quorum}"), &[&table(effort)]);
+        bar(format!("quorum {quorum}"), quorum, cluster, &bench)
+    };
+    let series = vec![("24 reads a transaction".to_owned(), quorums.map(one).to_vec())];
+    let panel = |title, y| Panel { title, x: "replicas that a read asks", y, layout: Layout::Bars, series: series.clone() };
+    Figure {
+        name: "basil-5b",
+        title: "How many replicas a read asks",
+        source: "Basil, §6.2, figure 5b",
+        about: "24 reads a transaction, reply batches of at most 16. Here the reads of a transaction go out together in one \
+                message, and replies carry no signature, so that asking more replicas costs little; the paper's replicas sign \
+                each batch of replies. A transaction that only reads needs no vote here when 3f+1 replicas settle its reads, and asks \
+                those that it has not asked yet at its commit: the smaller the quorum, the more is left for then.",
+        panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
+        claims: vec![
+            Claim::change("throughput asking f+1 replicas instead of one", "−20 %", Value::Throughput, "quorum f+1", "quorum 1"),
+            Claim::change("asking 2f+1 instead of f+1", "−16 %", Value::Throughput, "quorum 2f+1", "quorum f+1"),
+        ],
+    }
+}
+
+fn shards(effort: Effort) -> Figure {
+    let bench = format!("rw-u --reads 3 --writes 3 --keys {} --clients {CLIENTS}", effort.keys);
+    let one = |id: &str, init: &str, shards: u32| {
+        let cluster = cluster(&format!("--shards {shards} {init}"), &[&table(effort)]);
+        bar(format!("shards {shards} {id}"), &shards.to_string(), cluster, &bench)
+    };
+    let series: Vec<(String, Vec<Point>)> =
+        SIGNED_OR_NOT.iter().map(|(id, name, init)| ((*name).to_owned(), [1, 2, 3].map(|shards| one(id, init, shards)).to_vec())).collect();
+    let panel = |title, y| Panel { title, x: "shards", y, layout: Layout::Bars, series: series.clone() };
+    Figure {
+        name: "basil-5c",
+        title: "What more shards bring",
+        source: "Basil, §6.2, figure 5c",
+        about: "Three reads and three writes a transaction, one to three shards of six replicas. All replicas share this \
+                machine's cores, so more shards bring no throughput here: the last chart shows what the replicas' CPU time would \
+                allow if each had a core of its own and nothing else were in the way.",
+        panels: vec![
+            panel("All on this machine", Value::Throughput),
+            panel("Cost", Value::CpuUs),
+            panel("With a core for each replica", Value::CoreBound),
+        ],
+        claims: vec![
+            Claim::times(
+                "three shards against one, with signatures, by CPU time",
+                "1.3×",
+                Value::CoreBound,
+                "shards 3 signed",
+                "shards 1 signed",
+            ),
+            Claim::times(
+                "three shards against one, without signatures, by CPU time",
+                "1.9×",
+                Value::CoreBound,
+                "shards 3 unsigned",
+                "shards 1 unsigned",
+            ),
+            Claim::change("CPU a transaction, two shards against one", "not given", Value::CpuUs, "shards 2 signed", "shards 1 signed"),
+            Claim::change("CPU a transaction, three shards against one", "not given", Value::CpuUs, "shards 3 signed", "shards 1 signed"),
+        ],
+    }
+}
+
+fn fast_path(effort: Effort) -> Figure {
+    let series = over_mixes(effort, &[("fast", "fast path on", ""), ("logged", "fast path off", "--fast-path off")]);
+    let panel = |title, y| Panel { title, x: "", y, layout: Layout::Bars, series: series.clone() };
+    Figure {
+        name: "basil-6a",
+        title: "What the fast path brings",
+        source: "Basil, §6.3, figure 6a",
+        about: "The same transactions, decided by unanimous votes where they can be, or always logged first.",
+        panels: vec![panel("Throughput", Value::Throughput), panel("Latency", Value::LatencyMs)],
+        claims: vec![
+            Claim::change("throughput with the fast path, RW-U", "+19 %", Value::Throughput, "rw-u fast", "rw-u logged"),
+            Claim::change("throughput with the fast path, RW-Z", "+49 %", Value::Throughput, "rw-z fast", "rw-z logged"),
+        ],
+    }
+}
+
+fn reply_batches(effort: Effort) -> Figure {
+    let one = |mix: &Mix, size: u32| {
+        let cluster = cluster(&format!("--batch-max {size}"), &[&table(effort)]);
+        point(format!("{} batches of {size}", mix.workload), f64::from(size), cluster, &mix.bench(effort))
+    };
+    let line = |mix: &Mix| (mix.title.to_owned(), [1, 2, 4, 8, 16, 32, 64].map(|size| one(mix, size)).to_vec());
+    let series: Vec<(String, Vec<Point>)> = MIXES.iter().map(line).collect();
+    let panel = |title, y| Panel { title, x: "most replies under one signature", y, layout: Layout::LinesOverLog, series: series.clone() };
+    let claim = |what, paper, of: &str, over: &str| Claim::times(what, paper, Value::Throughput, of, over);
+    Figure {
+        name: "basil-6b",
+        title: "What batches of replies bring",
+        source: "Basil, §6.3, figure 6b",
+        about: "The most replies that a replica signs at once. Here a batch is what one turn of the replica's loop has to say, \
+                and no reply waits for a batch to fill; the paper waits, so that under contention large batches cost it \
+                throughput again.",
+        panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
+        claims: vec![
+            claim("batches of 16 against none, RW-U", "4×, its best", "rw-u batches of 16", "rw-u batches of 1"),
+            claim("batches of 32 against 16, RW-U", "no more", "rw-u batches of 32", "rw-u batches of 16"),
+            claim("batches of 4 against none, RW-Z", "1.4×, its best", "rw-z batches of 4", "rw-z batches of 1"),
+            claim("batches of 32 against 4, RW-Z", "less", "rw-z batches of 32", "rw-z batches of 4"),
+        ],
+    }
+}
+
+/// Which part of the clients cheats: of the paper's claim, three in ten.
+const PART_OF_CLIENTS: f64 = 0.3;
+/// With which part of their transactions they do.
+const PARTS_FAULTY: [f64; 4] = [0.1, 0.3, 0.6, 1.0];
+
+fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, source: &'static str, mix: &Mix) -> Figure {
+    let cluster = cluster("--clients 2", &[&table(effort)]);
+    let bench = format!("{} --keys {} --clients {CLIENTS_SOME_CHEAT}", mix.workload, effort.keys);
+    // Nobody cheats: the same run, whatever the strategy would have been.
+    let nobody = || point("nobody".to_owned(), 0.0, cluster.clone(), &format!("{bench} --byzantine-clients 0 --strategy stall-late"));
+    let one = |strategy: &str, part: f64| {
+        let cheats = format!("--byzantine-clients {PART_OF_CLIENTS} --strategy {strategy} --faulty-share {part}");
+        point(format!("{strategy} {part}"), part, cluster.clone(), &format!("{bench} {cheats}"))
+    };
+    let line = |strategy: &str| {
+        let points = std::iter::once(nobody()).chain(PARTS_FAULTY.map(|part| one(strategy, part))).collect();
+        (strategy.to_owned(), points)
+    };
+    let series: Vec<(String, Vec<Point>)> = ["stall-early", "stall-late", "equiv-real"].map(line).to_vec();
+    let x = "part of the cheats' transactions that is faulty";
+    let panel = |title, y, layout| Panel { title, x, y, layout, series: series.clone() };
+    let claim = |what, of| Claim::change(what, "less than −25 % in the worst case", Value::Honest, of, "nobody");
+    Figure {
+        name,
+        title,
+        source,
+        about: "20 clients, of which six cheat with some or all of their transactions: they ask for votes and leave (stall-early), decide \
+                and tell no replica (stall-late), or log both ends where the votes happen to justify both (equiv-real). Whoever meets what \
+                they left must finish it. As in the paper, what goes along is the part of all processed transactions that was faulty. \
+                A cheat that leaves does not wait for an end, and so processes many more transactions than others when all of its are faulty. \
+                Cheats have a key of their own. The paper's equiv-forced, in which replicas let every equivocation pass, is not \
+                measured.",
+        panels: vec![
+            panel("Over faulty transactions", Value::Honest, Layout::Over(Value::Faulty)),
+            panel("Over how often cheats cheat", Value::Honest, Layout::Lines),
+            panel("Latency of the honest", Value::LatencyMs, Layout::Lines),
+        ],
+        claims: vec![
+            claim("an honest client's throughput, 30 % of clients always stall-early", "stall-early 1"),
+            claim("the same, stall-late", "stall-late 1"),
+            claim("the same, equiv-real", "equiv-real 1"),
+        ],
+    }
+}

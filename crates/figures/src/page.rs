@@ -1,0 +1,191 @@
+//! The page: each figure's picture, the paper's claims beside ours, and every number behind it.
+
+use std::fmt::Write as _;
+
+use crate::plan::{Claim, Figure, Form, Layout, Value};
+use crate::results::{Measured, Results, Spread};
+
+const HEAD: &str = "# The papers' figures, measured
+
+Each figure below is measured by `bezant figures`, with real processes over mutual TLS, on a real disk with sync on, by the same
+commands that anybody can give. The papers ran on machines that we do not have, so what compares is the shape: ratios, and
+where curves bend. Beside each claim that a paper's text makes in numbers stands the same number of ours.
+
+```sh
+bezant figures --quick             # all of them, roughly, in minutes
+bezant figures                     # all of them, in an hour or two; stopped, the same command goes on
+bezant figures --only 5a,7b        # some of them
+bezant figures --list              # which there are, and how long each takes
+bezant figures --draw              # draw again what was measured
+```
+
+This page, its pictures and its raw reports are written by `bezant figures --out docs/figures --page docs/reproduction.md`, and
+by nobody's hand. Values are medians over the runs, with the lowest and the highest run in brackets. One machine runs
+everything, clients and all replicas: differences within the spread mean nothing.
+
+What is left out: the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt), which are not ours to run
+here, and the forced equivocation of figures 7a and 7b, which replicas refuse.
+
+";
+
+/// What every figure's table has.
+const COLUMNS: [Value; 5] = [Value::Throughput, Value::LatencyMs, Value::CpuUs, Value::CommitRate, Value::FastPath];
+
+/// The whole page: every figure, and what was measured for it; `pictures` is the way from the page to the pictures.
+pub fn page(figures: &[(&Figure, Option<Results>)], pictures: &str) -> String {
+    let mut out = HEAD.to_owned();
+    for (figure, results) in figures {
+        put(&mut out, &format!("## {}: {}\n", figure.source, figure.title));
+        put(&mut out, &format!("{}\n", figure.about));
+        match results {
+            None => put(&mut out, &format!("Not measured yet: `bezant figures --only {}`.\n", figure.name)),
+            Some(_) => put(&mut out, &format!("![{}]({pictures}{}.svg)\n", figure.title, figure.name)),
+        }
+        claims(&mut out, figure, results.as_ref());
+        if let Some(results) = results {
+            numbers(&mut out, figure, results, pictures);
+        }
+    }
+    out.truncate(out.trim_end().len() + 1);
+    out
+}
+
+fn put(out: &mut String, text: &str) {
+    writeln!(out, "{text}").expect("writing to a string succeeds");
+}
+
+/// What the paper says in numbers, and ours beside it.
+fn claims(out: &mut String, figure: &Figure, results: Option<&Results>) {
+    if figure.claims.is_empty() {
+        return;
+    }
+    put(out, "| claim | paper | here | from |\n|---|---|---|---|");
+    for claim in &figure.claims {
+        let (here, from) =
+            results.and_then(|results| claimed(claim, results)).unwrap_or_else(|| ("not measured".to_owned(), String::new()));
+        put(out, &format!("| {} | {} | {here} | {from} |", claim.what, claim.paper));
+    }
+    put(out, "");
+}
+
+/// Every point, how it was run, and what came out.
+fn numbers(out: &mut String, figure: &Figure, results: &Results, pictures: &str) {
+    let mut columns = COLUMNS.to_vec();
+    for panel in &figure.panels {
+        let along = match panel.layout {
+            Layout::Over(value) | Layout::OverLog(value) => Some(value),
+            _ => None,
+        };
+        columns.extend(std::iter::once(panel.y).chain(along).filter(|value| !columns.contains(value)).collect::<Vec<_>>());
+    }
+    let heads: Vec<&str> = columns.iter().map(|value| value.short()).collect();
+    put(out, &format!("| point | {} | `bezant bench` | cluster |\n|---|{}---|---|", heads.join(" | "), "---|".repeat(heads.len())));
+    for point in &results.points {
+        let cell = |value: &Value| results.value(&point.id, *value).map_or_else(|| "–".to_owned(), |spread| spread_of(spread, *value));
+        let cells: Vec<String> = columns.iter().map(cell).collect();
+        let bench = point.command.trim_start_matches("bezant bench ");
+        put(out, &format!("| {} | {} | `{bench}` | {} |", point.id, cells.join(" | "), cluster(point)));
+    }
+    let mut fills: Vec<&str> = results.points.iter().flat_map(|point| &point.cluster).map(String::as_str).collect();
+    fills.retain(|command| command.contains("--load"));
+    fills.sort_unstable();
+    fills.dedup();
+    let fills: Vec<String> = fills.iter().map(|fill| format!("`{fill}`")).collect();
+    let runs = results.points.iter().map(|point| point.reports.len());
+    let (least, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+    let runs = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let machine = results.machine.line();
+    let made = format!("{machine}; effort: {}; {runs} runs of each point, in turns; tables: {}", results.effort, fills.join(", "));
+    put(out, &format!("\n{made}. [Every report]({pictures}{0}.json), [as PNG]({pictures}{0}.png).\n", figure.name));
+    for point in results.points.iter().filter(|point| !point.failures.is_empty()) {
+        let said = point.failures.iter().map(|said| said.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("; ");
+        put(out, &format!("**{} of the runs of {} failed:** {said}\n", point.failures.len(), point.id));
+    }
+}
+
+/// What is special about the cluster that a point ran on.
+fn cluster(point: &Measured) -> String {
+    let first = point.cluster.first().map_or("", |command| command.trim_start_matches("bezant init"));
+    let last = point.cluster.last().map_or("", |command| command.trim_start_matches("bezant up"));
+    let special = format!("{} {}", first.trim(), last.trim());
+    if special.trim().is_empty() { String::new() } else { format!("`{}`", special.trim()) }
+}
+
+/// The claim's number as it is here, and what it was computed from.
+fn claimed(claim: &Claim, results: &Results) -> Option<(String, String)> {
+    let of = results.value(&claim.of, claim.value)?;
+    let Some(over) = &claim.over else {
+        return Some((written(of.median, claim.form), spread_of(of, claim.value)));
+    };
+    let over = results.value(over, claim.value)?;
+    let from = format!("{} over {}", spread_of(of, claim.value), spread_of(over, claim.value));
+    (over.median > 0.0).then(|| (written(of.median / over.median, claim.form), from))
+}
+
+fn written(number: f64, form: Form) -> String {
+    match form {
+        Form::Times => format!("{number:.2}×"),
+        Form::Change => format!("{:+.0} %", (number - 1.0) * 100.0),
+        Form::Percent => format!("{:.1} %", number * 100.0),
+    }
+}
+
+fn spread_of(Spread { median, low, high }: Spread, value: Value) -> String {
+    let digits = match value {
+        Value::CommitRate | Value::FastPath => 4,
+        Value::LatencyMs => 2,
+        _ if median < 100.0 => 1,
+        _ => 0,
+    };
+    let [median, low, high] = [median, low, high].map(|number| format!("{number:.digits$}"));
+    if low == high { median } else { format!("{median} ({low} – {high})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::plan::{Cluster, Data, Effort, Point};
+    use serde_json::json;
+
+    #[test]
+    fn a_claim_stands_beside_our_number_or_says_that_there_is_none() {
+        let figure = Figure {
+            name: "f",
+            title: "A figure",
+            source: "A paper, §1",
+            about: "What it is.",
+            panels: Vec::new(),
+            claims: vec![
+                Claim::times("more", "3.7×", Value::Throughput, "b", "a"),
+                Claim::change("more", "3.7×", Value::Throughput, "b", "a"),
+                Claim::percent("more", "3.7×", Value::Throughput, "c"),
+            ],
+        };
+        let mut results = Results::new(&figure, Effort::QUICK, Machine::default());
+        for (id, rate) in [("a", 1_000.0), ("b", 1_400.0), ("b", 1_600.0)] {
+            let data = Data { init: vec!["--shards".to_owned(), "2".to_owned()], tables: Vec::new() };
+            let cluster = Cluster { data, regions: Some("zone") };
+            let point = Point { id: id.to_owned(), label: String::new(), x: 0.0, cluster, bench: Vec::new(), stretch: 1 };
+            let commands =
+                ["bezant init --shards 2", "bezant bench rw-u --load --seconds 0", "bezant up --regions zone"].map(str::to_owned);
+            results.note(&point, &commands, "bezant bench rw-u --seconds 1", Ok(json!({"committed_per_second": rate})));
+            if rate > 1_500.0 {
+                results.note(&point, &commands, "bezant bench rw-u --seconds 1", Err("nothing\ncommitted".to_owned()));
+            }
+        }
+        let text = page(&[(&figure, Some(results)), (&figure, None)], "figures/");
+        for line in [
+            "| more | 3.7× | 1.50× | 1500 (1400 – 1600) over 1000 |",
+            "| more | 3.7× | +50 % | 1500 (1400 – 1600) over 1000 |",
+            "| more | 3.7× | not measured |  |",
+            "| a | 1000 | – | – | – | – | `rw-u --seconds 1` | `--shards 2 --regions zone` |",
+            "1 to 2 runs of each point, in turns; tables: `bezant bench rw-u --load --seconds 0`. [Every report](figures/f.json)",
+            "**1 of the runs of b failed:** nothing committed",
+            "Not measured yet: `bezant figures --only f`.",
+            "![A figure](figures/f.svg)",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What a figure is: which clusters and workloads it runs, how it shows their numbers, what its paper claims.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+/// For the guess how long a figure takes: a run's start and end, a cluster's start and end, and how fast tables are filled.
+const RUN_SECONDS: f64 = 1.0;
+const START_SECONDS: f64 = 2.0;
+const KEYS_LOADED_A_SECOND: f64 = 40_000.0;
+
+/// How much is done for a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// What it is called.
+    pub name: &'static str,
+    /// Keys of a table.
+    pub keys: u64,
+    /// How long one run is measured, in seconds.
+    pub seconds: f64,
+    /// How long it runs before, in seconds.
+    pub warmup: f64,
+    /// How much longer the first run after a cluster's start runs before, in seconds: connections, caches and the estimates
+    /// of distance are cold then.
+    pub start_warmup: f64,
+    /// How often each point is measured.
+    pub runs: usize,
+}
+
+impl Effort {
+    /// Minutes for all figures.
+    pub const QUICK: Self = Self { name: "quick", keys: 20_000, seconds: 0.8, warmup: 0.4, start_warmup: 1.0, runs: 2 };
+    /// About an hour for all figures.
+    pub const FULL: Self = Self { name: "full", keys: 1_000_000, seconds: 3.0, warmup: 0.8, start_warmup: 3.0, runs: 3 };
+}
+
+/// One figure of a paper, or the part of one that can be measured here.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What it is called on the command line and in file names.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Where it stands: paper, section, number.
+    pub source: &'static str,
+    /// What is measured here, and how that differs from the paper.
+    pub about: &'static str,
+    /// Its charts.
+    pub panels: Vec<Panel>,
+    /// What the paper's text says of it in numbers.
+    pub claims: Vec<Claim>,
+}
+
+/// One chart of a figure.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What it shows.
+    pub title: &'static str,
+    /// What is along it.
+    pub x: &'static str,
+    /// What goes up.
+    pub y: Value,
+    /// How it is drawn.
+    pub layout: Layout,
+    /// Its series, by name, each with its points.
+    pub series: Vec<(String, Vec<Point>)>,
+}
+
+/// How a chart is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Bars in groups, a group for each label.
+    Bars,
+    /// Lines over the points' own numbers.
+    Lines,
+    /// The same, in even factors.
+    LinesOverLog,
+    /// Lines whose points go right with something measured.
+    Over(Value),
+    /// The same, in even factors both ways.
+    OverLog(Value),
+}
+
+/// One thing to measure.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Its name within the figure. Points of the same name are one, shown in several charts.
+    pub id: String,
+    /// Where it stands along the chart, for people.
+    pub label: String,
+    /// The same as a number.
+    pub x: f64,
+    /// What it runs on.
+    pub cluster: Cluster,
+    /// The arguments of `bezant bench`: the workload and its flags.
+    pub bench: Vec<String>,
+    /// How many times as long as others it is measured: more than once where little happens in a second.
+    pub stretch: u32,
+}
+
+/// A cluster to measure. Points of equal ones share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cluster {
+    /// Where its data is: clusters of equal ones are one, started anew.
+    pub data: Data,
+    /// The map of made-up distances that it runs under.
+    pub regions: Option<&'static str>,
+}
+
+/// A cluster's folder, filled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Data {
+    /// Flags of `bezant init`.
+    pub init: Vec<String>,
+    /// Tables to fill: the workload of `bezant bench` and its flags.
+    pub tables: Vec<Vec<String>>,
+}
+
+/// A number that the paper's text gives, and the same of ours.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// What it is, as in "throughput without signatures, RW-U".
+    pub what: &'static str,
+    /// What the paper has.
+    pub paper: &'static str,
+    /// What is compared.
+    pub value: Value,
+    /// The point that it is of,
+    pub of: String,
+    /// divided by this one's, where it is a comparison.
+    pub over: Option<String>,
+    /// How it is written.
+    pub form: Form,
+}
+
+impl Claim {
+    /// So many times as much.
+    pub fn times(what: &'static str, paper: &'static str, value: Value, of: &str, over: &str) -> Self {
+        Self { what, paper, value, of: of.to_owned(), over: Some(over.to_owned()), form: Form::Times }
+    }
+
+    /// More or less by such a part.
+    pub fn change(what: &'static str, paper: &'static str, value: Value, of: &str, over: &str) -> Self {
+        Self { form: Form::Change, ..Self::times(what, paper, value, of, over) }
+    }
+
+    /// Such a part of a whole.
+    pub fn percent(what: &'static str, paper: &'static str, value: Value, of: &str) -> Self {
+        Self { what, paper, value, of: of.to_owned(), over: None, form: Form::Percent }
+    }
+}
+
+/// How a number is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `3.7×`
+    Times,
+    /// `+19 %`: a ratio less one.
+    Change,
+    /// `96 %`: a part of one.
+    Percent,
+}
+
+/// One number of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Committed transactions a second.
+    Throughput,
+    /// The mean latency in milliseconds.
+    LatencyMs,
+    /// CPU time of all processes for one transaction, in microseconds.
+    CpuUs,
+    /// Committed of attempted.
+    CommitRate,
+    /// Decided in one round trip.
+    FastPath,
+    /// Committed transactions a second of each client that does not cheat.
+    Honest,
+    /// Which part of all transactions was faulty, in percent.
+    Faulty,
+    /// Transactions a second if each replica had one core of its own, and nothing else were in the way: from the CPU
+    /// time of the replicas.
+    CoreBound,
+}
+
+impl Value {
+    /// What it is, with its unit.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Throughput => "committed transactions a second",
+            Self::LatencyMs => "mean latency, ms",
+            Self::CpuUs => "CPU time a transaction, µs",
+            Self::CommitRate => "committed of attempted",
+            Self::FastPath => "decided in one round trip",
+            Self::Honest => "tx/s of an honest client",
+            Self::Faulty => "faulty transactions, % of all processed",
+            Self::CoreBound => "tx/s with a core for each replica (from CPU time)",
+        }
+    }
+
+    /// The same in a table's head.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Throughput => "tx/s",
+            Self::CpuUs => "CPU µs a tx",
+            Self::CoreBound => "tx/s with a core each",
+            Self::Faulty => "faulty, %",
+            value => value.title(),
+        }
+    }
+
+    /// The number in a report of `bezant bench --json` on a cluster of `replicas`; none when it is not there.
+    pub fn of(self, report: &Json, replicas: u64) -> Option<f64> {
+        match self {
+            Self::Throughput => report["committed_per_second"].as_f64(),
+            Self::LatencyMs => Some(report["latency_us"]["mean"].as_f64()? / 1e3),
+            Self::CpuUs => report["cpu_us_per_transaction"].as_f64(),
+            Self::CommitRate => report["commit_rate"].as_f64(),
+            Self::FastPath => report["fast_path_rate"].as_f64(),
+            Self::Honest => report["byzantine"]["committed_per_second_per_honest_client"].as_f64(),
+            Self::Faulty => Some(report["byzantine"]["faulty_fraction"].as_f64()? * 100.0),
+            Self::CoreBound => {
+                let (seconds, committed) = (report["cpu_seconds"]["replicas"].as_f64()?, report["committed"].as_f64()?);
+                (seconds > 0.0).then(|| committed * replicas as f64 / seconds)
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// The value of a flag of `init`.
+    fn flag(&self, name: &str) -> Option<u64> {
+        let at = self.data.init.iter().position(|word| word == name)?;
+        self.data.init.get(at + 1)?.parse().ok()
+    }
+
+    /// How many replicas it has.
+    pub fn replicas(&self) -> u64 {
+        (5 * self.flag("--faults").unwrap_or(1) + 1) * self.flag("--shards").unwrap_or(1)
+    }
+}
+
+impl Figure {
+    /// Every point once, in order.
+    pub fn points(&self) -> Vec<&Point> {
+        let mut points: Vec<&Point> = Vec::new();
+        for point in self.panels.iter().flat_map(|panel| panel.series.iter().flat_map(|(_, points)| points)) {
+            if points.iter().all(|known| known.id != point.id) {
+                points.push(point);
+            }
+        }
+        points
+    }
+
+    /// About how long measuring it takes, in seconds, on a machine like ours.
+    pub fn seconds(&self, effort: Effort) -> f64 {
+        let points = self.points();
+        let clusters: BTreeSet<&Cluster> = points.iter().map(|point| &point.cluster).collect();
+        let tables: usize =
+            clusters.iter().map(|cluster| &cluster.data).collect::<BTreeSet<_>>().iter().map(|data| data.tables.len()).sum();
+        let window: f64 = points.iter().map(|point| effort.seconds * f64::from(point.stretch) + effort.warmup + RUN_SECONDS).sum();
+        let starts = clusters.len() as f64 * (effort.start_warmup + START_SECONDS);
+        effort.runs as f64 * (window + starts) + tables as f64 * effort.keys as f64 / KEYS_LOADED_A_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_found_in_a_report() {
+        let report = json!({
+            "committed": 1_000, "committed_per_second": 250.0, "commit_rate": 0.5, "fast_path_rate": null,
+            "latency_us": {"mean": 1_500.0}, "cpu_us_per_transaction": 400.0, "cpu_seconds": {"clients": 0.1, "replicas": 3.0},
+        });
+        assert_eq!(Value::Throughput.of(&report, 6), Some(250.0));
+        assert_eq!(Value::LatencyMs.of(&report, 6), Some(1.5));
+        assert_eq!(Value::FastPath.of(&report, 6), None);
+        assert_eq!(Value::CoreBound.of(&report, 6), Some(2_000.0));
+        assert_eq!((Value::Honest.of(&report, 6), Value::Faulty.of(&report, 6)), (None, None));
+        let report = json!({"byzantine": {"committed_per_second_per_honest_client": 12.5, "faulty_fraction": 0.25}});
+        assert_eq!((Value::Honest.of(&report, 6), Value::Faulty.of(&report, 6)), (Some(12.5), Some(25.0)));
+    }
+
+    #[test]
+    fn a_cluster_knows_its_size() {
+        let init = |text: &str| {
+            let init = text.split_whitespace().map(str::to_owned).collect();
+            Cluster { data: Data { init, ..Data::default() }, regions: None }
+        };
+        assert_eq!([init("").replicas(), init("--shards 3").replicas(), init("--faults 2 --shards 2").replicas()], [6, 18, 22]);
+    }
+}

@@ -1,0 +1,243 @@
+//! Measures figures: makes clusters, starts them, runs workloads on them, all by commands of the program.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use crate::FiguresError;
+use crate::args::FiguresArgs;
+use crate::machine::Machine;
+use crate::plan::{Cluster, Data, Effort, Figure, Point};
+use crate::results::Results;
+
+/// How much of what a failed command said is shown.
+const SAID_BYTES_MAX: usize = 2_000;
+/// How long everybody keeps running after a run was measured.
+const COOLDOWN_SECONDS: &str = "0.3";
+
+/// Why something could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A command cannot be started, or a folder not be made.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A command failed.
+    #[error("`{command}` failed:\n{said}")]
+    Command {
+        /// The command.
+        command: String,
+        /// The end of what it said.
+        said: String,
+    },
+    /// It was told to stop.
+    #[error("stopped; what was measured is kept, and the same command goes on from there")]
+    Stopped,
+}
+
+/// Measures with one program, in one folder.
+pub(crate) struct Runner<'a> {
+    program: &'a Path,
+    effort: Effort,
+    folder: TempDir,
+    /// Filled folders of clusters, none of which runs.
+    filled: BTreeMap<Data, PathBuf>,
+    /// How many were made.
+    made: usize,
+    machine: Machine,
+    stop: &'a AtomicBool,
+}
+
+/// A cluster that runs; it is stopped when this goes.
+struct Running<'a, 'b> {
+    runner: &'a Runner<'b>,
+    folder: &'a Path,
+}
+
+impl Drop for Running<'_, '_> {
+    fn drop(&mut self) {
+        // What cannot be stopped is said by the command itself, and there is nothing else to be done about it here.
+        let _ = self.runner.say(&["down".to_owned(), self.folder.display().to_string()]);
+    }
+}
+
+impl<'a> Runner<'a> {
+    /// A runner whose clusters are gone when it is.
+    pub fn new(program: &'a Path, args: &FiguresArgs, stop: &'a AtomicBool) -> Result<Self, FiguresError> {
+        let folder = match &args.work {
+            None => TempDir::with_prefix("bezant-figures-"),
+            Some(work) => TempDir::with_prefix_in("bezant-figures-", work),
+        };
+        let folder = folder.map_err(|source| RunError::System { what: "make a folder for the clusters".to_owned(), source })?;
+        let (filled, machine) = (BTreeMap::new(), Machine::default());
+        let mut runner = Self { program, effort: args.effort(), folder, filled, made: 0, machine, stop };
+        runner.machine = Machine::here(runner.say(&["--version".to_owned()])?.said.trim());
+        if !runner.machine.is_optimised {
+            eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
+        }
+        Ok(runner)
+    }
+
+    /// What results that are begun now begin with.
+    pub fn begin(&self, figure: &Figure) -> Results {
+        Results::new(figure, self.effort, self.machine.clone())
+    }
+
+    /// Measures what `results` lack of `figure`, each point once before any a second time, and has every run `kept`. What `later`
+    /// figures need no more is removed.
+    pub fn measure(
+        &mut self,
+        figure: &Figure,
+        later: &[&Figure],
+        mut results: Results,
+        kept: impl Fn(&Results) -> Result<(), FiguresError>,
+    ) -> Result<(), FiguresError> {
+        let points = figure.points();
+        for run in 0..self.effort.runs {
+            let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
+            while let Some(first) = left.first() {
+                let cluster = first.cluster.clone();
+                let (here, others): (Vec<&Point>, _) = left.into_iter().partition(|point| point.cluster == cluster);
+                left = others;
+                self.fill(&cluster.data)?;
+                let running = self.start(&cluster)?;
+                let mut warmup = self.effort.warmup + self.effort.start_warmup;
+                for point in here {
+                    let (command, outcome) = self.bench(point, warmup, running.folder)?;
+                    warmup = self.effort.warmup;
+                    let said = outcome.as_ref().map_or_else(|said| format!("FAILED: {said}"), shown);
+                    eprintln!("{}, run {} of {}, {}: {said}", figure.name, run + 1, self.effort.runs, point.id);
+                    results.note(point, &commands_of(&cluster), &command, outcome);
+                    kept(&results)?;
+                }
+            }
+        }
+        let is_needed = |data: &Data| later.iter().any(|figure| figure.points().iter().any(|point| point.cluster.data == *data));
+        let done: Vec<Data> = self.filled.keys().filter(|data| !is_needed(data)).cloned().collect();
+        for folder in done.iter().filter_map(|data| self.filled.remove(data)) {
+            std::fs::remove_dir_all(folder).map_err(|source| RunError::System { what: "remove a cluster's folder".to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a cluster and fills its tables, with nobody far away, unless that is done.
+    fn fill(&mut self, data: &Data) -> Result<(), RunError> {
+        if self.filled.contains_key(data) {
+            return Ok(());
+        }
+        self.made += 1;
+        let folder = self.folder.path().join(format!("cluster-{}", self.made));
+        let path = folder.display().to_string();
+        let init = ["init", &path, "--base-port", "auto"].map(str::to_owned);
+        self.say(&[init.as_slice(), &data.init].concat())?.well()?;
+        self.filled.insert(data.clone(), folder);
+        if data.tables.is_empty() {
+            return Ok(());
+        }
+        let cluster = Cluster { data: data.clone(), regions: None };
+        eprintln!("filling a cluster: {}", commands_of(&cluster).join("; "));
+        let running = self.start(&cluster)?;
+        for table in &data.tables {
+            let load = ["--load", "--seconds", "0", "--json", "--cluster", &path].map(str::to_owned);
+            self.say(&[&["bench".to_owned()], table.as_slice(), &load].concat())?.well()?;
+        }
+        drop(running);
+        Ok(())
+    }
+
+    fn start<'b>(&'b self, cluster: &Cluster) -> Result<Running<'b, 'a>, RunError> {
+        let folder = &self.filled[&cluster.data];
+        let mut words = vec!["up".to_owned(), folder.display().to_string()];
+        if let Some(regions) = cluster.regions {
+            words.extend(["--regions".to_owned(), regions.to_owned()]);
+        }
+        // Made first: what has started when `up` fails or is interrupted is stopped too.
+        let running = Running { runner: self, folder };
+        self.say(&words)?.well()?;
+        Ok(running)
+    }
+
+    /// Runs a point; gives the command without what differs from run to run, and what it reported or else said.
+    fn bench(&self, point: &Point, warmup: f64, folder: &Path) -> Result<(String, Result<Json, String>), RunError> {
+        let seconds = (self.effort.seconds * f64::from(point.stretch)).to_string();
+        let words = [&["bench".to_owned()], point.bench.as_slice(), &["--seconds".to_owned(), seconds]].concat();
+        let command = format!("bezant {}", words.join(" "));
+        let [warmup, folder] = [warmup.to_string(), folder.display().to_string()];
+        let more = ["--warmup", &warmup, "--cooldown", COOLDOWN_SECONDS, "--json", "--cluster", &folder].map(str::to_owned);
+        let said = self.say(&[words.as_slice(), &more].concat())?;
+        let outcome = if said.is_well {
+            serde_json::from_str(&said.said).map_err(|error| error.to_string())
+        } else {
+            Err(said.complaint.replace(&folder, "DIR"))
+        };
+        Ok((command, outcome))
+    }
+
+    /// Runs the program to its end.
+    fn say(&self, words: &[String]) -> Result<Said, RunError> {
+        let is_down = words.first().is_some_and(|word| word == "down");
+        if !is_down {
+            self.check_stop()?;
+        }
+        let command = format!("bezant {}", words.join(" "));
+        let output = Command::new(self.program).args(words).stdin(Stdio::null()).output();
+        let output = output.map_err(|source| RunError::System { what: format!("run `{command}`"), source })?;
+        if !is_down {
+            // A signal from the terminal reaches the command as well: then it is no fault of its own that it ended.
+            self.check_stop()?;
+        }
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        let from = (complaint.len().saturating_sub(SAID_BYTES_MAX)..=complaint.len()).find(|at| complaint.is_char_boundary(*at));
+        Ok(Said {
+            command,
+            is_well: output.status.success(),
+            said: String::from_utf8_lossy(&output.stdout).into_owned(),
+            complaint: complaint[from.unwrap_or(0)..].trim().to_owned(),
+        })
+    }
+
+    fn check_stop(&self) -> Result<(), RunError> {
+        if self.stop.load(Ordering::Relaxed) { Err(RunError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// What a command did.
+struct Said {
+    command: String,
+    is_well: bool,
+    said: String,
+    /// The end of what it said on standard error.
+    complaint: String,
+}
+
+impl Said {
+    /// Whether it did what it was asked.
+    fn well(self) -> Result<(), RunError> {
+        if self.is_well { Ok(()) } else { Err(RunError::Command { command: self.command, said: self.complaint }) }
+    }
+}
+
+fn shown(report: &Json) -> String {
+    let number = |value: &Json| value.as_f64().unwrap_or(0.0);
+    let latency_ms = number(&report["latency_us"]["mean"]) / 1e3;
+    format!("{:.0} tx/s, {latency_ms:.1} ms", number(&report["committed_per_second"]))
+}
+
+/// How a cluster is made, filled and started, in words.
+fn commands_of(cluster: &Cluster) -> Vec<String> {
+    let mut commands = vec![format!("bezant init {}", cluster.data.init.join(" ")).trim_end().to_owned()];
+    commands.extend(cluster.data.tables.iter().map(|table| format!("bezant bench {} --load --seconds 0", table.join(" "))));
+    commands.push(match cluster.regions {
+        None => "bezant up".to_owned(),
+        Some(regions) => format!("bezant up --regions {regions}"),
+    });
+    commands
+}
