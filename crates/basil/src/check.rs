@@ -35,7 +35,7 @@ pub enum Finding {
 pub enum Cause {
     /// L1: its timestamp lies too far in the future.
     TooNew,
-    /// It waited so long for its author, or for somebody to finish it, that it can no longer be judged.
+    /// Its author came so late with it, or it waited for its author or for somebody to finish it so long, that it is not judged any more.
     TooOld,
     /// L3: it claims to have read from a transaction that is not prepared here, or did not write that.
     InvalidDependency,

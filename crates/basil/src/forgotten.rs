@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use foldhash::{HashSet, HashSetExt as _};
+use foldhash::{HashMap, HashMapExt as _};
 use types::{Transaction, TransactionId};
 
 /// The most transactions kept in mind.
@@ -15,9 +15,10 @@ const FORGOTTEN_MAX: usize = 1 << 20;
 /// What has ended and was forgotten.
 #[derive(Debug)]
 pub(crate) struct Forgotten {
-    names: HashSet<u64>,
-    /// The same in the order in which they were forgotten, each with its time.
-    order: VecDeque<(u64, u64)>,
+    /// Each with the latest time of those that have it: whoever works at it finds two transactions whose names begin alike.
+    names: HashMap<u64, u64>,
+    /// The same in the order in which they were first forgotten.
+    order: VecDeque<u64>,
     /// Whatever was forgotten with a time from here on is among the names, in nanoseconds.
     complete_from: u64,
     names_max: usize,
@@ -25,7 +26,7 @@ pub(crate) struct Forgotten {
 
 impl Forgotten {
     pub fn new() -> Self {
-        Self { names: HashSet::new(), order: VecDeque::new(), complete_from: 0, names_max: FORGOTTEN_MAX }
+        Self { names: HashMap::new(), order: VecDeque::new(), complete_from: 0, names_max: FORGOTTEN_MAX }
     }
 
     /// Earlier lives may have forgotten anything up to `time`.
@@ -35,20 +36,26 @@ impl Forgotten {
 
     /// `transaction` has ended and is forgotten.
     pub fn note(&mut self, transaction: &Transaction) {
-        let (name, time) = (name(transaction.id()), transaction.timestamp().time);
-        if self.names.insert(name) {
-            self.order.push_back((time, name));
+        self.note_name(name(transaction.id()), transaction.timestamp().time);
+    }
+
+    fn note_name(&mut self, name: u64, time: u64) {
+        match self.names.get_mut(&name) {
+            Some(latest) => *latest = time.max(*latest),
+            None => {
+                self.names.insert(name, time);
+                self.order.push_back(name);
+            }
         }
         while self.order.len() > self.names_max {
-            let Some((time, name)) = self.order.pop_front() else { break };
-            self.names.remove(&name);
-            self.anything_up_to(time);
+            let Some(latest) = self.order.pop_front().and_then(|name| self.names.remove(&name)) else { break };
+            self.anything_up_to(latest);
         }
     }
 
     /// Whether `transaction` may have been forgotten.
     pub fn may_have(&self, transaction: &Transaction) -> bool {
-        transaction.timestamp().time < self.complete_from || self.names.contains(&name(transaction.id()))
+        transaction.timestamp().time < self.complete_from || self.names.contains_key(&name(transaction.id()))
     }
 }
 
@@ -90,5 +97,19 @@ mod tests {
             assert_eq!(forgotten.may_have(&transaction(time)), may_be, "{time}");
         }
         assert_eq!((forgotten.names.len(), forgotten.order.len()), (3, 3));
+    }
+
+    #[test]
+    fn a_name_that_begins_like_an_older_one_does_not_go_before_its_time() {
+        let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new() };
+        let (older, later) = (transaction(10), transaction(30));
+        forgotten.note(&older);
+        // As if both began alike, which a liar can bring about with some work.
+        forgotten.note_name(name(older.id()), 30);
+        for time in [11, 12, 13] {
+            forgotten.note(&transaction(time));
+        }
+        assert!(!forgotten.names.contains_key(&name(older.id())));
+        assert!(forgotten.may_have(&later));
     }
 }

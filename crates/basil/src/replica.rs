@@ -378,13 +378,17 @@ impl<M: Medium> Replica<M> {
         if !authored && self.vote_down_late(now, from, transaction, out) {
             return Ok(());
         }
-        let oldest = if authored && !broken(Mutant::WindowUnhalved) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
-        if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
+        if let Err(refusal) = self.may_enter(now, self.watermark(now), payer, transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
         self.enter(now, from, transaction);
+        if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
+            // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
+            self.cast(transaction.id(), Vote::Abort, Some(Cause::TooOld), out);
+            return Ok(());
+        }
         if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
     }
 
@@ -577,6 +581,15 @@ impl<M: Medium> Replica<M> {
         Ok(())
     }
 
+    /// The same of one that comes with the proof that it aborted. Anybody can make up any number of transactions that conflict with
+    /// a committed one, and so the proofs. They may take half the room at most.
+    fn may_enter_aborted(&self, now: Time, payer: Payer, transaction: &Transaction) -> Result<(), Refusal> {
+        if self.ledger.known() >= self.options.known_max / 2 && !broken(Mutant::LoadUnlimited) {
+            return Err(Refusal::Overloaded);
+        }
+        self.may_enter(now, self.watermark(now), payer, transaction)
+    }
+
     fn enter(&mut self, now: Time, from: Party, transaction: &Transaction) {
         if self.ledger.entry(transaction.id()).is_none() {
             self.watched.push_back((now, transaction.id()));
@@ -751,6 +764,12 @@ impl<M: Medium> Replica<M> {
                 if transaction.timestamp().time > now.after_ms(self.options.time_bound_ms).0 {
                     // A certificate cannot exist for it yet among correct replicas whose clocks agree with ours.
                     self.refuse(from, Subject::Transaction(id), Refusal::TooNew, out);
+                    return;
+                }
+                if certificate.decision == Decision::Abort
+                    && let Err(refusal) = self.may_enter_aborted(now, from.into(), transaction)
+                {
+                    self.refuse(from, Subject::Transaction(id), refusal, out);
                     return;
                 }
             }

@@ -123,6 +123,7 @@ scripts! {
     what_is_far_away_is_given_the_time_it_takes
     what_is_too_old_is_refused
     what_is_undecided_outlives_the_journals_old_part
+    what_its_author_brings_too_late_never_commits
     what_most_hold_is_logged_by_those_who_never_saw_it
     what_the_others_have_forgotten_is_laid_to_rest
     what_the_others_never_saw_is_voted_down

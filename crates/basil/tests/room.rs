@@ -1,0 +1,98 @@
+//! What nobody voted on takes no more room than it should.
+
+#[path = "harness/members.rs"]
+#[allow(dead_code, reason = "scripts use more of it")]
+mod members;
+
+use std::sync::Arc;
+
+use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
+use basil::message::Subject;
+use basil::{Certificate, Decision, Message, Refusal, Replica, ReplicaOptions, Vote};
+use crypto::leaf;
+use machine::{Input, Machine as _, Outbox, Time};
+use members::{Members, members};
+use store::{Memory, Options, Store};
+use types::{ClientId, Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, Value, Write};
+
+const SHARD: ShardId = ShardId(0);
+const ME: ReplicaId = ReplicaId { shard: SHARD, index: 0 };
+const LIAR: Party = Party::Client(ClientId(2), Session(2));
+const HONEST: Party = Party::Client(ClientId(1), Session(1));
+/// The time by all clocks, in milliseconds.
+const NOW_MS: u64 = 100_000;
+const KNOWN_MAX: usize = 10;
+
+fn transaction(members: &Members, client: ClientId, ms: u64, reads: &[&str], write: (&str, &str)) -> Transaction {
+    let reads = reads.iter().map(|key| Read { key: Key::from(*key), version: Timestamp::ZERO, dependency: None });
+    let write = Write { key: Key::from(write.0), value: Some(Value::from(write.1)) };
+    let timestamp = Timestamp::new(ms * 1_000_000, client);
+    Transaction::new(members.cluster.id(), timestamp, reads.collect(), vec![write]).expect("small enough")
+}
+
+fn committed(members: &Members, transaction: &Transaction) -> Certificate {
+    let id = transaction.id();
+    let vote = |index| {
+        let replica = ReplicaId { shard: SHARD, index };
+        let statement = VoteStatement { id, vote: Vote::Commit };
+        (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
+    };
+    let votes = VoteSet { shard: SHARD, vote: Vote::Commit, voters: (0..6).map(vote).collect() };
+    Certificate { id, decision: Decision::Commit, proof: Proof::Fast(vec![ShardProof::Votes(votes)]) }
+}
+
+/// What the replica says to `from` when it hears `message`.
+fn answer(members: &Members, replica: &mut Replica<Memory>, from: Party, message: Message) -> Vec<Message> {
+    let message = members.stranger().verify(message).expect("it is properly signed");
+    let mut outbox = Outbox::default();
+    replica.step(Time(NOW_MS * 1_000_000), Input::Message { from, message }, &mut outbox);
+    outbox.sends.into_iter().map(|(_, message)| message).collect()
+}
+
+/// A liar makes up transactions that missed what `other` wrote, and so has the proofs that they aborted.
+#[test]
+fn made_up_aborts_leave_room_for_others() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { known_max: KNOWN_MAX, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let other = transaction(&members, ClientId(2), NOW_MS - 50, &[], ("a", "1"));
+    let certificate = Arc::new(committed(&members, &other));
+    let aborted = |ms: u64| {
+        let made_up = transaction(&members, ClientId(2), ms, &["a"], ("b", "1"));
+        let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: certificate.clone() };
+        let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
+        Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate) }
+    };
+    let refused = |refusal: Refusal, answers: &[Message]| matches!(answers, [Message::Refused { subject: Subject::Transaction(_), refusal: found }] if *found == refusal);
+    for number in 0..3 * KNOWN_MAX as u64 {
+        let answers = answer(&members, &mut replica, LIAR, aborted(NOW_MS - 40 + number));
+        let is_full = number >= KNOWN_MAX as u64 / 2;
+        assert_eq!(refused(Refusal::Overloaded, &answers), is_full, "{answers:?}");
+    }
+    assert_eq!(replica.load(), (KNOWN_MAX / 2, 0));
+    // What did commit is taken in all the same, and others still find room.
+    let writeback = Message::Writeback { transaction: Some(other), certificate: certificate.clone() };
+    assert!(answer(&members, &mut replica, LIAR, writeback).is_empty());
+    let honest = transaction(&members, ClientId(1), NOW_MS, &[], ("c", "1"));
+    assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: honest }).is_empty());
+    assert_eq!(replica.load(), (KNOWN_MAX / 2 + 2, 1));
+    assert_eq!(replica.counts().votes_commit, 1);
+}
+
+/// Below the window nothing is voted on, so that nobody needs to be told that something there aborted.
+#[test]
+fn an_abort_that_is_too_old_is_not_taken_in() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let now = Time(NOW_MS * 1_000_000);
+    let mut replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+    let other = transaction(&members, ClientId(2), 50_000, &[], ("a", "1"));
+    let made_up = transaction(&members, ClientId(2), 50_001, &["a"], ("b", "1"));
+    let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: Arc::new(committed(&members, &other)) };
+    let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
+    let writeback = Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate) };
+    let answers = answer(&members, &mut replica, LIAR, writeback);
+    assert!(matches!(answers.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{answers:?}");
+    assert_eq!(replica.load(), (0, 0));
+}
