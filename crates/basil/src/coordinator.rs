@@ -16,7 +16,7 @@ use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote,
 use crate::check;
 use crate::distance::{Asked, Distances};
 use crate::message::{Conflict, Justified, Message, Newer, ReadResult, Refusal, Subject};
-use crate::patience::Patience;
+use crate::patience::{Patience, UsualTime};
 use crate::quorum::Quorums;
 use crate::read_only::{Confirmation, Verdict};
 use crate::reading::{Choice, KeyReplies, ReadFound, ReadQuorum};
@@ -163,6 +163,10 @@ pub struct CoordinatorCounts {
 
 /// Transactions of others being finished at once; more wait until somebody meets them again.
 const FINISHES_MAX: usize = 1_024;
+/// What a transaction read from is given so many times as long to end as this process's own transactions usually take,
+const DEPENDENCY_TIMES: u64 = 2;
+/// but not less than this, in microseconds.
+const DEPENDENCY_US_MIN: u64 = 2_000;
 /// A commit's wait is doubled so many times at most.
 const RETRIES_DOUBLED_MAX: u32 = 4;
 /// A read's wait is doubled so many times at most.
@@ -175,6 +179,7 @@ enum Timer {
     ReadEscalation(u64),
     Confirmation(u64),
     Grace(TransactionId),
+    Dependencies(TransactionId),
     Retry(TransactionId),
 }
 
@@ -270,6 +275,10 @@ pub struct Coordinator {
     timers: Timers<Timer>,
     patience: Vec<Patience>,
     distances: Distances,
+    /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's,
+    usual_end: UsualTime,
+    /// and from their timestamps.
+    usual_life: UsualTime,
     suspects: Vec<Voters>,
     counts: CoordinatorCounts,
 }
@@ -295,6 +304,8 @@ impl Coordinator {
             finishing: 0,
             timers: Timers::default(),
             patience: vec![Patience::default(); shards],
+            usual_end: UsualTime::default(),
+            usual_life: UsualTime::default(),
             suspects: vec![Voters::default(); shards],
             counts: CoordinatorCounts::default(),
         }
@@ -579,6 +590,9 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let id = transaction.id();
+        if let Some(due) = dependencies.iter().map(|dependency| self.time_for(now, dependency)).min() {
+            self.timers.set(Timer::Dependencies(id), due);
+        }
         if let Some(ending) = self.endings.get_mut(&id) {
             // It is being finished already: from now on for this asker too, with all the time it may take.
             ending.operations.extend(operation);
@@ -608,6 +622,18 @@ impl Coordinator {
         self.endings.insert(id, ending);
         self.ask_votes(id, out);
         self.set_retry(now, id, 0);
+    }
+
+    /// §5: votes wait for what a transaction read from, and whoever meets what another left finishes it, one round trip more. Until
+    /// when the writer of `dependency` has time to end it itself: for as long as that usually takes here, and as it takes
+    /// to ask and tell all who are asked; but what began long ago has had its time. A timestamp may lie about that, to nobody's
+    /// harm, for finishing what is about to end by itself is only work for nothing.
+    fn time_for(&self, now: Time, dependency: &Transaction) -> Time {
+        let shards = self.cluster.participants(dependency);
+        let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
+        let least_us = DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us);
+        let old = Time(dependency.timestamp().time).after_us(self.usual_life.times_us(DEPENDENCY_TIMES, 2 * least_us));
+        now.after_us(self.usual_end.times_us(DEPENDENCY_TIMES, least_us)).min(old)
     }
 
     /// Has a transaction's request sent again when it has gone unanswered for too long: twice as long as votes take, since
@@ -642,6 +668,17 @@ impl Coordinator {
         self.finishing += 1;
         self.counts.finishes += 1;
         self.on_commit_command(now, None, transaction, Vec::new(), out);
+    }
+
+    /// Votes on `id` may be waiting for what it read from: finishes that (§5).
+    fn finish_dependencies(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let Some(ending) = self.endings.get(&id) else { return };
+        if ending.logging.is_some() || slow_decision(ending, self.quorums).is_some() {
+            return; // Nobody whose vote counts is waiting.
+        }
+        for dependency in ending.dependencies.clone() {
+            self.on_finish_command(now, dependency, out);
+        }
     }
 
     fn on_voted(&mut self, now: Time, from: ReplicaId, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
@@ -692,7 +729,7 @@ impl Coordinator {
                     self.patience[usize::from(shard.0)].unanimous(lag);
                 }
             }
-            self.conclude(id, Certificate { id, decision, proof: Proof::Fast(proofs) }, Path::Fast, out);
+            self.conclude(now, id, Certificate { id, decision, proof: Proof::Fast(proofs) }, Path::Fast, out);
             return;
         }
         if ending.logging.is_some() {
@@ -760,7 +797,7 @@ impl Coordinator {
         }
         if let Some((decision, set)) = ending.logged.agreed(self.quorums) {
             // §4.2 (7), §5 (5)
-            self.conclude(id, Certificate { id, decision, proof: Proof::Logged(set) }, Path::Slow, out);
+            self.conclude(now, id, Certificate { id, decision, proof: Proof::Logged(set) }, Path::Slow, out);
         } else if ending.elections == 0 && ending.logged.count() >= self.quorums.elected() && ending.logged.are_split(self.quorums) {
             self.invoke_fallback(now, id, out); // Not while too few to elect anybody are known to have logged anything.
         } else {
@@ -789,23 +826,26 @@ impl Coordinator {
         self.set_retry(now, id, times);
     }
 
-    fn on_decided(&mut self, certificate: Arc<Certificate>, out: &mut Out) {
+    fn on_decided(&mut self, now: Time, certificate: Arc<Certificate>, out: &mut Out) {
         let Some(ending) = self.endings.get(&certificate.id) else { return };
         if certificate.fits(&self.cluster, &ending.transaction).is_ok() {
-            self.conclude_with(certificate.id, certificate, Path::Recovered, out);
+            self.conclude_with(now, certificate.id, certificate, Path::Recovered, out);
         }
     }
 
     // Writeback (§4.3).
 
-    fn conclude(&mut self, id: TransactionId, certificate: Certificate, path: Path, out: &mut Out) {
-        self.conclude_with(id, Arc::new(certificate), path, out);
+    fn conclude(&mut self, now: Time, id: TransactionId, certificate: Certificate, path: Path, out: &mut Out) {
+        self.conclude_with(now, id, Arc::new(certificate), path, out);
     }
 
-    fn conclude_with(&mut self, id: TransactionId, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
+    fn conclude_with(&mut self, now: Time, id: TransactionId, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
         let Some(ending) = self.endings.remove(&id) else { return };
-        self.timers.cancel(&Timer::Grace(id));
-        self.timers.cancel(&Timer::Retry(id));
+        self.silence(id);
+        if !ending.was_finish && ending.dependencies.is_empty() && path != Path::Recovered {
+            self.usual_end.took(now.since(ending.started));
+            self.usual_life.took(now.0.saturating_sub(ending.transaction.timestamp().time));
+        }
         match path {
             Path::Fast => self.counts.fast += 1,
             Path::Slow => self.counts.slow += 1,
@@ -882,11 +922,17 @@ impl Coordinator {
 
     fn give_up(&mut self, id: TransactionId, failure: Failure, out: &mut Out) {
         let Some(ending) = self.endings.remove(&id) else { return };
-        self.timers.cancel(&Timer::Grace(id));
-        self.timers.cancel(&Timer::Retry(id));
+        self.silence(id);
         self.finished(&ending);
         for operation in ending.operations {
             out.emit(Event::Ended { operation, result: Err(failure) });
+        }
+    }
+
+    /// Nothing more is to be done about `id`.
+    fn silence(&mut self, id: TransactionId) {
+        for timer in [Timer::Grace(id), Timer::Dependencies(id), Timer::Retry(id)] {
+            self.timers.cancel(&timer);
         }
     }
 
@@ -907,8 +953,6 @@ impl Coordinator {
         let (logging, retries) = (ending.logging, ending.retries);
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = ending.elections > 0 || ending.logged.count() >= self.quorums.logged();
-        // Votes may be waiting for what this transaction read from: finish that (§5).
-        let dependencies = ending.dependencies.clone();
         self.set_retry(now, id, retries);
         match logging {
             None => self.ask_votes(id, out),
@@ -918,9 +962,7 @@ impl Coordinator {
         if is_split {
             self.invoke_fallback(now, id, out); // §5 (5), not settled: (1) again, with the views heard since.
         }
-        for dependency in dependencies {
-            self.on_finish_command(now, dependency, out);
-        }
+        self.finish_dependencies(now, id, out);
     }
 }
 
@@ -1020,7 +1062,7 @@ impl Machine for Coordinator {
                     }
                     Message::Voted { vote, conflict } => self.on_voted(now, from, vote, conflict, outbox),
                     Message::Logged { logged } => self.on_logged(now, from, logged, outbox),
-                    Message::Decided { certificate } => self.on_decided(certificate, outbox),
+                    Message::Decided { certificate } => self.on_decided(now, certificate, outbox),
                     Message::Refused { subject, refusal } => self.on_refused(now, from, subject, refusal, outbox),
                     // Requests; the replica beside this machine hears those.
                     Message::Read { .. }
@@ -1042,6 +1084,7 @@ impl Machine for Coordinator {
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
                         Timer::Confirmation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::Grace(id) => self.on_grace_over(now, id, outbox),
+                        Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),
                         Timer::Retry(id) => self.on_retry(now, id, outbox),
                     }
                 }

@@ -54,6 +54,8 @@ pub(crate) struct Entry {
     pub payer: Payer,
     /// Whether it waits for its author, or for evidence that its author sent it.
     pub awaits_author: bool,
+    /// Whether its turn here is set already because somebody wants to finish what read from it.
+    pub is_hurried: bool,
 }
 
 impl Entry {
@@ -73,6 +75,7 @@ impl Entry {
             since,
             payer,
             awaits_author: false,
+            is_hurried: false,
         }
     }
 

@@ -50,6 +50,7 @@ mod record;
 pub mod recovery;
 pub mod replica;
 pub mod rest;
+mod stall;
 pub mod tally;
 
 pub use buffer::Buffer;

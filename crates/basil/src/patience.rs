@@ -1,4 +1,4 @@
-//! How long a coordinator waits for the last votes of a shard before it takes the slow path.
+//! How long to wait: for the last votes of a shard, before the slow path is taken; and for somebody who may have left.
 //!
 //! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
 //! grace follows how late the last vote has been, and goes to nothing when a shard has not been unanimous for
@@ -56,9 +56,58 @@ impl Patience {
     }
 }
 
+/// How long a transaction usually takes that nobody holds up.
+///
+/// It follows the median, which a minority of transactions that were held up, by whomever, cannot move far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsualTime {
+    median_ns: u64,
+}
+
+/// The median before anything has been seen, in nanoseconds.
+const MEDIAN_NS_FIRST: u64 = 8_000_000;
+/// The largest median, in nanoseconds: beyond, timeouts decide.
+const MEDIAN_NS_MAX: u64 = 1_000_000_000;
+/// It moves by this part of itself.
+const MEDIAN_STEP: u64 = 16;
+
+impl Default for UsualTime {
+    fn default() -> Self {
+        Self { median_ns: MEDIAN_NS_FIRST }
+    }
+}
+
+impl UsualTime {
+    /// A transaction took so long.
+    pub fn took(&mut self, ns: u64) {
+        let step = (self.median_ns / MEDIAN_STEP).max(1_000);
+        self.median_ns = match ns.cmp(&self.median_ns) {
+            std::cmp::Ordering::Greater => (self.median_ns + step).min(MEDIAN_NS_MAX),
+            std::cmp::Ordering::Equal => self.median_ns,
+            std::cmp::Ordering::Less => self.median_ns.saturating_sub(step),
+        };
+    }
+
+    /// `times` as long as usual, in microseconds, but not less than `min_us`.
+    pub fn times_us(&self, times: u64, min_us: u64) -> u64 {
+        (times * self.median_ns / 1_000).max(min_us)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usual_time_follows_most_and_not_the_slowest() {
+        let mut usual_time = UsualTime::default();
+        for at in 0..2_000_u64 {
+            usual_time.took(if at % 3 == 0 { 900_000_000 } else { 2_000_000 + at % 7 * 100_000 });
+        }
+        let usual = usual_time.times_us(1, 0);
+        assert!((1_500..4_000).contains(&usual), "{usual}");
+        assert_eq!(usual_time.times_us(10, 50_000), 50_000);
+    }
 
     #[test]
     fn a_replica_that_is_down_costs_its_grace_only_now_and_then() {

@@ -19,6 +19,7 @@ use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
 use crate::rest::Inquiries;
+use crate::stall::Watch;
 
 /// How a replica is set. Every duration is in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +124,7 @@ pub struct Replica<M: Medium> {
     pub(crate) me: ReplicaId,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) quorums: Quorums,
-    options: ReplicaOptions,
+    pub(crate) options: ReplicaOptions,
     pub(crate) ledger: Ledger<M>,
     pub(crate) counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
@@ -133,8 +134,8 @@ pub struct Replica<M: Medium> {
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
-    /// Undecided transactions in the order in which they were met: when the janitor looks at them.
-    watched: VecDeque<(Time, TransactionId)>,
+    /// When to look at undecided transactions, lest they were left.
+    pub(crate) watch: Watch,
     /// Transactions brought by others than their author, in the order in which they were.
     unauthored: VecDeque<(Time, TransactionId)>,
     /// Transactions whose proof is fresh, in the order in which they ended.
@@ -171,7 +172,7 @@ impl<M: Medium> Replica<M> {
         let watermark = by_clock.max(folded.saturating_add(1));
         ledger.forgot_up_to(folded);
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
-        let watched = ledger.undecided_ids().into_iter().map(|id| (now, id)).collect();
+        let watch = Watch::new(ledger.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
         Ok(Self {
             me,
@@ -184,7 +185,7 @@ impl<M: Medium> Replica<M> {
             inquiries: Inquiries::default(),
             failure: None,
             failed: false,
-            watched,
+            watch,
             unauthored: VecDeque::new(),
             proven: VecDeque::new(),
             checkpoint_at: now.after_ms(options.checkpoint_ms),
@@ -238,7 +239,11 @@ impl<M: Medium> Replica<M> {
         match message {
             Message::Read { request, timestamp, keys } => self.on_read(now, from, request, timestamp, &keys, out),
             Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
-            Message::Recover { transaction, evidence } => self.on_recover(now, from, &transaction, &evidence, out),
+            Message::Recover { transaction, evidence } => {
+                self.on_recover(now, from, &transaction, &evidence, out)?;
+                self.hurry(now, transaction.id(), out);
+                Ok(())
+            }
             Message::Log { transaction, decision, tallies: _ } => {
                 self.on_log(now, from, &transaction, decision, out);
                 Ok(())
@@ -386,7 +391,7 @@ impl<M: Medium> Replica<M> {
         self.enter(now, from, transaction);
         if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
             // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
-            self.cast(transaction.id(), Vote::Abort, Some(Cause::TooOld), out);
+            self.cast(transaction.id(), Vote::Abort, Some(Cause::TooOld), None, out);
             return Ok(());
         }
         if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
@@ -444,7 +449,7 @@ impl<M: Medium> Replica<M> {
         if let Some(entry) = self.ledger.entry_mut(id) {
             entry.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
         }
-        self.cast(id, Vote::Abort, Some(Cause::TooOld), out);
+        self.cast(id, Vote::Abort, Some(Cause::TooOld), None, out);
         true
     }
 
@@ -501,8 +506,8 @@ impl<M: Medium> Replica<M> {
     fn vote_for_end(&mut self, id: TransactionId, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none() && !broken(Mutant::EndUnvoted)) else { return };
         match entry.decision {
-            Some(Decision::Commit) => self.cast(id, Vote::Commit, None, out),
-            Some(Decision::Abort) => self.cast(id, Vote::Abort, None, out),
+            Some(Decision::Commit) => self.cast(id, Vote::Commit, None, None, out),
+            Some(Decision::Abort) => self.cast(id, Vote::Abort, None, None, out),
             None => {}
         }
     }
@@ -592,7 +597,7 @@ impl<M: Medium> Replica<M> {
 
     fn enter(&mut self, now: Time, from: Party, transaction: &Transaction) {
         if self.ledger.entry(transaction.id()).is_none() {
-            self.watched.push_back((now, transaction.id()));
+            self.watch.met(now, transaction.id());
         }
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
         note_asker(self.ledger.enter(transaction, now, payer), from);
@@ -611,7 +616,7 @@ impl<M: Medium> Replica<M> {
     fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         let id = transaction.id();
         if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
-            self.cast(id, Vote::Abort, Some(Cause::NotPermitted), out);
+            self.cast(id, Vote::Abort, Some(Cause::NotPermitted), None, out);
             return Ok(());
         }
         let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, oldest: self.watermark(now), floor: self.ledger.floor() };
@@ -630,7 +635,7 @@ impl<M: Medium> Replica<M> {
                     entry.waiting_for = pending.len(); // L15
                 }
                 if pending.is_empty() {
-                    self.cast(id, Vote::Commit, None, out); // L19
+                    self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }
             Finding::Abort(cause) => {
@@ -638,7 +643,8 @@ impl<M: Medium> Replica<M> {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
                 }
-                self.cast(id, Vote::Abort, Some(cause), out);
+                let conflict = self.conflict_of(now, cause);
+                self.cast(id, Vote::Abort, Some(cause), conflict, out);
             }
         }
         Ok(())
@@ -651,8 +657,9 @@ impl<M: Medium> Replica<M> {
         })
     }
 
-    /// Casts the vote: on disk before anyone hears it, and never another.
-    fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<Cause>, out: &mut Out<M>) {
+    /// Casts the vote: on disk before anyone hears it, and never another. Who asked is told what stands in the way, if telling
+    /// helps.
+    fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<Cause>, conflict: Option<Conflict>, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
         if entry.vote.is_some() && !broken(Mutant::VoteReconsidered) {
             return;
@@ -671,7 +678,6 @@ impl<M: Medium> Replica<M> {
                 self.ledger.unprepare(id);
             }
         }
-        let conflict = if vote == Vote::Abort { self.conflict_of(id) } else { None };
         for asker in askers {
             // Told once: who asks again wants the vote.
             let conflict = conflict.clone().filter(|conflict| self.may_see(asker, conflict.transaction()));
@@ -679,24 +685,15 @@ impl<M: Medium> Replica<M> {
         }
     }
 
-    /// What stands in the way of a transaction that was voted down, if telling helps (L8, L11).
-    fn conflict_of(&self, id: TransactionId) -> Option<Conflict> {
-        let other = self.ledger.entry(id)?.cause?.conflicting()?;
+    /// What stands in the way of a transaction that is voted down for `cause`, if telling helps (L8, L11).
+    fn conflict_of(&self, now: Time, cause: Cause) -> Option<Conflict> {
+        let other = cause.conflicting()?;
         let entry = self.ledger.entry(other)?;
         let transaction = entry.transaction.clone();
         match (entry.decision, &entry.certificate) {
             (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
             (Some(_), _) => None,
-            (None, _) => self.is_stalled(other).then_some(Conflict::Stalled { transaction }),
-        }
-    }
-
-    /// Undecided for so long that the janitor has looked at it.
-    fn is_stalled(&self, id: TransactionId) -> bool {
-        match (self.watched.front(), self.ledger.entry(id)) {
-            (Some((oldest, _)), Some(entry)) => entry.since < *oldest,
-            (None, Some(_)) => true,
-            (_, None) => false,
+            (None, _) => self.is_left(now, other).then_some(Conflict::Stalled { transaction }),
         }
     }
 
@@ -724,7 +721,7 @@ impl<M: Medium> Replica<M> {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
                 return false;
             }
-            self.watched.push_back((now, id));
+            self.watch.met(now, transaction.id());
         }
         let certificate = self.ledger.enter(transaction, now, from.into()).certificate.clone();
         if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
@@ -823,12 +820,12 @@ impl<M: Medium> Replica<M> {
         }
         match decision {
             Decision::Abort if !broken(Mutant::DependencyAbortForgiven) => {
-                self.cast(id, Vote::Abort, Some(Cause::DependencyAborted), out); // L16-18
+                self.cast(id, Vote::Abort, Some(Cause::DependencyAborted), None, out); // L16-18
             }
             Decision::Abort | Decision::Commit => {
                 entry.waiting_for = entry.waiting_for.saturating_sub(1);
                 if entry.waiting_for == 0 {
-                    self.cast(id, Vote::Commit, None, out); // L19
+                    self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }
         }
@@ -857,25 +854,11 @@ impl<M: Medium> Replica<M> {
         while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_grace_ms) <= now) {
             let Some((_, id)) = self.unauthored.pop_front() else { break };
             if self.is_unauthored(id) && !broken(Mutant::StrangerKept) {
-                self.cast(id, Vote::Abort, Some(Cause::NotAuthored), out);
+                self.cast(id, Vote::Abort, Some(Cause::NotAuthored), None, out);
             }
         }
         self.inquiries.prune(now, &self.ledger);
-        let stalled = self.watched.partition_point(|(since, _)| since.after_ms(self.options.stall_ms) <= now);
-        for _ in 0..stalled {
-            let Some((_, id)) = self.watched.pop_front() else { break };
-            let Some(entry) = self.ledger.entry(id) else { continue };
-            if entry.decision.is_some() {
-                continue;
-            }
-            // What nobody authored stops nobody here. Asking everybody about it would only do its maker's work.
-            if (!entry.awaits_author || entry.prepared || entry.logged.is_some()) && !broken(Mutant::JanitorAsleep) {
-                self.counts.stalled += 1;
-                out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
-                self.inquire(now, id, out);
-            }
-            self.watched.push_back((now, id));
-        }
+        self.look_after_left(now, out);
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
         for (_, id) in self.proven.drain(..stale) {
             if let Some(entry) = self.ledger.entry_mut(id) {
@@ -1045,7 +1028,7 @@ impl<M: Medium> Machine for Replica<M> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let stalled = self.watched.front().map(|(since, _)| since.after_ms(self.options.stall_ms));
+        let stalled = self.watch.deadline(self.options.stall_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_grace_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
         [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()

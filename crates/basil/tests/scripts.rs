@@ -30,6 +30,7 @@ macro_rules! scripts {
 
 scripts! {
     a_certificate_reaches_who_missed_the_transaction
+    a_chain_of_what_was_left_is_taken_apart
     a_claim_about_folded_times_harms_nobody
     a_client_cannot_read_what_it_may_not
     a_client_cannot_write_what_it_may_not
@@ -101,6 +102,7 @@ scripts! {
     only_the_logging_shard_elects
     prepared_writes_can_be_read
     reading_from_ones_own_future_is_proof_of_a_lie
+    replicas_take_turns_to_finish_what_was_left
     six_votes_to_commit_are_enough
     the_author_may_come_after_the_finisher
     the_janitor_ends_what_too_few_were_sent
@@ -108,6 +110,7 @@ scripts! {
     the_janitors_reconcile_what_nobody_meets
     the_last_vote_is_worth_as_long_as_logging_takes
     the_nearest_replicas_are_asked_first
+    the_next_takes_the_turn_of_who_is_down
     the_other_shard_does_not_log
     the_proof_of_a_conflict_is_not_shown_to_who_may_not_read_it
     there_is_room_for_so_much_and_no_more

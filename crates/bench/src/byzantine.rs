@@ -25,6 +25,8 @@ const PART_MAX: f64 = 0.9;
 const SETTLE_MS_MAX: u64 = 20_000;
 /// How often they are asked.
 const SETTLE_LOOK_MS: u64 = 100;
+/// The rule that replicas must break for a client to equivocate whenever it likes.
+const GULLIBLE: &str = "DecisionUnjustified";
 
 /// How a client cheats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,7 +37,7 @@ pub enum StrategyArg {
     StallLate,
     /// Log both ends where the votes happen to justify both, and leave
     EquivReal,
-    /// Log both ends whatever the votes are, and leave; replicas refuse it but for those built with the feature `mutants`
+    /// Log both ends whatever the votes are, and leave; only replicas that are built wrong on purpose let it
     EquivForced,
     /// See to it that the votes justify both ends, log both, and leave
     EquivSplit,
@@ -67,6 +69,10 @@ pub struct CheatArgs {
     /// With which part of their transactions they do
     #[arg(long, value_name = "PART", default_value_t = 1.0, value_parser = part)]
     pub faulty_share: f64,
+    /// Begin the next transaction as soon as one is left. Otherwise they begin as many as honest clients do, who wait for the end
+    /// of each: what is measured is then what their leaving costs, and not that they are more
+    #[arg(long)]
+    pub hurry: bool,
 }
 
 impl CheatArgs {
@@ -87,7 +93,7 @@ impl CheatArgs {
         if cheats >= lanes {
             return Err(BenchError::Settings(format!("{cheats} of {lanes} clients would cheat, and nobody be left to measure")));
         }
-        Ok(Some(Plan { strategy: strategy.into(), cheats, honest: lanes - cheats, faulty_share: self.faulty_share }))
+        Ok(Some(Plan { strategy: strategy.into(), cheats, honest: lanes - cheats, faulty_share: self.faulty_share, hurry: self.hurry }))
     }
 }
 
@@ -106,6 +112,8 @@ pub(crate) struct Plan {
     pub cheats: u32,
     pub honest: u32,
     faulty_share: f64,
+    /// Whether they begin the next transaction as soon as they have left one.
+    pub hurry: bool,
 }
 
 impl Plan {
@@ -114,6 +122,12 @@ impl Plan {
     /// # Errors
     /// When the second client's folder is damaged, or the cluster does not answer.
     pub async fn connect(&self, cluster_dir: &Path, honest: &Config, seed: u64) -> Result<Arc<Client>, BenchError> {
+        if self.strategy == ClientStrategy::EquivocateForced && self.cheats > 0 && !all_break(honest, GULLIBLE).await {
+            return Err(BenchError::Settings(format!(
+                "equiv-forced needs replicas that log a decision whatever the votes are, and these do not: build with --features mutants \
+                 and start the cluster with BEZANT_MUTANT={GULLIBLE}, for this experiment only"
+            )));
+        }
         let second = cluster_dir.join("client-2");
         let mut config = if second.join("client.toml").exists() { Config::load(&second)? } else { honest.clone() };
         // Faulty transactions are not tried again.
@@ -144,9 +158,26 @@ impl Mark {
         for counts in honest.iter().map(|client| client.counts()) {
             sum.recovered += counts.recovered;
             sum.finished_for_others += counts.finished_for_others;
+            sum.read_escalations += counts.read_escalations;
+            sum.retries += counts.retries;
         }
         Self { deeds: cheat.deeds(), honest: sum, replicas: replicas(config).await }
     }
+}
+
+/// Whether every replica breaks `rule` on purpose.
+async fn all_break(config: &Config, rule: &str) -> bool {
+    let mut asked = JoinSet::new();
+    for endpoint in config.topology.endpoints.values().cloned() {
+        asked.spawn(async move { runtime::ask::get(&endpoint.http, "/status").await });
+    }
+    while let Some(answer) = asked.join_next().await {
+        let status = answer.ok().and_then(Result::ok).and_then(|body| serde_json::from_str::<serde_json::Value>(&body).ok());
+        if status.is_none_or(|status| status["broken_rule"] != rule) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Asks every replica how many transactions it set out to finish and was elected for, and how many it holds undecided. `None`
@@ -205,8 +236,12 @@ pub struct ByzantineReport {
     pub spared: u64,
     /// Transactions of others that the honest clients set out to finish.
     pub finished_by_clients: u64,
-    /// Transactions of honest clients that somebody else ended.
+    /// Of those and of the honest clients' own: how many somebody else had ended first.
     pub recovered: u64,
+    /// Reads of honest clients that had to ask more replicas than usual.
+    pub read_escalations: u64,
+    /// Requests that honest clients sent again.
+    pub retries: u64,
     /// Transactions for which a replica was elected to reconcile what others had logged; none when a replica did not answer.
     pub elections: Option<u64>,
     /// Transactions that replicas set out to finish by themselves, each replica counted; none when one did not answer.
@@ -243,6 +278,8 @@ impl ByzantineReport {
             spared: new.spared - old.spared,
             finished_by_clients: after.honest.finished_for_others - before.honest.finished_for_others,
             recovered: after.honest.recovered - before.honest.recovered,
+            read_escalations: after.honest.read_escalations - before.honest.read_escalations,
+            retries: after.honest.retries - before.honest.retries,
             finished_by_replicas: replicas.map(|(before, after)| after.finished.saturating_sub(before.finished)),
             elections: replicas.map(|(before, after)| after.elected.saturating_sub(before.elected)),
             settled_seconds: settled_seconds.map(|seconds| (seconds * 1_000.0).round() / 1_000.0),
@@ -272,7 +309,13 @@ impl ByzantineReport {
                     known(self.elections)
                 ),
             ),
-            ("recovered", format!("{} of the honest clients' own", self.recovered)),
+            (
+                "beside that",
+                format!(
+                    "{} found ended by others, {} reads asked more replicas, {} requests sent again",
+                    self.recovered, self.read_escalations, self.retries
+                ),
+            ),
             (
                 "settled",
                 self.settled_seconds.map_or("NOT: something was still undecided".to_owned(), |seconds| format!("after {seconds:.1} s")),
@@ -313,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_happened_before_the_window_does_not_count() {
-        let plan = Plan { strategy: ClientStrategy::EquivocateReal, cheats: 3, honest: 7, faulty_share: 0.5 };
+        let plan = Plan { strategy: ClientStrategy::EquivocateReal, cheats: 3, honest: 7, faulty_share: 0.5, hurry: false };
         let mark = |times: u64| Mark {
             deeds: DeedCounts { honest: 4 * times, equivocated: times, spared: 3 * times, ..DeedCounts::default() },
             honest: Counts { finished_for_others: 2 * times, recovered: times, ..Counts::default() },

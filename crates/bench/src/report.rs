@@ -484,7 +484,7 @@ mod tests {
             verify_journal: None,
             regions: None,
             json: true,
-            cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0 },
+            cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0, hurry: false },
         }
     }
 

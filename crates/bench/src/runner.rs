@@ -28,6 +28,8 @@ const PAUSE_MS_MAX: u64 = 1_000;
 const DRAIN_MS_MAX: u64 = 60_000;
 /// How often the line of progress is renewed.
 const PROGRESS_MS: u64 = 500;
+/// An honest lane's attempt counts for so much less with each one after it.
+const ATTEMPTS_REMEMBERED: u64 = 64;
 /// How many broken promises are told; more of them tell no more.
 const BROKEN_MAX: usize = 20;
 
@@ -58,6 +60,8 @@ struct Shared {
     tally: Mutex<Tally>,
     /// All commits, in the window or not, for the line of progress.
     commits: AtomicU64,
+    /// How long an honest lane's attempt takes, in nanoseconds: an average that forgets.
+    attempt_ns: AtomicU64,
     checked: AtomicU64,
     broken: Mutex<Vec<String>>,
     failure: Mutex<Option<Error>>,
@@ -100,6 +104,7 @@ pub(crate) async fn run(
         window: Window::new(Instant::now(), args.warmup, args.seconds, args.cooldown),
         tally: Mutex::new(Tally::new(workload.kinds())),
         commits: AtomicU64::new(0),
+        attempt_ns: AtomicU64::new(0),
         checked: AtomicU64::new(0),
         broken: Mutex::new(Vec::new()),
         failure: Mutex::new(None),
@@ -113,7 +118,9 @@ pub(crate) async fn run(
     for index in 0..args.clients {
         let lane = Lane::new(args.seed, index);
         match &crew.cheats {
-            Some((_, cheat)) if index >= honest => drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane))),
+            Some((plan, cheat)) if index >= honest => {
+                drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane, plan.hurry)));
+            }
             _ => {
                 let client = Arc::clone(&of_lanes[index as usize % of_lanes.len()]);
                 drop(tasks.spawn(drive(Arc::clone(&shared), client, lane)));
@@ -172,6 +179,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
             Ok(done) => {
                 pause_ms = PAUSE_MS_MIN;
                 shared.commits.fetch_add(1, Ordering::Relaxed);
+                shared.note_attempts(done.attempts.into(), end - begin);
                 if shared.counts(end) {
                     lock(&shared.tally).note_done(lane.kind, &done, end - begin);
                 }
@@ -193,9 +201,11 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
     }
 }
 
-/// One lane that cheats: it hears nothing of what it left, and goes on with the next. None of it counts.
-async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
+/// One lane that cheats: it hears nothing of what it left, and goes on with the next, at once if it is to `hurry`. None of it
+/// counts.
+async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane, hurry: bool) {
     while shared.goes_on() {
+        let begin = tokio::time::Instant::now();
         match shared.workload.transact(&client, &mut lane).await {
             Ok(_) | Err(Error::Client(client::Error::OutcomeUnknown { .. } | client::Error::Conflict)) => {}
             // Overload, for example, which a cheat may well bring upon itself.
@@ -204,6 +214,10 @@ async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 shared.survives(error);
                 return;
             }
+        }
+        if !hurry {
+            let attempt = Duration::from_nanos(shared.attempt_ns.load(Ordering::Relaxed));
+            tokio::time::sleep_until(begin + attempt).await;
         }
     }
 }
@@ -257,6 +271,15 @@ impl Shared {
                 was_running
             });
         }
+    }
+
+    /// A transaction of an honest lane took so many attempts, and so long.
+    fn note_attempts(&self, attempts: u64, took: Duration) {
+        let one = took.as_nanos() as u64 / attempts.max(1);
+        // A sum lost to another lane that adds at the same moment does not matter to an average.
+        let average = self.attempt_ns.load(Ordering::Relaxed);
+        let next = if average == 0 { one } else { average - average / ATTEMPTS_REMEMBERED + one / ATTEMPTS_REMEMBERED };
+        self.attempt_ns.store(next, Ordering::Relaxed);
     }
 
     /// Whether a transaction that ended at `end` counts.

@@ -13,7 +13,7 @@ use crate::logs::{self, LogFormat, LogLevel};
 use crate::node::Running;
 use crate::output::out;
 use crate::regions::{ClientRegions, NodeRegions};
-use crate::{regions, statements, up};
+use crate::{mutant, regions, statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
 #[derive(Args, Debug)]
@@ -46,6 +46,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape)?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
+    let broken_rule = mutant::from_environment()?;
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
     let mut nodes = Vec::new();
@@ -55,7 +56,7 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     for (_, mut config) in up::nodes(&args.folder)? {
         config.regions.clone_from(&map);
         places.push(format!("{}  {}  http://{}", config.replica, config.listen, config.http_listen));
-        nodes.push(Running::start(config).await?);
+        nodes.push(Running::start(config, broken_rule).await?);
     }
     for node in &nodes {
         node.ready().await;

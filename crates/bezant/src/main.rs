@@ -9,6 +9,7 @@ mod failure;
 mod figures;
 mod init;
 mod logs;
+mod mutant;
 mod node;
 mod node_config;
 mod output;

@@ -19,6 +19,7 @@ use types::{Party, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
+use crate::mutant;
 use crate::node_config::NodeConfig;
 use crate::regions::NodeRegions;
 use watched::{Board, Watched};
@@ -44,11 +45,12 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     config.regions = args.regions.load()?;
     logs::start(&config.settings.log_level, config.settings.log_format)?;
     let replica = config.replica;
+    let broken_rule = mutant::from_environment()?;
     // Listened for from the start: coming back from a long journal can be interrupted too.
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
     let mut running = tokio::select! {
-        running = Running::start(config) => running?,
+        running = Running::start(config, broken_rule) => running?,
         _ = &mut stop => return Ok(Done::Well),
     };
     tokio::select! {
@@ -72,8 +74,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a replica: listens, comes back from its disk, and goes to work.
-    pub async fn start(config: NodeConfig) -> Result<Self, Failure> {
+    /// Starts a replica: listens, comes back from its disk, and goes to work. Of a rule broken on purpose it tells whoever asks.
+    pub async fn start(config: NodeConfig, broken_rule: Option<&'static str>) -> Result<Self, Failure> {
         let replica = config.replica;
         let began = Instant::now();
         let in_use = "is another node running there? Stop it, or change the port in node.toml and in every cluster.toml";
@@ -84,7 +86,7 @@ impl Running {
             .await
             .map_err(|error| Failure::failed(format!("{replica} cannot listen for HTTP: {error}")).at(config.http_listen).help(in_use))?;
         let metrics = Metrics::default();
-        let board = Board::new(&config);
+        let board = Board::new(&config, broken_rule);
         board.clone().show_in(&metrics);
         let window = tokio::spawn(runtime::http::serve(http, metrics.clone(), board.clone().pages()));
         match Self::assemble(&config, listener, metrics, &board).await {

@@ -21,7 +21,7 @@ pub struct Counts {
     pub fast: u64,
     /// Transactions whose decision was written down first.
     pub slow: u64,
-    /// Transactions that somebody else had ended.
+    /// Transactions, its own and others', that somebody else had ended first.
     pub recovered: u64,
     /// Transactions of others that it set out to finish, because they stood in its way.
     pub finished_for_others: u64,

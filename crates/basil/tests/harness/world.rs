@@ -703,7 +703,7 @@ impl World {
                 let versions: Vec<String> = versions.iter().map(|one| words::version(one.version)).collect();
                 Some(format!("hold{{s}} {} no more, and its keys at {}", self.names.of(*id), versions.join(" ")))
             }
-            Message::Writeback { certificate, .. } => Some(format!("finish{{s}} {}", self.names.of(certificate.id))),
+            Message::Writeback { certificate, .. } => Some(format!("end{{s}} {}", self.names.of(certificate.id))),
             other => self.words_of_coordinator(other),
         };
         if let Some(words) = words {

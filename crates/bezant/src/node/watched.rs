@@ -97,6 +97,8 @@ pub struct Board {
     listen: String,
     /// The map of made-up distances, and where this replica is on it.
     regions: Option<(String, String)>,
+    /// The rule that this process breaks on purpose.
+    broken_rule: Option<&'static str>,
     started: Instant,
     look: Mutex<Look>,
     misbehaviors: AtomicU64,
@@ -106,7 +108,7 @@ pub struct Board {
 
 impl Board {
     /// An empty board.
-    pub fn new(config: &NodeConfig) -> Arc<Self> {
+    pub fn new(config: &NodeConfig, broken_rule: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
@@ -115,6 +117,7 @@ impl Board {
                 let region = regions.region_of(Party::Replica(config.replica));
                 (regions.name().to_owned(), region.to_owned())
             }),
+            broken_rule,
             started: Instant::now(),
             look: Mutex::default(),
             misbehaviors: AtomicU64::new(0),
@@ -185,7 +188,7 @@ impl Board {
             .into_iter()
             .map(|(peer, state)| (peer.to_string(), json!(peer_words(&state))))
             .collect();
-        json!({
+        let mut status = json!({
             "replica": self.replica,
             "cluster": self.cluster,
             "version": env!("CARGO_PKG_VERSION"),
@@ -207,7 +210,11 @@ impl Board {
                 "cache_bytes": store.cache_bytes, "batches": store.batches, "folds": store.folds,
             },
             "peers": peers,
-        })
+        });
+        if let Some(rule) = self.broken_rule {
+            status["broken_rule"] = json!(rule);
+        }
+        status
     }
 }
 

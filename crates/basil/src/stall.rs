@@ -1,0 +1,177 @@
+//! When a replica finishes what clients left, and whose turn it is (basil.txt §5; that replicas finish anything themselves is
+//! beyond the paper).
+//!
+//! Whoever meets what another left finishes it, as in the paper. Replicas finish the rest:
+//!
+//! - Whatever has been undecided for `stall_ms`, so that everything ends even if nobody meets it. Nobody waits for it, so it is
+//!   gathered for a while and finished many at a time: one signature then covers many votes.
+//! - What stands in the way of what somebody else wants to finish. A client that leaves its transactions need not finish what
+//!   they read from, nor need whoever wrote that: who meets the end of such a chain would learn of its parts one by one. The
+//!   replicas know all of it, and finish what has not ended by itself soon.
+//!
+//! **Turns.** If every replica of a shard finished what is left there, each of them would ask all of them: `n` times the work,
+//! for which those would pay who leave nothing. So `f + 1` of them, chosen by the transaction's name, go first, one after the
+//! other; one of these is correct. What only others know is finished by them together, after these.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use machine::Time;
+use store::Medium;
+use types::TransactionId;
+use types::mutant::{Mutant, broken};
+
+use crate::quorum::Quorums;
+use crate::recovery::leader_of;
+use crate::replica::{Out, Replica, ReplicaEvent};
+
+/// What nobody waits for is gathered for this part of `stall_ms`.
+const GATHER_PART: u64 = 8;
+/// A replica whose turn it is has this part of `stall_ms` for it, before the next one's comes.
+const TURN_PART: u64 = 4;
+/// The same where somebody waits for it.
+const HURRIED_TURN_PART: u64 = 20;
+/// What somebody waits for may take this part of `stall_ms` to end by itself.
+const HURRIED_PART: u64 = 40;
+/// For so many transactions at most one request is a reason to hurry.
+const HURRIED_MAX: usize = 64;
+
+/// The undecided transactions, by when to look at them.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// All of them, in the order in which they were met or last looked at.
+    all: VecDeque<(Time, TransactionId)>,
+    /// Those that are to be finished here, unless they have ended by then.
+    turns: BTreeSet<(Time, TransactionId)>,
+}
+
+impl Watch {
+    /// Looks at these from `now` on.
+    pub fn new(undecided: impl IntoIterator<Item = TransactionId>, now: Time) -> Self {
+        Self { all: undecided.into_iter().map(|id| (now, id)).collect(), turns: BTreeSet::new() }
+    }
+
+    /// A transaction is met.
+    pub fn met(&mut self, now: Time, id: TransactionId) {
+        self.all.push_back((now, id));
+    }
+
+    /// When to look next.
+    pub fn deadline(&self, stall_ms: u64) -> Option<Time> {
+        let met = self.all.front().map(|(since, _)| since.after_ms(stall_ms));
+        let turn = self.turns.first().map(|(at, _)| *at);
+        [met, turn].into_iter().flatten().min()
+    }
+}
+
+/// How many others come before the replica at `index` to finish a transaction, among those whose turns are one after the other.
+fn turn(id: TransactionId, index: u16, quorums: Quorums) -> u64 {
+    let replicas = quorums.replicas() as u64;
+    let place = (u64::from(index) + replicas - u64::from(leader_of(id, 0, quorums.replicas()))) % replicas;
+    place.min(quorums.vouched() as u64)
+}
+
+/// `at`, put off to the next of the moments that lie `us` microseconds apart.
+fn gathered(at: Time, us: u64) -> Time {
+    Time(at.0.next_multiple_of((us * 1_000).max(1)))
+}
+
+impl<M: Medium> Replica<M> {
+    /// Whether `id` has been undecided for so long that whoever it stops should be told.
+    pub(crate) fn is_left(&self, now: Time, id: TransactionId) -> bool {
+        let entry = self.ledger.entry(id);
+        entry.is_some_and(|entry| entry.decision.is_none() && entry.since.after_ms(self.options.stall_ms) <= now)
+    }
+
+    /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
+    pub(crate) fn hurry(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
+        let stall_us = self.options.stall_ms * 1_000;
+        let (mut chain, mut looked_at) = (vec![id], 0);
+        while let Some(id) = chain.get(looked_at).copied() {
+            looked_at += 1;
+            let Some(entry) = self.ledger.entry(id) else { continue };
+            if entry.vote.is_some() || entry.decision.is_some() || entry.waiting_for == 0 {
+                continue;
+            }
+            let transaction = entry.transaction.clone();
+            for read in transaction.reads() {
+                let is_judged = self.ledger.holds(&read.key) && chain.len() <= HURRIED_MAX;
+                let Some(dependency) = read.dependency.filter(|_| is_judged) else { continue };
+                let turn = turn(dependency, self.me.index, self.quorums);
+                let Some(entry) = self.ledger.entry_mut(dependency) else { continue };
+                if entry.decision.is_none() && !std::mem::replace(&mut entry.is_hurried, true) {
+                    let first = entry.since.after_us(stall_us / HURRIED_PART).max(now);
+                    self.watch.turns.insert((first.after_us(turn * stall_us / HURRIED_TURN_PART), dependency));
+                    chain.push(dependency);
+                }
+            }
+        }
+        self.take_turns(now, out);
+    }
+
+    /// Hands over what was left and is to be finished here.
+    pub(crate) fn look_after_left(&mut self, now: Time, out: &mut Out<M>) {
+        let stall_ms = self.options.stall_ms;
+        let due = self.watch.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
+        for _ in 0..due {
+            let Some((_, id)) = self.watch.all.pop_front() else { break };
+            let Some(entry) = self.ledger.entry(id).filter(|entry| entry.decision.is_none()) else { continue };
+            // Of the shards that it touches, the logging shard comes first.
+            let is_first = self.logs(&entry.transaction);
+            let others = if is_first { 0 } else { self.quorums.vouched() as u64 };
+            let at = now.after_us((others + turn(id, self.me.index, self.quorums)) * stall_ms * 1_000 / TURN_PART);
+            self.watch.turns.insert((gathered(at, stall_ms * 1_000 / GATHER_PART), id));
+            self.watch.all.push_back((now, id));
+            if self.is_stalled(id) {
+                self.inquire(now, id, out);
+            }
+        }
+        self.take_turns(now, out);
+    }
+
+    /// Whether `id` is undecided and worth finishing: what nobody authored stops nobody here, and asking everybody about it would
+    /// only do its maker's work.
+    fn is_stalled(&self, id: TransactionId) -> bool {
+        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.decision.is_none()) else { return false };
+        (!entry.awaits_author || entry.prepared || entry.logged.is_some()) && !broken(Mutant::JanitorAsleep)
+    }
+
+    fn take_turns(&mut self, now: Time, out: &mut Out<M>) {
+        while self.watch.turns.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, id)) = self.watch.turns.pop_first() else { break };
+            let is_stalled = self.is_stalled(id);
+            let Some(entry) = self.ledger.entry_mut(id) else { continue };
+            entry.is_hurried = false;
+            if is_stalled {
+                out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
+                self.counts.stalled += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_have_their_turn_alone_that_one_is_correct() {
+        let turns = |name: u8, faults: u16| {
+            let mut id = [7; 32];
+            id[0] = name;
+            let quorums = Quorums::new(faults.into());
+            let mut turns: Vec<u64> = (0..5 * faults + 1).map(|index| turn(TransactionId(id), index, quorums)).collect();
+            turns.sort_unstable();
+            turns
+        };
+        assert!((0..20).all(|name| turns(name, 1) == [0, 1, 2, 2, 2, 2]));
+        assert!((0..20).all(|name| turns(name, 2) == [0, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3]));
+    }
+
+    #[test]
+    fn what_is_due_at_about_the_same_time_is_done_at_the_same_time() {
+        let at = |us: u64| Time(us * 1_000);
+        assert_eq!(gathered(at(1), 10), gathered(at(10), 10));
+        assert_eq!(gathered(at(11), 10), at(20));
+        assert_eq!(gathered(at(11), 0), at(11));
+    }
+}

@@ -1,0 +1,34 @@
+//! A node that breaks a rule of the protocol on purpose, for experiments with replicas that are wrong (docs/performance.md has
+//! one). It takes a build with the feature `mutants` and, in the node's environment, the rule's name:
+//!
+//! ```sh
+//! cargo build --release -p bezant --features mutants
+//! BEZANT_MUTANT=DecisionUnjustified target/release/bezant up ./cluster
+//! ```
+//!
+//! Any other build refuses to start with such an environment, and has nothing in it that could break a rule.
+
+use crate::failure::Failure;
+
+/// The rule that the environment names, and that is broken in this process from its start.
+#[cfg(feature = "mutants")]
+pub fn from_environment() -> Result<Option<&'static str>, Failure> {
+    use types::mutant::{Mutant, VARIABLE};
+
+    let Some(name) = std::env::var_os(VARIABLE) else { return Ok(None) };
+    let Some(mutant) = Mutant::ALL.iter().find(|mutant| name == mutant.name()) else {
+        return Err(Failure::wrong(format!("{VARIABLE} names no rule: {name:?}")).help("take a name from the table in docs/testing.md"));
+    };
+    tracing::warn!(rule = mutant.rule(), "BROKEN ON PURPOSE: {}", mutant.broken());
+    Ok(Some(mutant.name()))
+}
+
+/// Refuses an environment that names a rule.
+#[cfg(not(feature = "mutants"))]
+pub fn from_environment() -> Result<Option<&'static str>, Failure> {
+    match std::env::var_os("BEZANT_MUTANT") {
+        None => Ok(None),
+        Some(_) => Err(Failure::wrong("BEZANT_MUTANT is set, and this program keeps every rule")
+            .help("unset it, or for an experiment build with --features mutants")),
+    }
+}
