@@ -18,8 +18,6 @@ use crate::forgotten::Forgotten;
 use crate::message::KeyVersion;
 use crate::record::Record;
 
-/// How many buckets hold the read timestamps of all keys.
-const READ_TIMESTAMP_BUCKETS: usize = 1 << 20;
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
 const READABLE_STEP_NS: u64 = 500_000_000;
@@ -166,16 +164,17 @@ struct ReadTimestamps {
 }
 
 impl ReadTimestamps {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, buckets: usize) -> Self {
         // All zero, so the system gives the memory only as it is used.
-        Self { seed, times: vec![0; READ_TIMESTAMP_BUCKETS], clients: vec![0; READ_TIMESTAMP_BUCKETS] }
+        let buckets = buckets.max(1);
+        Self { seed, times: vec![0; buckets], clients: vec![0; buckets] }
     }
 
     fn bucket(&self, key: &Key) -> usize {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.seed);
         hasher.write(key.as_bytes());
-        usize::try_from(hasher.finish() % READ_TIMESTAMP_BUCKETS as u64).expect("a bucket's number is small")
+        usize::try_from(hasher.finish() % self.times.len() as u64).expect("a bucket's number is small")
     }
 
     fn get(&self, key: &Key) -> Timestamp {
@@ -240,13 +239,13 @@ pub(crate) struct Load {
 }
 
 impl<M: Medium> Ledger<M> {
-    pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64) -> Self {
+    pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64, read_timestamps: usize) -> Self {
         Self {
             store,
             cluster,
             shard,
             keys: HashMap::new(),
-            read_timestamps: ReadTimestamps::new(seed),
+            read_timestamps: ReadTimestamps::new(seed, read_timestamps),
             floor: 0,
             horizon: 0,
             ceiling: 0,

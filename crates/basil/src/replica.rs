@@ -45,6 +45,8 @@ pub struct ReplicaOptions {
     pub overlay_bytes_max: usize,
     /// or when the journal is so long.
     pub journal_bytes_max: u64,
+    /// How many buckets the keys share for their read timestamps, of sixteen bytes each.
+    pub read_timestamps: usize,
     /// A number nobody else knows, drawn by the shell: it decides which keys share a read timestamp.
     pub seed: u64,
 }
@@ -62,6 +64,7 @@ impl Default for ReplicaOptions {
             known_max: 2_000_000,
             overlay_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
+            read_timestamps: 1 << 20,
             seed: 0,
         }
     }
@@ -160,7 +163,7 @@ impl<M: Medium> Replica<M> {
     /// # Errors
     /// [`RecoverError`] when the store cannot be read; the message says where.
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
-        let mut ledger = Ledger::new(cluster.clone(), me.shard, store, options.seed);
+        let mut ledger = Ledger::new(cluster.clone(), me.shard, store, options.seed, options.read_timestamps);
         while let Some(batch) = ledger.store.replay()? {
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
                 restore(&cluster, &mut ledger, record, now)?;

@@ -75,7 +75,8 @@ fn one_liar_more_than_a_shard_survives_is_noticed() {
 
 #[test]
 fn a_fault_that_a_shard_does_not_survive_does_not_happen() {
-    let scenario = Scenario::named("crashes").and_then(|scenario| scenario.with("shards=2 mishaps=flip-bits trouble-ms=4000").ok());
+    let scenario =
+        Scenario::named("crashes").and_then(|scenario| scenario.with("shards=2 faults=1 mishaps=flip-bits trouble-ms=4000").ok());
     let scenario = scenario.expect("the words are good");
     let (mut flips, mut spared) = (0, 0);
     for seed in 1..=3 {

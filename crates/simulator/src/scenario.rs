@@ -10,7 +10,7 @@ named! {
     pub enum Trouble {
         /// Messages are lost, late and doubled; links are cut one way or both, or slow; there are storms.
         Network,
-        /// Clocks jump, within what the protocol allows for.
+        /// Clocks jump, mostly within what the protocol allows for.
         Clocks,
         /// Processes of replicas and clients die, and disks forget what was not synced.
         Crashes,

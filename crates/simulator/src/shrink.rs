@@ -2,7 +2,7 @@
 //!
 //! A smaller world runs another course, so that one seed says little about it: a few are tried.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use basil::{CoordinatorOptions, ReplicaOptions};
 use types::ReplicaId;
@@ -118,7 +118,7 @@ fn fewer_shards(setting: &Setting) -> Vec<Setting> {
     let of = |shards: usize| {
         with(setting, |other| {
             other.shards = shards;
-            other.faulty.retain(|replica, _| usize::from(replica.shard.0) < shards);
+            other.spare_some();
         })
     };
     (1..setting.shards).map(of).collect()
@@ -128,13 +128,7 @@ fn fewer_faults(setting: &Setting) -> Vec<Setting> {
     let of = |faults: usize| {
         with(setting, |other| {
             other.faults = faults;
-            let replicas = other.replicas_per_shard();
-            let mut counts = BTreeMap::new();
-            other.faulty.retain(|replica, _| {
-                let count: &mut usize = counts.entry(replica.shard).or_default();
-                *count += usize::from(usize::from(replica.index) < replicas);
-                usize::from(replica.index) < replicas && *count <= faults
-            });
+            other.spare_some();
         })
     };
     (1..setting.faults).map(of).collect()
@@ -199,13 +193,14 @@ fn calmer(setting: &Setting) -> Vec<Setting> {
 
 /// Options as they are when nobody sets them, one at a time.
 fn plainer(setting: &Setting) -> Vec<Setting> {
-    let changes: [fn(&mut Setting); 10] = [
+    let changes: [fn(&mut Setting); 11] = [
         |other| other.replica.window_ms = ReplicaOptions::default().window_ms,
         |other| other.replica.stall_ms = ReplicaOptions::default().stall_ms,
         |other| other.replica.authorship_grace_ms = ReplicaOptions::default().authorship_grace_ms,
         |other| other.replica.checkpoint_ms = ReplicaOptions::default().checkpoint_ms,
         |other| other.replica.overlay_bytes_max = ReplicaOptions::default().overlay_bytes_max,
         |other| other.replica.journal_bytes_max = ReplicaOptions::default().journal_bytes_max,
+        |other| other.replica.read_timestamps = 1 << 12,
         |other| other.segment_bytes_max = 16 << 20,
         |other| other.coordinator.read_quorum = CoordinatorOptions::default().read_quorum,
         |other| other.coordinator.timeout_ms = CoordinatorOptions::default().timeout_ms,

@@ -64,7 +64,7 @@ adversary::named! {
         Mend,
         /// Much is lost and late.
         Storm,
-        /// A clock jumps.
+        /// A clock jumps: within what the protocol allows for, or, where clocks are wild, beyond it.
         ClockJump,
         /// A replica's process dies.
         CrashReplica,
@@ -149,8 +149,8 @@ impl World {
                 };
             }
             Mishap::ClockJump => match self.anyone() {
-                Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults),
-                Actor::Client(at) => self.clients[at].clock.jump(&mut self.faults),
+                Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults, self.setting.clocks),
+                Actor::Client(at) => self.clients[at].clock.jump(&mut self.faults, self.setting.clocks),
             },
             Mishap::CrashReplica => {
                 let at = self.faults.index(self.replicas.len());
@@ -262,7 +262,11 @@ impl World {
     /// The trouble is over: from now on progress is demanded.
     pub fn heal(&mut self) {
         self.trace.line(self.now, || "the trouble is over".to_owned());
-        self.phase = Phase::Healed { at: self.now };
+        // Clocks that were far off are put right, which takes its time where one was ahead: what is begun meanwhile may fail.
+        let clocks =
+            self.replicas.iter_mut().map(|replica| &mut replica.clock).chain(self.clients.iter_mut().map(|client| &mut client.clock));
+        let wait = clocks.map(|clock| clock.put_right(&mut self.faults, self.setting.clocks)).max().unwrap_or(0);
+        self.phase = Phase::Healed { at: self.now + wait };
         self.healed_at = self.now;
         self.network.mend();
         self.network.weather = Weather::FINE;

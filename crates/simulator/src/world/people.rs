@@ -91,13 +91,13 @@ impl World {
         let mut world = Self::new(scenario, seed, tracing);
         world.sabotage = Some(sabotage);
         if sabotage == crate::sabotage::Sabotage::InventTogether {
-            for at in 0..world.setting.shards * 6 {
+            for at in 0..world.replicas.len() {
                 let replica = &mut world.replicas[at];
                 let id = replica.id;
                 let honest = world.clients[..world.setting.clients].iter().map(|client| client.id).collect();
                 let strategies = vec![crate::adversary::ReplicaStrategy::InventVersions];
                 let random = Random::stream(seed, "sabotage");
-                replica.liar = (id.index < 2)
+                replica.liar = (usize::from(id.index) <= world.setting.faults)
                     .then(|| Liar::new(id, world.cluster.clone(), strategies, random, std::collections::BTreeSet::new(), honest));
             }
         }
