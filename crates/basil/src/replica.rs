@@ -349,13 +349,13 @@ impl<M: Medium> Replica<M> {
     /// Whether `party` may hear of `transaction` at all. Else whoever may not read its keys could guess at it until an answer
     /// tells that the guess was right.
     fn may_ask(&self, party: Party, transaction: &Transaction) -> bool {
-        is_author(party, transaction) || self.may_see(party, transaction)
+        is_author(party, transaction) || self.may_see(party, transaction) || broken(Mutant::GuessAnswered)
     }
 
     /// Whether `party` may be shown a proof: that of a conflict shows the other transaction, too. Who may not comes to the same
     /// end by votes and logged decisions, as whoever comes when the proof is no longer at hand.
     fn may_see_proof(&self, party: Party, certificate: &Certificate) -> bool {
-        certificate.shows().is_none_or(|transaction| self.may_see(party, transaction))
+        certificate.shows().is_none_or(|transaction| self.may_see(party, transaction)) || broken(Mutant::ProofShown)
     }
 
     fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
@@ -386,8 +386,9 @@ impl<M: Medium> Replica<M> {
         if !authored && self.vote_down_late(now, from, transaction, out) {
             return Ok(());
         }
+        let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
-        if let Err(refusal) = self.may_enter(now, self.watermark(now), payer, transaction) {
+        if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -767,6 +768,7 @@ impl<M: Medium> Replica<M> {
                     return;
                 }
                 if certificate.decision == Decision::Abort
+                    && !broken(Mutant::MadeUpKept)
                     && let Err(refusal) = self.may_enter_aborted(now, from.into(), transaction)
                 {
                     self.refuse(from, Subject::Transaction(id), refusal, out);

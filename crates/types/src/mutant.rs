@@ -44,6 +44,7 @@ mutants! {
     FutureReader: "Alg. 1 L1-2, for reads", "keys may be read as far in the future as a client likes";
     PastEntered: "the window", "what lies below the window is still voted on";
     WindowUnhalved: "the window", "an author may begin at the very edge of the window";
+    LateRefused: "the window", "what an author brings too late is refused, and others may still finish it";
     DependencyUnknown: "Alg. 1 L3-4", "a dependency that nobody here knows counts as committed";
     DependencyOfOther: "Alg. 1 L3-4", "a dependency may name a transaction that did not write the version read";
     FutureRead: "Alg. 1 L6", "a transaction may have read from its own future";
@@ -64,6 +65,8 @@ mutants! {
     RightsIgnored: "rights", "a client may write what it has no right to";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";
+    ProofShown: "rights", "the proof of a conflict is shown to those who may not read all of the transaction in the way";
+    GuessAnswered: "rights", "whoever guesses a transaction that it may not read is told that the guess is right";
     AuthorUnasked: "authorship", "whoever brings a transaction may have it voted on";
     EvidenceOfOne: "authorship", "one vote shows that a transaction is its author's";
     StrangerKept: "authorship", "what nobody authored is never voted down";
@@ -74,6 +77,7 @@ mutants! {
     RemadeSpeaks: "votes are final", "what was forgotten and came back is voted on as if it were new";
     LoadUnlimited: "limits", "undecided work is taken in without bound";
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
+    MadeUpKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";
     AuthorPays: "limits", "undecided work counts against the author it names, whoever brought it";
     ReadOfOne: "§4.1", "a version counts when one replica shows it";
     VouchersAdded: "§4.1", "those who show a version committed vouch for any transaction that is said to have written it";
