@@ -24,6 +24,8 @@ pub(super) struct Word {
     shown: BTreeMap<TransactionId, Transaction>,
     /// The ends that were proven to it, true or not: votes after that change nothing.
     ends: BTreeMap<TransactionId, BTreeSet<Decision>>,
+    /// What it voted to commit in a turn that a crash undid. The vote may be on the disk all the same, and then counts.
+    unsure: BTreeSet<TransactionId>,
     /// Transactions that others have let go, so that it may, too.
     gone: BTreeSet<TransactionId>,
 }
@@ -51,6 +53,7 @@ impl Word {
             decides: BTreeMap::new(),
             shown: BTreeMap::new(),
             ends: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             gone: BTreeSet::new(),
         }
     }
@@ -109,7 +112,9 @@ impl Word {
         for (id, other) in self.shown.iter().filter(|(id, _)| **id != transaction.id()) {
             let vote = self.said.votes.get(id).or_else(|| self.turn.votes.get(id));
             let aborted = self.ends.get(id).is_some_and(|ends| ends.contains(&Decision::Abort));
-            if vote != Some(&Vote::Commit) || aborted || self.gone.contains(id) {
+            // A vote that has outlived its turn may be older than the proof that the other one has ended.
+            let is_older = self.unsure.contains(&transaction.id()) && self.ends.contains_key(id);
+            if vote != Some(&Vote::Commit) || aborted || is_older || self.gone.contains(id) {
                 continue;
             }
             assert_ne!(transaction.timestamp(), other.timestamp(), "it voted for another of this timestamp");
@@ -166,6 +171,7 @@ impl Word {
 
     /// The process dies before its turn ends.
     pub(super) fn is_lost(&mut self) {
-        self.turn = Said::default();
+        let turn = std::mem::take(&mut self.turn);
+        self.unsure.extend(turn.votes.into_iter().filter(|(_, vote)| *vote == Vote::Commit).map(|(id, _)| id));
     }
 }
