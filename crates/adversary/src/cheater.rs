@@ -1,14 +1,15 @@
 //! A cheating client as a machine: it stands where an honest client's coordinator would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use basil::certificate::Decision;
+use basil::certificate::{Certificate, Decision};
 use basil::{Command, Coordinator, Event, Message};
 use crypto::Verified;
 use machine::{Durable, Input, Machine, Outbox, Time, Timers};
 use types::{ClientId, Cluster, Party, Timestamp, Transaction, TransactionId};
 
+use crate::plot::{Aim, Plot};
 use crate::random::Random;
 use crate::rogue::{Heard, Rogue, Sends};
 use crate::strategy::ClientStrategy;
@@ -19,6 +20,9 @@ const HOPE_MS: u64 = 300;
 const FOLLOW_MS: u64 = 20;
 /// How many transactions that have begun and not come to their commit are remembered.
 const BEGUN_MAX: usize = 4_096;
+
+/// How many transactions a client plots about at once.
+const PLOTS_MAX: usize = 4;
 
 /// What a client that cheats makes a habit of.
 #[derive(Clone, Debug)]
@@ -120,6 +124,10 @@ pub struct Cheater {
     /// What is said when that of before has arrived, and when.
     followers: BTreeMap<TransactionId, Sends>,
     follow: Timers<TransactionId>,
+    plots: VecDeque<Plot>,
+    /// A transaction of its own that committed, with the proof.
+    committed: Option<(Transaction, Arc<Certificate>)>,
+    cluster: Arc<Cluster>,
     counts: DeedCounts,
 }
 
@@ -129,7 +137,7 @@ impl Cheater {
     /// A client that would be honest with `coordinator`, and has these habits.
     #[must_use]
     pub fn new(cluster: Arc<Cluster>, coordinator: Coordinator, habits: Habits, random: Random) -> Self {
-        let rogue = Rogue::new(cluster, random, habits.victims.clone());
+        let rogue = Rogue::new(cluster.clone(), random, habits.victims.clone());
         Self {
             habits,
             rogue,
@@ -141,6 +149,9 @@ impl Cheater {
             hopes: Timers::default(),
             followers: BTreeMap::new(),
             follow: Timers::default(),
+            plots: VecDeque::new(),
+            committed: None,
+            cluster,
             counts: DeedCounts::default(),
         }
     }
@@ -166,6 +177,7 @@ impl Cheater {
         self.hopes = Timers::default();
         self.followers.clear();
         self.follow = Timers::default();
+        self.plots.clear();
     }
 
     /// A transaction begins, which an honest client would give the timestamp `honest`; gives the one it gets. Whoever does not
@@ -223,6 +235,30 @@ impl Cheater {
                 self.followers.insert(id, second);
                 self.follow.set(id, now.after_ms(FOLLOW_MS));
             }
+            ClientStrategy::DecideTwice | ClientStrategy::HurryLeaders => {
+                let aim = if strategy == ClientStrategy::DecideTwice { Aim::DecideTwice } else { Aim::Hurry };
+                self.plot(aim, &transaction, out);
+                let (first, second) = self.rogue.divide(&transaction);
+                out.sends.extend(first);
+                self.followers.insert(id, second);
+                self.follow.set(id, now.after_ms(FOLLOW_MS));
+                self.counts.stalled += 1;
+                out.emit(CheatEvent::Left { operation, deed: Deed::Stalled });
+            }
+            ClientStrategy::ForgeProofs | ClientStrategy::LogFreely => {
+                let aim = if strategy == ClientStrategy::ForgeProofs { Aim::Forge } else { Aim::LogFreely };
+                self.plot(aim, &transaction, out);
+                self.counts.honest += 1;
+                self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
+            }
+            ClientStrategy::VouchForLies => {
+                if let Some((spoofed, lies)) = self.rogue.spoof(&transaction) {
+                    self.plot(Aim::Vouch, &spoofed, out);
+                    out.sends.extend(lies);
+                }
+                self.counts.stalled += 1;
+                out.emit(CheatEvent::Left { operation, deed: Deed::Stalled });
+            }
             _ => match self.rogue.lies(strategy, &transaction) {
                 Some(lies) => {
                     out.sends.extend(lies);
@@ -237,10 +273,24 @@ impl Cheater {
         }
     }
 
+    /// Begins to plot about a transaction, and leaves the oldest plot when there are too many.
+    fn plot(&mut self, aim: Aim, transaction: &Transaction, out: &mut Out) {
+        let bystander = self.rogue.victim();
+        let plot = Plot::new(aim, self.cluster.clone(), transaction.clone(), bystander);
+        out.sends.extend(plot.begin(&mut self.rogue.random));
+        self.plots.push_back(plot);
+        if self.plots.len() > PLOTS_MAX {
+            self.plots.pop_front();
+        }
+    }
+
     // What replicas say.
 
     /// Notes a vote, and equivocates once the votes let it.
     fn hear(&mut self, from: Party, message: &Message, out: &mut Out) {
+        for plot in &mut self.plots {
+            out.sends.extend(plot.hear(message, &mut self.rogue.random));
+        }
         let Message::Voted { vote, .. } = message else { return };
         let id = vote.statement.id;
         let Some(scheme) = self.schemes.get_mut(&id).filter(|scheme| !scheme.is_left) else { return };
@@ -337,6 +387,14 @@ impl Cheater {
     }
 
     fn tell(&mut self, event: Event, out: &mut Out) {
+        if let Event::Ended { result: Ok((certificate, _)), .. } = &event {
+            for plot in self.plots.iter_mut().filter(|plot| plot.id() == certificate.id) {
+                out.sends.extend(plot.ended(certificate, self.committed.as_ref(), &mut self.rogue.random));
+                if certificate.decision == Decision::Commit {
+                    self.committed = Some((plot.transaction().clone(), certificate.clone()));
+                }
+            }
+        }
         let Event::Ended { operation, result } = &event else {
             out.emit(CheatEvent::Honest(event));
             return;

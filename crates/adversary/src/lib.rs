@@ -16,6 +16,7 @@
 
 mod cheater;
 mod names;
+mod plot;
 pub mod random;
 mod rogue;
 mod strategy;

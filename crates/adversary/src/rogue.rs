@@ -15,15 +15,16 @@ use crate::strategy::ClientStrategy;
 pub(crate) type Sends = Vec<(Party, Message)>;
 
 /// How far ahead a client of the future lives, in milliseconds: just inside of what replicas grant, or well outside.
-const FUTURE_MS: [u64; 3] = [250, 480, 5_000];
+const FUTURE_MS: [u64; 4] = [250, 480, 5_000, 3_600_000];
 
 /// The votes heard on one transaction, by who says what: liars have two.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(BTreeMap<(ReplicaId, Vote), SignedVote>);
 
 impl Heard {
-    pub fn note(&mut self, vote: &SignedVote) {
-        self.0.insert((vote.replica, vote.statement.vote), vote.clone());
+    /// Says whether it was not heard before.
+    pub fn note(&mut self, vote: &SignedVote) -> bool {
+        self.0.insert((vote.replica, vote.statement.vote), vote.clone()).is_none()
     }
 
     /// How many replicas have voted.
@@ -34,9 +35,15 @@ impl Heard {
     }
 
     /// Those of a shard that say `vote`.
-    fn set(&self, shard: ShardId, vote: Vote) -> VoteSet {
+    pub fn set(&self, shard: ShardId, vote: Vote) -> VoteSet {
         let of_shard = self.0.iter().filter(|((replica, side), _)| replica.shard == shard && *side == vote);
         VoteSet { shard, vote, voters: of_shard.map(|((replica, _), signed)| (replica.index, signed.seal.clone())).collect() }
+    }
+
+    /// The same, each as it came.
+    pub fn signed(&self, shard: ShardId, vote: Vote) -> Vec<SignedVote> {
+        let of_shard = self.0.iter().filter(|((replica, side), _)| replica.shard == shard && *side == vote);
+        of_shard.map(|(_, signed)| signed.clone()).collect()
     }
 }
 
@@ -89,7 +96,7 @@ impl Rogue {
                 sends.extend(self.prepares(&twin).into_iter().filter(|(to, _)| !is_first(to)));
                 Some(sends)
             }
-            ClientStrategy::Spoof => self.spoof(transaction),
+            ClientStrategy::Spoof => self.spoof(transaction).map(|(_, sends)| sends),
             ClientStrategy::InventDependencies => {
                 let invented = self.invent(transaction)?;
                 Some(self.prepares(&invented))
@@ -176,7 +183,7 @@ impl Rogue {
     }
 
     /// Sends a transaction of an honest client that it never made, as if to finish it.
-    fn spoof(&mut self, transaction: &Transaction) -> Option<Sends> {
+    pub fn spoof(&mut self, transaction: &Transaction) -> Option<(Transaction, Sends)> {
         if self.victims.is_empty() {
             return None;
         }
@@ -187,7 +194,12 @@ impl Rogue {
         for (to, _) in self.prepares(&spoofed) {
             sends.push((to, Message::Recover { transaction: spoofed.clone(), evidence: Vec::new() }));
         }
-        Some(sends)
+        Some((spoofed, sends))
+    }
+
+    /// One of those in whose names it may lie.
+    pub fn victim(&mut self) -> Option<ClientId> {
+        (!self.victims.is_empty()).then(|| self.random.pick(&self.victims))
     }
 
     fn invent(&mut self, transaction: &Transaction) -> Option<Transaction> {

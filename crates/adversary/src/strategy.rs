@@ -32,6 +32,16 @@ pub enum ClientStrategy {
     InventDependencies,
     /// Reads, and leaves its timestamp on the keys.
     ReadAndLeave,
+    /// Sees to it that the votes justify both ends, logs both, calls for leaders, and proves whichever end it can.
+    DecideTwice,
+    /// Ends its transaction as an honest client does, and shows proofs of the other end that are not good.
+    ForgeProofs,
+    /// Has logged what no vote allows, and proves whichever end it can.
+    LogFreely,
+    /// Has both ends logged, and calls for the next leader as soon as there is one.
+    HurryLeaders,
+    /// Speaks in another client's name, and shows the votes of whoever votes for that.
+    VouchForLies,
 }
 
 /// Those that honest replicas hear as they are.
@@ -72,6 +82,11 @@ impl ClientStrategy {
             Self::Spoof => "spoof",
             Self::InventDependencies => "invent-dependencies",
             Self::ReadAndLeave => "read-and-leave",
+            Self::DecideTwice => "decide-twice",
+            Self::ForgeProofs => "forge-proofs",
+            Self::LogFreely => "log-freely",
+            Self::HurryLeaders => "hurry-leaders",
+            Self::VouchForLies => "vouch-for-lies",
         }
     }
 }
@@ -90,6 +105,11 @@ impl Named for ClientStrategy {
         Self::Spoof,
         Self::InventDependencies,
         Self::ReadAndLeave,
+        Self::DecideTwice,
+        Self::ForgeProofs,
+        Self::LogFreely,
+        Self::HurryLeaders,
+        Self::VouchForLies,
     ];
 
     fn name(self) -> String {

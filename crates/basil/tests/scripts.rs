@@ -34,6 +34,7 @@ scripts! {
     a_claim_about_folded_times_harms_nobody
     a_client_cannot_read_what_it_may_not
     a_client_cannot_write_what_it_may_not
+    a_decision_of_a_view_that_was_left_comes_too_late
     a_dependency_of_another_version_is_voted_down
     a_dependency_that_aborts_takes_its_readers_along
     a_dependency_that_does_not_write_the_key_is_voted_down

@@ -5,6 +5,7 @@
 //! mutants write PAGE TESTS SEEDS   the same; where the table is wrong it hunts, and writes the table anew
 //! mutants hunt SEEDS [NAME...]     hunts for these mutants, or for all, in so many seeds of each scenario
 //! mutants tests TESTS [NAME...]    tells for these mutants, or for all, which tests fail
+//! mutants one NAME SCENARIO SEED [WORD...]  one run, for those above: says who notices, and stops where an assertion fails
 //! mutants sound SEEDS              runs every scenario over so many seeds with no rule broken: nobody may notice anything
 //! ```
 //!
@@ -15,6 +16,7 @@
     reason = "this is no part of any world: it starts worlds and tests, reads and writes the page, and looks at the clock"
 )]
 
+mod apart;
 mod table;
 mod tests;
 
@@ -23,7 +25,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use simulator::mutants::{Catch, grounds, hunt, hush, run};
+use apart::{Catch, hunt, run};
+use simulator::mutants::grounds;
 use simulator::{Scenario, Tracing};
 use table::{Place, Row};
 use tests::{End, Tests, tellings};
@@ -33,7 +36,6 @@ use types::mutant::Mutant;
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
-    hush();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["write", page, tests, seeds] => write(page, tests, seeds),
         ["hunt", seeds, names @ ..] => hunts(seeds, names),
         ["tests", tests, names @ ..] => failing(tests, names),
+        ["one", mutant, scenario, seed, words @ ..] => one(mutant, scenario, seed, words),
         ["sound", seeds] => sound(seeds),
         _ => Err("usage: mutants check PAGE TESTS | write PAGE TESTS SEEDS | hunt SEEDS [NAME...] | tests TESTS [NAME...] | sound SEEDS"
             .to_owned()),
@@ -56,11 +59,27 @@ fn main() -> ExitCode {
 
 // What the table says.
 
-/// Whether each mutant is caught where its row says.
+/// Whether each mutant is caught where its row says, and nothing is caught there with no rule broken.
 fn replay(rows: &[Option<Row>], tests: &Tests) -> Vec<bool> {
     let start = Instant::now();
+    let mut whole: Vec<(Scenario, u64)> = Vec::new();
+    for row in rows.iter().flatten() {
+        if let Place::Run(scenario, seed) = &row.place
+            && !whole.contains(&(scenario.clone(), *seed))
+        {
+            whole.push((scenario.clone(), *seed));
+        }
+    }
+    let reports = in_parallel(&whole, |_, (scenario, seed)| simulator::run(scenario, *seed, Tracing::Off));
+    for report in reports.iter().filter(|report| !report.is_clean()) {
+        println!("with no rule broken: {report}");
+    }
+    let is_clean = |scenario: &Scenario, seed: u64| {
+        let mut runs = whole.iter().zip(&reports);
+        runs.any(|((other, at), report)| (other, *at) == (scenario, seed) && report.is_clean())
+    };
     let caught = in_parallel(Mutant::ALL, |at, mutant| match &rows[at].as_ref()?.place {
-        Place::Run(scenario, seed) => run(*mutant, scenario, *seed).map(|_| ()),
+        Place::Run(scenario, seed) => run(*mutant, scenario, *seed).filter(|_| is_clean(scenario, *seed)).map(|_| ()),
         Place::Test(name) => notices(tests, name, *mutant).then_some(()),
         Place::Harmless(_) => Some(()),
     });
@@ -95,8 +114,7 @@ fn write(page: &str, tests: &str, seeds: &str) -> Result<(), String> {
     let open = missing(&rows);
     let catches = hunt_all(&open.iter().map(|at| found(*at)).collect::<Vec<_>>(), seeds_max);
     for (at, catch) in open.into_iter().zip(catches) {
-        rows[at] =
-            catch.map(|Catch { scenario, seed, violation }| Row { by: violation.checker.to_owned(), place: Place::Run(scenario, seed) });
+        rows[at] = catch.map(|Catch { scenario, seed, by, .. }| Row { by, place: Place::Run(scenario, seed) });
     }
     let open = missing(&rows);
     let failing = in_parallel(&open, |_, at| tests.failing(found(*at)));
@@ -139,6 +157,14 @@ fn count(seeds: &str) -> Result<u64, String> {
     seeds.parse().map_err(|_| format!("`{seeds}` is no number of seeds"))
 }
 
+/// One run with one rule broken.
+fn one(mutant: &str, scenario: &str, seed: &str, words: &[&str]) -> Result<(), String> {
+    let [mutant] = chosen(&[mutant])?[..] else { return Err(format!("`{mutant}` names no single mutant")) };
+    let scenario = Scenario::named(scenario).ok_or(format!("there is no scenario `{scenario}`"))?.with(&words.join(" "))?;
+    apart::tell(mutant, &scenario, count(seed)?);
+    Ok(())
+}
+
 fn sound(seeds: &str) -> Result<(), String> {
     let runs: Vec<(Scenario, u64)> =
         (1..=count(seeds)?).flat_map(|seed| grounds().into_iter().map(move |scenario| (scenario, seed))).collect();
@@ -167,9 +193,9 @@ fn hunt_all(mutants: &[Mutant], seeds_max: u64) -> Vec<Option<Catch>> {
         let catch = hunt(*mutant, &scenarios, seeds_max);
         let seconds = start.elapsed().as_secs_f64();
         match &catch {
-            Some(Catch { scenario, seed, violation }) => {
+            Some(Catch { scenario, seed, by, what }) => {
                 let place = Place::Run(scenario.clone(), *seed).text();
-                println!("{:<24} {place}, {seconds:.1} s: {}: {}", mutant.name(), violation.checker, violation.what);
+                println!("{:<24} {place}, {seconds:.1} s: {by}: {what}", mutant.name());
             }
             None => println!("{:<24} NOT CAUGHT, {seconds:.0} s", mutant.name()),
         }

@@ -79,7 +79,7 @@ impl Program {
     /// Whether it succeeded, and what it said; nothing when it did not end.
     fn run(&self, arguments: &[&str], mutant: Option<Mutant>) -> Option<(bool, String)> {
         let mut command = Command::new(&self.path);
-        command.args(arguments).current_dir(&self.folder).stdin(Stdio::null()).stderr(Stdio::null());
+        command.args(arguments).current_dir(&self.folder);
         match mutant {
             Some(mutant) => command.env(VARIABLE, mutant.name()),
             None => command.env_remove(VARIABLE),
@@ -89,8 +89,8 @@ impl Program {
 }
 
 /// Runs a program for no longer than that: whether it succeeded, and what it wrote; nothing when it had to be ended.
-fn until(limit: Duration, command: &mut Command) -> Option<(bool, String)> {
-    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
+pub fn until(limit: Duration, command: &mut Command) -> Option<(bool, String)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut pipe = child.stdout.take()?;
     let reader = std::thread::spawn(move || {
         let mut said = Vec::new();

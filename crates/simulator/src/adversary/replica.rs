@@ -1,12 +1,12 @@
 //! Replicas that lie. Behind each stands an honest replica's machine, which the liar lets hear and speak as it pleases.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ::adversary::{Named, named};
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Conflict, Draft, Newer, ReadResult, Refusal, Subject};
-use basil::{Message, Vote};
+use basil::{Certificate, Decision, Message, Vote};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
 
 use super::leader::Leader;
@@ -31,7 +31,7 @@ named! {
         InventVersions,
         /// Answers reads with prepared transactions that nobody sent, in an honest client's name.
         InventPrepared,
-        /// Votes down and names made-up transactions as the reason.
+        /// Votes down and names as the reason transactions that are made up, or that are real and in nobody's way.
         FalseConflicts,
         /// Says again what it said long ago, to whomever.
         Replay,
@@ -94,6 +94,8 @@ pub(crate) enum Heard {
 
 /// How many of its own messages a liar keeps to say again.
 const KEPT_MAX: usize = 64;
+/// How many transactions of others a liar keeps, and as many proofs of how some ended.
+const OTHERS_MAX: usize = 64;
 /// How many readers' timestamps a liar keeps.
 const READERS_MAX: usize = 256;
 
@@ -116,6 +118,9 @@ pub(crate) struct Liar {
     kept: Vec<(Party, Message)>,
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
     leader: Leader,
+    /// What others sent lately, and which of it committed, with the proof.
+    others: VecDeque<Transaction>,
+    committed: VecDeque<(Transaction, Arc<Certificate>)>,
 }
 
 /// What a liar says beside what its machine says.
@@ -135,7 +140,8 @@ impl Liar {
         victims: Vec<ClientId>,
     ) -> Self {
         let leader = Leader::new(me, cluster.clone());
-        Self { me, cluster, strategies, random, friends, victims, kept: Vec::new(), readers: BTreeMap::new(), leader }
+        let (others, committed) = (VecDeque::new(), VecDeque::new());
+        Self { me, cluster, strategies, random, friends, victims, kept: Vec::new(), readers: BTreeMap::new(), leader, others, committed }
     }
 
     pub fn does(&self, strategy: ReplicaStrategy) -> bool {
@@ -144,6 +150,9 @@ impl Liar {
 
     /// Before the machine hears a message: what to say at once, and whether it hears it.
     pub fn hear(&mut self, from: Party, message: &Message, lies: &mut Lies) -> Heard {
+        if self.does(ReplicaStrategy::FalseConflicts) {
+            self.remember(message);
+        }
         if self.does(ReplicaStrategy::RefuseAll)
             && let Some(subject) = subject_of(message)
         {
@@ -188,6 +197,22 @@ impl Liar {
         Heard::Pass
     }
 
+    /// Keeps what may serve for a lie later.
+    fn remember(&mut self, message: &Message) {
+        match message {
+            Message::Prepare { transaction } => self.others.push_back(transaction.clone()),
+            Message::Writeback { transaction, certificate } if certificate.decision == Decision::Commit => {
+                let known = || self.others.iter().find(|one| one.id() == certificate.id).cloned();
+                if let Some(transaction) = transaction.clone().or_else(known) {
+                    self.committed.push_back((transaction, certificate.clone()));
+                }
+            }
+            _ => {}
+        }
+        self.others.drain(..self.others.len().saturating_sub(OTHERS_MAX));
+        self.committed.drain(..self.committed.len().saturating_sub(OTHERS_MAX));
+    }
+
     fn is_friend(&self, party: Party) -> bool {
         matches!(party, Party::Client(client, _) if self.friends.contains(&client))
     }
@@ -213,10 +238,13 @@ impl Liar {
                 if self.strategies.contains(&ReplicaStrategy::FalseConflicts) {
                     statement.vote = Vote::Abort;
                     let time = self.random.next();
-                    *conflict = self.readers.values().next_back().and_then(|(timestamp, keys)| {
+                    let stalled = self.readers.values().next_back().and_then(|(timestamp, keys)| {
                         let timestamp = Timestamp::new(timestamp.time.wrapping_sub(time % 1_000_000), timestamp.client);
                         made_up(&self.cluster, timestamp, keys.first()?).map(|transaction| Conflict::Stalled { transaction })
                     });
+                    let committed = self.committed.back().filter(|(transaction, _)| transaction.id() != statement.id).cloned();
+                    let committed = committed.map(|(transaction, certificate)| Conflict::Committed { transaction, certificate });
+                    *conflict = if time.is_multiple_of(2) { committed.or(stalled) } else { stalled };
                 }
             }
         }

@@ -22,6 +22,7 @@ pub(crate) mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
 use basil::message::{Conflict, Draft, Newer};
 use basil::{Certificate, Decision, Message, ReadFound, Vote};
@@ -103,6 +104,8 @@ pub(crate) struct Checker {
     honest_aborts: BTreeSet<TransactionId>,
     /// What each honest replica voted on last.
     recent: BTreeMap<ReplicaId, VecDeque<TransactionId>>,
+    /// What honest replicas refused each client's running transaction.
+    refusals: BTreeMap<ClientId, BTreeSet<Refusal>>,
     /// What honest replicas told each client's running transaction.
     vouched: BTreeMap<ClientId, BTreeSet<(Key, Timestamp, Option<Value>)>>,
 }
@@ -302,7 +305,7 @@ impl Checker {
                 if told == Some(Told::Ended(Decision::Commit)) {
                     self.violation("decisions", format!("{id:?} aborted, and {author} was told that it committed"));
                 }
-                let by_conflict = matches!(&certificate.proof, Proof::Fast(proofs) if matches!(proofs[..], [ShardProof::Conflict { .. }]));
+                let by_conflict = matches!(&certificate.proof, Proof::Fast(proofs) if matches!(&proofs[..], [proof] if is_in_the_way(cluster, &transaction, proof)));
                 if is_honest && !by_conflict && !self.honest_aborts.contains(&id) {
                     self.violation("independence", format!("{id:?} of {author} aborted, and no honest replica voted against it"));
                 }
@@ -312,9 +315,22 @@ impl Checker {
 
     // What honest clients see.
 
+    /// An honest replica refuses a client something.
+    pub fn refused(&mut self, client: ClientId, refusal: Refusal) {
+        self.refusals.entry(client).or_default().insert(refusal);
+    }
+
+    /// An honest client is told that what it asks is refused.
+    pub fn told_refused(&mut self, client: ClientId, refusal: Refusal) {
+        if !self.refusals.get(&client).is_some_and(|refusals| refusals.contains(&refusal)) {
+            self.violation("independence", format!("{client} is told {refusal:?}, and no honest replica said so"));
+        }
+    }
+
     /// An honest client begins a transaction: what it was told for the last one counts no more.
     pub fn began(&mut self, client: ClientId) {
         self.vouched.remove(&client);
+        self.refusals.remove(&client);
     }
 
     /// A read of an honest client is done.
@@ -414,6 +430,19 @@ impl Checker {
     pub fn committed(&self) -> impl Iterator<Item = (&TransactionId, &History)> {
         self.histories.iter().filter(|(id, _)| self.decisions.get(id) == Some(&Decision::Commit))
     }
+}
+
+/// Whether a proof that `transaction` aborts names a committed transaction that is really in its way: judged here once more,
+/// without the machines' own rule.
+fn is_in_the_way(cluster: &Cluster, transaction: &Transaction, proof: &ShardProof) -> bool {
+    let ShardProof::Conflict { shard, transaction: other, certificate } = proof else { return false };
+    let passes = |reader: &Transaction, writer: &Transaction| {
+        let mut reads = reader.reads().iter().filter(|read| cluster.shard_of(&read.key) == *shard);
+        let between = |version: Timestamp| version < writer.timestamp() && writer.timestamp() < reader.timestamp();
+        reads.any(|read| between(read.version) && writer.writes().iter().any(|write| write.key == read.key))
+    };
+    let is_committed = certificate.id == other.id() && certificate.decision == Decision::Commit;
+    is_committed && (passes(transaction, other) || passes(other, transaction))
 }
 
 /// What `transaction`, which has committed, could not have read or may not have done, as sentences.

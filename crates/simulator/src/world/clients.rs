@@ -141,6 +141,9 @@ impl World {
         let (id, plan) = (client.id, job.plan.name());
         self.trace.line(self.now, || format!("{id} fails: {failure:?} of {plan}"));
         if client.is_honest() {
+            if let Failure::Refused(refusal) = failure {
+                self.checker.told_refused(id, refusal);
+            }
             if let (Failure::Refused(_), Some(transaction)) = (failure, &job.transaction) {
                 self.checker.told_never(transaction.id());
             }

@@ -121,6 +121,9 @@ impl World {
             {
                 self.checker.answered(id, client, *timestamp, keys, &message);
             }
+            if let (true, Party::Client(client, _), Message::Refused { refusal, .. }) = (honest, to, &message) {
+                self.checker.refused(client, *refusal);
+            }
             let late = self.replicas[at].liar.as_mut().map_or(0, |liar| liar.holds_back(&message));
             self.send(Actor::Replica(at), Party::Replica(id), departs + late, to, &message);
         }
