@@ -105,10 +105,11 @@ fn numbers(out: &mut String, figure: &Figure, results: &Results, pictures: &str)
 
 /// What is special about the cluster that a point ran on.
 fn cluster(point: &Measured) -> String {
-    let first = point.cluster.first().map_or("", |command| command.trim_start_matches("bezant init"));
-    let last = point.cluster.last().map_or("", |command| command.trim_start_matches("bezant up"));
-    let special = format!("{} {}", first.trim(), last.trim());
-    if special.trim().is_empty() { String::new() } else { format!("`{}`", special.trim()) }
+    let special = point.cluster.iter().filter_map(|command| {
+        let changed = || command.strip_prefix("sed ")?.split('/').nth(2);
+        command.strip_prefix("bezant init ").or_else(|| command.strip_prefix("bezant up ")).or_else(changed)
+    });
+    special.map(|special| format!("`{special}`")).collect::<Vec<_>>().join(" ")
 }
 
 /// The claim's number as it is here, and what it was computed from.
@@ -165,10 +166,11 @@ mod tests {
         let mut results = Results::new(&figure, Effort::QUICK, Machine::default());
         for (id, rate) in [("a", 1_000.0), ("b", 1_400.0), ("b", 1_600.0)] {
             let data = Data { init: vec!["--shards".to_owned(), "2".to_owned()], tables: Vec::new() };
-            let cluster = Cluster { data, regions: Some("zone") };
+            let cluster = Cluster { data, regions: Some("zone"), settings: Vec::new() };
             let point = Point { id: id.to_owned(), label: String::new(), x: 0.0, cluster, bench: Vec::new(), stretch: 1 };
-            let commands =
-                ["bezant init --shards 2", "bezant bench rw-u --load --seconds 0", "bezant up --regions zone"].map(str::to_owned);
+            let set = "sed -i 's/^batch_max = .*/batch_max = 4/' */node.toml";
+            let fill = "bezant bench rw-u --load --seconds 0";
+            let commands = ["bezant init --shards 2", fill, set, "bezant up --regions zone"].map(str::to_owned);
             results.note(&point, &commands, "bezant bench rw-u --seconds 1", Ok(json!({"committed_per_second": rate})));
             if rate > 1_500.0 {
                 results.note(&point, &commands, "bezant bench rw-u --seconds 1", Err("nothing\ncommitted".to_owned()));
@@ -179,7 +181,7 @@ mod tests {
             "| more | 3.7× | 1.50× | 1500 (1400 – 1600) over 1000 |",
             "| more | 3.7× | +50 % | 1500 (1400 – 1600) over 1000 |",
             "| more | 3.7× | not measured |  |",
-            "| a | 1000 | – | – | – | – | `rw-u --seconds 1` | `--shards 2 --regions zone` |",
+            "| a | 1000 | – | – | – | – | `rw-u --seconds 1` | `--shards 2` `batch_max = 4` `--regions zone` |",
             "1 to 2 runs of each point, in turns; tables: `bezant bench rw-u --load --seconds 0`. [Every report](figures/f.json)",
             "**1 of the runs of b failed:** nothing committed",
             "Not measured yet: `bezant figures --only f`.",

@@ -103,8 +103,21 @@ pub struct Point {
 pub struct Cluster {
     /// Where its data is: clusters of equal ones are one, started anew.
     pub data: Data,
+    /// What is changed in its files before it starts, and changed back afterwards.
+    pub settings: Vec<Setting>,
     /// The map of made-up distances that it runs under.
     pub regions: Option<&'static str>,
+}
+
+/// A line of a file of settings, in every folder of the cluster that has such a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Setting {
+    /// `node.toml` or `client.toml`.
+    pub file: &'static str,
+    /// The setting, as in `batch_max`.
+    pub name: &'static str,
+    /// Its value, as the file has it.
+    pub value: String,
 }
 
 /// A cluster's folder, filled.
@@ -288,7 +301,7 @@ mod tests {
     fn a_cluster_knows_its_size() {
         let init = |text: &str| {
             let init = text.split_whitespace().map(str::to_owned).collect();
-            Cluster { data: Data { init, ..Data::default() }, regions: None }
+            Cluster { data: Data { init, ..Data::default() }, ..Cluster::default() }
         };
         assert_eq!([init("").replicas(), init("--shards 3").replicas(), init("--faults 2 --shards 2").replicas()], [6, 18, 22]);
     }

@@ -1,6 +1,7 @@
 //! Measures figures: makes clusters, starts them, runs workloads on them, all by commands of the program.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 use crate::FiguresError;
 use crate::args::FiguresArgs;
 use crate::machine::Machine;
-use crate::plan::{Cluster, Data, Effort, Figure, Point};
+use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 use crate::results::Results;
 
 /// How much of what a failed command said is shown.
@@ -60,12 +61,19 @@ pub(crate) struct Runner<'a> {
 struct Running<'a, 'b> {
     runner: &'a Runner<'b>,
     folder: &'a Path,
+    /// Files that were changed for it, as they were.
+    before: Vec<(PathBuf, String)>,
 }
 
 impl Drop for Running<'_, '_> {
     fn drop(&mut self) {
         // What cannot be stopped is said by the command itself, and there is nothing else to be done about it here.
         let _ = self.runner.say(&["down".to_owned(), self.folder.display().to_string()]);
+        for (path, text) in &self.before {
+            if let Err(error) = fs::write(path, text) {
+                eprintln!("{} could not be changed back: {error}", path.display());
+            }
+        }
     }
 }
 
@@ -123,7 +131,7 @@ impl<'a> Runner<'a> {
         let is_needed = |data: &Data| later.iter().any(|figure| figure.points().iter().any(|point| point.cluster.data == *data));
         let done: Vec<Data> = self.filled.keys().filter(|data| !is_needed(data)).cloned().collect();
         for folder in done.iter().filter_map(|data| self.filled.remove(data)) {
-            std::fs::remove_dir_all(folder).map_err(|source| RunError::System { what: "remove a cluster's folder".to_owned(), source })?;
+            fs::remove_dir_all(folder).map_err(|source| RunError::System { what: "remove a cluster's folder".to_owned(), source })?;
         }
         Ok(())
     }
@@ -142,7 +150,7 @@ impl<'a> Runner<'a> {
         if data.tables.is_empty() {
             return Ok(());
         }
-        let cluster = Cluster { data: data.clone(), regions: None };
+        let cluster = Cluster { data: data.clone(), ..Cluster::default() };
         eprintln!("filling a cluster: {}", commands_of(&cluster).join("; "));
         let running = self.start(&cluster)?;
         for table in &data.tables {
@@ -160,7 +168,10 @@ impl<'a> Runner<'a> {
             words.extend(["--regions".to_owned(), regions.to_owned()]);
         }
         // Made first: what has started when `up` fails or is interrupted is stopped too.
-        let running = Running { runner: self, folder };
+        let mut running = Running { runner: self, folder, before: Vec::new() };
+        for setting in &cluster.settings {
+            change(folder, setting, &mut running.before)?;
+        }
         self.say(&words)?.well()?;
         Ok(running)
     }
@@ -231,13 +242,65 @@ fn shown(report: &Json) -> String {
     format!("{:.0} tx/s, {latency_ms:.1} ms", number(&report["committed_per_second"]))
 }
 
+/// Changes a setting in every folder of a cluster that has its file; notes what was there before.
+fn change(folder: &Path, setting: &Setting, before: &mut Vec<(PathBuf, String)>) -> Result<(), RunError> {
+    let failed = |source| RunError::System { what: format!("set {} in {}", setting.name, setting.file), source };
+    let begin = format!("{} = ", setting.name);
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path().join(setting.file);
+        if !path.exists() {
+            continue;
+        }
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let Some(old) = text.lines().find(|line| line.starts_with(&begin)) else {
+            return Err(failed(std::io::Error::other("there is no such setting")));
+        };
+        fs::write(&path, text.replace(old, &format!("{begin}{}", setting.value))).map_err(failed)?;
+        // A file that is changed twice is changed back in the opposite order: its first text is written last.
+        before.insert(0, (path, text));
+    }
+    Ok(())
+}
+
 /// How a cluster is made, filled and started, in words.
 fn commands_of(cluster: &Cluster) -> Vec<String> {
     let mut commands = vec![format!("bezant init {}", cluster.data.init.join(" ")).trim_end().to_owned()];
     commands.extend(cluster.data.tables.iter().map(|table| format!("bezant bench {} --load --seconds 0", table.join(" "))));
+    let change = |Setting { file, name, value }: &Setting| format!("sed -i 's/^{name} = .*/{name} = {value}/' */{file}");
+    commands.extend(cluster.settings.iter().map(change));
     commands.push(match cluster.regions {
         None => "bezant up".to_owned(),
         Some(regions) => format!("bezant up --regions {regions}"),
     });
     commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_changed_where_they_are_and_can_be_changed_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name).join("node.toml");
+        let text = "# batch_max = of old\nbatch_max = 64\nwindow_ms = 5\n";
+        for name in ["s0-r0", "s0-r1", "run"] {
+            fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        fs::write(file("s0-r0"), text).and_then(|()| fs::write(file("s0-r1"), text)).expect("written");
+        let set = |name, value: &str| Setting { file: "node.toml", name, value: value.to_owned() };
+        let mut before = Vec::new();
+        for setting in [set("batch_max", "4"), set("window_ms", "6")] {
+            change(folder.path(), &setting, &mut before).expect("changed");
+        }
+        for name in ["s0-r0", "s0-r1"] {
+            let changed = fs::read_to_string(file(name)).expect("read");
+            assert_eq!(changed, "# batch_max = of old\nbatch_max = 4\nwindow_ms = 6\n");
+        }
+        for (path, text) in before {
+            fs::write(path, text).expect("written");
+        }
+        assert_eq!(fs::read_to_string(file("s0-r1")).expect("read"), text);
+        assert!(change(folder.path(), &set("nonsense", "1"), &mut Vec::new()).is_err());
+    }
 }

@@ -83,7 +83,7 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
         "![What the fast path brings](basil-6a.svg)",
         "| throughput with the fast path, RW-U | +19 % | ",
         "`rw-u --keys 20000 --clients 128 --seconds ",
-        "`--fast-path off`",
+        "`fast_path = \"off\"`",
         "2 runs of each point, in turns",
         "Not measured yet: `bezant figures --only cataphract-7`.",
     ] {

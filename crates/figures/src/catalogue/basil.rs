@@ -1,7 +1,7 @@
 //! The figures of Basil (SOSP 2021, section 6).
 
-use super::{bar, cluster, point};
-use crate::plan::{Claim, Effort, Figure, Layout, Panel, Point, Value};
+use super::{bar, cluster, point, set};
+use crate::plan::{Claim, Cluster, Effort, Figure, Layout, Panel, Point, Value};
 
 /// Lanes that keep the two shared cores of a small machine busy.
 const CLIENTS: u32 = 128;
@@ -46,13 +46,11 @@ fn table(effort: Effort) -> String {
     format!("rw-u --keys {}", effort.keys)
 }
 
-/// Bars over the two mixes, a series for each way to make the cluster: its name in points, its name for people, its flags.
-fn over_mixes(effort: Effort, ways: &[(&str, &str, &str)]) -> Vec<(String, Vec<Point>)> {
-    let one = |id: &str, init: &str, mix: &Mix| {
-        let cluster = cluster(init, &[&table(effort)]);
-        bar(format!("{} {id}", mix.workload), mix.title, cluster, &mix.bench(effort))
-    };
-    ways.iter().map(|(id, name, init)| ((*name).to_owned(), MIXES.iter().map(|mix| one(id, init, mix)).collect())).collect()
+/// Bars over the two mixes, a series for each kind of cluster: its name in points, its name for people, and it.
+fn over_mixes(effort: Effort, ways: [(&str, &str, Cluster); 2]) -> Vec<(String, Vec<Point>)> {
+    let one =
+        |id: &str, cluster: &Cluster, mix: &Mix| bar(format!("{} {id}", mix.workload), mix.title, cluster.clone(), &mix.bench(effort));
+    ways.iter().map(|(id, name, cluster)| ((*name).to_owned(), MIXES.iter().map(|mix| one(id, cluster, mix)).collect())).collect()
 }
 
 const SIGNED_OR_NOT: [(&str, &str, &str); 2] = [("signed", "signatures on", ""), ("unsigned", "signatures off", "--signatures off")];
@@ -101,7 +99,7 @@ fn applications(effort: Effort) -> Figure {
 }
 
 fn signatures(effort: Effort) -> Figure {
-    let series = over_mixes(effort, &SIGNED_OR_NOT);
+    let series = over_mixes(effort, SIGNED_OR_NOT.map(|(id, name, init)| (id, name, cluster(init, &[&table(effort)]))));
     let panel = |title, y| Panel { title, x: "", y, layout: Layout::Bars, series: series.clone() };
     Figure {
         name: "basil-5a",
@@ -122,7 +120,8 @@ fn read_quorums(effort: Effort) -> Figure {
     let bench = format!("ycsb-c --ops 24 --keys {} --clients {CLIENTS_SKEWED}", effort.keys);
     let quorums = ["1", "f+1", "2f+1"];
     let one = |quorum: &str| {
-        let cluster = cluster(&format!("--batch-max 16 --read-quorum {quorum}"), &[&table(effort)]);
+        let batches = set(cluster("", &[&table(effort)]), "node.toml", "batch_max", "16".to_owned());
+        let cluster = set(batches, "client.toml", "read_quorum", format!("\"{quorum}\""));
         bar(format!("quorum {quorum}"), quorum, cluster, &bench)
     };
     let series = vec![("24 reads a transaction".to_owned(), quorums.map(one).to_vec())];
@@ -146,7 +145,8 @@ fn read_quorums(effort: Effort) -> Figure {
 fn shards(effort: Effort) -> Figure {
     let bench = format!("rw-u --reads 3 --writes 3 --keys {} --clients {CLIENTS}", effort.keys);
     let one = |id: &str, init: &str, shards: u32| {
-        let cluster = cluster(&format!("--shards {shards} {init}"), &[&table(effort)]);
+        let shards_flag = if shards == 1 { String::new() } else { format!("--shards {shards}") };
+        let cluster = cluster(&format!("{shards_flag} {init}"), &[&table(effort)]);
         bar(format!("shards {shards} {id}"), &shards.to_string(), cluster, &bench)
     };
     let series: Vec<(String, Vec<Point>)> =
@@ -186,7 +186,9 @@ fn shards(effort: Effort) -> Figure {
 }
 
 fn fast_path(effort: Effort) -> Figure {
-    let series = over_mixes(effort, &[("fast", "fast path on", ""), ("logged", "fast path off", "--fast-path off")]);
+    let plain = cluster("", &[&table(effort)]);
+    let logged = set(plain.clone(), "client.toml", "fast_path", "\"off\"".to_owned());
+    let series = over_mixes(effort, [("fast", "fast path on", plain), ("logged", "fast path off", logged)]);
     let panel = |title, y| Panel { title, x: "", y, layout: Layout::Bars, series: series.clone() };
     Figure {
         name: "basil-6a",
@@ -203,7 +205,7 @@ fn fast_path(effort: Effort) -> Figure {
 
 fn reply_batches(effort: Effort) -> Figure {
     let one = |mix: &Mix, size: u32| {
-        let cluster = cluster(&format!("--batch-max {size}"), &[&table(effort)]);
+        let cluster = set(cluster("", &[&table(effort)]), "node.toml", "batch_max", size.to_string());
         point(format!("{} batches of {size}", mix.workload), f64::from(size), cluster, &mix.bench(effort))
     };
     let line = |mix: &Mix| (mix.title.to_owned(), [1, 2, 4, 8, 16, 32, 64].map(|size| one(mix, size)).to_vec());

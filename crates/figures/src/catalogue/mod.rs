@@ -3,7 +3,7 @@
 mod basil;
 mod cataphract;
 
-use crate::plan::{Cluster, Data, Effort, Figure, Point};
+use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 
 /// Every figure, in the order of the page, measured with this much effort.
 pub fn all(effort: Effort) -> Vec<Figure> {
@@ -17,7 +17,13 @@ fn words(text: &str) -> Vec<String> {
 
 /// A cluster made with the flags `init`, with tables filled, and nobody far away.
 fn cluster(init: &str, tables: &[&str]) -> Cluster {
-    Cluster { data: Data { init: words(init), tables: tables.iter().map(|table| words(table)).collect() }, regions: None }
+    Cluster { data: Data { init: words(init), tables: tables.iter().map(|table| words(table)).collect() }, ..Cluster::default() }
+}
+
+/// The same with a setting changed.
+fn set(mut cluster: Cluster, file: &'static str, name: &'static str, value: String) -> Cluster {
+    cluster.settings.push(Setting { file, name, value });
+    cluster
 }
 
 /// A point at a number along the chart.
