@@ -107,6 +107,8 @@ pub struct Cluster {
     pub settings: Vec<Setting>,
     /// The map of made-up distances that it runs under.
     pub regions: Option<&'static str>,
+    /// The rule that its replicas break on purpose, which takes a program that can.
+    pub broken_rule: Option<&'static str>,
 }
 
 /// A line of a file of settings, in every folder of the cluster that has such a file.

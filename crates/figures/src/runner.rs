@@ -17,6 +17,8 @@ use crate::results::Results;
 
 /// How much of what a failed command said is shown.
 const SAID_BYTES_MAX: usize = 2_000;
+/// Where a program that can break a rule hears which.
+const BROKEN_RULE: &str = "BEZANT_MUTANT";
 /// How long everybody keeps running after a run was measured.
 const COOLDOWN_SECONDS: &str = "0.3";
 
@@ -47,6 +49,8 @@ pub enum RunError {
 /// Measures with one program, in one folder.
 pub(crate) struct Runner<'a> {
     program: &'a Path,
+    /// One whose replicas can break rules.
+    mutants: Option<&'a Path>,
     effort: Effort,
     folder: TempDir,
     /// Filled folders of clusters, none of which runs.
@@ -79,14 +83,15 @@ impl Drop for Running<'_, '_> {
 
 impl<'a> Runner<'a> {
     /// A runner whose clusters are gone when it is.
-    pub fn new(program: &'a Path, args: &FiguresArgs, stop: &'a AtomicBool) -> Result<Self, FiguresError> {
+    pub fn new(program: &'a Path, args: &'a FiguresArgs, stop: &'a AtomicBool) -> Result<Self, FiguresError> {
         let folder = match &args.work {
             None => TempDir::with_prefix("bezant-figures-"),
             Some(work) => TempDir::with_prefix_in("bezant-figures-", work),
         };
         let folder = folder.map_err(|source| RunError::System { what: "make a folder for the clusters".to_owned(), source })?;
         let (filled, machine) = (BTreeMap::new(), Machine::default());
-        let mut runner = Self { program, effort: args.effort(), folder, filled, made: 0, machine, stop };
+        let (mutants, effort) = (args.mutants.as_deref(), args.effort());
+        let mut runner = Self { program, mutants, effort, folder, filled, made: 0, machine, stop };
         runner.machine = Machine::here(runner.say(&["--version".to_owned()])?.said.trim());
         if !runner.machine.is_optimised {
             eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
@@ -108,7 +113,8 @@ impl<'a> Runner<'a> {
         mut results: Results,
         kept: impl Fn(&Results) -> Result<(), FiguresError>,
     ) -> Result<(), FiguresError> {
-        let points = figure.points();
+        let can_run = |point: &&Point| point.cluster.broken_rule.is_none() || self.mutants.is_some();
+        let points: Vec<&Point> = figure.points().into_iter().filter(can_run).collect();
         for run in 0..self.effort.runs {
             let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
             while let Some(first) = left.first() {
@@ -172,7 +178,10 @@ impl<'a> Runner<'a> {
         for setting in &cluster.settings {
             change(folder, setting, &mut running.before)?;
         }
-        self.say(&words)?.well()?;
+        match (cluster.broken_rule, self.mutants) {
+            (Some(rule), Some(mutants)) => self.run(Command::new(mutants).env(BROKEN_RULE, rule), &words)?.well()?,
+            _ => self.say(&words)?.well()?,
+        }
         Ok(running)
     }
 
@@ -194,12 +203,16 @@ impl<'a> Runner<'a> {
 
     /// Runs the program to its end.
     fn say(&self, words: &[String]) -> Result<Said, RunError> {
+        self.run(&mut Command::new(self.program), words)
+    }
+
+    fn run(&self, program: &mut Command, words: &[String]) -> Result<Said, RunError> {
         let is_down = words.first().is_some_and(|word| word == "down");
         if !is_down {
             self.check_stop()?;
         }
         let command = format!("bezant {}", words.join(" "));
-        let output = Command::new(self.program).args(words).stdin(Stdio::null()).output();
+        let output = program.args(words).stdin(Stdio::null()).output();
         let output = output.map_err(|source| RunError::System { what: format!("run `{command}`"), source })?;
         if !is_down {
             // A signal from the terminal reaches the command as well: then it is no fault of its own that it ended.
@@ -268,10 +281,9 @@ fn commands_of(cluster: &Cluster) -> Vec<String> {
     commands.extend(cluster.data.tables.iter().map(|table| format!("bezant bench {} --load --seconds 0", table.join(" "))));
     let change = |Setting { file, name, value }: &Setting| format!("sed -i 's/^{name} = .*/{name} = {value}/' */{file}");
     commands.extend(cluster.settings.iter().map(change));
-    commands.push(match cluster.regions {
-        None => "bezant up".to_owned(),
-        Some(regions) => format!("bezant up --regions {regions}"),
-    });
+    let regions = cluster.regions.map(|regions| format!(" --regions {regions}")).unwrap_or_default();
+    let broken = cluster.broken_rule.map(|rule| format!("{BROKEN_RULE}={rule} ")).unwrap_or_default();
+    commands.push(format!("{broken}bezant up{regions}"));
     commands
 }
 

@@ -70,7 +70,7 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
         "equiv-real",
         "faulty transactions, % of all processed",
         "tx/s of an honest client",
-        "part of the cheats' transactions that is faulty",
+        "part of the clients that cheats",
     ] {
         assert!(svg.contains(part), "{part} is missing in\n{svg}");
     }
