@@ -31,6 +31,9 @@ impl Weather {
 /// How long a message to oneself takes, in microseconds.
 const LOOPBACK_US: u64 = 10;
 
+/// How far two regions are from one another, in microseconds one way: neighbouring countries, or the other side of the planet.
+const DISTANCE_US: (u64, u64) = (5_000, 150_000);
+
 /// Links, and what becomes of what is sent over them.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -38,11 +41,41 @@ pub(crate) struct Network {
     pub weather: Weather,
     cut: BTreeSet<(Actor, Actor)>,
     slow_us: BTreeMap<(Actor, Actor), u64>,
+    map: Map,
+}
+
+/// Who lives where, and how far regions are from one another.
+#[derive(Debug)]
+struct Map {
+    random: Random,
+    regions: u64,
+    homes: BTreeMap<Actor, u64>,
+    /// From the first region to the second, in microseconds one way.
+    distance_us: BTreeMap<(u64, u64), u64>,
+}
+
+impl Map {
+    fn home(&mut self, actor: Actor) -> u64 {
+        let Self { random, regions, .. } = self;
+        *self.homes.entry(actor).or_insert_with(|| random.below(*regions))
+    }
+
+    /// How long a message takes for the distance alone, the same both ways.
+    fn distance_ns(&mut self, from: Actor, to: Actor) -> u64 {
+        let (from, to) = (self.home(from), self.home(to));
+        if from == to {
+            return 0;
+        }
+        let Self { random, .. } = self;
+        let between = (from.min(to), from.max(to));
+        *self.distance_us.entry(between).or_insert_with(|| random.between(DISTANCE_US.0, DISTANCE_US.1)) * 1_000
+    }
 }
 
 impl Network {
-    pub fn new(random: Random, weather: Weather) -> Self {
-        Self { random, weather, cut: BTreeSet::new(), slow_us: BTreeMap::new() }
+    pub fn new(seed: u64, weather: Weather, regions: u64) -> Self {
+        let map = Map { random: Random::stream(seed, "map"), regions, homes: BTreeMap::new(), distance_us: BTreeMap::new() };
+        Self { random: Random::stream(seed, "network"), weather, cut: BTreeSet::new(), slow_us: BTreeMap::new(), map }
     }
 
     /// After how many nanoseconds each copy of a message arrives: none when it is lost.
@@ -56,7 +89,7 @@ impl Network {
         if lost || self.cut.contains(&(from, to)) {
             return Vec::new();
         }
-        let more_ns = self.slow_us.get(&(from, to)).map_or(0, |us| us * 1_000);
+        let more_ns = self.slow_us.get(&(from, to)).map_or(0, |us| us * 1_000) + self.map.distance_ns(from, to);
         if doubled { vec![first + more_ns, second + more_ns] } else { vec![first + more_ns] }
     }
 

@@ -10,6 +10,8 @@ named! {
     pub enum Trouble {
         /// Messages are lost, late and doubled; links are cut one way or both, or slow; there are storms.
         Network,
+        /// Replicas and clients are far from one another.
+        Distance,
         /// Clocks jump, mostly within what the protocol allows for.
         Clocks,
         /// Processes of replicas and clients die, and disks forget what was not synced.
@@ -45,7 +47,7 @@ const fn scenario(name: &'static str, trouble_ms: u64, troubles: &'static [Troub
 }
 
 /// Every scenario.
-const SCENARIOS: [Scenario; 7] = [
+const SCENARIOS: [Scenario; 8] = [
     scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
     scenario("faults", 12_000, &[Trouble::Network, Trouble::Clocks], "messages are lost, late and doubled, links are cut, clocks jump"),
     scenario(
@@ -61,6 +63,12 @@ const SCENARIOS: [Scenario; 7] = [
         8_000,
         &[Trouble::Network, Trouble::Liars, Trouble::Rogues, Trouble::Elections],
         "clients log both ends of what they do, and replicas that lie elect and lead badly",
+    ),
+    scenario(
+        "planet",
+        60_000,
+        &[Trouble::Distance, Trouble::Network, Trouble::Clocks, Trouble::Liars],
+        "replicas and clients live in regions far from one another, links fail, and f replicas of each shard lie",
     ),
     scenario(
         "everything",

@@ -45,6 +45,8 @@ pub(crate) struct Setting {
     /// What goes wrong now and then.
     pub mishaps: BTreeSet<Mishap>,
     pub weather: Weather,
+    /// In how many regions, far from one another, everybody lives.
+    pub regions: u64,
     pub clocks: Clocks,
     pub replica: ReplicaOptions,
     pub coordinator: CoordinatorOptions,
@@ -139,6 +141,7 @@ impl Setting {
             faulty: draw_faulty(scenario, &mut knob("faulty"), shards, faults),
             mishaps: Mishap::ALL.iter().copied().filter(|mishap| mishap.causes().iter().any(|cause| has(*cause))).collect(),
             weather: draw_weather(scenario, &mut knob("weather")),
+            regions: if has(Trouble::Distance) { knob("regions").between(2, 6) } else { 1 },
             clocks: match has(Trouble::Clocks) {
                 true if knob("clocks").chance(200) => Clocks::Wild,
                 true => Clocks::Skewed,

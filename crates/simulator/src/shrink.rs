@@ -180,12 +180,13 @@ fn fewer_clients(setting: &Setting) -> Vec<Setting> {
 
 /// Better weather, one thing at a time.
 fn calmer(setting: &Setting) -> Vec<Setting> {
-    let changes: [fn(&mut Setting); 6] = [
+    let changes: [fn(&mut Setting); 7] = [
         |other| other.weather = Weather { late_per_mille: 0, late_us_max: 0, ..Weather::FINE },
         |other| other.weather.lost_per_mille = 0,
         |other| other.weather.doubled_per_mille = 0,
         |other| (other.weather.late_per_mille, other.weather.late_us_max) = (0, 0),
         |other| other.weather.delay_us = Weather::FINE.delay_us,
+        |other| other.regions = 1,
         |other| other.clocks = Clocks::Exact,
     ];
     differing(setting, &changes)

@@ -58,7 +58,7 @@ impl World {
             Verifiers::Shared => vec![verifier(&cluster); actors],
         };
         let mut world = Self {
-            network: Network::new(Random::stream(seed, "network"), setting.weather),
+            network: Network::new(seed, setting.weather, setting.regions),
             disk: Random::stream(seed, "disk"),
             faults: Random::stream(seed, "faults"),
             scenario: scenario.clone(),
