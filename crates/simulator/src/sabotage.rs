@@ -60,7 +60,7 @@ fn replicas_that_forget_their_votes_are_noticed() {
 
 #[test]
 fn a_replica_that_speaks_before_it_wrote_is_noticed() {
-    let (seed, violations) = noticed(Sabotage::SpeakBeforeWriting, "crashes", 8_000, 1..=10);
+    let (seed, violations) = noticed(Sabotage::SpeakBeforeWriting, "crashes", 8_000, 1..=30);
     assert!(!violations.is_empty(), "nobody noticed");
     println!("seed {seed}: {violations:?}");
 }
