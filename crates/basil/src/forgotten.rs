@@ -2,7 +2,8 @@
 //!
 //! Below the watermark a replica remembers nothing of what has ended, and must say nothing that could differ from what it once said. Of
 //! what it never knew it said nothing. So it keeps of each transaction that it forgets eight bytes of its name, for as long as there is
-//! room, and a time from which on this is all there was. Two names that begin alike only make it silent where it need not be.
+//! room, and a time from which on this is all there was. What is in the journal comes back from there; before a part of the journal is let
+//! go, the names of what it held are written down again. Two names that begin alike only make it silent where it need not be.
 
 use std::collections::VecDeque;
 
@@ -11,6 +12,9 @@ use types::{Transaction, TransactionId};
 
 /// The most transactions kept in mind.
 const FORGOTTEN_MAX: usize = 1 << 20;
+
+/// The most that are written down again when a part of the journal is let go.
+const WRITTEN_MAX: usize = 1 << 17;
 
 /// What has ended and was forgotten.
 #[derive(Debug)]
@@ -51,6 +55,20 @@ impl Forgotten {
             let Some(latest) = self.order.pop_front().and_then(|name| self.names.remove(&name)) else { break };
             self.anything_up_to(latest);
         }
+    }
+
+    /// The latest names, each with its time, and from which time on they are all there are.
+    pub fn latest(&self) -> (u64, Vec<(u64, u64)>) {
+        let pair = |name: &u64| (*name, self.names.get(name).copied().unwrap_or_default());
+        let left_out = self.order.len().saturating_sub(WRITTEN_MAX);
+        let before = self.order.iter().take(left_out).map(|name| pair(name).1.saturating_add(1)).max().unwrap_or(0);
+        (self.complete_from.max(before), self.order.iter().skip(left_out).map(pair).collect())
+    }
+
+    /// Takes back what an earlier life has written down.
+    pub fn restore(&mut self, complete_from: u64, names: Vec<(u64, u64)>) {
+        self.complete_from = self.complete_from.max(complete_from);
+        names.into_iter().for_each(|(name, time)| self.note_name(name, time));
     }
 
     /// Whether `transaction` may have been forgotten.
@@ -97,6 +115,19 @@ mod tests {
             assert_eq!(forgotten.may_have(&transaction(time)), may_be, "{time}");
         }
         assert_eq!((forgotten.names.len(), forgotten.order.len()), (3, 3));
+    }
+
+    #[test]
+    fn what_is_written_down_and_read_back_is_remembered_as_well() {
+        let mut forgotten = Forgotten::new();
+        forgotten.anything_up_to(4);
+        forgotten.note(&transaction(5));
+        let (complete_from, names) = forgotten.latest();
+        let mut again = Forgotten::new();
+        again.restore(complete_from, names);
+        for (time, may_be) in [(4, true), (5, true), (6, false)] {
+            assert_eq!(again.may_have(&transaction(time)), may_be, "{time}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
 use crate::forgotten::Forgotten;
 use crate::message::KeyVersion;
-use crate::record::Record;
+use crate::record::{FORGOTTEN_NAMES_MAX, Record};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
@@ -213,6 +213,8 @@ pub(crate) struct Ledger<M: Medium> {
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
     forgotten: Forgotten,
+    /// Whether an earlier life has written down what it had forgotten.
+    knows_forgotten: bool,
 }
 
 /// Whose share undecided work counts against: whoever brought it, who need not be the author it names.
@@ -256,6 +258,7 @@ impl<M: Medium> Ledger<M> {
             undecided_of: BTreeMap::new(),
             highest: 0,
             forgotten: Forgotten::new(),
+            knows_forgotten: false,
         }
     }
 
@@ -310,9 +313,25 @@ impl<M: Medium> Ledger<M> {
 
     /// Writes ceiling and horizon down again: the journal's part that held them may be let go.
     pub fn write_bounds(&mut self) {
-        for record in [Record::Readable { up_to: self.ceiling }, Record::Horizon { below: self.horizon }] {
+        let forgotten = Record::Forgotten { complete_from: self.forgotten.latest().0, names: Vec::new() };
+        for record in [Record::Readable { up_to: self.ceiling }, Record::Horizon { below: self.horizon }, forgotten] {
             self.store.append_with(|bytes| record.encode(bytes));
         }
+    }
+
+    /// Writes down what was forgotten: a part of the journal that held some of it is about to be let go.
+    pub fn write_forgotten(&mut self) {
+        let (complete_from, names) = self.forgotten.latest();
+        for names in names.chunks(FORGOTTEN_NAMES_MAX) {
+            let record = Record::Forgotten { complete_from, names: names.to_vec() };
+            self.store.append_with(|bytes| record.encode(bytes));
+        }
+    }
+
+    /// An earlier life has forgotten these, and nothing else that is neither before that time nor in the journal.
+    pub fn had_forgotten(&mut self, complete_from: u64, names: Vec<(u64, u64)>) {
+        self.forgotten.restore(complete_from, names);
+        self.knows_forgotten = true;
     }
 
     /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
@@ -558,9 +577,11 @@ impl<M: Medium> Ledger<M> {
         kept
     }
 
-    /// Earlier lives may have forgotten anything up to `time`: what the journal no longer holds.
-    pub fn forgot_up_to(&mut self, time: u64) {
-        self.forgotten.anything_up_to(time);
+    /// Earlier lives may have forgotten anything up to `time`, if they have not written down what.
+    pub fn may_have_forgotten_up_to(&mut self, time: u64) {
+        if !self.knows_forgotten {
+            self.forgotten.anything_up_to(time);
+        }
     }
 
     /// Whether this replica has, in all its lives, said nothing of `transaction` that it does not remember, but perhaps a vote to abort.

@@ -30,7 +30,13 @@ pub(crate) enum Record {
     Horizon { below: u64 },
     /// It let go of an old transaction, and took over from others these versions of its keys ([`crate::rest`]).
     Rested { id: TransactionId, versions: Vec<(Key, KeyVersion)> },
+    /// It has forgotten these, each with its time, though it held them once ([`crate::forgotten`]). Whatever else it has forgotten is from
+    /// before this time, in nanoseconds, or in the journal.
+    Forgotten { complete_from: u64, names: Vec<(u64, u64)> },
 }
+
+/// The most names in one record.
+pub(crate) const FORGOTTEN_NAMES_MAX: usize = 4_096;
 
 impl Encode for Record {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -73,6 +79,11 @@ impl Encode for Record {
                 encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
                 versions.iter().for_each(|(_, version)| version.encode(out));
             }
+            Self::Forgotten { complete_from, names } => {
+                out.push(8);
+                complete_from.encode(out);
+                encode_sequence(&names.iter().flat_map(|(name, time)| [*name, *time]).collect::<Vec<u64>>(), out);
+            }
         }
     }
 }
@@ -106,6 +117,15 @@ impl Decode for Record {
                 let keys: Vec<Key> = reader.sequence("keys", TRANSACTION_WRITES_MAX)?;
                 let versions = keys.into_iter().map(|key| Ok((key, KeyVersion::decode(reader)?)));
                 Ok(Self::Rested { id, versions: versions.collect::<Result<_, DecodeError>>()? })
+            }
+            8 => {
+                let complete_from = u64::decode(reader)?;
+                let words: Vec<u64> = reader.sequence("names of forgotten transactions", 2 * FORGOTTEN_NAMES_MAX)?;
+                let (pairs, rest) = words.as_chunks::<2>();
+                if !rest.is_empty() {
+                    return Err(DecodeError::UnknownTag("a forgotten transaction without its time"));
+                }
+                Ok(Self::Forgotten { complete_from, names: pairs.iter().map(|[name, time]| (*name, *time)).collect() })
             }
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }

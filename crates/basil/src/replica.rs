@@ -173,7 +173,7 @@ impl<M: Medium> Replica<M> {
         let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
         let folded = ledger.store.watermark().time;
         let watermark = by_clock.max(folded.saturating_add(1));
-        ledger.forgot_up_to(folded);
+        ledger.may_have_forgotten_up_to(folded);
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
         let watch = Watch::new(ledger.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
@@ -887,6 +887,7 @@ impl<M: Medium> Replica<M> {
         let folded = if broken(Mutant::ReleasedUnfolded) { u64::MAX } else { self.folded };
         if self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
             undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
+            self.ledger.write_forgotten();
         }
         while self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
@@ -997,6 +998,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
         Record::Readable { up_to } => ledger.was_readable(up_to),
         Record::Horizon { below } => ledger.had_horizon(below),
         Record::Rested { id, versions } => ledger.rest(id, versions),
+        Record::Forgotten { complete_from, names } => ledger.had_forgotten(complete_from, names),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
                 ledger.enter(transaction, now, author(transaction));
