@@ -53,8 +53,8 @@ pub struct FiguresArgs {
     /// when not said
     #[arg(long, value_name = "PROGRAM")]
     pub mutants: Option<PathBuf>,
-    /// Where the clusters live while they are measured: a disk like the one to be judged; the system's temporary folder when
-    /// not said
+    /// Where the clusters live while they are measured: a disk like the one to be judged, with some 10 GB free without --quick; the
+    /// system's temporary folder when not said
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
 }
