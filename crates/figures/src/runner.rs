@@ -119,8 +119,11 @@ impl<'a> Runner<'a> {
             let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
             while let Some(first) = left.first() {
                 let cluster = first.cluster.clone();
-                let (here, others): (Vec<&Point>, _) = left.into_iter().partition(|point| point.cluster == cluster);
+                let (mut here, others): (Vec<&Point>, _) = left.into_iter().partition(|point| point.cluster == cluster);
                 left = others;
+                // Whatever comes first meets a cluster that has just started: each time that is another point.
+                let first = run * here.len() / self.effort.runs;
+                here.rotate_left(first);
                 self.fill(&cluster.data)?;
                 let running = self.start(&cluster)?;
                 let mut warmup = self.effort.warmup + self.effort.start_warmup;
