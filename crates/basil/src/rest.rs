@@ -1,7 +1,7 @@
 //! Laying old transactions to rest: what a replica holds undecided below its watermark, when the others have forgotten it.
 //!
 //! A replica that was down or cut off for longer than the window comes back with transactions it has voted on and whose end it
-//! missed. Who never saw them votes them down ([`crate::forgotten`]); who may have forgotten them when they had ended refuses them,
+//! missed. Who never saw them votes them down (`forgotten.rs`); who may have forgotten them when they had ended refuses them,
 //! and a refusal says nothing. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
 //! forgets nothing, and so has no such case.)
 //!
