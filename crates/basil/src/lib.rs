@@ -24,10 +24,11 @@
 //! **When it stalls** (§5), anyone asks the same replicas how far it came, and takes it from there. When replicas of the
 //! logging shard have written down different decisions, they elect one of them to reconcile them: [`recovery`].
 //!
-//! **Where things are.** [`replica`] and [`coordinator`] are the two machines, [`node`] puts a replica and its
-//! janitor together. Pure rules stand alone: [`check`] is Algorithm 1, [`tally`] what votes amount to, [`reading`]
-//! what replies amount to, [`recovery`] how views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`]
-//! what is said, [`buffer`] a transaction before it is prepared.
+//! **Where things are.** [`replica`] and [`coordinator`] are the two machines, each with a folder of its parts; [`node`] puts a
+//! replica and its janitor together. Pure rules stand alone: [`check`] is Algorithm 1, [`tally`] what votes amount to,
+//! [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how views and leaders go,
+//! [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said, [`buffer`] a
+//! transaction before it is prepared.
 //!
 //! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
 //! rebuilt.
@@ -37,7 +38,6 @@ pub mod certificate;
 pub mod check;
 pub mod coordinator;
 mod distance;
-mod fallback;
 mod forgotten;
 mod ledger;
 pub mod message;
@@ -49,8 +49,6 @@ pub mod reading;
 mod record;
 pub mod recovery;
 pub mod replica;
-pub mod rest;
-mod stall;
 pub mod tally;
 
 pub use buffer::Buffer;
@@ -60,4 +58,4 @@ pub use message::{Message, Refusal};
 pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{ReadFound, ReadQuorum};
-pub use replica::{Replica, ReplicaOptions};
+pub use replica::{Replica, ReplicaOptions, rest};

@@ -1,4 +1,5 @@
-//! How long to wait: for the last votes of a shard, before the slow path is taken; and for somebody who may have left.
+//! How long to wait: for the last votes of a shard, before the slow path is taken; for somebody who may have left; and for an
+//! answer, before asking again.
 //!
 //! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
 //! grace follows how late the last vote has been, and goes to nothing when a shard has not been unanimous for
@@ -92,6 +93,14 @@ impl UsualTime {
     pub fn times_us(&self, times: u64, min_us: u64) -> u64 {
         (times * self.median_ns / 1_000).max(min_us)
     }
+}
+
+/// How long to wait the time after `times` others: at first until answers are late, then twice as long each time. It is never
+/// shorter than the least that is set, nor longer than that doubled as often as it may be, whatever was heard of a
+/// network that loses much.
+pub(crate) fn wait_us(late_us: u64, least_us: u64, times: u32, doubled_max: u32) -> u64 {
+    let most_us = least_us << doubled_max;
+    (late_us.clamp(least_us, most_us) << times.min(doubled_max)).min(most_us)
 }
 
 #[cfg(test)]

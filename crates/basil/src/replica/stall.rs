@@ -20,9 +20,9 @@ use store::Medium;
 use types::TransactionId;
 use types::mutant::{Mutant, broken};
 
+use super::{Out, Replica, ReplicaEvent};
 use crate::quorum::Quorums;
 use crate::recovery::leader_of;
-use crate::replica::{Out, Replica, ReplicaEvent};
 
 /// What nobody waits for is gathered for this part of `stall_ms`.
 const GATHER_PART: u64 = 8;
@@ -37,7 +37,7 @@ const HURRIED_MAX: usize = 64;
 
 /// The undecided transactions, by when to look at them.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(super) struct Watch {
     /// All of them, in the order in which they were met or last looked at.
     all: VecDeque<(Time, TransactionId)>,
     /// Those that are to be finished here, unless they have ended by then.
@@ -77,13 +77,13 @@ fn gathered(at: Time, us: u64) -> Time {
 
 impl<M: Medium> Replica<M> {
     /// Whether `id` has been undecided for so long that whoever it stops should be told.
-    pub(crate) fn is_left(&self, now: Time, id: TransactionId) -> bool {
+    pub(super) fn is_left(&self, now: Time, id: TransactionId) -> bool {
         let entry = self.ledger.entry(id);
         entry.is_some_and(|entry| entry.decision.is_none() && entry.since.after_ms(self.options.stall_ms) <= now)
     }
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
-    pub(crate) fn hurry(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
+    pub(super) fn hurry(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let stall_us = self.options.stall_ms * 1_000;
         let (mut chain, mut looked_at) = (vec![id], 0);
         while let Some(id) = chain.get(looked_at).copied() {
@@ -109,7 +109,7 @@ impl<M: Medium> Replica<M> {
     }
 
     /// Hands over what was left and is to be finished here.
-    pub(crate) fn look_after_left(&mut self, now: Time, out: &mut Out<M>) {
+    pub(super) fn look_after_left(&mut self, now: Time, out: &mut Out<M>) {
         let stall_ms = self.options.stall_ms;
         let due = self.watch.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
         for _ in 0..due {

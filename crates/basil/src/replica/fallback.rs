@@ -6,15 +6,16 @@ use types::codec::Encode;
 use types::mutant::{Mutant, broken};
 use types::{Party, ReplicaId, Transaction, TransactionId};
 
+use super::admission::ASKERS_MAX;
+use super::{Out, Replica};
 use crate::certificate::{Decision, SignedLogged};
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::record::Record;
 use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
-use crate::replica::{ASKERS_MAX, Out, Replica};
 
 impl<M: Medium> Replica<M> {
     /// §5 (1) arrives; §5 (2): rises to the view that the signed views call for, and elects its leader.
-    pub(crate) fn on_invoke_fallback(
+    pub(super) fn on_invoke_fallback(
         &mut self,
         now: Time,
         from: Party,
@@ -69,7 +70,7 @@ impl<M: Medium> Replica<M> {
     }
 
     /// §5 (3): who is elected by `4f + 1` decides what most of them have written down.
-    pub(crate) fn on_elect_fallback(&mut self, now: Time, from: Party, elect: SignedElect, out: &mut Out<M>) {
+    pub(super) fn on_elect_fallback(&mut self, now: Time, from: Party, elect: SignedElect, out: &mut Out<M>) {
         let ElectStatement { id, view, .. } = elect.statement;
         let is_own = from == Party::Replica(elect.replica) && elect.replica.shard == self.me.shard;
         if !is_own || leader_of(id, view, self.quorums.replicas()) != self.me.index {
@@ -115,7 +116,7 @@ impl<M: Medium> Replica<M> {
 
     /// §5 (4): writes down what the leader of this view, or of a later one, has decided, and tells who is interested.
     /// That the leader was elected and says what its electors say was checked with the signatures.
-    pub(crate) fn on_decide_fallback(&mut self, now: Time, from: Party, leader: ReplicaId, decide: DecideStatement, out: &mut Out<M>) {
+    pub(super) fn on_decide_fallback(&mut self, now: Time, from: Party, leader: ReplicaId, decide: DecideStatement, out: &mut Out<M>) {
         let DecideStatement { id, decision, view } = decide;
         let Some(entry) = self.ledger.entry(id) else { return };
         if leader.shard != self.me.shard || !self.logs(&entry.transaction) {

@@ -33,12 +33,13 @@ use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
+use super::reads::READ_REPLY_BYTES_MAX;
+use super::{Out, Replica};
 use crate::certificate::{Decision, Vote};
 use crate::ledger::Ledger;
 use crate::message::{KeyVersion, Message, OldVersion};
 use crate::quorum::Quorums;
 use crate::record::Record;
-use crate::replica::{Out, READ_REPLY_BYTES_MAX, Replica};
 
 /// The most transactions asked about at once; the others wait for their turn.
 const INQUIRIES_MAX: usize = 256;
@@ -49,7 +50,7 @@ const ASK_AGAIN_MS: u64 = 1_000;
 
 /// What others have said of one transaction and its keys.
 #[derive(Debug)]
-pub(crate) struct Inquiry {
+struct Inquiry {
     transaction: Transaction,
     since: Time,
     ask_again: Time,
@@ -68,11 +69,11 @@ enum Rest {
 
 /// The inquiries of one replica.
 #[derive(Debug, Default)]
-pub(crate) struct Inquiries(BTreeMap<TransactionId, Inquiry>);
+pub(super) struct Inquiries(BTreeMap<TransactionId, Inquiry>);
 
 impl Inquiries {
     /// Ends those whose transaction has ended, and those that have had their time.
-    pub(crate) fn prune<M: Medium>(&mut self, now: Time, ledger: &Ledger<M>) {
+    pub(super) fn prune<M: Medium>(&mut self, now: Time, ledger: &Ledger<M>) {
         let is_open = |id: &TransactionId| ledger.entry(*id).is_some_and(|entry| entry.decision.is_none());
         self.0.retain(|id, inquiry| is_open(id) && inquiry.since.after_ms(INQUIRY_MS) > now);
     }
@@ -142,7 +143,7 @@ impl Inquiry {
 
 impl<M: Medium> Replica<M> {
     /// Asks everybody else about an undecided transaction below the watermark, ever more rarely.
-    pub(crate) fn inquire(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
+    pub(super) fn inquire(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry(id) else { return };
         let timestamp = entry.transaction.timestamp();
         let is_full = self.inquiries.0.len() >= INQUIRIES_MAX && !self.inquiries.0.contains_key(&id);
@@ -167,7 +168,7 @@ impl<M: Medium> Replica<M> {
     /// Somebody else holds a transaction undecided. If this replica will not vote to commit it any more, it says so, and what it has of
     /// its keys. The promise is written down before it leaves: below the horizon nothing new is judged. (Who asks for other keys
     /// than the transaction's fools itself alone.)
-    pub(crate) fn on_inquire(
+    pub(super) fn on_inquire(
         &mut self,
         now: Time,
         from: Party,
@@ -206,7 +207,7 @@ impl<M: Medium> Replica<M> {
     }
 
     /// What another has to say of a transaction asked about.
-    pub(crate) fn on_rested(
+    pub(super) fn on_rested(
         &mut self,
         now: Time,
         from: Party,

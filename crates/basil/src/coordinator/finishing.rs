@@ -1,0 +1,82 @@
+//! How the coordinator finishes what others left (basil.txt §5): which transactions and when, and what it does where their logged
+//! decisions do not come together. In between they take the same way as its own, in `deciding.rs`.
+
+use std::sync::Arc;
+
+use machine::Time;
+use types::mutant::{Mutant, broken};
+use types::{Party, Transaction, TransactionId};
+
+use super::{Coordinator, Out, Path};
+use crate::certificate::{Certificate, logging_shard};
+use crate::message::{Justified, Message};
+
+/// Transactions of others being finished at once; more wait until somebody meets them again.
+const FINISHES_MAX: usize = 1_024;
+/// What a transaction read from is given so many times as long to end as this process's own transactions usually take,
+const DEPENDENCY_TIMES: u64 = 2;
+/// but not less than this, in microseconds.
+const DEPENDENCY_US_MIN: u64 = 2_000;
+
+impl Coordinator {
+    pub(super) fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
+        if self.endings.contains_key(&transaction.id()) || self.finishing >= FINISHES_MAX {
+            return;
+        }
+        self.finishing += 1;
+        self.counts.finishes += 1;
+        self.on_commit_command(now, None, transaction, Vec::new(), out);
+    }
+
+    /// Votes on `id` may be waiting for what it read from: finishes that (§5).
+    pub(super) fn finish_dependencies(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let Some(ending) = self.endings.get(&id) else { return };
+        if ending.logging.is_some() || ending.slow_decision(self.quorums).is_some() {
+            return; // Nobody whose vote counts is waiting.
+        }
+        for dependency in ending.dependencies.clone() {
+            self.on_finish_command(now, dependency, out);
+        }
+    }
+
+    /// §5: votes wait for what a transaction read from, and whoever meets what another left finishes it, one round trip more. Until
+    /// when the writer of `dependency` has time to end it itself: for as long as that usually takes here, and as it takes
+    /// to ask and tell all who are asked; but what began long ago has had its time. A timestamp may lie about that, to nobody's
+    /// harm, for finishing what is about to end by itself is only work for nothing.
+    pub(super) fn time_for(&self, now: Time, dependency: &Transaction) -> Time {
+        let shards = self.cluster.participants(dependency);
+        let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
+        let least_us = DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us);
+        let old = Time(dependency.timestamp().time).after_us(self.usual_life.times_us(DEPENDENCY_TIMES, 2 * least_us));
+        now.after_us(self.usual_end.times_us(DEPENDENCY_TIMES, least_us)).min(old)
+    }
+
+    /// RPR (iii): somebody else has ended it.
+    pub(super) fn on_decided(&mut self, now: Time, certificate: Arc<Certificate>, out: &mut Out) {
+        let Some(ending) = self.endings.get(&certificate.id) else { return };
+        if certificate.fits(&self.cluster, &ending.transaction).is_ok() {
+            self.conclude(now, certificate, Path::Recovered, out);
+        }
+    }
+
+    /// §5 (1): what the logging shard has written down does not come together, so one of it is to be elected to reconcile it.
+    /// The views that were heard last say whose turn it is; each time it takes longer, there is more patience.
+    pub(super) fn invoke_fallback(&mut self, now: Time, id: TransactionId, out: &mut Out) {
+        let quorums = self.quorums;
+        let Some(ending) = self.endings.get_mut(&id) else { return };
+        let Some(shard) = logging_shard(&ending.participants, id).filter(|_| !broken(Mutant::LeaderUncalled)) else { return };
+        if ending.elections == 0 {
+            self.counts.fallbacks += 1;
+        }
+        let times = ending.elections;
+        ending.elections += 1;
+        let decision = ending.logging.or_else(|| ending.slow_decision(quorums));
+        let justified = decision.map(|decision| Justified { decision, tallies: ending.justification(decision, quorums) });
+        let views = ending.logged.all();
+        for replica in self.cluster.replicas_of(shard) {
+            let (transaction, justified, views) = (ending.transaction.clone(), justified.clone(), views.clone());
+            out.send(Party::Replica(replica), Message::InvokeFallback { transaction, justified, views });
+        }
+        self.set_retry(now, id, times);
+    }
+}

@@ -1,0 +1,305 @@
+//! How the coordinator reads (basil.txt §4.1): whom it asks, and when it asks more of them. What the replies to one key amount
+//! to is in [`crate::reading`].
+
+use std::collections::BTreeMap;
+
+use foldhash::{HashMap, HashMapExt as _};
+use machine::{Time, Voters};
+use types::limits::READ_KEYS_MAX;
+use types::mutant::{Mutant, broken};
+use types::{Key, Party, ReplicaId, ShardId, Timestamp, Transaction};
+
+use super::{Coordinator, Event, Failure, Out, Timer};
+use crate::distance::Asked;
+use crate::message::{Message, Newer, ReadResult, Refusal};
+use crate::patience::wait_us;
+use crate::quorum::Quorums;
+use crate::reading::{Choice, KeyReplies, ReadFound};
+
+/// A read's wait is doubled so many times at most.
+const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
+
+/// A read, of keys in one or more shards.
+#[derive(Debug)]
+pub(super) struct ReadOperation {
+    timestamp: Timestamp,
+    keys: Vec<Key>,
+    read_only: bool,
+    found: HashMap<Key, ReadFound>,
+    requests_open: usize,
+    started: Time,
+}
+
+/// The part of a read that one shard answers.
+#[derive(Debug)]
+pub(super) struct ReadRequest {
+    operation: u64,
+    shard: ShardId,
+    keys: Vec<KeyReplies>,
+    asked: Voters,
+    replied: Voters,
+    /// Who was asked at first, and has not answered since.
+    timed: (Time, Voters),
+    /// What this round's refusals were.
+    refusals: Vec<Refusal>,
+    rounds: u32,
+}
+
+impl ReadRequest {
+    /// Whether, all keys having their answer, more replies could still settle those that are not: those who gainsay may all be liars.
+    fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
+        let lacking = |(replies, choice): (&KeyReplies, &Choice)| match choice {
+            Choice::Newest(found) if found.settled.count() >= quorums.settled() => None,
+            Choice::Newest(found) => Some(replies.gainsaid(found) < quorums.vouched()),
+            Choice::Vouched(_) | Choice::Nothing => Some(false),
+        };
+        let mut lacking = self.keys.iter().zip(choices).filter_map(lacking).peekable();
+        lacking.peek().is_some() && lacking.all(|hope| hope)
+    }
+}
+
+impl Coordinator {
+    pub(super) fn on_read_command(
+        &mut self,
+        now: Time,
+        operation: u64,
+        timestamp: Timestamp,
+        keys: Vec<Key>,
+        read_only: bool,
+        out: &mut Out,
+    ) {
+        let mut by_shard: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
+        for key in &keys {
+            by_shard.entry(self.cluster.shard_of(key)).or_default().push(key.clone());
+        }
+        let requests: Vec<(ShardId, Vec<Key>)> = by_shard
+            .into_iter()
+            .flat_map(|(shard, keys)| keys.chunks(READ_KEYS_MAX).map(|part| (shard, part.to_vec())).collect::<Vec<_>>())
+            .collect();
+        if requests.is_empty() {
+            out.emit(Event::Read { operation, result: Ok(Vec::new()) });
+            return;
+        }
+        let read = ReadOperation { timestamp, keys, read_only, found: HashMap::new(), requests_open: requests.len(), started: now };
+        self.operations.insert(operation, read);
+        for (shard, keys) in requests {
+            self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
+        }
+    }
+
+    fn request(&mut self, now: Time, operation: u64, shard: ShardId, keys: Vec<KeyReplies>, out: &mut Out) {
+        self.requests_made += 1;
+        let number = self.requests_made;
+        let (asked, replied) = (Voters::default(), Voters::default());
+        let timed = (now, Voters::default());
+        self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
+        let read_only = self.operations.get(&operation).is_some_and(|operation| operation.read_only);
+        let least = if read_only { self.quorums.settled() } else { 0 };
+        self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.timed.1 = request.asked;
+        }
+    }
+
+    /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first, and of them the nearest.
+    fn ask(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        let replicas: Vec<ReplicaId> = self.cluster.replicas_of(request.shard).collect();
+        let suspects = self.suspects[usize::from(request.shard.0)];
+        let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
+        let (before, from) = replicas.split_at(first);
+        let mut by_choice: Vec<&ReplicaId> = from.iter().chain(before).collect();
+        let near_us = self.distances.near_us(request.shard, count);
+        // Stable: those who are as good as one another take turns.
+        by_choice.sort_by_key(|replica| (suspects.contains(replica.index), !self.distances.is_near(**replica, near_us)));
+        let mut left = count;
+        for replica in by_choice {
+            if left == 0 {
+                break;
+            }
+            if request.asked.insert(replica.index) {
+                left -= 1;
+                let keys = request.keys.iter().map(|replies| replies.key().clone()).collect();
+                out.send(Party::Replica(*replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
+            }
+        }
+        let (shard, rounds) = (request.shard, request.rounds);
+        self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
+    }
+
+    /// How long a read waits for its answers.
+    pub(super) fn read_wait_us(&self, shard: ShardId, rounds: u32) -> u64 {
+        let least_us = self.options.read_escalation_ms * 1_000;
+        wait_us(self.distances.late_us(shard, Asked::Read), least_us, rounds, READ_ROUNDS_DOUBLED_MAX)
+    }
+
+    pub(super) fn on_read_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        number: u64,
+        results: Vec<ReadResult>,
+        prepared: &[Transaction],
+        out: &mut Out,
+    ) {
+        let Some(request) = self.requests.get_mut(&number) else {
+            self.on_confirmed(now, from, number, Some(&results), out);
+            return;
+        };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        let fits = from.shard == request.shard && request.asked.contains(from.index) && results.len() == request.keys.len();
+        if !fits || !request.replied.insert(from.index) {
+            return;
+        }
+        let (asked_at, timed) = &mut request.timed;
+        if timed.contains(from.index) {
+            timed.remove(from.index);
+            self.distances.note(from, Asked::Read, now.since(*asked_at));
+        }
+        for (replies, result) in request.keys.iter_mut().zip(results) {
+            let writer = match result.newer {
+                Newer::Prepared(place) => prepared.get(usize::from(place)),
+                Newer::Nothing | Newer::Hidden => None,
+            };
+            replies.add(from.index, result, writer, operation.timestamp);
+        }
+        // It is up, and answers reads in time.
+        if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
+            suspects.remove(from.index);
+        }
+        self.weigh_read(now, number, out);
+    }
+
+    /// Ends a read, asks more replicas, or goes on waiting, as the answers so far allow.
+    fn weigh_read(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        let needed = self.options.read_quorum.needed(self.quorums);
+        if request.replied.count() < needed {
+            return;
+        }
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
+        let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
+        let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
+        let all_replied = request.replied.count() >= request.asked.count();
+        let everyone = self.quorums.replicas();
+        if newest && operation.read_only && request.may_settle(&choices, self.quorums) {
+            // Another reply may save the transaction from being prepared.
+            if all_replied && request.asked.count() < everyone {
+                self.ask(now, number, everyone, out);
+            }
+        } else if newest || (vouched && all_replied && request.asked.count() >= everyone) {
+            self.request_done(number, choices, out);
+        } else if all_replied && request.asked.count() < everyone {
+            // Somebody names a newer version than is vouched for. Of a committed one at least 2f + 1 correct replicas
+            // know, so that all together can vouch for it.
+            self.counts.read_escalations += 1;
+            self.ask(now, number, everyone, out);
+        }
+        // Else writes are on their way, or somebody is silent: the timer goes on.
+    }
+
+    fn request_done(&mut self, number: u64, choices: Vec<Choice>, out: &mut Out) {
+        let Some(request) = self.requests.remove(&number) else { return };
+        self.timers.cancel(&Timer::ReadEscalation(number));
+        let Some(operation) = self.operations.get_mut(&request.operation) else { return };
+        for choice in choices {
+            if let Choice::Newest(found) | Choice::Vouched(found) = choice {
+                operation.found.insert(found.key.clone(), found);
+            }
+        }
+        operation.requests_open -= 1;
+        if operation.requests_open > 0 {
+            return;
+        }
+        let Some(mut operation) = self.operations.remove(&request.operation) else { return };
+        let found = operation.keys.iter().filter_map(|key| operation.found.remove(key)).collect();
+        out.emit(Event::Read { operation: request.operation, result: Ok(found) });
+    }
+
+    pub(super) fn on_read_escalation(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else { return };
+        let Some(operation) = self.operations.get(&request.operation) else { return };
+        if now.since(operation.started) >= self.options.timeout_ms * 1_000_000 {
+            let operation = request.operation;
+            self.read_failed(operation, Failure::TimedOut, out);
+            return;
+        }
+        let needed = self.options.read_quorum.needed(self.quorums);
+        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
+        let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
+            self.request_done(number, choices, out);
+            return;
+        }
+        let shard = usize::from(request.shard.0);
+        for replica in self.cluster.replicas_of(request.shard) {
+            if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
+                self.suspects[shard].insert(replica.index);
+            }
+        }
+        request.rounds += 1;
+        if request.asked.count() >= self.quorums.replicas() {
+            // All were asked: ask all again, since what they have may have moved on. What they said stands until then.
+            request.asked = Voters::default();
+            request.replied = Voters::default();
+            request.refusals.clear();
+            self.counts.retries += 1;
+        } else {
+            self.counts.read_escalations += 1;
+        }
+        let everyone = self.quorums.replicas();
+        self.ask(now, number, everyone, out);
+    }
+
+    pub(super) fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {
+        let Some(request) = self.requests.get_mut(&number) else {
+            self.on_confirmed(now, from, number, None, out);
+            return;
+        };
+        if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
+            return;
+        }
+        request.refusals.push(refusal);
+        let same = request.refusals.iter().filter(|other| **other == refusal).count();
+        // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
+        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.vouched() };
+        if same < believed || refusal == Refusal::Overloaded {
+            self.weigh_read(now, number, out);
+            return;
+        }
+        let (operation, shard) = (request.operation, request.shard);
+        if refusal != Refusal::TooLarge || request.keys.len() < 2 {
+            self.read_failed(operation, Failure::Refused(refusal), out);
+            return;
+        }
+        // Too much for one reply: ask for each half on its own.
+        let Some(mut request) = self.requests.remove(&number) else { return };
+        self.timers.cancel(&Timer::ReadEscalation(number));
+        let second = request.keys.split_off(request.keys.len() / 2);
+        if let Some(operation) = self.operations.get_mut(&operation) {
+            operation.requests_open += 1;
+        }
+        self.request(now, operation, shard, request.keys, out);
+        self.request(now, operation, shard, second, out);
+    }
+
+    fn read_failed(&mut self, operation: u64, failure: Failure, out: &mut Out) {
+        if self.operations.remove(&operation).is_none() {
+            return;
+        }
+        let mut left: Vec<u64> = Vec::new();
+        self.requests.retain(|number, request| {
+            let keep = request.operation != operation;
+            if !keep {
+                left.push(*number);
+            }
+            keep
+        });
+        for number in left {
+            self.timers.cancel(&Timer::ReadEscalation(number));
+        }
+        out.emit(Event::Read { operation, result: Err(failure) });
+    }
+}

@@ -1,0 +1,93 @@
+//! How a replica learns of a transaction's end, and what follows for those who wait for it: writeback (basil.txt §4.3).
+
+use std::sync::Arc;
+
+use machine::Time;
+use store::Medium;
+use types::codec::Encode as _;
+use types::mutant::{Mutant, broken};
+use types::{Party, Transaction};
+
+use super::admission::author;
+use super::{Out, Replica};
+use crate::certificate::{Certificate, Decision};
+use crate::message::{Refusal, Subject};
+use crate::record::Record;
+
+impl<M: Medium> Replica<M> {
+    pub(super) fn on_writeback(
+        &mut self,
+        now: Time,
+        from: Party,
+        transaction: Option<&Transaction>,
+        certificate: Arc<Certificate>,
+        out: &mut Out<M>,
+    ) {
+        let id = certificate.id;
+        match self.ledger.entry(id) {
+            Some(entry) if entry.decision.is_some() => return,
+            Some(_) => {}
+            None => {
+                let Some(transaction) = transaction else {
+                    self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
+                    return;
+                };
+                if !transaction.keys().any(|key| self.ledger.holds(key)) {
+                    self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
+                    return;
+                }
+                if transaction.timestamp().time > now.after_ms(self.options.time_bound_ms).0 {
+                    // A certificate cannot exist for it yet among correct replicas whose clocks agree with ours.
+                    self.refuse(from, Subject::Transaction(id), Refusal::TooNew, out);
+                    return;
+                }
+                if certificate.decision == Decision::Abort
+                    && !broken(Mutant::MadeUpKept)
+                    && let Err(refusal) = self.may_enter_aborted(now, from.into(), transaction)
+                {
+                    self.refuse(from, Subject::Transaction(id), refusal, out);
+                    return;
+                }
+            }
+        }
+        self.conclude(now, transaction, certificate, out);
+    }
+
+    fn conclude(&mut self, now: Time, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
+        let id = certificate.id;
+        let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
+        let transaction = match (self.ledger.entry(id), transaction) {
+            (Some(entry), _) => entry.transaction.clone(),
+            (None, Some(transaction)) => self.ledger.enter(transaction, now, author(transaction)).transaction.clone(),
+            (None, None) => return,
+        };
+        if certificate.fits(&self.cluster, &transaction).is_err() {
+            return;
+        }
+        // Late, its vote's segment may be let go before this record is folded: then it stands alone.
+        let late = transaction.timestamp().time <= self.watermark(now);
+        let decision = certificate.decision;
+        let alone = (late || !known_by_vote) && !broken(Mutant::EndNamedOnly);
+        let record = Record::Decided { transaction: alone.then_some(transaction), id, decision };
+        if !broken(Mutant::EndUnwritten) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
+        match decision {
+            Decision::Commit => self.counts.committed += 1,
+            Decision::Abort => self.counts.aborted += 1,
+        }
+        let mut waiting: Vec<Party> = Vec::new();
+        if let Some(entry) = self.ledger.entry_mut(id) {
+            waiting.extend(std::mem::take(&mut entry.askers));
+            waiting.extend(entry.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
+        }
+        self.ballots.forget(id);
+        self.proven.push_back((now, id));
+        for dependent in self.ledger.conclude(id, decision, Some(certificate)) {
+            self.dependency_ended(dependent, decision, out);
+        }
+        for party in waiting {
+            self.answer_known(now, party, id, out);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What time brings to a replica: what has waited long enough gets its vote, what is old is forgotten, and the journal's old part is
+//! let go (all beyond the paper).
+
+use machine::Time;
+use store::{Medium, SegmentNumber, StoreError};
+use types::codec::Encode as _;
+use types::mutant::{Mutant, broken};
+use types::{ClientId, Timestamp, TransactionId};
+
+use super::{Out, Replica};
+use crate::certificate::Vote;
+use crate::check::Cause;
+use crate::record::Record;
+
+/// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
+const PROOF_FRESH_MS: u64 = 3_000;
+/// How often a fold is looked after, in milliseconds.
+const FOLD_POLL_MS: u64 = 3;
+
+impl<M: Medium> Replica<M> {
+    /// When to look next.
+    pub(super) fn due(&self) -> Option<Time> {
+        let stalled = self.watch.deadline(self.options.stall_ms);
+        let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_grace_ms));
+        let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
+        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()
+    }
+
+    pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_grace_ms) <= now) {
+            let Some((_, id)) = self.unauthored.pop_front() else { break };
+            if self.is_unauthored(id) && !broken(Mutant::StrangerKept) {
+                self.cast(id, Vote::Abort, Some(Cause::NotAuthored), None, out);
+            }
+        }
+        self.inquiries.prune(now, &self.ledger);
+        self.look_after_left(now, out);
+        let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
+        for (_, id) in self.proven.drain(..stale) {
+            if let Some(entry) = self.ledger.entry_mut(id) {
+                entry.certificate = None;
+            }
+        }
+        if self.fold_poll_at.is_some_and(|at| at <= now) {
+            self.look_after_fold(now)?;
+        }
+        if self.checkpoint_at <= now {
+            self.checkpoint(now)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets decided transactions below the watermark, lets go of segments, first writing the undecided ones there
+    /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds.
+    fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
+        self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
+        let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
+        let folded = if broken(Mutant::ReleasedUnfolded) { u64::MAX } else { self.folded };
+        if self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
+            undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
+            self.ledger.write_forgotten();
+        }
+        while self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
+            let Some((segment, _)) = self.segments.pop_front() else { break };
+            self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
+            self.ledger.store.release(segment)?;
+        }
+        let store = &mut self.ledger.store;
+        let grown = store.overlay_bytes() > self.options.overlay_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
+        if grown && self.fold_poll_at.is_none() {
+            // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
+            // however old what it holds is, only a fold that begins from now on has all of it.
+            let current = store.rotate()?;
+            if !broken(Mutant::BoundsLetGo) {
+                self.ledger.write_bounds();
+            }
+            let highest = self.ledger.highest().max(self.folded);
+            self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
+            self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+            self.begin_fold(now)?;
+        }
+        Ok(())
+    }
+
+    fn begin_fold(&mut self, now: Time) -> Result<(), StoreError> {
+        if self.ledger.store.fold(Timestamp::new(self.fold_wanted, ClientId(0)))? {
+            self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        }
+        Ok(())
+    }
+
+    /// A fold ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
+    fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
+        self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        if let Some(watermark) = self.ledger.store.fold_finished()? {
+            self.folded = watermark.time;
+            self.fold_poll_at = None;
+            if watermark.time < self.fold_wanted {
+                self.begin_fold(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_down_anew(&mut self, id: TransactionId) {
+        let Some(entry) = self.ledger.entry(id) else { return };
+        let transaction = entry.transaction.clone();
+        let voted = entry.vote.map(|vote| Record::Voted { transaction: transaction.clone(), vote });
+        let logged = entry.logged.map(|(decision, view)| Record::Logged { transaction: Some(transaction), id, decision, view });
+        let risen = entry.fallback.as_ref().map(|fallback| Record::Risen { id, view: fallback.view });
+        for record in voted.into_iter().chain(logged).chain(risen) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! How a replica of the logging shard writes decisions down: ST2 (basil.txt §4.2 (5), (6)).
+
+use machine::Time;
+use store::Medium;
+use types::codec::Encode as _;
+use types::mutant::{Mutant, broken};
+use types::{Party, Transaction, TransactionId};
+
+use super::{Out, Replica};
+use crate::certificate::{Decision, logging_shard};
+use crate::ledger::Entry;
+use crate::message::{Draft, Message, Refusal, Subject};
+use crate::record::Record;
+
+impl<M: Medium> Replica<M> {
+    /// ST2 (§4.2 (5)), answered by ST2R (6).
+    pub(super) fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
+        // That the tallies are of the right shards and large enough was checked with their signatures.
+        if self.admit_decision(now, from, transaction, out) {
+            self.write_down_first(transaction.id(), Some(decision));
+            self.tell_logged(from, transaction.id(), out);
+        }
+    }
+
+    /// Whether a decision on `transaction` is this replica's to write down and still open, so that it is now entered.
+    /// Else `from` is told why not.
+    pub(super) fn admit_decision(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        let id = transaction.id();
+        if !self.logs(transaction) {
+            self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
+            return false;
+        }
+        if self.ledger.entry(id).is_none() {
+            let oldest = if self.ledger.remembers(transaction) { 0 } else { self.watermark(now) };
+            if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
+                self.refuse(from, Subject::Transaction(id), refusal, out);
+                return false;
+            }
+            self.watch.met(now, transaction.id());
+        }
+        let certificate = self.ledger.enter(transaction, now, from.into()).certificate.clone();
+        if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
+            out.send(from, Message::Decided { certificate });
+            return false;
+        }
+        !self.is_remade(now, id)
+    }
+
+    /// What is written down first stays, until a leader says otherwise: how it has ended, if that is known here, else
+    /// what `justified` votes allow. A replica without a decision is in view 0, so that is where this one belongs.
+    pub(super) fn write_down_first(&mut self, id: TransactionId, justified: Option<Decision>) {
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if (entry.logged.is_none() || broken(Mutant::LoggedTwice))
+            && let Some(decision) = entry.decision.or(justified)
+        {
+            self.write_down(id, decision, 0);
+        }
+    }
+
+    /// On the logging shard, what has ended without being written down is written down.
+    ///
+    /// How it ended is final, so there is nothing else it could ever log; and whoever missed the end and comes when its
+    /// proof is no longer at hand may find too few votes, and then needs `n - f` replicas to say it.
+    pub(super) fn write_down_end(&mut self, id: TransactionId) {
+        let Some(entry) = self.ledger.entry(id) else { return };
+        if let (None, Some(decision)) = (entry.logged, entry.decision)
+            && self.logs(&entry.transaction)
+            && !broken(Mutant::EndUnlogged)
+        {
+            self.write_down(id, decision, 0);
+        }
+    }
+
+    /// Writes down how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
+    pub(super) fn write_down(&mut self, id: TransactionId, decision: Decision, view: u32) {
+        let Some(entry) = self.ledger.entry_mut(id) else { return };
+        assert!(
+            entry.view() <= view || broken(Mutant::LowerViewAdopted) || broken(Mutant::LoggedTwice),
+            "nothing is adopted from a view that was left"
+        );
+        let is_new = entry.logged.is_none_or(|(_, earlier)| earlier < view);
+        assert!(is_new || broken(Mutant::LoggedTwice) || broken(Mutant::DecidedTwice), "one decision is written down in a view");
+        // An earlier record names the whole transaction, unless it is known by hearsay only.
+        let is_recorded = entry.vote.is_some() || entry.logged.is_some() || entry.decision.is_some();
+        let transaction = (!is_recorded).then(|| entry.transaction.clone());
+        entry.logged = Some((decision, view));
+        let record = Record::Logged { transaction, id, decision, view };
+        if !broken(Mutant::LoggedUnwritten) {
+            self.ledger.store.append_with(|bytes| record.encode(bytes));
+        }
+        self.counts.logged += 1;
+    }
+
+    /// Tells `party` under this replica's signature what it has written down, if anything.
+    pub(super) fn tell_logged(&self, party: Party, id: TransactionId, out: &mut Out<M>) {
+        if let Some(statement) = self.ledger.entry(id).and_then(Entry::logged_statement) {
+            out.sign(party, Draft::Logged { replica: self.me, statement });
+        }
+    }
+
+    /// Whether decisions on `transaction` are logged on this replica's shard.
+    pub(super) fn logs(&self, transaction: &Transaction) -> bool {
+        logging_shard(&self.cluster.participants(transaction), transaction.id()) == Some(self.me.shard)
+            || (broken(Mutant::LoggedAnywhere) && self.cluster.participants(transaction).contains(&self.me.shard))
+    }
+}

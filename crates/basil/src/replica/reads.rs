@@ -1,0 +1,86 @@
+//! How a replica answers reads (basil.txt §4.1).
+
+use machine::Time;
+use store::{Medium, StoreError};
+use types::mutant::{Mutant, broken};
+use types::{Key, Party, Timestamp, Transaction};
+
+use super::{Out, Replica};
+use crate::message::{Message, Newer, ReadResult, Refusal, Subject};
+
+/// The most bytes of values and transactions in one read reply.
+pub(super) const READ_REPLY_BYTES_MAX: usize = 8 << 20;
+
+impl<M: Medium> Replica<M> {
+    pub(super) fn on_read(
+        &mut self,
+        now: Time,
+        from: Party,
+        request: u64,
+        timestamp: Timestamp,
+        keys: &[Key],
+        out: &mut Out<M>,
+    ) -> Result<(), StoreError> {
+        if let Err(refusal) = self.may_read(now, from, timestamp, keys) {
+            self.refuse(from, Subject::Request(request), refusal, out);
+            return Ok(());
+        }
+        self.ledger.make_readable(timestamp.time);
+        let mut results = Vec::with_capacity(keys.len());
+        let mut prepared: Vec<Transaction> = Vec::new();
+        let mut bytes = 0;
+        for key in keys {
+            if !broken(Mutant::ReadTimestampUnraised) {
+                self.ledger.raise_read_timestamp(key, timestamp);
+            }
+            let committed = self.ledger.store.latest_before(key, timestamp)?;
+            let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
+            bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
+            let newer = match self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id)) {
+                None => Newer::Nothing,
+                Some(writer) if !self.may_see(from, &writer.transaction) => {
+                    if broken(Mutant::HiddenDenied) {
+                        Newer::Nothing
+                    } else {
+                        Newer::Hidden
+                    }
+                }
+                Some(writer) => {
+                    let id = writer.transaction.id();
+                    let place = prepared.iter().position(|known| known.id() == id).unwrap_or_else(|| {
+                        bytes += writer.transaction.encoded_bytes();
+                        prepared.push(writer.transaction.clone());
+                        prepared.len() - 1
+                    });
+                    u16::try_from(place).map_or(Newer::Hidden, Newer::Prepared)
+                }
+            };
+            results.push(ReadResult { version, value, newer });
+            if bytes > READ_REPLY_BYTES_MAX {
+                self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);
+                return Ok(());
+            }
+        }
+        self.counts.keys_read += keys.len() as u64;
+        out.send(from, Message::ReadReply { request, results, prepared });
+        Ok(())
+    }
+
+    fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
+        let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
+        let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
+        if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {
+            return Err(Refusal::TooNew);
+        }
+        if timestamp.time < self.watermark(now) {
+            return Err(Refusal::TooOld);
+        }
+        if !keys.iter().all(|key| permission.may_read(key)) && !broken(Mutant::SecretRead) {
+            return Err(Refusal::NotPermitted);
+        }
+        if !keys.iter().all(|key| self.ledger.holds(key)) {
+            return Err(Refusal::WrongShard);
+        }
+        Ok(())
+    }
+}
