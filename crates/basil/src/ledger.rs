@@ -1,6 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
 use crate::forgotten::Forgotten;
+use crate::in_order::{At, InOrder};
 use crate::message::KeyVersion;
 use crate::record::{FORGOTTEN_NAMES_MAX, Record};
 
@@ -26,6 +27,8 @@ const READABLE_STEP_NS: u64 = 500_000_000;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub transaction: Transaction,
+    /// Which it is of all that were ever entered here.
+    number: u64,
     /// The replica's vote, once cast: final.
     pub vote: Option<Vote>,
     /// Why it was voted down, as far as this process remembers.
@@ -57,9 +60,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub fn new(transaction: Transaction, since: Time, payer: Payer) -> Self {
+    pub fn new(transaction: Transaction, number: u64, since: Time, payer: Payer) -> Self {
         Self {
             transaction,
+            number,
             vote: None,
             cause: None,
             prepared: false,
@@ -86,6 +90,11 @@ impl Entry {
     pub fn logged_statement(&self) -> Option<LoggedStatement> {
         let (decision, view_decision) = self.logged?;
         Some(LoggedStatement { id: self.transaction.id(), decision, view_decision, view_current: self.view() })
+    }
+
+    /// Its place among those who read or mean to write a key.
+    fn at(&self) -> At {
+        (self.transaction.timestamp(), self.number)
     }
 
     /// Rises to `view`, or stays where it is.
@@ -116,39 +125,18 @@ impl Entry {
     }
 }
 
-/// Who means to write a key, and who has read it, each in the order of timestamps. New ones mostly come last and
-/// old ones are forgotten first, so both ends are cheap.
+/// Who means to write a key, and who has read it.
 #[derive(Debug, Default)]
 struct KeyState {
     /// Prepared, undecided writers.
-    writers: VecDeque<(Timestamp, TransactionId)>,
+    writers: InOrder<()>,
     /// Prepared and committed readers, each with the version it read.
-    readers: VecDeque<((Timestamp, TransactionId), Timestamp)>,
+    readers: InOrder<Timestamp>,
 }
 
 impl KeyState {
-    fn add_writer(&mut self, writer: (Timestamp, TransactionId)) {
-        let at = self.writers.partition_point(|other| *other < writer);
-        self.writers.insert(at, writer);
-    }
-
-    fn add_reader(&mut self, reader: (Timestamp, TransactionId), version: Timestamp) {
-        let at = self.readers.partition_point(|(other, _)| *other < reader);
-        self.readers.insert(at, (reader, version));
-    }
-
-    fn remove_writer(&mut self, writer: (Timestamp, TransactionId)) {
-        let at = self.writers.partition_point(|other| *other < writer);
-        if self.writers.get(at) == Some(&writer) {
-            self.writers.remove(at);
-        }
-    }
-
-    fn remove_reader(&mut self, reader: (Timestamp, TransactionId)) {
-        let at = self.readers.partition_point(|(other, _)| *other < reader);
-        if self.readers.get(at).is_some_and(|(other, _)| *other == reader) {
-            self.readers.remove(at);
-        }
+    fn is_empty(&self) -> bool {
+        self.writers.is_empty() && self.readers.is_empty()
     }
 }
 
@@ -159,34 +147,33 @@ impl KeyState {
 /// takes two clients at the same moment and one chance in a million. Nobody can aim at a bucket without the seed.
 struct ReadTimestamps {
     seed: u64,
-    times: Vec<u64>,
-    clients: Vec<u64>,
+    /// Time and client of each.
+    newest: Vec<[u64; 2]>,
 }
 
 impl ReadTimestamps {
     fn new(seed: u64, buckets: usize) -> Self {
         // All zero, so the system gives the memory only as it is used.
-        let buckets = buckets.max(1);
-        Self { seed, times: vec![0; buckets], clients: vec![0; buckets] }
+        Self { seed, newest: vec![[0; 2]; buckets.max(1)] }
     }
 
     fn bucket(&self, key: &Key) -> usize {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.seed);
         hasher.write(key.as_bytes());
-        usize::try_from(hasher.finish() % self.times.len() as u64).expect("a bucket's number is small")
+        usize::try_from(hasher.finish() % self.newest.len() as u64).expect("a bucket's number is small")
     }
 
     fn get(&self, key: &Key) -> Timestamp {
-        let bucket = self.bucket(key);
-        Timestamp::new(self.times[bucket], ClientId(self.clients[bucket]))
+        let [time, client] = self.newest[self.bucket(key)];
+        Timestamp::new(time, ClientId(client))
     }
 
     fn raise(&mut self, key: &Key, timestamp: Timestamp) {
         let bucket = self.bucket(key);
-        if Timestamp::new(self.times[bucket], ClientId(self.clients[bucket])) < timestamp {
-            self.times[bucket] = timestamp.time;
-            self.clients[bucket] = timestamp.client.0;
+        let [time, client] = &mut self.newest[bucket];
+        if Timestamp::new(*time, ClientId(*client)) < timestamp {
+            (*time, *client) = (timestamp.time, timestamp.client.0);
         }
     }
 }
@@ -206,6 +193,8 @@ pub(crate) struct Ledger<M: Medium> {
     ceiling: u64,
     entries: HashMap<TransactionId, Entry>,
     by_timestamp: BTreeSet<(Timestamp, TransactionId)>,
+    /// How many transactions were ever entered.
+    entered: u64,
     /// The prepared or committed transaction of each timestamp.
     holders: HashMap<Timestamp, TransactionId>,
     undecided: Load,
@@ -253,6 +242,7 @@ impl<M: Medium> Ledger<M> {
             ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeSet::new(),
+            entered: 0,
             holders: HashMap::new(),
             undecided: Load::default(),
             undecided_of: BTreeMap::new(),
@@ -367,7 +357,8 @@ impl<M: Medium> Ledger<M> {
                 load.transactions += 1;
                 load.bytes += bytes;
             }
-            self.entries.insert(id, Entry::new(transaction.detached(), now, payer));
+            self.entered += 1;
+            self.entries.insert(id, Entry::new(transaction.detached(), self.entered, now, payer));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -438,10 +429,8 @@ impl<M: Medium> Ledger<M> {
 
     /// L7, prepared: the newest undecided writer between `after` and `before`, both excluded.
     pub fn prepared_between(&self, key: &Key, after: Timestamp, before: Timestamp) -> Option<TransactionId> {
-        let writers = &self.keys.get(key)?.writers;
-        let below = writers.partition_point(|(timestamp, _)| *timestamp < before);
-        let newest = writers.get(below.checked_sub(1)?)?;
-        (after < newest.0).then_some(newest.1)
+        let newest = self.keys.get(key)?.writers.newest_below(before)?;
+        (after < newest.0).then(|| self.name_of(newest))
     }
 
     /// L7, committed: the newest committed version below `before`.
@@ -451,9 +440,15 @@ impl<M: Medium> Ledger<M> {
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
     pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let readers = &self.keys.get(key)?.readers;
-        let above = readers.partition_point(|((reader, _), _)| *reader <= timestamp);
-        readers.range(above..).find(|(_, version)| *version < timestamp).map(|((_, id), _)| *id)
+        let mut readers = self.keys.get(key)?.readers.above(timestamp);
+        readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.name_of(*at))
+    }
+
+    /// The name of a transaction that reads or means to write a key.
+    fn name_of(&self, (timestamp, number): At) -> TransactionId {
+        let mut with_this_timestamp = self.by_timestamp.range((timestamp, TransactionId([0; 32]))..=(timestamp, TransactionId([0xff; 32])));
+        let named = with_this_timestamp.find(|(_, id)| self.entries.get(id).is_some_and(|entry| entry.number == number));
+        named.expect("who is forgotten counts at no key any more").1
     }
 
     /// L12: the newest reader of `key`, or of a key that shares its bucket.
@@ -478,27 +473,28 @@ impl<M: Medium> Ledger<M> {
         if broken(Mutant::PreparedUnseen) {
             return;
         }
-        let transaction = entry.transaction.clone();
-        let timestamp = transaction.timestamp();
-        self.holders.entry(timestamp).or_insert(id);
+        let (transaction, at) = (entry.transaction.clone(), entry.at());
+        self.holders.entry(at.0).or_insert(id);
         for read in transaction.reads() {
             if self.holds(&read.key) {
-                self.state_of(&read.key).add_reader((timestamp, id), read.version);
+                self.of_key(&read.key, |state| state.readers.add(at, read.version));
             }
         }
         for write in transaction.writes() {
             if self.holds(&write.key) {
-                self.state_of(&write.key).add_writer((timestamp, id));
+                self.of_key(&write.key, |state| state.writers.add(at, ()));
             }
         }
     }
 
-    fn state_of(&mut self, key: &Key) -> &mut KeyState {
-        if !self.keys.contains_key(key) {
-            // Of its own, or a hot key would keep the transaction that brought it first.
-            self.keys.insert(key.detached(), KeyState::default());
+    fn of_key(&mut self, key: &Key, add: impl FnOnce(&mut KeyState)) {
+        if let Some(state) = self.keys.get_mut(key) {
+            return add(state);
         }
-        self.keys.get_mut(key).expect("it was there or has just been put there")
+        let mut state = KeyState::default();
+        add(&mut state);
+        // A key of its own, or a hot one would keep the transaction that brought it first.
+        self.keys.insert(key.detached(), state);
     }
 
     /// L17: its reads and writes count no more.
@@ -507,15 +503,14 @@ impl<M: Medium> Ledger<M> {
         if !std::mem::take(&mut entry.prepared) {
             return;
         }
-        let transaction = entry.transaction.clone();
-        let timestamp = transaction.timestamp();
-        if self.holders.get(&timestamp) == Some(&id) {
-            self.holders.remove(&timestamp);
+        let (transaction, at) = (entry.transaction.clone(), entry.at());
+        if self.holders.get(&at.0) == Some(&id) {
+            self.holders.remove(&at.0);
         }
         for key in transaction.keys() {
             self.amend(key, |state| {
-                state.remove_reader((timestamp, id));
-                state.remove_writer((timestamp, id));
+                state.readers.remove(at);
+                state.writers.remove(at);
             });
         }
     }
@@ -531,20 +526,20 @@ impl<M: Medium> Ledger<M> {
         let (first, payer) = (entry.decision.replace(decision).is_none(), entry.payer);
         entry.certificate = certificate;
         let dependents = std::mem::take(&mut entry.dependents);
-        let transaction = entry.transaction.clone();
-        let timestamp = transaction.timestamp();
+        let (transaction, at) = (entry.transaction.clone(), entry.at());
+        let timestamp = at.0;
         if first {
             self.settled(payer, transaction.encoded_bytes());
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
             if broken(Mutant::CommittedReaderMissed) {
-                transaction.reads().iter().for_each(|read| self.amend(&read.key, |state| state.remove_reader((timestamp, id))));
+                transaction.reads().iter().for_each(|read| self.amend(&read.key, |state| state.readers.remove(at)));
             }
             for write in transaction.writes() {
                 if self.holds(&write.key) {
                     self.store.commit(&write.key, Version { timestamp, value: write.value.clone() });
-                    self.amend(&write.key, |state| state.remove_writer((timestamp, id)));
+                    self.amend(&write.key, |state| state.writers.remove(at));
                 }
             }
         }
@@ -554,7 +549,7 @@ impl<M: Medium> Ledger<M> {
     fn amend(&mut self, key: &Key, change: impl FnOnce(&mut KeyState)) {
         if let Some(state) = self.keys.get_mut(key) {
             change(state);
-            if state.readers.is_empty() && state.writers.is_empty() {
+            if state.is_empty() {
                 self.keys.remove(key);
             }
         }

@@ -39,6 +39,7 @@ pub mod check;
 pub mod coordinator;
 mod distance;
 mod forgotten;
+mod in_order;
 mod ledger;
 pub mod message;
 pub mod node;

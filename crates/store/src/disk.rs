@@ -64,7 +64,7 @@ pub struct DiskOptions {
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 8 }
+        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 20 }
     }
 }
 

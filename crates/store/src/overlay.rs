@@ -1,8 +1,9 @@
 //! Every version committed since it was last folded, in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::HashMap;
+use smallvec::{SmallVec, smallvec};
 use types::{Key, Timestamp};
 
 use crate::Version;
@@ -14,9 +15,10 @@ const VERSION_BYTES: usize = 192;
 #[derive(Default)]
 pub(crate) struct Overlay {
     /// Each key's versions, ascending; mostly one or two.
-    versions: HashMap<Key, Vec<Version>>,
-    /// The same versions in the order of their timestamps, which is the order they are folded in.
-    order: BTreeSet<(Timestamp, Key)>,
+    versions: HashMap<Key, SmallVec<[Version; 1]>>,
+    /// The keys that have a version of each timestamp, as they came. Versions are folded in the order of timestamps.
+    order: BTreeMap<Timestamp, VecDeque<Key>>,
+    count: usize,
     bytes: usize,
 }
 
@@ -25,18 +27,23 @@ impl Overlay {
     /// is there already is left as it is.
     pub(crate) fn insert(&mut self, key: &Key, version: Version) {
         let Version { timestamp, value } = version;
-        let key = match self.versions.get_key_value(key) {
-            Some((held, _)) => held.clone(),
-            None => key.detached(),
+        let version = || Version { timestamp, value: value.map(|value| value.detached()) };
+        let key = if let Some(versions) = self.versions.get_mut(key) {
+            let place = versions.partition_point(|held| held.timestamp < timestamp);
+            if versions.get(place).is_some_and(|held| held.timestamp == timestamp) {
+                return;
+            }
+            versions.insert(place, version());
+            self.bytes += version_bytes(key, &versions[place]);
+            key.detached()
+        } else {
+            let (key, version) = (key.detached(), version());
+            self.bytes += version_bytes(&key, &version);
+            self.versions.insert(key.clone(), smallvec![version]);
+            key
         };
-        if !self.order.insert((timestamp, key.clone())) {
-            return;
-        }
-        let version = Version { timestamp, value: value.map(|value| value.detached()) };
-        self.bytes += version_bytes(&key, &version);
-        let versions = self.versions.entry(key).or_insert_with(|| Vec::with_capacity(1));
-        let place = versions.partition_point(|held| held.timestamp < timestamp);
-        versions.insert(place, version);
+        self.order.entry(timestamp).or_default().push_back(key);
+        self.count += 1;
     }
 
     /// The newest version of `key` older than `before`.
@@ -50,12 +57,12 @@ impl Overlay {
     pub(crate) fn oldest(&self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Timestamp, Key)>) {
         assert!(floor <= watermark, "a watermark only rises");
         let mut oldest: Vec<(Timestamp, Key)> = Vec::new();
-        for (timestamp, key) in self.order.iter().take_while(|(timestamp, _)| *timestamp <= watermark) {
+        for (timestamp, keys) in self.order.range(..=watermark) {
             // Cut only between two timestamps, and only above the floor.
-            if let Some((last, _)) = oldest.last().filter(|(last, _)| oldest.len() >= count && last != timestamp && *timestamp > floor) {
+            if let Some((last, _)) = oldest.last().filter(|_| oldest.len() >= count && *timestamp > floor) {
                 return ((*last).max(floor), oldest);
             }
-            oldest.push((*timestamp, key.clone()));
+            oldest.extend(keys.iter().map(|key| (*timestamp, key.clone())));
         }
         (watermark, oldest)
     }
@@ -74,13 +81,20 @@ impl Overlay {
         if versions.is_empty() {
             self.versions.remove(key);
         }
-        assert!(self.order.remove(&(timestamp, key.clone())), "a key's versions are all in the order");
+        let keys = self.order.get_mut(&timestamp).expect("a version is in the order");
+        // They leave as they came, so it is mostly the first.
+        let place = keys.iter().position(|other| other == key).expect("a version is in the order");
+        keys.remove(place);
+        if keys.is_empty() {
+            self.order.remove(&timestamp);
+        }
+        self.count -= 1;
         version
     }
 
     /// How many versions there are.
     pub(crate) fn len(&self) -> usize {
-        self.order.len()
+        self.count
     }
 
     /// About how much memory they take.

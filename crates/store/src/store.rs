@@ -190,21 +190,20 @@ impl<M: Medium> Store<M> {
         // of them has left it.
         let running = self.folding.as_ref().filter(|folding| folding.left.is_none());
         let base_newest = running.map_or(self.watermark, |folding| folding.watermark_before);
-        let in_overlay = self.overlay.latest_before(key, before);
-        if let Some(version) = in_overlay.filter(|version| version.timestamp > base_newest) {
-            return Ok(Some(take(version)));
-        }
-        let row = self.base_row(key)?;
-        let in_overlay = self.overlay.latest_before(key, before);
-        let Some(row) = row else {
-            return Ok(in_overlay.map(take));
+        let in_overlay = self.overlay.latest_before(key, before).map(|version| (version.timestamp, take(version)));
+        let in_overlay = match in_overlay {
+            Some((timestamp, taken)) if timestamp > base_newest => return Ok(Some(taken)),
+            older => older,
+        };
+        let watermark = self.watermark;
+        let Some(row) = self.base_row(key)? else {
+            return Ok(in_overlay.map(|(_, taken)| taken));
         };
         if row.timestamp >= before {
-            return Err(StoreError::BelowWatermark { before, watermark: self.watermark });
+            return Err(StoreError::BelowWatermark { before, watermark });
         }
         // What the overlay has here was committed late, and may be older or newer than the row.
-        let newest = in_overlay.filter(|version| version.timestamp > row.timestamp).unwrap_or(&row);
-        Ok(Some(take(newest)))
+        Ok(Some(in_overlay.filter(|(timestamp, _)| *timestamp > row.timestamp).map_or_else(|| take(&row), |(_, taken)| taken)))
     }
 
     /// The base's row of `key`, from the cache or through it.

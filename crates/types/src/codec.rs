@@ -4,7 +4,7 @@
 //! and nothing may trail. That is what makes it safe to hash and sign *received* bytes: no second encoding
 //! of the same value can exist. Records and frames begin with a format version, written by their owners.
 //!
-//! Decoding never copies keys and values: they are slices of the received buffer.
+//! Decoding copies only short keys and values, which are kept in place: all others are slices of the received buffer.
 //!
 //! ```
 //! use types::codec::{Decode, Encode, Reader};
@@ -20,6 +20,9 @@
 use bytes::{Buf, Bytes};
 
 use crate::ClusterId;
+
+/// For how many values of a sequence there is room made before the first of them is read.
+const SEQUENCE_AT_ONCE_MAX: usize = 1_024;
 
 /// Why bytes were refused. A refusal is ordinary: the bytes came from someone who may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,12 +133,21 @@ impl Reader {
     /// # Errors
     /// [`DecodeError::Truncated`] when there are fewer.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        if self.bytes.len() < N {
+        let mut array = [0; N];
+        self.fill(&mut array)?;
+        Ok(array)
+    }
+
+    /// The next bytes, copied, as many as `place` holds.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when there are fewer.
+    pub fn fill(&mut self, place: &mut [u8]) -> Result<(), DecodeError> {
+        if self.bytes.len() < place.len() {
             return Err(DecodeError::Truncated);
         }
-        let mut array = [0; N];
-        self.bytes.copy_to_slice(&mut array);
-        Ok(array)
+        self.bytes.copy_to_slice(place);
+        Ok(())
     }
 
     /// A `u32` count of things, each at least one byte long, at most `max`.
@@ -160,7 +172,7 @@ impl Reader {
     /// As [`Reader::count`] and as the values' own decoders.
     pub fn sequence<T: Decode>(&mut self, what: &'static str, max: usize) -> Result<Vec<T>, DecodeError> {
         let count = self.count(what, max)?;
-        let mut values = Vec::with_capacity(count.min(64));
+        let mut values = Vec::with_capacity(count.min(SEQUENCE_AT_ONCE_MAX));
         for _ in 0..count {
             values.push(T::decode(self)?);
         }
