@@ -1,6 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -192,7 +192,7 @@ pub(crate) struct Ledger<M: Medium> {
     /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
     ceiling: u64,
     entries: HashMap<TransactionId, Entry>,
-    by_timestamp: BTreeSet<(Timestamp, TransactionId)>,
+    by_timestamp: BTreeMap<At, TransactionId>,
     /// How many transactions were ever entered.
     entered: u64,
     /// The prepared or committed transaction of each timestamp.
@@ -241,7 +241,7 @@ impl<M: Medium> Ledger<M> {
             horizon: 0,
             ceiling: 0,
             entries: HashMap::new(),
-            by_timestamp: BTreeSet::new(),
+            by_timestamp: BTreeMap::new(),
             entered: 0,
             holders: HashMap::new(),
             undecided: Load::default(),
@@ -350,7 +350,6 @@ impl<M: Medium> Ledger<M> {
     pub fn enter(&mut self, transaction: &Transaction, now: Time, payer: Payer) -> &mut Entry {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
-            self.by_timestamp.insert((transaction.timestamp(), id));
             self.highest = self.highest.max(transaction.timestamp().time);
             let bytes = transaction.encoded_bytes();
             for load in [&mut self.undecided, self.undecided_of.entry(payer).or_default()] {
@@ -358,6 +357,7 @@ impl<M: Medium> Ledger<M> {
                 load.bytes += bytes;
             }
             self.entered += 1;
+            self.by_timestamp.insert((transaction.timestamp(), self.entered), id);
             self.entries.insert(id, Entry::new(transaction.detached(), self.entered, now, payer));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
@@ -394,7 +394,7 @@ impl<M: Medium> Ledger<M> {
 
     /// Every undecided transaction, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
-        let ids = self.by_timestamp.iter().map(|(_, id)| *id);
+        let ids = self.by_timestamp.values().copied();
         ids.filter(|id| self.entries.get(id).is_some_and(|entry| entry.decision.is_none())).collect()
     }
 
@@ -445,10 +445,8 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// The name of a transaction that reads or means to write a key.
-    fn name_of(&self, (timestamp, number): At) -> TransactionId {
-        let mut with_this_timestamp = self.by_timestamp.range((timestamp, TransactionId([0; 32]))..=(timestamp, TransactionId([0xff; 32])));
-        let named = with_this_timestamp.find(|(_, id)| self.entries.get(id).is_some_and(|entry| entry.number == number));
-        named.expect("who is forgotten counts at no key any more").1
+    fn name_of(&self, at: At) -> TransactionId {
+        *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
 
     /// L12: the newest reader of `key`, or of a key that shares its bucket.
@@ -559,7 +557,7 @@ impl<M: Medium> Ledger<M> {
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
-        let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, TransactionId([0; 32]))).map(|(_, id)| *id).collect();
+        let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
         let mut kept = Vec::new();
         for id in below {
             match self.entries.get(&id) {
@@ -588,12 +586,11 @@ impl<M: Medium> Ledger<M> {
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
         if let Some(entry) = self.entries.remove(&id) {
-            let timestamp = entry.transaction.timestamp();
             match entry.decision {
                 None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
                 Some(_) => self.forgotten.note(&entry.transaction),
             }
-            self.by_timestamp.remove(&(timestamp, id));
+            self.by_timestamp.remove(&entry.at());
         }
     }
 }

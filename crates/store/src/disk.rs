@@ -58,7 +58,7 @@ pub struct DiskOptions {
     /// Released segments kept to be recycled.
     pub spare_segments_max: usize,
     /// So many folds may lie in the base as tables of their own before they are merged into the rest. More of
-    /// them make merging cheaper, and reads that miss every cache slower.
+    /// them make merging cheaper, and reads that miss every cache slower. A directory keeps what it was made with.
     pub unmerged_folds_max: u8,
 }
 

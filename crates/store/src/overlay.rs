@@ -42,7 +42,7 @@ impl Overlay {
             self.versions.insert(key.clone(), smallvec![version]);
             key
         };
-        self.order.entry(timestamp).or_default().push_back(key);
+        self.order.entry(timestamp).or_insert_with(|| VecDeque::with_capacity(1)).push_back(key);
         self.count += 1;
     }
 
