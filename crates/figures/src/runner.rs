@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -21,6 +22,11 @@ const SAID_BYTES_MAX: usize = 2_000;
 const BROKEN_RULE: &str = "BEZANT_MUTANT";
 /// How long everybody keeps running after a run was measured.
 const COOLDOWN_SECONDS: &str = "0.3";
+
+/// How old a version is when it may be folded, and a little more.
+const WINDOW: Duration = Duration::from_secs(33);
+/// How often it is looked how many are not.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Why something could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +172,26 @@ impl<'a> Runner<'a> {
             let load = ["--load", "--seconds", "0", "--json", "--cluster", &path].map(str::to_owned);
             self.say(&[&["bench".to_owned()], table.as_slice(), &load].concat())?.well()?;
         }
+        self.rest(&path)?;
         drop(running);
+        Ok(())
+    }
+
+    /// Waits until a cluster folds nothing any more, or as long as the effort allows. It does not begin to fold before its window is over,
+    /// and keeps some versions in memory.
+    fn rest(&self, path: &str) -> Result<(), RunError> {
+        let begun = Instant::now();
+        let words = ["status", "--json", "--cluster", path].map(str::to_owned);
+        let mut before = None;
+        while begun.elapsed().as_secs_f64() < self.effort.rest {
+            std::thread::sleep(LOOK_EVERY);
+            let status = serde_json::from_str(&self.say(&words)?.said).ok();
+            let held = status.as_ref().map(in_memory);
+            if begun.elapsed() > WINDOW && held.is_some() && held == before {
+                break;
+            }
+            before = held;
+        }
         Ok(())
     }
 
@@ -252,6 +277,17 @@ impl Said {
     }
 }
 
+/// How many versions the replicas of a status report hold in memory, together.
+fn in_memory(status: &Json) -> u64 {
+    match status {
+        Json::Object(fields) => {
+            fields.iter().map(|(name, value)| if name == "overlay_versions" { value.as_u64().unwrap_or(0) } else { in_memory(value) }).sum()
+        }
+        Json::Array(items) => items.iter().map(in_memory).sum(),
+        _ => 0,
+    }
+}
+
 fn shown(report: &Json) -> String {
     let number = |value: &Json| value.as_f64().unwrap_or(0.0);
     let latency_ms = number(&report["latency_us"]["mean"]) / 1e3;
@@ -292,7 +328,15 @@ fn commands_of(cluster: &Cluster) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn versions_in_memory_are_found_wherever_they_are_told() {
+        let replica = |versions: u64| json!({"up": true, "status": {"store": {"overlay_versions": versions, "overlay_bytes": 7}}});
+        assert_eq!(in_memory(&json!({"replicas": [replica(3), replica(40)], "engine": "basil"})), 43);
+    }
 
     #[test]
     fn settings_are_changed_where_they_are_and_can_be_changed_back() {

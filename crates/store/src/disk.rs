@@ -47,6 +47,9 @@ const WATERMARK_FORMAT: u32 = 1;
 const WATERMARK_BYTES: usize = 28;
 /// The size of one table of the base.
 const TABLE_BYTES: u64 = 64 << 20;
+/// How nice folding and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
+#[cfg(target_os = "linux")]
+const BACKGROUND_NICE: i32 = 5;
 /// Keys of the base begin with this: the tree has no empty keys, and we do.
 const ROW_PREFIX: u8 = b'k';
 
@@ -118,7 +121,10 @@ impl Disk {
         // Names made by a process that died before it could sync them are made durable here.
         sync_directory(&journal)?;
         sync_directory(&directory)?;
-        let (database, rows) = open_base(&directory.join(BASE), options)?;
+        let base = directory.join(BASE);
+        // Its own threads are as patient as the one that opens it.
+        let opening = in_background("store-open", move || open_base(&base, options))?;
+        let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let spares = find_spares(&journal)?;
         Ok(Self {
             directory,
@@ -168,9 +174,7 @@ impl Disk {
     fn prepare_spare(&mut self, segment: SegmentNumber, bytes_max: u64) -> Result<(), StoreError> {
         if self.spares.is_empty() && self.making.is_none() {
             let journal = self.directory.join(JOURNAL);
-            let thread = std::thread::Builder::new().name("store-spare".to_owned());
-            let making = thread.spawn(move || make_spare(&journal, segment, bytes_max));
-            self.making = Some(making.map_err(StoreError::io("start a thread"))?);
+            self.making = Some(in_background("store-spare", move || make_spare(&journal, segment, bytes_max))?);
         }
         Ok(())
     }
@@ -286,12 +290,11 @@ impl Medium for Disk {
     fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
         assert!(self.fold.is_none(), "the store folds one thing at a time");
         let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
-        let thread = std::thread::Builder::new().name("store-fold".to_owned()).spawn(move || {
+        self.fold = Some(in_background("store-fold", move || {
             write_watermark(&directory, fold.watermark)?;
             let rows = fold.into_rows();
             write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
-        });
-        self.fold = Some(thread.map_err(StoreError::io("start a thread"))?);
+        })?);
         Ok(())
     }
 
@@ -361,6 +364,18 @@ fn check_identity(directory: &Path, owner: &str) -> Result<bool, StoreError> {
         }
         _ => Err(StoreError::Corrupt { place, offset: 0, reason: "it names no format or no owner".to_owned() }),
     }
+}
+
+/// Runs `work` in a thread that lets the replica's own threads go first where cores are few: without that, merging makes each message
+/// wait for some milliseconds, and a transaction is many.
+fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>, StoreError> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // Elsewhere it would be the whole process that waits. That it cannot be had is no reason to stop.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::process::nice(BACKGROUND_NICE);
+        work()
+    });
+    thread.map_err(StoreError::io("start a thread"))
 }
 
 fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {

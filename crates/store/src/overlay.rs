@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::HashMap;
-use smallvec::{SmallVec, smallvec};
-use types::{Key, Timestamp};
+use smallvec::SmallVec;
+use types::{Key, Timestamp, Value};
 
 use crate::Version;
 
@@ -16,8 +16,9 @@ const VERSION_BYTES: usize = 192;
 pub(crate) struct Overlay {
     /// Each key's versions, ascending; mostly one or two.
     versions: HashMap<Key, SmallVec<[Version; 1]>>,
-    /// The keys that have a version of each timestamp, as they came. Versions are folded in the order of timestamps.
-    order: BTreeMap<Timestamp, VecDeque<Key>>,
+    /// What was written at each timestamp, as it came. Versions are folded in the order of timestamps, without another look at each
+    /// key's.
+    order: BTreeMap<Timestamp, VecDeque<(Key, Option<Value>)>>,
     count: usize,
     bytes: usize,
 }
@@ -27,22 +28,15 @@ impl Overlay {
     /// is there already is left as it is.
     pub(crate) fn insert(&mut self, key: &Key, version: Version) {
         let Version { timestamp, value } = version;
-        let version = || Version { timestamp, value: value.map(|value| value.detached()) };
-        let key = if let Some(versions) = self.versions.get_mut(key) {
-            let place = versions.partition_point(|held| held.timestamp < timestamp);
-            if versions.get(place).is_some_and(|held| held.timestamp == timestamp) {
-                return;
-            }
-            versions.insert(place, version());
-            self.bytes += version_bytes(key, &versions[place]);
-            key.detached()
-        } else {
-            let (key, version) = (key.detached(), version());
-            self.bytes += version_bytes(&key, &version);
-            self.versions.insert(key.clone(), smallvec![version]);
-            key
-        };
-        self.order.entry(timestamp).or_insert_with(|| VecDeque::with_capacity(1)).push_back(key);
+        let held = self.versions.get(key);
+        let place = held.map_or(0, |held| held.partition_point(|version| version.timestamp < timestamp));
+        if held.and_then(|held| held.get(place)).is_some_and(|version| version.timestamp == timestamp) {
+            return;
+        }
+        let (key, value) = (key.detached(), value.map(|value| value.detached()));
+        self.versions.entry(key.clone()).or_default().insert(place, Version { timestamp, value: value.clone() });
+        self.bytes += version_bytes(&key, value.as_ref());
+        self.order.entry(timestamp).or_insert_with(|| VecDeque::with_capacity(1)).push_back((key, value));
         self.count += 1;
     }
 
@@ -54,38 +48,33 @@ impl Overlay {
 
     /// The versions up to `watermark`, oldest first, and the watermark they reach: when there are more than about
     /// `count`, a lower one, but never below `floor`. None at or below it is left out.
-    pub(crate) fn oldest(&self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Timestamp, Key)>) {
+    pub(crate) fn oldest(&self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<(Key, Version)>) {
         assert!(floor <= watermark, "a watermark only rises");
-        let mut oldest: Vec<(Timestamp, Key)> = Vec::new();
-        for (timestamp, keys) in self.order.range(..=watermark) {
+        let mut oldest: Vec<(Key, Version)> = Vec::new();
+        for (timestamp, written) in self.order.range(..=watermark) {
             // Cut only between two timestamps, and only above the floor.
-            if let Some((last, _)) = oldest.last().filter(|_| oldest.len() >= count && *timestamp > floor) {
-                return ((*last).max(floor), oldest);
+            if let Some((_, last)) = oldest.last().filter(|_| oldest.len() >= count && *timestamp > floor) {
+                return (last.timestamp.max(floor), oldest);
             }
-            oldest.extend(keys.iter().map(|key| (*timestamp, key.clone())));
+            oldest.extend(written.iter().map(|(key, value)| (key.clone(), Version { timestamp: *timestamp, value: value.clone() })));
         }
         (watermark, oldest)
-    }
-
-    /// The version of `key` at `timestamp`, which must be here.
-    pub(crate) fn get(&self, timestamp: Timestamp, key: &Key) -> &Version {
-        let versions = self.versions.get(key).expect("a version in the order is among its key's versions");
-        &versions[place(versions, timestamp)]
     }
 
     /// Forgets a version, which must be here, and gives it back.
     pub(crate) fn remove(&mut self, timestamp: Timestamp, key: &Key) -> Version {
         let versions = self.versions.get_mut(key).expect("a version in the order is among its key's versions");
-        let version = versions.remove(place(versions, timestamp));
-        self.bytes -= version_bytes(key, &version);
+        let place = versions.binary_search_by_key(&timestamp, |version| version.timestamp);
+        let version = versions.remove(place.expect("a version in the order is among its key's versions"));
+        self.bytes -= version_bytes(key, version.value.as_ref());
         if versions.is_empty() {
             self.versions.remove(key);
         }
-        let keys = self.order.get_mut(&timestamp).expect("a version is in the order");
+        let written = self.order.get_mut(&timestamp).expect("a version is in the order");
         // They leave as they came, so it is mostly the first.
-        let place = keys.iter().position(|other| other == key).expect("a version is in the order");
-        keys.remove(place);
-        if keys.is_empty() {
+        let place = written.iter().position(|(other, _)| other == key).expect("a version is in the order");
+        written.remove(place);
+        if written.is_empty() {
             self.order.remove(&timestamp);
         }
         self.count -= 1;
@@ -103,19 +92,13 @@ impl Overlay {
     }
 }
 
-/// Where among `versions` the one at `timestamp` is, which must be there.
-fn place(versions: &[Version], timestamp: Timestamp) -> usize {
-    let place = versions.binary_search_by_key(&timestamp, |version| version.timestamp);
-    place.expect("a version in the order is among its key's versions")
-}
-
-fn version_bytes(key: &Key, version: &Version) -> usize {
-    VERSION_BYTES + key.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len())
+fn version_bytes(key: &Key, value: Option<&Value>) -> usize {
+    VERSION_BYTES + key.as_bytes().len() + value.map_or(0, |value| value.as_bytes().len())
 }
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, Value};
+    use types::ClientId;
 
     use super::*;
 

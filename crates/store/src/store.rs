@@ -242,15 +242,16 @@ impl<M: Medium> Store<M> {
         let (reached, oldest) = self.overlay.oldest(self.watermark, watermark, self.fold_versions_max);
         let mut versions = Vec::with_capacity(oldest.len());
         let mut folded = Vec::with_capacity(oldest.len());
-        for (timestamp, key) in oldest {
+        for (key, version) in oldest {
+            let timestamp = version.timestamp;
             // Above the last watermark a version is newer than any row. Below, it was committed late.
             let is_late = timestamp <= self.watermark;
             let is_outdated =
                 is_late && !broken(Mutant::LateFoldWins) && self.base_row(&key)?.is_some_and(|row| row.timestamp >= timestamp);
+            versions.push(Folded { timestamp, key: key.clone(), is_outdated });
             if !is_outdated {
-                folded.push((key.clone(), self.overlay.get(timestamp, &key).clone()));
+                folded.push((key, version));
             }
-            versions.push(Folded { timestamp, key, is_outdated });
         }
         let begun = self.medium.begin_fold(Fold::new(reached, folded));
         self.close_on_error(begun)?;
