@@ -144,11 +144,14 @@ struct Half {
 pub struct Pool {
     cluster: ClusterId,
     options: PoolOptions,
-    sizer: Sizer,
+    /// How large batches may be, by queue: what only reads takes a fraction of the time, and would make all others seem slow.
+    sizers: [Sizer; 2],
     /// Those that wait: one queue, or one for those that write and one for those that do not.
     queues: [VecDeque<Member>; 2],
     /// Which of them is looked at first for the next batch.
     turn_of: usize,
+    /// Whether nobody who waits can join a batch before something else happens.
+    nothing_fits: bool,
     halves: VecDeque<Half>,
     flights: BTreeMap<u64, Flight>,
     flights_begun: u64,
@@ -170,9 +173,10 @@ impl Pool {
         Self {
             cluster,
             options: PoolOptions { in_flight, batch_bytes_max, ..options },
-            sizer: Sizer::new(options.size),
+            sizers: [Sizer::new(options.size), Sizer::new(options.size)],
             queues: Default::default(),
             turn_of: 0,
+            nothing_fits: false,
             halves: VecDeque::new(),
             flights: BTreeMap::new(),
             flights_begun: 0,
@@ -197,25 +201,35 @@ impl Pool {
         }
         self.has_ran |= matches!(work, Work::Ran(_));
         self.members += 1;
-        let queue = self.queue_of(&work);
+        let queue = self.queue_of(work.writes().next().is_some());
+        self.nothing_fits = false;
         self.queues[queue].push_back(Member { ticket, work, since: now, attempts: 0 });
         Ok(())
     }
 
     /// What only reads commits without anybody voting, if its batch only reads. So it waits with its like, but for the
     /// paper's rule, which knows one queue.
-    fn queue_of(&self, work: &Work) -> usize {
+    fn queue_of(&self, writes: bool) -> usize {
         let parted = self.options.conflicts != ConflictRule::EndBatch;
-        usize::from(parted && work.writes().next().is_none())
+        usize::from(parted && !writes)
     }
 
     /// Takes a transaction out again that nobody waits for any more. `false` when it is under way: then it keeps its place in the pool
     /// until it ends.
     pub fn withdraw(&mut self, ticket: u64) -> bool {
+        let is_it = |member: &Member| member.ticket == ticket;
         for queue in &mut self.queues {
-            if let Some(at) = queue.iter().position(|member| member.ticket == ticket) {
+            if let Some(at) = queue.iter().position(is_it) {
                 queue.remove(at);
                 self.members -= 1;
+                return true;
+            }
+        }
+        for half in &mut self.halves {
+            if let Some(at) = half.members.iter().position(is_it) {
+                half.members.remove(at);
+                self.members -= 1;
+                self.halves.retain(|half| !half.members.is_empty());
                 return true;
             }
         }
@@ -235,7 +249,7 @@ impl Pool {
     /// Whether [`Pool::advance`] might begin something at `now`.
     #[must_use]
     pub fn can_advance(&self, now: Time) -> bool {
-        self.has_room() && (self.waiting() > 0 || self.halves.iter().any(|half| half.not_before <= now))
+        self.has_room() && (self.waiting() > 0 && !self.nothing_fits || self.halves.iter().any(|half| half.not_before <= now))
     }
 
     /// When to call [`Pool::advance`] at the latest, though nothing else happens.
@@ -259,7 +273,7 @@ impl Pool {
     /// How many transactions a batch may have at present.
     #[must_use]
     pub fn batch_limit(&self) -> usize {
-        self.sizer.limit()
+        self.sizers.iter().map(Sizer::limit).max().unwrap_or(1)
     }
 
     /// What has been done.
@@ -290,11 +304,13 @@ impl Pool {
             return self.halves.remove(at).map(|half| (half.members, Recheck::Yes));
         }
         self.turn_of = 1 - self.turn_of;
-        self.form_from(self.turn_of, turn).or_else(|| self.form_from(1 - self.turn_of, turn))
+        let formed = self.form_from(self.turn_of, turn).or_else(|| self.form_from(1 - self.turn_of, turn));
+        self.nothing_fits = formed.is_none();
+        formed
     }
 
     fn form_from(&mut self, queue: usize, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
-        let limit = self.sizer.limit();
+        let limit = self.sizers[queue].limit();
         let mut draft = Draft::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
         let mut at = 0;
         // Those left waiting keep their place, so that each is the first of a batch sooner or later.
@@ -362,7 +378,8 @@ impl Pool {
             Ok(found) => found,
             Err(failure) => {
                 let flight = self.end(batch, Ended::Otherwise, turn);
-                return self.failed(now, flight, failure, Failed::NotCommitted(failure), turn);
+                self.failed(now, flight, failure, Failed::NotCommitted(failure), turn);
+                return;
             }
         };
         flight.found.extend(found.into_iter().map(|found| (found.key.clone(), found)));
@@ -372,6 +389,7 @@ impl Pool {
             self.own.end(stale.iter().flat_map(|member| member.work.writes()), timestamp, false);
             // What others of the batch write as well is still under way.
             self.own.begin(flight.members.iter().flat_map(|member| member.work.writes()), timestamp);
+            self.nothing_fits = false;
         }
         let is_empty = flight.members.is_empty();
         for member in stale {
@@ -445,7 +463,7 @@ impl Pool {
             }
             Ok(_) => {
                 let flight = self.end(batch, Ended::Otherwise, turn);
-                self.aborted(now, flight, turn);
+                self.aborted(now, flight, Failed::Conflict, turn);
             }
             Err(failure) => {
                 let flight = self.end(batch, Ended::Otherwise, turn);
@@ -458,6 +476,7 @@ impl Pool {
     /// Takes a batch out; another one that waits for room to commit then has some.
     fn end(&mut self, batch: u64, how: Ended, turn: &mut Turn) -> Flight {
         let flight = self.flights.remove(&batch).expect("the caller has just found it");
+        self.nothing_fits = false;
         if self.has_ran {
             let keys = flight.members.iter().flat_map(|member| member.work.writes());
             self.own.end(keys, flight.timestamp, how == Ended::Committed);
@@ -470,7 +489,8 @@ impl Pool {
         let Stage::Committing { id, values } = flight.stage else { return };
         let size = flight.members.len();
         if flight.recheck == Recheck::No {
-            self.sizer.committed(size, now.since(flight.began), self.waiting());
+            let queue = self.queue_of(flight.writes);
+            self.sizers[queue].committed(size, now.since(flight.began), self.queues[queue].len());
         }
         self.counts.note_committed(size);
         self.members -= size;
@@ -489,21 +509,19 @@ impl Pool {
         }
     }
 
-    /// It met another transaction, or it took too long: none of it took place.
-    fn aborted(&mut self, now: Time, flight: Flight, turn: &mut Turn) {
+    /// It met another transaction, or it took too long: none of it took place, for the reason told to who is not tried again.
+    fn aborted(&mut self, now: Time, flight: Flight, why: Failed, turn: &mut Turn) {
         self.counts.aborted += 1;
-        if flight.recheck == Recheck::No {
-            self.sizer.aborted(flight.members.len());
-        }
+        self.shrink(&flight);
         let is_alone = flight.members.len() == 1;
         let is_over = |member: &Member| {
             // What ran has to run again, unless it may be another member that was in the way.
             let must_run_again = is_alone && matches!(member.work, Work::Ran(_));
-            must_run_again || now.since(member.since) >= self.options.retry_ms * 1_000_000
+            must_run_again || now.since(member.since) >= self.options.retry_ms.saturating_mul(1_000_000)
         };
         let (over, again): (Vec<Member>, Vec<Member>) = flight.members.into_iter().partition(is_over);
         for member in over {
-            self.fail(member, Failed::Conflict, turn);
+            self.fail(member, why, turn);
         }
         let attempts = again.iter().map(|member| member.attempts).max().unwrap_or(0);
         let waits_us = [self.backoff_us(attempts), self.backoff_us(attempts)];
@@ -513,16 +531,26 @@ impl Pool {
     /// It failed for another reason than a conflict.
     fn failed(&mut self, now: Time, flight: Flight, failure: Failure, otherwise: Failed, turn: &mut Turn) {
         match failure {
-            Failure::Refused(Refusal::TooOld) => self.aborted(now, flight, turn),
+            Failure::Refused(Refusal::TooOld) => self.aborted(now, flight, otherwise, turn),
             // One of them may be the reason; alone, each gets its own answer.
             Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if flight.members.len() > 1 => {
                 self.halve(flight.members, [now, now]);
             }
             _ => {
+                // Perhaps it was too large to be answered in time.
+                self.shrink(&flight);
                 for member in flight.members {
                     self.fail(member, otherwise, turn);
                 }
             }
+        }
+    }
+
+    /// Makes batches smaller, unless this one was a part of another that did so.
+    fn shrink(&mut self, flight: &Flight) {
+        if flight.recheck == Recheck::No {
+            let queue = self.queue_of(flight.writes);
+            self.sizers[queue].aborted(flight.members.len());
         }
     }
 

@@ -87,10 +87,15 @@ pub(crate) enum Unready {
 }
 
 /// Takes out of `members` those whose own reads `found` shows to be overtaken.
+///
+/// Who lies can make two transactions with one timestamp, of which only one commits: then what a member read under that version may
+/// never have been, and what is there now would vouch for it. So the values count too.
 pub(crate) fn take_stale(members: &mut Vec<Member>, found: &HashMap<Key, ReadFound>) -> Vec<Member> {
     let is_stale = |member: &mut Member| match &member.work {
         Work::Known(_) => false,
-        Work::Ran(buffer) => buffer.read_set().any(|read| found.get(&read.key).is_some_and(|now| now.version != read.version)),
+        Work::Ran(buffer) => {
+            buffer.read_set().any(|read| found.get(&read.key).is_some_and(|now| now.version != read.version || now.value != read.value))
+        }
     };
     members.extract_if(.., is_stale).collect()
 }
@@ -132,7 +137,7 @@ pub(crate) fn rebuild(
             Work::Ran(own) => {
                 for read in own.read_set() {
                     assert!(!written.contains_key(&read.key), "who read a key stands before who writes it");
-                    // What was found just now is the same version, and may be known to have committed meanwhile. What
+                    // What was found just now is the same, and may be known to have committed meanwhile. What
                     // was settled when it ran was settled at its timestamp of then, which is not the batch's.
                     let now = found.get(&read.key).cloned();
                     buffer.found(now.unwrap_or_else(|| ReadFound { settled: Voters::default(), ..read.clone() }));

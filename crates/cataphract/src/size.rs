@@ -61,10 +61,11 @@ impl Sizer {
         }
     }
 
-    /// A batch of `size` was aborted.
+    /// A batch of `size` was aborted, or nobody answered it.
     pub fn aborted(&mut self, size: usize) {
         if self.max.is_some() {
-            self.limit = self.limit.min(size / 2).max(1);
+            // A small one says little of large ones: not less than half at once.
+            self.limit = self.limit.min((size / 2).max(self.limit / 2)).max(1);
         }
     }
 }
@@ -90,6 +91,14 @@ mod tests {
         assert_eq!(sizer.limit(), 100);
         (0..100).for_each(|_| sizer.aborted(sizer.limit()));
         assert_eq!(sizer.limit(), 1);
+    }
+
+    #[test]
+    fn a_small_batch_that_aborts_halves_what_large_ones_may_have() {
+        let mut sizer = Sizer::new(BatchSize::Adaptive { max: 1_000 });
+        (0..100).for_each(|_| sizer.committed(sizer.limit(), 1_000, 10_000));
+        sizer.aborted(1);
+        assert_eq!(sizer.limit(), 500);
     }
 
     #[test]

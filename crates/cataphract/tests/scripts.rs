@@ -202,6 +202,69 @@ fn what_is_known_is_tried_again_until_its_time_is_over() {
 }
 
 #[test]
+fn who_read_what_another_with_its_timestamp_wrote_is_sent_back() {
+    let mut world = World::new(options());
+    world.foreign_write("x", "never");
+    let ran = world.submit_run(&[get("x"), put("y", "1")]);
+    world.store.replace("x", "truly");
+    let known = world.submit(&[get("x"), put("z", "1")]);
+    world.settle();
+    assert_eq!(world.outcomes[&ran].as_ref().unwrap_err(), &Failed::Conflict);
+    assert_eq!(world.values(known), some(&["truly"]));
+}
+
+#[test]
+fn who_has_to_wait_for_a_batch_to_end_is_not_looked_at_again_and_again() {
+    let mut world = World::new(PoolOptions { in_flight: 3, ..options() });
+    world.submit_run(&[put("w", "1")]);
+    world.settle();
+    let mut buffer = world.begin();
+    world.run(&mut buffer, &[get("x"), put("y", "1")]);
+    world.submit(&[put("x", "1")]);
+    world.advance();
+    let doubtful = world.join(buffer);
+    world.advance();
+    assert_eq!((world.pool.waiting(), world.pool.under_way()), (1, 1), "it may have been overtaken");
+    assert!(!world.pool.can_advance(world.now()), "nothing can be done about it before that batch ends");
+    world.settle();
+    assert_eq!(world.outcomes[&doubtful].as_ref().unwrap_err(), &Failed::Conflict);
+}
+
+#[test]
+fn what_only_reads_is_no_measure_for_what_writes() {
+    let mut world = World::new(PoolOptions { size: BatchSize::Adaptive { max: 1_000 }, ..options() });
+    world.submit(&[get("x")]);
+    world.settle();
+    let limit = world.pool.batch_limit();
+    for at in 0..3 * limit {
+        world.submit(&[put(&format!("k{at}"), "1")]);
+    }
+    world.advance();
+    // It takes a tenth of a second.
+    for _ in 0..100 {
+        world.timestamp();
+    }
+    world.deliver(0, Luck::Done);
+    world.deliver(0, Luck::Done);
+    assert!(world.pool.batch_limit() > limit, "a full batch has committed, and others wait");
+    world.settle();
+}
+
+#[test]
+fn who_gives_up_while_a_part_of_a_batch_waits_is_not_tried_again() {
+    let mut world = World::new(options());
+    let tickets = [world.submit(&[put("x", "1")]), world.submit(&[put("y", "1")])];
+    world.foreign_read("x", 1_000_000);
+    world.advance();
+    world.deliver(0, Luck::Done);
+    world.deliver(0, Luck::Done);
+    assert!(world.pool.withdraw(tickets[0]), "it is in a half that waits");
+    world.settle();
+    assert_eq!((world.sent.len(), world.placed(tickets[1]).size), (2, 1));
+    assert!(!world.outcomes.contains_key(&tickets[0]));
+}
+
+#[test]
 fn one_batch_reads_at_a_time_so_that_the_next_sees_what_it_writes() {
     let mut world = World::new(PoolOptions { in_flight: 3, ..options() });
     let first = world.submit(&[get("x"), put("x", "1")]);

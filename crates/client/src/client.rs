@@ -191,7 +191,8 @@ impl Client {
         self.connection.metrics().to_text()
     }
 
-    /// Writes what is queued and closes the connections. Transactions under way end with [`Error::Closed`].
+    /// Writes what is queued and closes the connections. Transactions under way end with [`Error::Closed`], or
+    /// [`Error::OutcomeUnknown`] when they were being committed.
     pub async fn close(&self) {
         self.connection.close().await;
     }

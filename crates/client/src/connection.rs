@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     metrics: Metrics,
     board: Arc<Board>,
     pool_metrics: OnceLock<PoolMetrics>,
+    /// Where it was opened, and runs.
+    runtime: tokio::runtime::Handle,
 }
 
 impl Connection {
@@ -71,7 +73,7 @@ impl Connection {
         let woken = waiters.clone();
         let on_event = move |event: Event| {
             let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Settled { operation }) = &event;
-            let waiter = woken.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
+            let waiter = lock(&woken).remove(operation);
             if let Some(waiter) = waiter {
                 // Whoever asked may have gone away meanwhile.
                 drop(waiter.send(event));
@@ -92,6 +94,7 @@ impl Connection {
             metrics,
             board,
             pool_metrics: OnceLock::new(),
+            runtime: tokio::runtime::Handle::current(),
         };
         connection.ready(config.timeouts.connect_ms).await?;
         Ok(Arc::new(connection))
@@ -135,16 +138,19 @@ impl Connection {
         text
     }
 
-    /// Gives the coordinator a command and waits for what it comes to.
-    pub async fn ask(&self, command: impl FnOnce(u64) -> Command) -> Result<Event, Error> {
+    /// Gives the coordinator a command and waits for what it comes to. Nothing when the client was closed meanwhile: what was asked may
+    /// have been done.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], when the client was closed before: nothing was asked.
+    pub async fn ask(&self, command: impl FnOnce(u64) -> Command) -> Result<Option<Event>, Error> {
         let operation = self.operations.fetch_add(1, Ordering::Relaxed);
         let (waiter, event) = oneshot::channel();
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).insert(operation, waiter);
-        if self.handle.command(command(operation)).await.is_err() {
-            self.waiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&operation);
-            return Err(Error::Closed);
-        }
-        event.await.map_err(|_| Error::Closed)
+        lock(&self.waiters).insert(operation, waiter);
+        // Whoever goes away leaves nothing behind.
+        let _waiting = Waiting { waiters: &self.waiters, operation };
+        self.handle.command(command(operation)).await.map_err(|_| Error::Closed)?;
+        Ok(event.await.ok())
     }
 
     /// A timestamp of now, above every one given before.
@@ -185,6 +191,11 @@ impl Connection {
         &self.cluster
     }
 
+    /// Where what belongs to nobody's call runs: whoever calls may be gone before it ends.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms
     }
@@ -197,15 +208,32 @@ impl Connection {
         &self.board
     }
 
-    /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`].
+    /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`], or [`Error::OutcomeUnknown`] when a
+    /// commit was under way.
     pub async fn close(&self) {
         let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(node) = node {
             // A coordinator has nothing to make durable, so stopping it cannot fail but by a bug, which is logged there.
             drop(node.stop().await);
         }
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.waiters).clear();
     }
+}
+
+/// Whoever waits for an operation.
+struct Waiting<'a> {
+    waiters: &'a Waiters,
+    operation: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(self.waiters).remove(&self.operation);
+    }
+}
+
+fn lock(waiters: &Waiters) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Event>>> {
+    waiters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long connecting waits for the last replicas once it could go on without them, in milliseconds.

@@ -289,12 +289,12 @@ impl Shared {
         let now = self.now();
         if state.machine.can_advance(now) {
             state.is_forming = true;
-            tokio::spawn(Arc::clone(self).form());
+            self.connection.runtime().spawn(Arc::clone(self).form());
         } else if let Some(deadline) = state.machine.deadline().filter(|deadline| *deadline > now)
             && state.wakes_at.is_none_or(|wakes_at| deadline < wakes_at)
         {
             state.wakes_at = Some(deadline);
-            tokio::spawn(Arc::clone(self).wake_at(deadline));
+            self.connection.runtime().spawn(Arc::clone(self).wake_at(deadline));
         }
     }
 
@@ -331,7 +331,7 @@ impl Shared {
 
     fn send_out(self: &Arc<Self>, asks: impl IntoIterator<Item = Ask>) {
         for ask in asks {
-            tokio::spawn(Arc::clone(self).carry(ask));
+            self.connection.runtime().spawn(Arc::clone(self).carry(ask));
         }
     }
 
@@ -347,10 +347,11 @@ impl Shared {
                 Answer::Found(batch, result) => state.machine.on_read(now, batch, result, &mut turn),
                 Answer::Ended(batch, result) => state.machine.on_ended(now, batch, result, &mut turn),
                 Answer::Settled(batch) => state.machine.on_settled(now, batch, &mut turn),
+                Answer::Unanswered(batch) => state.machine.on_ended(now, batch, Err(Failure::TimedOut), &mut turn),
                 Answer::Closed(batch) => {
-                    // Whatever the batch was at: nobody will answer any more.
+                    // Nothing of it was asked to be committed, and nobody will answer any more.
                     state.is_closed = true;
-                    state.machine.on_ended(now, batch, Err(Failure::TimedOut), &mut turn);
+                    state.machine.on_read(now, batch, Err(Failure::TimedOut), &mut turn);
                 }
             }
             let mut asks = self.tell(&mut state, turn).into_iter();
@@ -360,6 +361,7 @@ impl Shared {
     }
 
     async fn ask(&self, ask: Ask) -> Answer {
+        let is_read = matches!(ask, Ask::Read { .. });
         let (batch, event) = match ask {
             Ask::Read { batch, timestamp, keys, read_only } => {
                 (batch, self.connection.ask(|operation| Command::Read { operation, timestamp, keys, read_only }).await)
@@ -372,10 +374,11 @@ impl Shared {
             }
         };
         match event {
-            Ok(Event::Read { result, .. }) => Answer::Found(batch, result),
-            Ok(Event::Ended { result, .. }) => Answer::Ended(batch, result),
-            Ok(Event::Settled { .. }) => Answer::Settled(batch),
-            Err(_) => Answer::Closed(batch),
+            Ok(Some(Event::Read { result, .. })) => Answer::Found(batch, result),
+            Ok(Some(Event::Ended { result, .. })) => Answer::Ended(batch, result),
+            Ok(Some(Event::Settled { .. })) => Answer::Settled(batch),
+            Ok(None) if !is_read => Answer::Unanswered(batch),
+            Ok(None) | Err(_) => Answer::Closed(batch),
         }
     }
 
@@ -395,7 +398,7 @@ impl Shared {
     fn error(&self, failed: Failed) -> Error {
         let waited_ms = self.connection.timeout_ms();
         match failed {
-            Failed::NotCommitted(Failure::TimedOut) | Failed::Unknown if self.lock().is_closed => Error::Closed,
+            Failed::NotCommitted(Failure::TimedOut) if self.lock().is_closed => Error::Closed,
             Failed::Conflict => Error::Conflict,
             Failed::TooLarge(error) => Error::Invalid(error.to_string()),
             Failed::NotCommitted(Failure::TimedOut) => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
@@ -418,6 +421,9 @@ enum Answer {
     Found(u64, Result<Vec<basil::ReadFound>, Failure>),
     Ended(u64, Result<(Arc<basil::Certificate>, Path), Failure>),
     Settled(u64),
+    /// It was closed while a commit was under way.
+    Unanswered(u64),
+    /// It was closed before a commit was.
     Closed(u64),
 }
 

@@ -85,7 +85,7 @@ impl Transaction {
             let waited_ms = self.connection.timeout_ms();
             let read_only = self.read_only;
             let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing, read_only }).await?;
-            let Event::Read { result, .. } = event else { return Err(Error::Closed) };
+            let Some(Event::Read { result, .. }) = event else { return Err(Error::Closed) };
             let found = result.map_err(|failure| match failure {
                 Failure::TimedOut => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
                 Failure::Refused(refusal) => Error::refused(refusal),
@@ -153,9 +153,9 @@ impl Transaction {
             None => Command::Commit { operation, transaction, dependencies },
         };
         let result = match self.connection.ask(ask).await? {
-            Event::Ended { result, .. } => result,
-            Event::Settled { .. } => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
-            Event::Read { .. } => return Err(Error::Closed),
+            Some(Event::Ended { result, .. }) => result,
+            Some(Event::Settled { .. }) => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
+            Some(Event::Read { .. }) | None => return Err(Error::OutcomeUnknown { waited_ms }),
         };
         match result {
             Ok((certificate, path)) if certificate.decision == Decision::Commit => {
