@@ -68,21 +68,42 @@ impl Cause {
         }
     }
 
+    /// Every short name, in the order of [`Cause::number`].
+    pub const LABELS: [&'static str; 11] = [
+        "too_new",
+        "too_old",
+        "invalid_dependency",
+        "misbehavior",
+        "missed_write",
+        "read_by_other",
+        "read_timestamp",
+        "dependency_aborted",
+        "timestamp_taken",
+        "not_permitted",
+        "not_authored",
+    ];
+
     /// A short name that does not change, for metrics and logs.
     #[must_use]
     pub fn label(self) -> &'static str {
+        Self::LABELS[self.number()]
+    }
+
+    /// Its place among the labels.
+    #[must_use]
+    pub fn number(self) -> usize {
         match self {
-            Self::TooNew => "too_new",
-            Self::TooOld => "too_old",
-            Self::InvalidDependency => "invalid_dependency",
-            Self::Misbehavior => "misbehavior",
-            Self::MissedWrite(_) => "missed_write",
-            Self::ReadByOther(_) => "read_by_other",
-            Self::ReadTimestamp => "read_timestamp",
-            Self::DependencyAborted => "dependency_aborted",
-            Self::TimestampTaken(_) => "timestamp_taken",
-            Self::NotPermitted => "not_permitted",
-            Self::NotAuthored => "not_authored",
+            Self::TooNew => 0,
+            Self::TooOld => 1,
+            Self::InvalidDependency => 2,
+            Self::Misbehavior => 3,
+            Self::MissedWrite(_) => 4,
+            Self::ReadByOther(_) => 5,
+            Self::ReadTimestamp => 6,
+            Self::DependencyAborted => 7,
+            Self::TimestampTaken(_) => 8,
+            Self::NotPermitted => 9,
+            Self::NotAuthored => 10,
         }
     }
 }

@@ -106,6 +106,8 @@ pub struct ReplicaCounts {
     pub votes_commit: u64,
     /// Votes cast to abort.
     pub votes_abort: u64,
+    /// Of these, how many for which [`Cause`], by [`Cause::number`].
+    pub votes_abort_by: [u64; Cause::LABELS.len()],
     /// Votes repeated for those who asked again.
     pub votes_repeated: u64,
     /// Decisions written down, for clients on the slow path or for leaders.

@@ -220,6 +220,9 @@ impl<M: Medium> Replica<M> {
             Vote::Commit => self.counts.votes_commit += 1,
             Vote::Abort => {
                 self.counts.votes_abort += 1;
+                if let Some(cause) = cause {
+                    self.counts.votes_abort_by[cause.number()] += 1;
+                }
                 self.ledger.unprepare(id);
             }
         }

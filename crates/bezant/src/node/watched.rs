@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use basil::check::Cause;
 use basil::replica::ReplicaCounts;
 use basil::{Message, NodeEvent};
 use machine::{Durable, Input, Machine, Outbox, Time};
@@ -188,6 +189,8 @@ impl Board {
             .into_iter()
             .map(|(peer, state)| (peer.to_string(), json!(peer_words(&state))))
             .collect();
+        let causes: serde_json::Map<String, serde_json::Value> =
+            Cause::LABELS.iter().zip(counts.votes_abort_by).map(|(cause, count)| ((*cause).to_owned(), json!(count))).collect();
         let mut status = json!({
             "replica": self.replica,
             "cluster": self.cluster,
@@ -200,7 +203,7 @@ impl Board {
             "watermark": watermark,
             "transactions": {
                 "committed": counts.committed, "aborted": counts.aborted, "undecided": undecided, "known": known,
-                "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_repeated": counts.votes_repeated,
+                "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_abort_by": causes, "votes_repeated": counts.votes_repeated,
                 "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "stalled": counts.stalled, "finished_for_others": finishes,
             },
             "keys_read": counts.keys_read,
@@ -262,6 +265,11 @@ impl Collector for Shown {
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        for (cause, count) in Cause::LABELS.iter().zip(counts.votes_abort_by) {
+            let counter = ConstCounter::new(count);
+            let name = format!("votes_abort_{cause}");
+            counter.encode(encoder.encode_descriptor(&name, "Votes to abort for this cause", None, counter.metric_type())?)?;
         }
         let gauges = [
             ("transactions_known", "Transactions remembered", known as u64),
