@@ -96,3 +96,28 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     assert!(matches!(answers.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{answers:?}");
     assert_eq!(replica.load(), (0, 0));
 }
+
+/// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.
+#[test]
+fn a_replica_with_nothing_to_do_folds_what_it_has() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions::default();
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let other = transaction(&members, ClientId(2), NOW_MS - 50, &[], ("a", "1"));
+    let certificate = Arc::new(committed(&members, &other));
+    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: Some(other), certificate }).is_empty());
+    let mut held_at = |ms: u64| {
+        replica.step(Time(ms * 1_000_000), Input::Tick, &mut Outbox::default());
+        let statistics = replica.store().statistics();
+        (statistics.overlay_versions, statistics.folds)
+    };
+    for ms in (NOW_MS..NOW_MS + options.window_ms - 100).step_by(50) {
+        assert_eq!(held_at(ms), (1, 0), "it may still be asked for what was before");
+    }
+    let end = NOW_MS + 3 * options.window_ms;
+    for ms in (NOW_MS + options.window_ms..end).step_by(50) {
+        held_at(ms);
+    }
+    assert_eq!(held_at(end), (0, 1), "once, and then never again for nothing");
+}

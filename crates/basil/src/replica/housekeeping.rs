@@ -51,7 +51,8 @@ impl<M: Medium> Replica<M> {
     }
 
     /// Forgets decided transactions below the watermark, lets go of segments, first writing the undecided ones there
-    /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds.
+    /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds, or when nothing else is to be
+    /// done: it costs nothing then, and whoever starts again has nothing to replay.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
@@ -65,18 +66,21 @@ impl<M: Medium> Replica<M> {
             self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
             self.ledger.store.release(segment)?;
         }
-        let store = &mut self.ledger.store;
+        let store = &self.ledger.store;
         let grown = store.overlay_bytes() > self.options.overlay_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
-        if grown && self.fold_poll_at.is_none() {
+        let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        let is_all_old = self.ledger.known() == 0 && self.ledger.highest() < foldable;
+        let idle = is_all_old && store.overlay_bytes() > 0 && store.watermark().time < foldable;
+        if (grown || idle) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
-            let current = store.rotate()?;
+            let current = self.ledger.store.rotate()?;
             if !broken(Mutant::BoundsLetGo) {
                 self.ledger.write_bounds();
             }
             let highest = self.ledger.highest().max(self.folded);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
-            self.fold_wanted = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+            self.fold_wanted = foldable;
             self.begin_fold(now)?;
         }
         Ok(())
