@@ -222,6 +222,7 @@ impl Pool {
             if let Some(at) = queue.iter().position(is_it) {
                 queue.remove(at);
                 self.members -= 1;
+                self.nothing_fits = false;
                 return true;
             }
         }
@@ -274,6 +275,12 @@ impl Pool {
     #[must_use]
     pub fn batch_limit(&self) -> usize {
         self.sizers.iter().map(Sizer::limit).max().unwrap_or(1)
+    }
+
+    /// Whether as many wait as the next batch may have.
+    #[must_use]
+    pub fn has_full_batch(&self) -> bool {
+        self.queues.iter().zip(&self.sizers).any(|(queue, sizer)| queue.len() >= sizer.limit())
     }
 
     /// What has been done.
@@ -537,8 +544,10 @@ impl Pool {
                 self.halve(flight.members, [now, now]);
             }
             _ => {
-                // Perhaps it was too large to be answered in time.
-                self.shrink(&flight);
+                if failure == Failure::TimedOut {
+                    // Perhaps it was too large to be answered in time.
+                    self.shrink(&flight);
+                }
                 for member in flight.members {
                     self.fail(member, otherwise, turn);
                 }

@@ -31,9 +31,10 @@ pub enum Error {
         /// What is known of those that did not answer.
         detail: String,
     },
-    /// Too few replicas answered a commit in time: it may or may not take place.
+    /// Too few replicas answered a commit in time, or the client was closed while it was under way: it may or may not take place.
     #[error(
-        "too few replicas answered the commit within {waited_ms} ms: it may or may not take place; read back what it wrote to find out"
+        "too few replicas answered the commit within {waited_ms} ms, or the client was closed meanwhile: it may or may not take place; read \
+         back what it wrote to find out"
     )]
     OutcomeUnknown {
         /// How long it waited, in milliseconds.

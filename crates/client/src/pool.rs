@@ -238,7 +238,7 @@ struct Waiter {
 
 /// Takes a transaction out of the pool again when nobody waits for it any more.
 struct Waiting<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     ticket: u64,
     is_over: bool,
 }
@@ -249,6 +249,7 @@ impl Drop for Waiting<'_> {
             let mut state = self.shared.lock();
             if state.machine.withdraw(self.ticket) {
                 state.waiters.remove(&self.ticket);
+                self.shared.wake(&mut state);
             }
         }
     }
@@ -315,7 +316,7 @@ impl Shared {
             tokio::task::yield_now().await;
             let state = self.lock();
             let now_waiting = state.machine.waiting();
-            if now_waiting <= waiting || now_waiting >= state.machine.batch_limit() {
+            if now_waiting <= waiting || state.machine.has_full_batch() {
                 break;
             }
             waiting = now_waiting;
