@@ -139,21 +139,24 @@ fn what_a_vanished_client_left_is_finished_without_any_client() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    let bank = start_bank(&place, "journal");
-    goes_on(&place, "journal", 20);
-    // Half of the shard stands still, so that what is prepared now cannot be decided.
-    let (running, standing) = SHARD_0.split_at(3);
-    standing.iter().for_each(|replica| place.signal(replica, Signal::STOP));
     let hangs = |replica: &&str| place.count(replica, "undecided") > 0;
-    eventually("transactions hang, prepared", || running.iter().all(hangs));
-    // The client is killed between prepare and writeback.
-    drop(bank);
-    assert!(running.iter().all(hangs));
-    standing.iter().for_each(|replica| place.signal(replica, Signal::CONT));
-    eventually("everything is decided", || !SHARD_0.iter().any(hangs));
-    let finished: u64 = SHARD_0.iter().map(|replica| place.count(replica, "finished_for_others")).sum();
-    assert!(finished > 0, "the replicas did it themselves");
-    verify(&place, "journal");
+    let finished = || SHARD_0.iter().map(|replica| place.count(replica, "finished_for_others")).sum::<u64>();
+    // Now and then the last votes were already on their way, and the killed client left nothing: then another is killed.
+    let left = (0..10).map(|attempt| format!("journal-{attempt}")).find(|journal| {
+        let bank = start_bank(&place, journal);
+        goes_on(&place, journal, 20);
+        // Half of the shard stands still, so that what is prepared now cannot be decided.
+        let (running, standing) = SHARD_0.split_at(3);
+        standing.iter().for_each(|replica| place.signal(replica, Signal::STOP));
+        eventually("transactions hang, prepared", || running.iter().all(hangs));
+        // The client is killed between prepare and writeback.
+        drop(bank);
+        standing.iter().for_each(|replica| place.signal(replica, Signal::CONT));
+        eventually("everything is decided", || !SHARD_0.iter().any(hangs));
+        verify(&place, journal);
+        finished() > 0
+    });
+    assert!(left.is_some(), "the replicas finished nothing themselves");
 }
 
 #[test]
