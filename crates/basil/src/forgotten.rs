@@ -1,14 +1,22 @@
-//! Telling what was forgotten from what was never known.
+//! Telling what was forgotten from what was never known, and how it ended.
 //!
 //! Below the watermark a replica remembers nothing of what has ended, and must say nothing that could differ from what it once said. Of
 //! what it never knew it said nothing. So it keeps of each transaction that it forgets eight bytes of its name, for as long as there is
-//! room, and a time from which on this is all there was. What is in the journal comes back from there; before a part of the journal is let
-//! go, the names of what it held are written down again. Two names that begin alike only make it silent where it need not be.
+//! room, and a time from which on this is all there was; beside the name, how it ended, for those who missed that
+//! ([`crate::rest`]). What is in the journal comes back from there; before a part of the journal is let
+//! go, the names of what it held are written down again.
+//!
+//! The eight bytes are hashed with a number that nobody else knows, so that nobody can make two transactions for which they are the same.
+//! The number is written down with the names, and stays the same for as long as the data does.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher as _};
 
 use foldhash::{HashMap, HashMapExt as _};
+use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Transaction, TransactionId};
+
+use crate::certificate::Decision;
 
 /// The most transactions kept in mind.
 const FORGOTTEN_MAX: usize = 1 << 20;
@@ -16,11 +24,38 @@ const FORGOTTEN_MAX: usize = 1 << 20;
 /// The most that are written down again when a part of the journal is let go.
 const WRITTEN_MAX: usize = 1 << 17;
 
+/// What is kept of a transaction that was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// Eight bytes made of its name.
+    name: u64,
+    /// Its time, in nanoseconds.
+    time: u64,
+    /// How it ended, unless it was laid to rest.
+    end: Option<Decision>,
+}
+
+impl Encode for Trace {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.name.encode(out);
+        self.time.encode(out);
+        self.end.encode(out);
+    }
+}
+
+impl Decode for Trace {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { name: u64::decode(reader)?, time: u64::decode(reader)?, end: Option::decode(reader)? })
+    }
+}
+
 /// What has ended and was forgotten.
 #[derive(Debug)]
 pub(crate) struct Forgotten {
-    /// Each with the latest time of those that have it: whoever works at it finds two transactions whose names begin alike.
-    names: HashMap<u64, u64>,
+    /// What the names are hashed with.
+    salt: u64,
+    /// Of each name its time, and its end: should two ever be the same, the latest time of both, and an end only where they agree.
+    names: HashMap<u64, (u64, Option<Decision>)>,
     /// The same in the order in which they were first forgotten.
     order: VecDeque<u64>,
     /// Whatever was forgotten with a time from here on is among the names, in nanoseconds.
@@ -29,8 +64,13 @@ pub(crate) struct Forgotten {
 }
 
 impl Forgotten {
-    pub fn new() -> Self {
-        Self { names: HashMap::new(), order: VecDeque::new(), complete_from: 0, names_max: FORGOTTEN_MAX }
+    pub fn new(salt: u64) -> Self {
+        Self { salt, names: HashMap::new(), order: VecDeque::new(), complete_from: 0, names_max: FORGOTTEN_MAX }
+    }
+
+    /// What the names are hashed with.
+    pub fn salt(&self) -> u64 {
+        self.salt
     }
 
     /// Earlier lives may have forgotten anything up to `time`.
@@ -38,49 +78,69 @@ impl Forgotten {
         self.complete_from = self.complete_from.max(time.saturating_add(1));
     }
 
-    /// `transaction` has ended and is forgotten.
-    pub fn note(&mut self, transaction: &Transaction) {
-        self.note_name(name(transaction.id()), transaction.timestamp().time);
+    /// `transaction` is forgotten, having ended, or having been laid to rest.
+    pub fn note(&mut self, transaction: &Transaction, end: Option<Decision>) {
+        self.keep(Trace { name: self.name(transaction.id()), time: transaction.timestamp().time, end });
     }
 
-    fn note_name(&mut self, name: u64, time: u64) {
-        match self.names.get_mut(&name) {
-            Some(latest) => *latest = time.max(*latest),
+    fn keep(&mut self, trace: Trace) {
+        match self.names.get_mut(&trace.name) {
+            Some((latest, end)) => {
+                *latest = trace.time.max(*latest);
+                // Who was laid to rest may end later, by others' hands.
+                *end = if end.is_none() || *end == trace.end { trace.end } else { end.filter(|_| trace.end.is_none()) };
+            }
             None => {
-                self.names.insert(name, time);
-                self.order.push_back(name);
+                self.names.insert(trace.name, (trace.time, trace.end));
+                self.order.push_back(trace.name);
             }
         }
         while self.order.len() > self.names_max {
-            let Some(latest) = self.order.pop_front().and_then(|name| self.names.remove(&name)) else { break };
+            let Some((latest, _)) = self.order.pop_front().and_then(|name| self.names.remove(&name)) else { break };
             self.anything_up_to(latest);
         }
     }
 
-    /// The latest names, each with its time, and from which time on they are all there are.
-    pub fn latest(&self) -> (u64, Vec<(u64, u64)>) {
-        let pair = |name: &u64| (*name, self.names.get(name).copied().unwrap_or_default());
+    /// What was forgotten last, and from which time on that is all there is.
+    pub fn latest(&self) -> (u64, Vec<Trace>) {
+        let trace = |name: &u64| {
+            let (time, end) = self.names.get(name).copied().unwrap_or_default();
+            Trace { name: *name, time, end }
+        };
         let left_out = self.order.len().saturating_sub(WRITTEN_MAX);
-        let before = self.order.iter().take(left_out).map(|name| pair(name).1.saturating_add(1)).max().unwrap_or(0);
-        (self.complete_from.max(before), self.order.iter().skip(left_out).map(pair).collect())
+        let before = self.order.iter().take(left_out).map(|name| trace(name).time.saturating_add(1)).max().unwrap_or(0);
+        (self.complete_from.max(before), self.order.iter().skip(left_out).map(trace).collect())
     }
 
     /// Takes back what an earlier life has written down.
-    pub fn restore(&mut self, complete_from: u64, names: Vec<(u64, u64)>) {
+    pub fn restore(&mut self, salt: u64, complete_from: u64, traces: Vec<Trace>) {
+        if salt != self.salt {
+            // The first of such records comes before any name. Should there be some, it is not known any more whose they are.
+            let latest = self.names.drain().map(|(_, (time, _))| time).max();
+            latest.into_iter().for_each(|time| self.anything_up_to(time));
+            self.order.clear();
+            self.salt = salt;
+        }
         self.complete_from = self.complete_from.max(complete_from);
-        names.into_iter().for_each(|(name, time)| self.note_name(name, time));
+        traces.into_iter().for_each(|trace| self.keep(trace));
     }
 
     /// Whether `transaction` may have been forgotten.
     pub fn may_have(&self, transaction: &Transaction) -> bool {
-        transaction.timestamp().time < self.complete_from || self.names.contains_key(&name(transaction.id()))
+        transaction.timestamp().time < self.complete_from || self.names.contains_key(&self.name(transaction.id()))
     }
-}
 
-fn name(id: TransactionId) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&id.0[..8]);
-    u64::from_le_bytes(bytes)
+    /// How `id` ended, if that is remembered.
+    pub fn end_of(&self, id: TransactionId) -> Option<Decision> {
+        self.names.get(&self.name(id)).and_then(|(_, end)| *end)
+    }
+
+    fn name(&self, id: TransactionId) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.salt);
+        hasher.write(&id.0);
+        hasher.finish()
+    }
 }
 
 #[cfg(test)]
@@ -96,8 +156,8 @@ mod tests {
 
     #[test]
     fn what_was_never_known_is_told_from_what_was_forgotten() {
-        let mut forgotten = Forgotten::new();
-        forgotten.note(&transaction(5));
+        let mut forgotten = Forgotten::new(7);
+        forgotten.note(&transaction(5), Some(Decision::Commit));
         assert!(forgotten.may_have(&transaction(5)));
         assert!(!forgotten.may_have(&transaction(4)) && !forgotten.may_have(&transaction(6)));
         forgotten.anything_up_to(4);
@@ -106,10 +166,10 @@ mod tests {
 
     #[test]
     fn where_there_is_no_room_anything_may_have_been_forgotten() {
-        let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new() };
+        let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new(7) };
         for time in [10, 30, 20, 40, 50] {
-            forgotten.note(&transaction(time));
-            forgotten.note(&transaction(time));
+            forgotten.note(&transaction(time), None);
+            forgotten.note(&transaction(time), None);
         }
         for (time, may_be) in [(9, true), (10, true), (25, true), (30, true), (31, false), (40, true), (45, false), (50, true)] {
             assert_eq!(forgotten.may_have(&transaction(time)), may_be, "{time}");
@@ -119,28 +179,51 @@ mod tests {
 
     #[test]
     fn what_is_written_down_and_read_back_is_remembered_as_well() {
-        let mut forgotten = Forgotten::new();
+        let mut forgotten = Forgotten::new(7);
         forgotten.anything_up_to(4);
-        forgotten.note(&transaction(5));
-        let (complete_from, names) = forgotten.latest();
-        let mut again = Forgotten::new();
-        again.restore(complete_from, names);
+        forgotten.note(&transaction(5), Some(Decision::Commit));
+        let (complete_from, traces) = forgotten.latest();
+        let mut again = Forgotten::new(8);
+        again.restore(7, complete_from, traces);
+        assert_eq!(again.end_of(transaction(5).id()), Some(Decision::Commit));
         for (time, may_be) in [(4, true), (5, true), (6, false)] {
             assert_eq!(again.may_have(&transaction(time)), may_be, "{time}");
         }
     }
 
     #[test]
-    fn a_name_that_begins_like_an_older_one_does_not_go_before_its_time() {
-        let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new() };
+    fn names_that_are_the_same_count_with_the_later_time_and_the_end_they_share() {
+        let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new(7) };
         let (older, later) = (transaction(10), transaction(30));
-        forgotten.note(&older);
-        // As if both began alike, which a liar can bring about with some work.
-        forgotten.note_name(name(older.id()), 30);
+        forgotten.note(&older, Some(Decision::Commit));
+        let name = forgotten.name(older.id());
+        forgotten.keep(Trace { name, time: later.timestamp().time, end: Some(Decision::Abort) });
+        assert_eq!(forgotten.end_of(older.id()), None, "either may be meant");
         for time in [11, 12, 13] {
-            forgotten.note(&transaction(time));
+            forgotten.note(&transaction(time), None);
         }
-        assert!(!forgotten.names.contains_key(&name(older.id())));
-        assert!(forgotten.may_have(&later));
+        assert!(!forgotten.names.contains_key(&name));
+        assert!(forgotten.may_have(&transaction(30)));
+    }
+
+    #[test]
+    fn who_was_laid_to_rest_may_end_later() {
+        let mut forgotten = Forgotten::new(7);
+        for end in [None, Some(Decision::Commit), None] {
+            forgotten.note(&transaction(5), end);
+            forgotten.note(&transaction(6), Some(Decision::Abort));
+        }
+        assert_eq!(forgotten.end_of(transaction(5).id()), Some(Decision::Commit));
+        assert_eq!(forgotten.end_of(transaction(6).id()), Some(Decision::Abort));
+        assert_eq!(forgotten.end_of(transaction(7).id()), None);
+    }
+
+    #[test]
+    fn names_under_another_number_say_nothing() {
+        let mut forgotten = Forgotten::new(7);
+        forgotten.note(&transaction(5), Some(Decision::Commit));
+        forgotten.restore(8, 0, Vec::new());
+        assert_eq!(forgotten.end_of(transaction(5).id()), None);
+        assert!(forgotten.may_have(&transaction(5)) && !forgotten.may_have(&transaction(6)));
     }
 }

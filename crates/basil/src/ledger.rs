@@ -14,10 +14,10 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
-use crate::forgotten::Forgotten;
+use crate::forgotten::{Forgotten, Trace};
 use crate::in_order::{At, InOrder};
 use crate::message::KeyVersion;
-use crate::record::{FORGOTTEN_NAMES_MAX, Record};
+use crate::record::{Record, TRACES_MAX};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
@@ -247,7 +247,7 @@ impl<M: Medium> Ledger<M> {
             undecided: Load::default(),
             undecided_of: BTreeMap::new(),
             highest: 0,
-            forgotten: Forgotten::new(),
+            forgotten: Forgotten::new(seed),
             knows_forgotten: false,
         }
     }
@@ -301,9 +301,11 @@ impl<M: Medium> Ledger<M> {
         self.horizon = self.horizon.max(below);
     }
 
-    /// Writes ceiling and horizon down again: the journal's part that held them may be let go.
+    /// Writes ceiling and horizon down again: the journal's part that held them may be let go. So each part of the journal begins with
+    /// what names are hashed with.
     pub fn write_bounds(&mut self) {
-        let forgotten = Record::Forgotten { complete_from: self.forgotten.latest().0, names: Vec::new() };
+        let (complete_from, _) = self.forgotten.latest();
+        let forgotten = Record::Forgotten { salt: self.forgotten.salt(), complete_from, traces: Vec::new() };
         for record in [Record::Readable { up_to: self.ceiling }, Record::Horizon { below: self.horizon }, forgotten] {
             self.store.append_with(|bytes| record.encode(bytes));
         }
@@ -311,23 +313,23 @@ impl<M: Medium> Ledger<M> {
 
     /// Writes down what was forgotten: a part of the journal that held some of it is about to be let go.
     pub fn write_forgotten(&mut self) {
-        let (complete_from, names) = self.forgotten.latest();
-        for names in names.chunks(FORGOTTEN_NAMES_MAX) {
-            let record = Record::Forgotten { complete_from, names: names.to_vec() };
+        let (complete_from, traces) = self.forgotten.latest();
+        for traces in traces.chunks(TRACES_MAX) {
+            let record = Record::Forgotten { salt: self.forgotten.salt(), complete_from, traces: traces.to_vec() };
             self.store.append_with(|bytes| record.encode(bytes));
         }
     }
 
     /// An earlier life has forgotten these, and nothing else that is neither before that time nor in the journal.
-    pub fn had_forgotten(&mut self, complete_from: u64, names: Vec<(u64, u64)>) {
-        self.forgotten.restore(complete_from, names);
+    pub fn had_forgotten(&mut self, salt: u64, complete_from: u64, traces: Vec<Trace>) {
+        self.forgotten.restore(salt, complete_from, traces);
         self.knows_forgotten = true;
     }
 
     /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
     pub fn rest(&mut self, id: TransactionId, versions: Vec<(Key, KeyVersion)>) {
         if let Some(entry) = self.entries.get(&id) {
-            self.forgotten.note(&entry.transaction);
+            self.forgotten.note(&entry.transaction, entry.decision);
         }
         self.forget(id);
         for (key, taken) in versions {
@@ -582,13 +584,23 @@ impl<M: Medium> Ledger<M> {
         !self.forgotten.may_have(transaction)
     }
 
+    /// How `id` ended, as far as this replica remembers.
+    pub fn end_of(&self, id: TransactionId) -> Option<Decision> {
+        self.entries.get(&id).and_then(|entry| entry.decision).or_else(|| self.forgotten.end_of(id))
+    }
+
+    /// Whether an earlier life has written down what it had forgotten.
+    pub fn knows_forgotten(&self) -> bool {
+        self.knows_forgotten
+    }
+
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
         if let Some(entry) = self.entries.remove(&id) {
             match entry.decision {
                 None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
-                Some(_) => self.forgotten.note(&entry.transaction),
+                end => self.forgotten.note(&entry.transaction, end),
             }
             self.by_timestamp.remove(&entry.at());
         }

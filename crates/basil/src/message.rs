@@ -95,6 +95,8 @@ pub enum Message {
     Rested {
         /// The transaction.
         id: TransactionId,
+        /// How that ended, if it remembers: it has seen a proof of it.
+        end: Option<Decision>,
         /// What it has of the keys asked for, in their order.
         versions: Vec<OldVersion>,
     },
@@ -502,9 +504,10 @@ impl Encode for Message {
                 timestamp.encode(out);
                 encode_sequence(keys, out);
             }
-            Self::Rested { id, versions } => {
+            Self::Rested { id, end, versions } => {
                 out.push(15);
                 id.encode(out);
+                end.encode(out);
                 encode_sequence(versions, out);
             }
         }
@@ -548,7 +551,11 @@ impl Decode for Message {
                 timestamp: Timestamp::decode(reader)?,
                 keys: reader.sequence("keys", TRANSACTION_WRITES_MAX)?,
             },
-            15 => Self::Rested { id: TransactionId::decode(reader)?, versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)? },
+            15 => Self::Rested {
+                id: TransactionId::decode(reader)?,
+                end: Option::decode(reader)?,
+                versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)?,
+            },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

@@ -5,6 +5,7 @@ use types::limits::TRANSACTION_WRITES_MAX;
 use types::{Key, Transaction, TransactionId};
 
 use crate::certificate::{Decision, Vote};
+use crate::forgotten::Trace;
 use crate::message::KeyVersion;
 
 /// Format version of a record, its first byte.
@@ -30,13 +31,13 @@ pub(crate) enum Record {
     Horizon { below: u64 },
     /// It let go of an old transaction, and took over from others these versions of its keys ([`crate::rest`]).
     Rested { id: TransactionId, versions: Vec<(Key, KeyVersion)> },
-    /// It has forgotten these, each with its time, though it held them once ([`crate::forgotten`]). Whatever else it has forgotten is from
-    /// before this time, in nanoseconds, or in the journal.
-    Forgotten { complete_from: u64, names: Vec<(u64, u64)> },
+    /// It has forgotten these, though it held them once ([`crate::forgotten`]), their names hashed with this number. Whatever else it has
+    /// forgotten is from before this time, in nanoseconds, or in the journal.
+    Forgotten { salt: u64, complete_from: u64, traces: Vec<Trace> },
 }
 
-/// The most names in one record.
-pub(crate) const FORGOTTEN_NAMES_MAX: usize = 4_096;
+/// The most forgotten transactions in one record.
+pub(crate) const TRACES_MAX: usize = 4_096;
 
 impl Encode for Record {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -79,10 +80,11 @@ impl Encode for Record {
                 encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
                 versions.iter().for_each(|(_, version)| version.encode(out));
             }
-            Self::Forgotten { complete_from, names } => {
-                out.push(8);
+            Self::Forgotten { salt, complete_from, traces } => {
+                out.push(9);
+                salt.encode(out);
                 complete_from.encode(out);
-                encode_sequence(&names.iter().flat_map(|(name, time)| [*name, *time]).collect::<Vec<u64>>(), out);
+                encode_sequence(traces, out);
             }
         }
     }
@@ -118,15 +120,11 @@ impl Decode for Record {
                 let versions = keys.into_iter().map(|key| Ok((key, KeyVersion::decode(reader)?)));
                 Ok(Self::Rested { id, versions: versions.collect::<Result<_, DecodeError>>()? })
             }
-            8 => {
-                let complete_from = u64::decode(reader)?;
-                let words: Vec<u64> = reader.sequence("names of forgotten transactions", 2 * FORGOTTEN_NAMES_MAX)?;
-                let (pairs, rest) = words.as_chunks::<2>();
-                if !rest.is_empty() {
-                    return Err(DecodeError::UnknownTag("a forgotten transaction without its time"));
-                }
-                Ok(Self::Forgotten { complete_from, names: pairs.iter().map(|[name, time]| (*name, *time)).collect() })
-            }
+            9 => Ok(Self::Forgotten {
+                salt: u64::decode(reader)?,
+                complete_from: u64::decode(reader)?,
+                traces: reader.sequence("forgotten transactions", TRACES_MAX)?,
+            }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

@@ -24,7 +24,7 @@ use machine::{Durable, Input, Machine, Outbox, Time};
 use store::{Medium, SegmentNumber, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
-use self::rest::Inquiries;
+use self::rest::{Answer, Inquiries};
 use self::stall::Watch;
 use crate::check::Cause;
 use crate::ledger::Ledger;
@@ -231,7 +231,7 @@ impl<M: Medium> Replica<M> {
                 Ok(())
             }
             Message::Inquire { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),
-            Message::Rested { id, versions } => self.on_rested(now, from, id, versions, out),
+            Message::Rested { id, end, versions } => self.on_rested(now, from, id, Answer { end, versions }, out),
             // Replies; the coordinator beside this machine hears those.
             Message::ReadReply { .. }
             | Message::Voted { .. }

@@ -165,7 +165,7 @@ impl Desk {
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
             Message::Prepare { transaction: transaction.clone() },
             Message::Inquire { id, timestamp: transaction.timestamp(), keys: vec![Key::from("a")] },
-            Message::Rested { id, versions },
+            Message::Rested { id, end: Some(Decision::Abort), versions },
             Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
             Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },
             Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(self.fast_commit(&transaction)) },

@@ -128,6 +128,7 @@ scripts! {
     what_is_too_old_is_refused
     what_is_undecided_outlives_the_journals_old_part
     what_its_author_brings_too_late_never_commits
+    what_most_hold_ends_as_those_remember_who_have_forgotten_it
     what_most_hold_is_logged_by_those_who_never_saw_it
     what_the_others_have_forgotten_is_laid_to_rest
     what_the_others_never_saw_is_voted_down
@@ -137,6 +138,7 @@ scripts! {
     what_was_said_in_an_earlier_round_still_counts
     whatever_was_acknowledged_outlives_the_journals_old_part
     whatever_was_acknowledged_survives_a_power_cut
+    who_ends_what_others_remember_believes_no_single_replica
     who_has_let_go_does_not_vote_when_its_clock_is_set_back
     who_has_logged_nothing_logs_before_it_elects
     who_lays_to_rest_believes_no_single_replica

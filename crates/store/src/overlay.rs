@@ -9,7 +9,7 @@ use types::{Key, Timestamp, Value};
 use crate::Version;
 
 /// What one version costs beside its key and value.
-const VERSION_BYTES: usize = 192;
+const VERSION_BYTES: usize = 256;
 
 /// The versions of the keys that have any in memory.
 #[derive(Default)]

@@ -113,6 +113,7 @@ mutants! {
     HorizonIgnored: "laying to rest", "what is old is judged in spite of the promise";
     RestedByFew: "laying to rest", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";
     RestedOnOne: "laying to rest", "one replica's word for a newer version is enough to take it over";
+    EndedOnOne: "laying to rest", "one replica's word for how a transaction ended is enough to end it";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";
     ViewFollowedOfOne: "§5 (2)", "one replica's word is enough to follow it to its view";

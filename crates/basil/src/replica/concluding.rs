@@ -55,7 +55,6 @@ impl<M: Medium> Replica<M> {
 
     fn conclude(&mut self, now: Time, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
         let id = certificate.id;
-        let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
         let transaction = match (self.ledger.entry(id), transaction) {
             (Some(entry), _) => entry.transaction.clone(),
             (None, Some(transaction)) => self.ledger.enter(transaction, now, author(transaction)).transaction.clone(),
@@ -64,11 +63,24 @@ impl<M: Medium> Replica<M> {
         if certificate.fits(&self.cluster, &transaction).is_err() {
             return;
         }
+        self.end(now, &transaction, certificate.decision, Some(certificate), out);
+    }
+
+    /// `transaction`, which is entered here, has ended.
+    pub(super) fn end(
+        &mut self,
+        now: Time,
+        transaction: &Transaction,
+        decision: Decision,
+        certificate: Option<Arc<Certificate>>,
+        out: &mut Out<M>,
+    ) {
+        let id = transaction.id();
+        let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
-        let decision = certificate.decision;
         let alone = (late || !known_by_vote) && !broken(Mutant::EndNamedOnly);
-        let record = Record::Decided { transaction: alone.then_some(transaction), id, decision };
+        let record = Record::Decided { transaction: alone.then(|| transaction.clone()), id, decision };
         if !broken(Mutant::EndUnwritten) {
             self.ledger.store.append_with(|bytes| record.encode(bytes));
         }
@@ -82,8 +94,10 @@ impl<M: Medium> Replica<M> {
             waiting.extend(entry.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
         }
         self.ballots.forget(id);
-        self.proven.push_back((now, id));
-        for dependent in self.ledger.conclude(id, decision, Some(certificate)) {
+        if certificate.is_some() {
+            self.proven.push_back((now, id));
+        }
+        for dependent in self.ledger.conclude(id, decision, certificate) {
             self.dependency_ended(dependent, decision, out);
         }
         for party in waiting {

@@ -17,13 +17,16 @@
 //!   then on nobody reads here below them. Where `t` itself is such a version, it comes in like this.
 //! - Where it only reads on this shard, its place matters only to writers below it, who come too late anyway: it may go once `3f + 1`
 //!   have let it go.
+//! - **It ended as `f + 1` replicas of one shard remember**: one of them is correct, and has seen the proof, which nobody has any more. So
+//!   ends what more than `2f` hold and the others have forgotten, and what all of a shard hold, coming back from a power cut, while other
+//!   shards have forgotten it.
 //!
-//! Then it is forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by others' hands, it comes as any late
+//! But for the last case it is then forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by others' hands, it comes as any late
 //! writeback does. Who waited for it is voted down: always safe, and rarely does anybody that old still wait.
 //!
-//! **What is left.** Among `h` correct replicas that hold a transaction and `s` that are silent, more than `2f` together, neither a log of `4f + 1`
-//! nor `3f + 1` that have let go can come about: that takes `f + 1` that may have forgotten it, though it never ended. And where *all* of a shard lose power between voting and the writeback, while the other shards of the transaction decide and
-//! forget it, they hold it without anybody to ask. Either way its keys stay in the way until an operator interferes.
+//! **What is left.** Who remembers only that it may have forgotten the transaction says nothing of its end: it has ended a million others since, or a
+//! hundred thousand and was started anew. Where that is so of more than `f`, and more than `2f` hold it or are silent, neither a log of
+//! `4f + 1` nor `3f + 1` that have let go can come about, and its keys stay in the way until an operator interferes.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +58,16 @@ struct Inquiry {
     since: Time,
     ask_again: Time,
     times_asked: u32,
-    answers: Vec<(ReplicaId, Vec<OldVersion>)>,
+    answers: Vec<(ReplicaId, Answer)>,
+}
+
+/// What one replica says that holds it no more.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answer {
+    /// How it ended, if that is remembered.
+    pub(super) end: Option<Decision>,
+    /// Which versions it has of the keys written, in their order.
+    pub(super) versions: Vec<OldVersion>,
 }
 
 /// What the answers allow.
@@ -65,6 +77,8 @@ enum Rest {
     NotYet,
     /// To forget the transaction, having taken over these versions.
     Now(Vec<(Key, KeyVersion)>),
+    /// It ended like this.
+    Ended(Decision),
 }
 
 /// The inquiries of one replica.
@@ -86,7 +100,8 @@ fn written<'a>(cluster: &'a Cluster, shard: ShardId, transaction: &'a Transactio
 
 impl Inquiry {
     /// Keeps what counts of an answer; says whether it is news.
-    fn note(&mut self, cluster: &Cluster, from: ReplicaId, mut versions: Vec<OldVersion>) -> bool {
+    fn note(&mut self, cluster: &Cluster, from: ReplicaId, mut answer: Answer) -> bool {
+        let versions = &mut answer.versions;
         let fits = cluster.participants(&self.transaction).contains(&from.shard)
             && versions.len() == written(cluster, from.shard, &self.transaction).count()
             && versions.iter().filter_map(|one| one.value.as_ref()?.as_ref()).map(|value| value.as_bytes().len()).sum::<usize>()
@@ -94,19 +109,19 @@ impl Inquiry {
         if !fits {
             return false;
         }
-        for one in &mut versions {
+        for one in versions {
             let counts = one.version >= self.transaction.timestamp();
             // Of its own, or it would keep the frame it came in.
             one.value = one.value.take().filter(|_| counts).map(|value| value.map(|value| value.detached()));
         }
         match self.answers.iter_mut().find(|(replica, _)| *replica == from) {
-            Some((_, known)) if *known == versions => false,
+            Some((_, known)) if *known == answer => false,
             Some((_, known)) => {
-                *known = versions;
+                *known = answer;
                 true
             }
             None => {
-                self.answers.push((from, versions));
+                self.answers.push((from, answer));
                 true
             }
         }
@@ -114,8 +129,24 @@ impl Inquiry {
 
     /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
     fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
+        let rest = self.let_go(cluster, quorums, shard, own);
+        if rest != Rest::NotYet {
+            return rest;
+        }
+        let needed = if broken(Mutant::EndedOnOne) { 1 } else { quorums.vouched() };
+        let said = |shard: ShardId, decision: Decision| {
+            self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
+        };
+        let participants = cluster.participants(&self.transaction);
+        let ended = |decision: &Decision| participants.iter().any(|shard| said(*shard, *decision) >= needed);
+        [Decision::Commit, Decision::Abort].into_iter().find(ended).map_or(Rest::NotYet, Rest::Ended)
+    }
+
+    /// Whether it may be forgotten, ended or not.
+    fn let_go(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
         let timestamp = self.transaction.timestamp();
-        let answers = |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, versions)| versions);
+        let answers =
+            |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions);
         for other in cluster.participants(&self.transaction) {
             for place in 0..written(cluster, other, &self.transaction).count() {
                 if answers(other).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go() {
@@ -202,7 +233,7 @@ impl<M: Medium> Replica<M> {
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
         self.ledger.raise_horizon(timestamp.time.saturating_add(1));
-        out.send(from, Message::Rested { id, versions });
+        out.send(from, Message::Rested { id, end: self.ledger.end_of(id), versions });
         Ok(())
     }
 
@@ -212,13 +243,13 @@ impl<M: Medium> Replica<M> {
         now: Time,
         from: Party,
         id: TransactionId,
-        versions: Vec<OldVersion>,
+        answer: Answer,
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
         let Party::Replica(from) = from else { return Ok(()) };
         let watermark = self.watermark(now);
         let Some(inquiry) = self.inquiries.0.get_mut(&id) else { return Ok(()) };
-        if !inquiry.note(&self.cluster, from, versions) {
+        if !inquiry.note(&self.cluster, from, answer) {
             return Ok(());
         }
         let timestamp = inquiry.transaction.timestamp();
@@ -229,11 +260,21 @@ impl<M: Medium> Replica<M> {
             newest = newest.max(version.map_or(0, |version| version.time));
             own.push(is_newer);
         }
-        let Rest::Now(taken) = inquiry.judge(&self.cluster, self.quorums, self.me.shard, &own) else { return Ok(()) };
-        self.inquiries.0.remove(&id);
-        if self.ledger.entry(id).is_some_and(|entry| entry.decision.is_none()) && timestamp.time < watermark {
-            let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
-            self.lay_to_rest(id, taken, newest.saturating_add(1), out);
+        let rest = inquiry.judge(&self.cluster, self.quorums, self.me.shard, &own);
+        if rest == Rest::NotYet {
+            return Ok(());
+        }
+        let Some(Inquiry { transaction, .. }) = self.inquiries.0.remove(&id) else { return Ok(()) };
+        if self.ledger.entry(id).is_none_or(|entry| entry.decision.is_some()) || timestamp.time >= watermark {
+            return Ok(());
+        }
+        match rest {
+            Rest::NotYet => {}
+            Rest::Now(taken) => {
+                let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
+                self.lay_to_rest(id, taken, newest.saturating_add(1), out);
+            }
+            Rest::Ended(decision) => self.end(now, &transaction, decision, None, out),
         }
         Ok(())
     }

@@ -49,6 +49,9 @@ impl<M: Medium> Replica<M> {
         let folded = ledger.store.watermark().time;
         let watermark = by_clock.max(folded.saturating_add(1));
         ledger.may_have_forgotten_up_to(folded);
+        if !ledger.knows_forgotten() {
+            ledger.write_bounds();
+        }
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
         let watch = Watch::new(ledger.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
@@ -106,7 +109,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
         Record::Readable { up_to } => ledger.was_readable(up_to),
         Record::Horizon { below } => ledger.had_horizon(below),
         Record::Rested { id, versions } => ledger.rest(id, versions),
-        Record::Forgotten { complete_from, names } => ledger.had_forgotten(complete_from, names),
+        Record::Forgotten { salt, complete_from, traces } => ledger.had_forgotten(salt, complete_from, traces),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
                 ledger.enter(transaction, now, author(transaction));

@@ -699,9 +699,14 @@ impl World {
                 Some(format!("refuse{{s}} {}: {}", self.names.of(*id), refused(*refusal)))
             }
             Message::Inquire { id, .. } => Some(format!("ask{{s}} who still holds {}", self.names.of(*id))),
-            Message::Rested { id, versions } => {
+            Message::Rested { id, end, versions } => {
                 let versions: Vec<String> = versions.iter().map(|one| words::version(one.version)).collect();
-                Some(format!("hold{{s}} {} no more, and its keys at {}", self.names.of(*id), versions.join(" ")))
+                let end = match end {
+                    Some(Decision::Commit) => " since it committed",
+                    Some(Decision::Abort) => " since it aborted",
+                    None => "",
+                };
+                Some(format!("hold{{s}} {} no more{end}, and its keys at {}", self.names.of(*id), versions.join(" ")))
             }
             Message::Writeback { certificate, .. } => Some(format!("end{{s}} {}", self.names.of(certificate.id))),
             other => self.words_of_coordinator(other),
