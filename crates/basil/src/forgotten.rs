@@ -8,11 +8,14 @@
 //!
 //! The eight bytes are hashed with a number that nobody else knows, so that nobody can make two transactions for which they are the same.
 //! The number is written down with the names, and stays the same for as long as the data does.
+//!
+//! What this replica neither voted on nor logged, and was only shown to have aborted, is not kept: it has said nothing that it could
+//! contradict, and anybody can make up any number of transactions along with the proof that they aborted.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hasher as _};
 
 use foldhash::{HashMap, HashMapExt as _};
+use sha2::{Digest as _, Sha256};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Transaction, TransactionId};
 
@@ -24,6 +27,14 @@ const FORGOTTEN_MAX: usize = 1 << 20;
 /// The most that are written down again when a part of the journal is let go.
 const WRITTEN_MAX: usize = 1 << 17;
 
+/// How a transaction ended that was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub decision: Decision,
+    /// The view in which this replica has logged that, or may say so without contradicting itself.
+    pub view: Option<u32>,
+}
+
 /// What is kept of a transaction that was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
@@ -31,21 +42,24 @@ pub(crate) struct Trace {
     name: u64,
     /// Its time, in nanoseconds.
     time: u64,
-    /// How it ended, unless it was laid to rest.
-    end: Option<Decision>,
+    /// How it ended, unless it was laid to rest and nobody said.
+    end: Option<End>,
 }
 
 impl Encode for Trace {
     fn encode(&self, out: &mut Vec<u8>) {
         self.name.encode(out);
         self.time.encode(out);
-        self.end.encode(out);
+        self.end.map(|end| end.decision).encode(out);
+        self.end.and_then(|end| end.view).encode(out);
     }
 }
 
 impl Decode for Trace {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { name: u64::decode(reader)?, time: u64::decode(reader)?, end: Option::decode(reader)? })
+        let (name, time) = (u64::decode(reader)?, u64::decode(reader)?);
+        let (decision, view) = (Option::decode(reader)?, Option::decode(reader)?);
+        Ok(Self { name, time, end: decision.map(|decision| End { decision, view }) })
     }
 }
 
@@ -55,7 +69,7 @@ pub(crate) struct Forgotten {
     /// What the names are hashed with.
     salt: u64,
     /// Of each name its time, and its end: should two ever be the same, the latest time of both, and an end only where they agree.
-    names: HashMap<u64, (u64, Option<Decision>)>,
+    names: HashMap<u64, (u64, Option<End>)>,
     /// The same in the order in which they were first forgotten.
     order: VecDeque<u64>,
     /// Whatever was forgotten with a time from here on is among the names, in nanoseconds.
@@ -79,7 +93,7 @@ impl Forgotten {
     }
 
     /// `transaction` is forgotten, having ended, or having been laid to rest.
-    pub fn note(&mut self, transaction: &Transaction, end: Option<Decision>) {
+    pub fn note(&mut self, transaction: &Transaction, end: Option<End>) {
         self.keep(Trace { name: self.name(transaction.id()), time: transaction.timestamp().time, end });
     }
 
@@ -88,7 +102,13 @@ impl Forgotten {
             Some((latest, end)) => {
                 *latest = trace.time.max(*latest);
                 // Who was laid to rest may end later, by others' hands.
-                *end = if end.is_none() || *end == trace.end { trace.end } else { end.filter(|_| trace.end.is_none()) };
+                *end = match (*end, trace.end) {
+                    (Some(one), Some(other)) if one.decision == other.decision => {
+                        Some(End { view: one.view.filter(|view| other.view == Some(*view)), ..one })
+                    }
+                    (Some(_), Some(_)) => None,
+                    (one, other) => one.or(other),
+                };
             }
             None => {
                 self.names.insert(trace.name, (trace.time, trace.end));
@@ -115,7 +135,7 @@ impl Forgotten {
     /// Takes back what an earlier life has written down.
     pub fn restore(&mut self, salt: u64, complete_from: u64, traces: Vec<Trace>) {
         if salt != self.salt {
-            // The first of such records comes before any name. Should there be some, it is not known any more whose they are.
+            // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.
             let latest = self.names.drain().map(|(_, (time, _))| time).max();
             latest.into_iter().for_each(|time| self.anything_up_to(time));
             self.order.clear();
@@ -131,15 +151,15 @@ impl Forgotten {
     }
 
     /// How `id` ended, if that is remembered.
-    pub fn end_of(&self, id: TransactionId) -> Option<Decision> {
+    pub fn end_of(&self, id: TransactionId) -> Option<End> {
         self.names.get(&self.name(id)).and_then(|(_, end)| *end)
     }
 
     fn name(&self, id: TransactionId) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.salt);
-        hasher.write(&id.0);
-        hasher.finish()
+        let digest = Sha256::new().chain_update(self.salt.to_le_bytes()).chain_update(id.0).finalize();
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&digest[..8]);
+        u64::from_le_bytes(bytes)
     }
 }
 
@@ -149,6 +169,9 @@ mod tests {
 
     use super::*;
 
+    const COMMIT: End = End { decision: Decision::Commit, view: Some(0) };
+    const ABORT: End = End { decision: Decision::Abort, view: None };
+
     fn transaction(time: u64) -> Transaction {
         let timestamp = Timestamp::new(time, ClientId(1));
         Transaction::new(ClusterId::new([1; 16]), timestamp, Vec::new(), Vec::new()).expect("it is small")
@@ -157,7 +180,7 @@ mod tests {
     #[test]
     fn what_was_never_known_is_told_from_what_was_forgotten() {
         let mut forgotten = Forgotten::new(7);
-        forgotten.note(&transaction(5), Some(Decision::Commit));
+        forgotten.note(&transaction(5), Some(COMMIT));
         assert!(forgotten.may_have(&transaction(5)));
         assert!(!forgotten.may_have(&transaction(4)) && !forgotten.may_have(&transaction(6)));
         forgotten.anything_up_to(4);
@@ -181,11 +204,11 @@ mod tests {
     fn what_is_written_down_and_read_back_is_remembered_as_well() {
         let mut forgotten = Forgotten::new(7);
         forgotten.anything_up_to(4);
-        forgotten.note(&transaction(5), Some(Decision::Commit));
+        forgotten.note(&transaction(5), Some(COMMIT));
         let (complete_from, traces) = forgotten.latest();
         let mut again = Forgotten::new(8);
         again.restore(7, complete_from, traces);
-        assert_eq!(again.end_of(transaction(5).id()), Some(Decision::Commit));
+        assert_eq!(again.end_of(transaction(5).id()), Some(COMMIT));
         for (time, may_be) in [(4, true), (5, true), (6, false)] {
             assert_eq!(again.may_have(&transaction(time)), may_be, "{time}");
         }
@@ -195,9 +218,9 @@ mod tests {
     fn names_that_are_the_same_count_with_the_later_time_and_the_end_they_share() {
         let mut forgotten = Forgotten { names_max: 3, ..Forgotten::new(7) };
         let (older, later) = (transaction(10), transaction(30));
-        forgotten.note(&older, Some(Decision::Commit));
+        forgotten.note(&older, Some(COMMIT));
         let name = forgotten.name(older.id());
-        forgotten.keep(Trace { name, time: later.timestamp().time, end: Some(Decision::Abort) });
+        forgotten.keep(Trace { name, time: later.timestamp().time, end: Some(ABORT) });
         assert_eq!(forgotten.end_of(older.id()), None, "either may be meant");
         for time in [11, 12, 13] {
             forgotten.note(&transaction(time), None);
@@ -209,19 +232,25 @@ mod tests {
     #[test]
     fn who_was_laid_to_rest_may_end_later() {
         let mut forgotten = Forgotten::new(7);
-        for end in [None, Some(Decision::Commit), None] {
+        for end in [None, Some(COMMIT), None] {
             forgotten.note(&transaction(5), end);
-            forgotten.note(&transaction(6), Some(Decision::Abort));
+            forgotten.note(&transaction(6), Some(ABORT));
         }
-        assert_eq!(forgotten.end_of(transaction(5).id()), Some(Decision::Commit));
-        assert_eq!(forgotten.end_of(transaction(6).id()), Some(Decision::Abort));
+        assert_eq!(forgotten.end_of(transaction(5).id()), Some(COMMIT));
+        assert_eq!(forgotten.end_of(transaction(6).id()), Some(ABORT));
         assert_eq!(forgotten.end_of(transaction(7).id()), None);
+    }
+
+    #[test]
+    fn a_name_is_always_made_in_the_same_way() {
+        // SHA-256 of eight bytes 7, 0, … and thirty-two bytes 9: what is on disk must be found again by later versions.
+        assert_eq!(Forgotten::new(7).name(TransactionId([9; 32])), 0x2272_9584_14f9_5bc4);
     }
 
     #[test]
     fn names_under_another_number_say_nothing() {
         let mut forgotten = Forgotten::new(7);
-        forgotten.note(&transaction(5), Some(Decision::Commit));
+        forgotten.note(&transaction(5), Some(COMMIT));
         forgotten.restore(8, 0, Vec::new());
         assert_eq!(forgotten.end_of(transaction(5).id()), None);
         assert!(forgotten.may_have(&transaction(5)) && !forgotten.may_have(&transaction(6)));

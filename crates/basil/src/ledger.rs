@@ -14,7 +14,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{Cause, Dependency};
-use crate::forgotten::{Forgotten, Trace};
+use crate::forgotten::{End, Forgotten, Trace};
 use crate::in_order::{At, InOrder};
 use crate::message::KeyVersion;
 use crate::record::{Record, TRACES_MAX};
@@ -55,6 +55,10 @@ pub(crate) struct Entry {
     pub payer: Payer,
     /// Whether it waits for its author, or for evidence that its author sent it.
     pub awaits_author: bool,
+    /// Whether it is known to be its author's: brought by it, or shown to be.
+    pub authored: bool,
+    /// Whether somebody else ended it, and its author has not come since.
+    pub left: bool,
     /// Whether its turn here is set already because somebody wants to finish what read from it.
     pub is_hurried: bool,
 }
@@ -77,6 +81,8 @@ impl Entry {
             since,
             payer,
             awaits_author: false,
+            authored: false,
+            left: false,
             is_hurried: false,
         }
     }
@@ -90,6 +96,13 @@ impl Entry {
     pub fn logged_statement(&self) -> Option<LoggedStatement> {
         let (decision, view_decision) = self.logged?;
         Some(LoggedStatement { id: self.transaction.id(), decision, view_decision, view_current: self.view() })
+    }
+
+    /// How it ended, and where this replica has logged or can log that: not where it has logged otherwise, or has left the view.
+    pub fn end(&self) -> Option<End> {
+        let (decision, view) = (self.decision?, self.view());
+        let is_consistent = self.logged.map_or(view == 0, |logged| logged == (decision, view));
+        Some(End { decision, view: is_consistent.then_some(view) })
     }
 
     /// Its place among those who read or mean to write a key.
@@ -301,8 +314,8 @@ impl<M: Medium> Ledger<M> {
         self.horizon = self.horizon.max(below);
     }
 
-    /// Writes ceiling and horizon down again: the journal's part that held them may be let go. So each part of the journal begins with
-    /// what names are hashed with.
+    /// Writes ceiling and horizon down again: the journal's part that held them may be let go. So what names are hashed with
+    /// stands at the beginning of the journal, whatever part that is by then.
     pub fn write_bounds(&mut self) {
         let (complete_from, _) = self.forgotten.latest();
         let forgotten = Record::Forgotten { salt: self.forgotten.salt(), complete_from, traces: Vec::new() };
@@ -327,9 +340,9 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
-    pub fn rest(&mut self, id: TransactionId, versions: Vec<(Key, KeyVersion)>) {
+    pub fn rest(&mut self, id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)>) {
         if let Some(entry) = self.entries.get(&id) {
-            self.forgotten.note(&entry.transaction, entry.decision);
+            self.forgotten.note(&entry.transaction, end.map(|decision| End { decision, view: None }));
         }
         self.forget(id);
         for (key, taken) in versions {
@@ -585,8 +598,13 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// How `id` ended, as far as this replica remembers.
-    pub fn end_of(&self, id: TransactionId) -> Option<Decision> {
-        self.entries.get(&id).and_then(|entry| entry.decision).or_else(|| self.forgotten.end_of(id))
+    pub fn end_of(&self, id: TransactionId) -> Option<End> {
+        self.forgotten.end_of(id).or_else(|| {
+            let entry = self.entries.get(&id)?;
+            let End { decision, view } = entry.end()?;
+            // Where it may have been forgotten before, and has come back, what it once logged is not known.
+            Some(End { decision, view: view.filter(|_| self.remembers(&entry.transaction)) })
+        })
     }
 
     /// Whether an earlier life has written down what it had forgotten.
@@ -597,10 +615,12 @@ impl<M: Medium> Ledger<M> {
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
+        let end = self.end_of(id);
         if let Some(entry) = self.entries.remove(&id) {
             match entry.decision {
                 None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
-                end => self.forgotten.note(&entry.transaction, end),
+                Some(Decision::Abort) if entry.vote.is_none() && entry.logged.is_none() && !broken(Mutant::MadeUpKept) => {}
+                Some(_) => self.forgotten.note(&entry.transaction, end),
             }
             self.by_timestamp.remove(&entry.at());
         }

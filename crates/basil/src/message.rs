@@ -269,6 +269,8 @@ pub enum Refusal {
     WrongShard,
     /// The replica has more undecided work than it will hold; come back later.
     Overloaded,
+    /// The client has left too many of its transactions for others to end; come back later.
+    LeftTooMuch,
     /// The answer would be longer than a message may be; ask for fewer keys at once.
     TooLarge,
     /// The replica was told how a transaction ended but has never seen the transaction.
@@ -699,6 +701,7 @@ impl Encode for Refusal {
             Self::Overloaded => 5,
             Self::Unknown => 6,
             Self::TooLarge => 7,
+            Self::LeftTooMuch => 8,
         });
     }
 }
@@ -713,6 +716,7 @@ impl Decode for Refusal {
             5 => Self::Overloaded,
             6 => Self::Unknown,
             7 => Self::TooLarge,
+            8 => Self::LeftTooMuch,
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

@@ -29,8 +29,9 @@ pub(crate) enum Record {
     Readable { up_to: u64 },
     /// It told others that it will vote on nothing below this any more that it has not voted on, in nanoseconds.
     Horizon { below: u64 },
-    /// It let go of an old transaction, and took over from others these versions of its keys ([`crate::rest`]).
-    Rested { id: TransactionId, versions: Vec<(Key, KeyVersion)> },
+    /// It let go of an old transaction, which ended like this as far as others remember, and took over from them these versions of its
+    /// keys ([`crate::rest`]).
+    Rested { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
     /// It has forgotten these, though it held them once ([`crate::forgotten`]), their names hashed with this number. Whatever else it has
     /// forgotten is from before this time, in nanoseconds, or in the journal.
     Forgotten { salt: u64, complete_from: u64, traces: Vec<Trace> },
@@ -74,9 +75,10 @@ impl Encode for Record {
                 out.push(6);
                 below.encode(out);
             }
-            Self::Rested { id, versions } => {
+            Self::Rested { id, end, versions } => {
                 out.push(7);
                 id.encode(out);
+                end.encode(out);
                 encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
                 versions.iter().for_each(|(_, version)| version.encode(out));
             }
@@ -116,9 +118,10 @@ impl Decode for Record {
             6 => Ok(Self::Horizon { below: u64::decode(reader)? }),
             7 => {
                 let id = TransactionId::decode(reader)?;
+                let end = Option::decode(reader)?;
                 let keys: Vec<Key> = reader.sequence("keys", TRANSACTION_WRITES_MAX)?;
                 let versions = keys.into_iter().map(|key| Ok((key, KeyVersion::decode(reader)?)));
-                Ok(Self::Rested { id, versions: versions.collect::<Result<_, DecodeError>>()? })
+                Ok(Self::Rested { id, end, versions: versions.collect::<Result<_, DecodeError>>()? })
             }
             9 => Ok(Self::Forgotten {
                 salt: u64::decode(reader)?,

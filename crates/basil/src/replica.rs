@@ -8,6 +8,7 @@ mod admission;
 mod concluding;
 mod fallback;
 mod housekeeping;
+mod leavers;
 mod logging;
 mod reads;
 pub mod rest;
@@ -24,6 +25,7 @@ use machine::{Durable, Input, Machine, Outbox, Time};
 use store::{Medium, SegmentNumber, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
+use self::leavers::Leavers;
 use self::rest::{Answer, Inquiries};
 use self::stall::Watch;
 use crate::check::Cause;
@@ -52,6 +54,11 @@ pub struct ReplicaOptions {
     pub undecided_max: usize,
     /// The most bytes of undecided transactions held. One client may have a quarter.
     pub undecided_bytes_max: usize,
+    /// How many of a client's transactions a second others may have to end; one that leaves more finds its next ones refused as
+    /// [`Refusal::LeftTooMuch`].
+    pub left_per_second: u32,
+    /// So many seconds' worth of these may come at once.
+    pub left_seconds: u32,
     /// The most transactions remembered, decided ones included.
     pub known_max: usize,
     /// Versions are folded into the base when those in memory take so many bytes,
@@ -74,6 +81,8 @@ impl Default for ReplicaOptions {
             checkpoint_ms: 5_000,
             undecided_max: 100_000,
             undecided_bytes_max: 1 << 30,
+            left_per_second: 50,
+            left_seconds: 10,
             known_max: 2_000_000,
             overlay_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
@@ -118,6 +127,8 @@ pub struct ReplicaCounts {
     pub committed: u64,
     /// Transactions learned to have aborted.
     pub aborted: u64,
+    /// Transactions that somebody other than their author ended here.
+    pub left: u64,
     /// Requests refused.
     pub refused: u64,
     /// Transactions handed over to be finished because nobody else did.
@@ -137,6 +148,7 @@ pub struct Replica<M: Medium> {
     /// Election messages, for the transactions and views that this replica may lead.
     ballots: Ballots,
     /// What others have said of old transactions that this replica holds undecided.
+    leavers: Leavers,
     inquiries: Inquiries,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,

@@ -191,6 +191,7 @@ impl Desk {
             Refusal::NotPermitted,
             Refusal::WrongShard,
             Refusal::Overloaded,
+            Refusal::LeftTooMuch,
             Refusal::Unknown,
             Refusal::TooLarge,
         ];

@@ -97,6 +97,41 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     assert_eq!(replica.load(), (0, 0));
 }
 
+/// A client leaves what it began to others, until it is refused; what it ends itself after all does not count.
+#[test]
+fn who_leaves_too_much_to_others_is_refused() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { left_per_second: 1, left_seconds: 3, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS + number, &[], ("a", "1"));
+    let is_refused = |replica: &mut Replica<Memory>, party: Party, transaction: Transaction| {
+        let answers = answer(&members, replica, party, Message::Prepare { transaction });
+        assert!(matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::LeftTooMuch, .. }]), "{answers:?}");
+        !answers.is_empty()
+    };
+    let end = |replica: &mut Replica<Memory>, party: Party, transaction: &Transaction| {
+        let certificate = Arc::new(committed(&members, transaction));
+        assert!(answer(&members, replica, party, Message::Writeback { transaction: None, certificate }).is_empty());
+    };
+    let left: Vec<Transaction> = (0..5).map(|number| of(2, number)).collect();
+    for transaction in &left {
+        assert!(!is_refused(&mut replica, LIAR, transaction.clone()));
+    }
+    left[..3].iter().for_each(|transaction| end(&mut replica, HONEST, transaction));
+    assert!(!is_refused(&mut replica, LIAR, of(2, 5)), "so many it may leave");
+    end(&mut replica, HONEST, &left[3]);
+    assert!(is_refused(&mut replica, LIAR, of(2, 6)));
+    assert!(!is_refused(&mut replica, HONEST, of(1, 7)), "it is nobody else's fault");
+    // It comes to end one of them after all, which counts once.
+    end(&mut replica, LIAR, &left[0]);
+    assert!(!is_refused(&mut replica, LIAR, of(2, 8)));
+    end(&mut replica, HONEST, &left[4]);
+    end(&mut replica, LIAR, &left[0]);
+    assert!(is_refused(&mut replica, LIAR, of(2, 9)));
+    assert_eq!(replica.counts().left, 5);
+}
+
 /// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.
 #[test]
 fn a_replica_with_nothing_to_do_folds_what_it_has() {

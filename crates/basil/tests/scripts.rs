@@ -146,6 +146,7 @@ scripts! {
     who_learns_the_end_alone_keeps_it_after_a_crash
     who_only_reads_commits_without_a_vote
     who_reads_without_saying_so_asks_the_others_at_commit
+    who_remembers_an_end_logs_it
     who_was_cut_off_counts_where_a_liar_is_silent
     whoever_brings_work_pays_for_it
     whoever_hurries_passes_no_leader

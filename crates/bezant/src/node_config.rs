@@ -22,6 +22,8 @@ const WINDOW_MS_MAX: u64 = 86_400_000;
 const WINDOW_MS_MIN: u64 = 1_000;
 /// The longest that unfinished transactions may be left alone: one hour.
 const JANITOR_TIMEOUT_MS_MAX: u64 = 3_600_000;
+/// The most that a client may be allowed to leave a second: no limit that a client could reach.
+const LEFT_PER_SECOND_MAX: u64 = 1_000_000;
 /// The least memory that a cache can work with.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// One tebibyte: more is a slip of the keyboard.
@@ -47,6 +49,10 @@ pub struct Settings {
     #[arg(long, value_name = "MS", default_value_t = Self::default().janitor_timeout_ms, value_parser = number(1, JANITOR_TIMEOUT_MS_MAX))]
     #[serde(deserialize_with = "within::<1, JANITOR_TIMEOUT_MS_MAX, _>")]
     pub janitor_timeout_ms: u64,
+    /// How many transactions a second one client may leave for others to end, before its next ones are refused for a while
+    #[arg(long, value_name = "N", default_value_t = Self::default().left_per_second, value_parser = number(1, LEFT_PER_SECOND_MAX))]
+    #[serde(deserialize_with = "within::<1, LEFT_PER_SECOND_MAX, _>")]
+    pub left_per_second: u64,
     /// Memory of one replica for caching what lies on disk, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = number(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX))]
     #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
@@ -67,6 +73,7 @@ impl Default for Settings {
             time_bound_ms: 500,
             window_ms: 30_000,
             janitor_timeout_ms: 1_000,
+            left_per_second: 50,
             cache_bytes: 384 << 20,
             log_level: "info".parse().expect("info is a level"),
             log_format: LogFormat::Text,

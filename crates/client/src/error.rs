@@ -100,6 +100,10 @@ impl Error {
                 "a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'".to_owned(),
             ),
             Refusal::Overloaded => Self::Refused("the replicas are overloaded; come back later".to_owned()),
+            Refusal::LeftTooMuch => Self::Refused(
+                "this client left too many of its transactions for others to end, as one does that is killed again and again; come back later"
+                    .to_owned(),
+            ),
             Refusal::TooLarge => Self::Invalid("one read's answer is longer than a message may be".to_owned()),
             Refusal::Unknown => Self::Refused("the replicas do not know the transaction".to_owned()),
         }

@@ -219,6 +219,7 @@ fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
         checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
         overlay_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
         journal_bytes_max: if is_small { 16 << 10 } else { 512 << 20 },
+        left_per_second: if is_small { 2 } else { 50 },
         seed: random.next(),
         // A table as large as a real one takes more time to clear, at each start of each replica, than all the rest.
         read_timestamps: random.pick(&[64, 1 << 12, 1 << 12]),

@@ -79,6 +79,7 @@ mutants! {
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
     MadeUpKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";
     AuthorPays: "limits", "undecided work counts against the author it names, whoever brought it";
+    LeaverUnlimited: "limits", "a client may leave as many transactions for others to end as it likes";
     ReadOfOne: "§4.1", "a version counts when one replica shows it";
     VouchersAdded: "§4.1", "those who show a version committed vouch for any transaction that is said to have written it";
     RefusalOfOne: "§4.1", "one replica's refusal ends a read";
@@ -114,6 +115,7 @@ mutants! {
     RestedByFew: "laying to rest", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";
     RestedOnOne: "laying to rest", "one replica's word for a newer version is enough to take it over";
     EndedOnOne: "laying to rest", "one replica's word for how a transaction ended is enough to end it";
+    MemoryUnlogged: "laying to rest", "who remembers how a transaction ended, and nothing else of it, does not log that";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";
     ViewFollowedOfOne: "§5 (2)", "one replica's word is enough to follow it to its view";

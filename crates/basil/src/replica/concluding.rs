@@ -6,9 +6,10 @@ use machine::Time;
 use store::Medium;
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
-use types::{Party, Transaction};
+use types::{Party, Transaction, TransactionId};
 
 use super::admission::author;
+use super::rights::is_author;
 use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
 use crate::message::{Refusal, Subject};
@@ -25,7 +26,10 @@ impl<M: Medium> Replica<M> {
     ) {
         let id = certificate.id;
         match self.ledger.entry(id) {
-            Some(entry) if entry.decision.is_some() => return,
+            Some(entry) if entry.decision.is_some() => {
+                self.comes_back(now, from, id);
+                return;
+            }
             Some(_) => {}
             None => {
                 let Some(transaction) = transaction else {
@@ -50,10 +54,21 @@ impl<M: Medium> Replica<M> {
                 }
             }
         }
-        self.conclude(now, transaction, certificate, out);
+        self.conclude(now, from, transaction, certificate, out);
     }
 
-    fn conclude(&mut self, now: Time, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
+    /// Who ends its transaction itself has not left it, however late it is.
+    fn comes_back(&mut self, now: Time, from: Party, id: TransactionId) {
+        if let Some(entry) = self.ledger.entry_mut(id)
+            && entry.left
+            && is_author(from, &entry.transaction)
+        {
+            entry.left = false;
+            self.leavers.came_back(now, entry.transaction.timestamp().client);
+        }
+    }
+
+    fn conclude(&mut self, now: Time, from: Party, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
         let id = certificate.id;
         let transaction = match (self.ledger.entry(id), transaction) {
             (Some(entry), _) => entry.transaction.clone(),
@@ -64,6 +79,14 @@ impl<M: Medium> Replica<M> {
             return;
         }
         self.end(now, &transaction, certificate.decision, Some(certificate), out);
+        if let Some(entry) = self.ledger.entry_mut(id)
+            && entry.authored
+            && !is_author(from, &transaction)
+        {
+            entry.left = true;
+            self.counts.left += 1;
+            self.leavers.left(now, transaction.timestamp().client);
+        }
     }
 
     /// `transaction`, which is entered here, has ended.

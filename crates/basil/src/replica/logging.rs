@@ -7,7 +7,8 @@ use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
 
 use super::{Out, Replica};
-use crate::certificate::{Decision, logging_shard};
+use crate::certificate::{Decision, LoggedStatement, logging_shard};
+use crate::forgotten::End;
 use crate::ledger::Entry;
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::record::Record;
@@ -15,11 +16,26 @@ use crate::record::Record;
 impl<M: Medium> Replica<M> {
     /// ST2 (§4.2 (5)), answered by ST2R (6).
     pub(super) fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
+        if self.log_from_memory(now, from, transaction, out) {
+            return;
+        }
         // That the tallies are of the right shards and large enough was checked with their signatures.
         if self.admit_decision(now, from, transaction, out) {
             self.write_down_first(transaction.id(), Some(decision));
             self.tell_logged(from, transaction.id(), out);
         }
+    }
+
+    /// Who has forgotten a transaction but remembers how it ended says that it has logged that, as it has or would have; unless it has
+    /// logged otherwise. So those who hold it need not be as many as must log it.
+    fn log_from_memory(&self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        let id = transaction.id();
+        let is_forgotten = self.ledger.entry(id).is_none() || self.is_remade(now, id);
+        let end = self.ledger.end_of(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::MemoryUnlogged));
+        let Some(End { decision, view: Some(view) }) = end else { return false };
+        let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
+        out.sign(from, Draft::Logged { replica: self.me, statement });
+        true
     }
 
     /// Whether a decision on `transaction` is this replica's to write down and still open, so that it is now entered.

@@ -22,11 +22,13 @@
 //!   shards have forgotten it.
 //!
 //! But for the last case it is then forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by others' hands, it comes as any late
-//! writeback does. Who waited for it is voted down: always safe, and rarely does anybody that old still wait.
+//! writeback does. Who waited for it is voted down unless it is said to have committed: always safe, and rarely does anybody that old still wait.
 //!
-//! **What is left.** Who remembers only that it may have forgotten the transaction says nothing of its end: it has ended a million others since, or a
-//! hundred thousand and was started anew. Where that is so of more than `f`, and more than `2f` hold it or are silent, neither a log of
-//! `4f + 1` nor `3f + 1` that have let go can come about, and its keys stay in the way until an operator interferes.
+//! Who remembers how it ended also logs that when asked to (`logging.rs`), so that one that remembers and `4f` that hold it are enough.
+//!
+//! **What is left.** Who has ended a million others since, or a hundred thousand and was started anew, knows only that it may have forgotten the
+//! transaction, and says nothing. Where fewer than `4f + 1` hold or remember it, and no `f + 1` of a shard remember, its keys stay in the way
+//! until one comes back that knows more.
 
 use std::collections::BTreeMap;
 
@@ -75,8 +77,8 @@ pub(super) struct Answer {
 enum Rest {
     /// To wait for more.
     NotYet,
-    /// To forget the transaction, having taken over these versions.
-    Now(Vec<(Key, KeyVersion)>),
+    /// To forget the transaction, having taken over these versions; and how it ended, if that is said as well.
+    Now(Vec<(Key, KeyVersion)>, Option<Decision>),
     /// It ended like this.
     Ended(Decision),
 }
@@ -129,28 +131,30 @@ impl Inquiry {
 
     /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
     fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
-        let rest = self.let_go(cluster, quorums, shard, own);
-        if rest != Rest::NotYet {
-            return rest;
-        }
+        let taken = self.let_go(cluster, quorums, shard, own);
         let needed = if broken(Mutant::EndedOnOne) { 1 } else { quorums.vouched() };
         let said = |shard: ShardId, decision: Decision| {
             self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
         };
         let participants = cluster.participants(&self.transaction);
         let ended = |decision: &Decision| participants.iter().any(|shard| said(*shard, *decision) >= needed);
-        [Decision::Commit, Decision::Abort].into_iter().find(ended).map_or(Rest::NotYet, Rest::Ended)
+        let end = [Decision::Commit, Decision::Abort].into_iter().find(ended);
+        match (taken, end) {
+            (Some(taken), end) => Rest::Now(taken, end),
+            (None, Some(end)) => Rest::Ended(end),
+            (None, None) => Rest::NotYet,
+        }
     }
 
-    /// Whether it may be forgotten, ended or not.
-    fn let_go(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
+    /// Which versions to take over for it to be forgotten, ended or not.
+    fn let_go(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Option<Vec<(Key, KeyVersion)>> {
         let timestamp = self.transaction.timestamp();
         let answers =
             |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions);
         for other in cluster.participants(&self.transaction) {
             for place in 0..written(cluster, other, &self.transaction).count() {
                 if answers(other).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go() {
-                    return Rest::Now(Vec::new());
+                    return Some(Vec::new());
                 }
             }
         }
@@ -162,13 +166,13 @@ impl Inquiry {
             let shown = answers(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
             let needed = if broken(Mutant::RestedOnOne) { 1 } else { quorums.vouched() };
             let vouched = shown.filter(|one| answers(shard).filter(|versions| versions[place] == **one).count() >= needed);
-            let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return Rest::NotYet };
+            let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return None };
             taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
         }
         if own.is_empty() && answers(shard).count() < quorums.let_go() {
-            return Rest::NotYet;
+            return None;
         }
-        Rest::Now(taken)
+        Some(taken)
     }
 }
 
@@ -233,7 +237,7 @@ impl<M: Medium> Replica<M> {
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
         self.ledger.raise_horizon(timestamp.time.saturating_add(1));
-        out.send(from, Message::Rested { id, end: self.ledger.end_of(id), versions });
+        out.send(from, Message::Rested { id, end: self.ledger.end_of(id).map(|end| end.decision), versions });
         Ok(())
     }
 
@@ -270,25 +274,25 @@ impl<M: Medium> Replica<M> {
         }
         match rest {
             Rest::NotYet => {}
-            Rest::Now(taken) => {
+            Rest::Now(taken, end) => {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
-                self.lay_to_rest(id, taken, newest.saturating_add(1), out);
+                self.lay_to_rest(id, end, taken, newest.saturating_add(1), out);
             }
             Rest::Ended(decision) => self.end(now, &transaction, decision, None, out),
         }
         Ok(())
     }
 
-    fn lay_to_rest(&mut self, id: TransactionId, taken: Vec<(Key, KeyVersion)>, horizon: u64, out: &mut Out<M>) {
+    fn lay_to_rest(&mut self, id: TransactionId, end: Option<Decision>, taken: Vec<(Key, KeyVersion)>, horizon: u64, out: &mut Out<M>) {
         let dependents = self.ledger.entry_mut(id).map(|entry| std::mem::take(&mut entry.dependents)).unwrap_or_default();
         self.ledger.raise_horizon(horizon);
-        let record = Record::Rested { id, versions: taken.clone() };
+        let record = Record::Rested { id, end, versions: taken.clone() };
         self.ledger.store.append_with(|bytes| record.encode(bytes));
-        self.ledger.rest(id, taken);
+        self.ledger.rest(id, end, taken);
         self.ballots.forget(id);
         self.counts.rested += 1;
         for dependent in dependents {
-            self.dependency_ended(dependent, Decision::Abort, out);
+            self.dependency_ended(dependent, end.unwrap_or(Decision::Abort), out);
         }
     }
 }

@@ -11,6 +11,7 @@ use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::admission::author;
+use super::leavers::Leavers;
 use super::rest::Inquiries;
 use super::stall::Watch;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
@@ -64,6 +65,7 @@ impl<M: Medium> Replica<M> {
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
             inquiries: Inquiries::default(),
+            leavers: Leavers::new(options.left_per_second, options.left_seconds),
             failure: None,
             failed: false,
             watch,
@@ -108,7 +110,7 @@ fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: By
         }
         Record::Readable { up_to } => ledger.was_readable(up_to),
         Record::Horizon { below } => ledger.had_horizon(below),
-        Record::Rested { id, versions } => ledger.rest(id, versions),
+        Record::Rested { id, end, versions } => ledger.rest(id, end, versions),
         Record::Forgotten { salt, complete_from, traces } => ledger.had_forgotten(salt, complete_from, traces),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {

@@ -12,7 +12,7 @@ use super::rights::is_author;
 use super::{Out, Replica, ReplicaEvent};
 use crate::certificate::{Decision, SignedVote, Vote, VoteStatement};
 use crate::check::{Bounds, Cause, Finding, check};
-use crate::message::{Conflict, Draft, Message, Subject};
+use crate::message::{Conflict, Draft, Message, Refusal, Subject};
 use crate::record::Record;
 
 impl<M: Medium> Replica<M> {
@@ -27,7 +27,9 @@ impl<M: Medium> Replica<M> {
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
-        if let Err(refusal) = self.may_enter(now, oldest, payer, transaction) {
+        let has_left = authored && self.leavers.owes(now, transaction.timestamp().client);
+        let admitted = if has_left { Err(Refusal::LeftTooMuch) } else { self.may_enter(now, oldest, payer, transaction) };
+        if let Err(refusal) = admitted {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -167,6 +169,9 @@ impl<M: Medium> Replica<M> {
     /// Runs Algorithm 1, at most once a transaction.
     fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         let id = transaction.id();
+        if let Some(entry) = self.ledger.entry_mut(id) {
+            entry.authored = true;
+        }
         if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
             self.cast(id, Vote::Abort, Some(Cause::NotPermitted), None, out);
             return Ok(());

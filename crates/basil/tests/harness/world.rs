@@ -881,6 +881,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::NotPermitted => "not permitted",
         Refusal::WrongShard => "of another shard",
         Refusal::Overloaded => "too much",
+        Refusal::LeftTooMuch => "left too much",
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",
     }

@@ -154,6 +154,8 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
          window_ms = {window_ms}\n\
          # After how long this replica finishes a transaction that its client left unfinished.\n\
          janitor_timeout_ms = {janitor_timeout_ms}\n\
+         # How many transactions a second one client may leave for others to end, before its next ones are refused for a while.\n\
+         left_per_second = {left_per_second}\n\
          # Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n\
          cache_bytes = {cache_bytes}\n\
          # error, warn, info, debug, trace or off; or by module, as in \"warn,runtime=debug\".\n\
@@ -167,6 +169,7 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
         time_bound_ms = settings.time_bound_ms,
         window_ms = settings.window_ms,
         janitor_timeout_ms = settings.janitor_timeout_ms,
+        left_per_second = settings.left_per_second,
         cache_bytes = settings.cache_bytes,
         log_level = quote(&settings.log_level.to_string()),
         log_format = settings.log_format.name(),

@@ -204,7 +204,7 @@ impl Board {
             "transactions": {
                 "committed": counts.committed, "aborted": counts.aborted, "undecided": undecided, "known": known,
                 "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_abort_by": causes, "votes_repeated": counts.votes_repeated,
-                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "stalled": counts.stalled, "finished_for_others": finishes,
+                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "left": counts.left, "stalled": counts.stalled, "finished_for_others": finishes,
             },
             "keys_read": counts.keys_read,
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
@@ -252,6 +252,7 @@ impl Collector for Shown {
             ("transactions_committed", "Transactions learned to have committed", counts.committed),
             ("transactions_aborted", "Transactions learned to have aborted", counts.aborted),
             ("requests_refused", "Requests refused", counts.refused),
+            ("transactions_left", "Transactions that somebody other than their author ended here", counts.left),
             ("transactions_stalled", "Transactions left unfinished by their clients", counts.stalled),
             ("transactions_finished_for_others", "Transactions the janitor set out to finish", finishes),
             ("misbehaviors", "Proven lies of clients", self.0.misbehaviors.load(Ordering::Relaxed)),

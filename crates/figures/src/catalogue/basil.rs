@@ -230,29 +230,56 @@ fn reply_batches(effort: Effort) -> Figure {
 }
 
 /// Which part of the clients cheats. The paper's claim is about three in ten.
-const PARTS: [f64; 4] = [0.1, 0.2, 0.3, 0.5];
+const PARTS: [f64; 3] = [0.1, 0.3, 0.5];
 /// The rule that replicas must break for equivocation that is forced.
 const GULLIBLE: &str = "DecisionUnjustified";
-/// How they cheat: a name, the flags, and which rule replicas break.
-const CHEATS: [(&str, &str, Option<&str>); 5] = [
-    ("stall-early", "stall-early", None),
-    ("stall-late", "stall-late", None),
-    ("equiv-real", "equiv-real", None),
-    ("equiv-forced", "equiv-forced", Some(GULLIBLE)),
-    ("stall-early, hurried", "stall-early --hurry", None),
+/// How they cheat: a name, the flags, and at which replicas.
+const CHEATS: [(&str, &str, At); 6] = [
+    ("stall-early", "stall-early", At::Patient),
+    ("stall-late", "stall-late", At::Patient),
+    ("equiv-real", "equiv-real", At::Patient),
+    ("equiv-forced", "equiv-forced", At::Gullible),
+    ("stall-early, hurried", "stall-early --hurry", At::Patient),
+    ("stall-early, hurried, limited", "stall-early --hurry", At::Ordinary),
 ];
+
+/// The replicas that clients cheat.
+#[derive(Clone, Copy)]
+enum At {
+    /// As they come: a client that leaves too much to others is refused.
+    Ordinary,
+    /// As in the paper, without that limit.
+    Patient,
+    /// Without that limit, and breaking a rule.
+    Gullible,
+}
+
+impl At {
+    fn cluster(self, effort: Effort) -> Cluster {
+        let flags = if matches!(self, Self::Ordinary) { "--clients 2" } else { "--clients 2 --left-per-second 1000000" };
+        let broken_rule = matches!(self, Self::Gullible).then_some(GULLIBLE);
+        Cluster { broken_rule, ..cluster(flags, &[&table(effort)]) }
+    }
+
+    /// The run in which nobody cheats.
+    fn nobody(self) -> &'static str {
+        match self {
+            Self::Ordinary => "nobody, limited",
+            Self::Patient => "nobody",
+            Self::Gullible => "nobody, rule broken",
+        }
+    }
+}
 
 fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, source: &'static str, mix: &Mix) -> Figure {
     let bench = format!("{} --keys {} --clients {CLIENTS_SOME_CHEAT}", mix.workload, effort.keys);
-    let one = |id: String, part: f64, flags: &str, broken_rule: Option<&'static str>| {
-        let cluster = Cluster { broken_rule, ..cluster("--clients 2", &[&table(effort)]) };
-        point(id, part, cluster, &format!("{bench} --byzantine-clients {part} --strategy {flags}"))
+    let one = |id: String, part: f64, flags: &str, at: At| {
+        point(id, part, at.cluster(effort), &format!("{bench} --byzantine-clients {part} --strategy {flags}"))
     };
-    let line = |(name, flags, broken_rule): (&str, &str, Option<&'static str>)| {
+    let line = |(name, flags, at): (&str, &str, At)| {
         // Nobody cheats: the same run, whatever the strategy would have been.
-        let nobody = if broken_rule.is_some() { "nobody, rule broken" } else { "nobody" };
-        let nobody = one(nobody.to_owned(), 0.0, "stall-late", broken_rule);
-        let some = PARTS.map(|part| one(format!("{name} {part}"), part, flags, broken_rule));
+        let nobody = one(at.nobody().to_owned(), 0.0, "stall-late", at);
+        let some = PARTS.map(|part| one(format!("{name} {part}"), part, flags, at));
         (name.to_owned(), std::iter::once(nobody).chain(some).collect())
     };
     let series: Vec<(String, Vec<Point>)> = CHEATS.map(line).to_vec();
@@ -267,7 +294,8 @@ fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, sou
                 wrong on purpose and let them (equiv-forced). Whoever meets what they left must finish it. As in the paper, what goes \
                 along is the part of all processed transactions that was faulty. Cheats begin as many transactions as honest clients, which wait \
                 for the end of each; the paper's begin the next at once, as the series `hurried` does, so that those of few clients become \
-                most of all. Cheats have a key of their own.",
+                most of all. Cheats have a key of their own. Replicas refuse a client that leaves too much to others (`left_per_second`): that \
+                limit is off in all series but `limited`.",
         panels: vec![
             panel("Over faulty transactions", Value::Honest, Layout::Over(Value::Faulty)),
             panel("Over clients that cheat", Value::Honest, Layout::Lines),
@@ -278,6 +306,13 @@ fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, sou
             claim("the same, stall-late", "stall-late 0.3"),
             claim("the same, equiv-real", "equiv-real 0.3"),
             claim("the same, stall-early, hurried", "stall-early, hurried 0.3"),
+            Claim::change(
+                "the same, with the limit",
+                "less than −25 % in the worst case",
+                Value::Honest,
+                "stall-early, hurried, limited 0.3",
+                "nobody, limited",
+            ),
             Claim::change(
                 "the same, equiv-forced, over nobody at the same replicas",
                 "a significant drop under skew",

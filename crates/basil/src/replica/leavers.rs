@@ -1,0 +1,94 @@
+//! A limit for clients that leave their transactions for others to end (beyond the paper, whose §6.4 expects that such clients can be
+//! removed).
+//!
+//! What a client leaves costs those who meet it, and the replicas that finish it, more than an ordinary transaction. So each client may leave so
+//! many at once, and so many a second. Once it has left more, nothing new that it brings is judged until the time for the others has
+//! passed; what it has left already is finished as ever.
+//!
+//! A transaction that its author's channel brought, or that is shown to be its author's, counts as soon as somebody else's writeback ends it. When
+//! its author's own comes, it does not count any more: who is only slow, or whose transactions others are quick to finish, owes nothing.
+//! So each replica goes by what it has seen itself, and nobody can run up what another client owes.
+
+use std::collections::BTreeMap;
+
+use machine::Time;
+use types::ClientId;
+use types::mutant::{Mutant, broken};
+
+/// What each client has left, as the time until which it owes: that of one transaction for each that it has left.
+#[derive(Debug)]
+pub(super) struct Leavers {
+    owing: BTreeMap<ClientId, Time>,
+    /// The time of one transaction, in nanoseconds.
+    each_ns: u64,
+    /// The time that a client may owe, in nanoseconds.
+    most_ns: u64,
+}
+
+impl Leavers {
+    /// Each client may leave `per_second`, and so many seconds' worth at once.
+    pub fn new(per_second: u32, seconds: u32) -> Self {
+        let each_ns = 1_000_000_000 / u64::from(per_second.max(1));
+        Self { owing: BTreeMap::new(), each_ns, most_ns: u64::from(seconds) * 1_000_000_000 }
+    }
+
+    /// Somebody else ended what `client` brought.
+    pub fn left(&mut self, now: Time, client: ClientId) {
+        let until = self.owing.entry(client).or_default();
+        *until = Time(now.0.max(until.0).saturating_add(self.each_ns));
+    }
+
+    /// `client` has come to end it after all.
+    pub fn came_back(&mut self, now: Time, client: ClientId) {
+        if let Some(until) = self.owing.get_mut(&client) {
+            until.0 = until.0.saturating_sub(self.each_ns);
+            if *until <= now {
+                self.owing.remove(&client);
+            }
+        }
+    }
+
+    /// Whether `client` has left more than it may.
+    pub fn owes(&self, now: Time, client: ClientId) -> bool {
+        let until = self.owing.get(&client).copied().unwrap_or_default();
+        until.0 > now.0.saturating_add(self.most_ns) && !broken(Mutant::LeaverUnlimited)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const C1: ClientId = ClientId(1);
+    const C2: ClientId = ClientId(2);
+
+    fn at(ms: u64) -> Time {
+        Time(1_000_000_000_000 + ms * 1_000_000)
+    }
+
+    #[test]
+    fn so_many_may_be_left_at_once_and_so_many_a_second() {
+        let mut leavers = Leavers::new(10, 2);
+        (0..20).for_each(|_| leavers.left(at(0), C1));
+        assert!(!leavers.owes(at(0), C1));
+        leavers.left(at(0), C1);
+        assert!(leavers.owes(at(0), C1) && leavers.owes(at(99), C1) && !leavers.owes(at(100), C1));
+        assert!(!leavers.owes(at(0), C2), "each has a limit of its own");
+        (0..5).for_each(|_| leavers.left(at(100), C1));
+        assert!(leavers.owes(at(599), C1) && !leavers.owes(at(600), C1));
+        (0..20).for_each(|_| leavers.left(at(60_000), C1));
+        assert!(!leavers.owes(at(60_000), C1), "what was left long ago is forgiven");
+    }
+
+    #[test]
+    fn who_comes_back_owes_nothing() {
+        let mut leavers = Leavers::new(10, 0);
+        (0..3).for_each(|_| leavers.left(at(0), C1));
+        (0..2).for_each(|_| leavers.came_back(at(1), C1));
+        assert!(leavers.owes(at(1), C1));
+        leavers.came_back(at(1), C1);
+        assert!(!leavers.owes(at(1), C1) && leavers.owing.is_empty());
+        leavers.came_back(at(1), C1);
+        assert!(leavers.owing.is_empty());
+    }
+}
