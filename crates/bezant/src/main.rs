@@ -13,6 +13,7 @@ mod mutant;
 mod node;
 mod node_config;
 mod output;
+mod predict;
 mod process;
 mod regions;
 mod shell;
@@ -99,6 +100,13 @@ enum Command {
         \x20 bezant sim crashes --seeds 7 --trace\n\n\
         Ends with exit code 3 when a promise was broken, and says how to replay it.")]
     Sim(sim::SimArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant predict --measure costs.json\n\
+        \x20 bezant predict --shards 16 --faults 2 --cores 8 --client-machines 16 --costs costs.json\n\
+        \x20 bezant predict --shards 2 --one-machine --cores 2 --clients 128 --json\n\n\
+        Steps the real protocol in virtual time and charges what it does at prices measured on a real machine. What that leaves out,\n\
+        and how far it was from real runs, stands in docs/capacity.md.")]
+    Predict(predict::PredictArgs),
 }
 
 fn main() -> ExitCode {
@@ -137,5 +145,6 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Bench(args) => bench::run(&args).await,
         Command::Figures(args) => figures::run(&args).await,
         Command::Sim(args) => sim::run(&args),
+        Command::Predict(args) => predict::run(&args),
     }
 }

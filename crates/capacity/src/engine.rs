@@ -1,0 +1,481 @@
+//! Virtual time: what happens next, and to whom.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use basil::{Coordinator, CoordinatorOptions, FastPath, Node, Replica, ReplicaOptions};
+use store::{Memory, Options, Store};
+use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, Session};
+
+use crate::host::{Host, Job, Running, Thread};
+use crate::lanes::{Lanes, Next, Outcome};
+use crate::parcel::{Packer, Parcel};
+use crate::prediction::{Attempts, Prediction};
+use crate::process::{EPOCH, Heard, Kind, Office, Phase, Process, Said};
+use crate::{Costs, Hosting, Shape, Step};
+
+/// Lanes begin within this time, evenly.
+const BEGIN_NS: u64 = 5_000_000;
+/// How many roots a replica and a client remember, as in the real program.
+const ROOTS_REMEMBERED: (usize, usize) = (65_536, 16_384);
+/// Memory for read timestamps of all replicas together, in buckets: a quarter of a gibibyte.
+const READ_TIMESTAMPS: usize = 1 << 24;
+
+type Parcels = Vec<Rc<Parcel>>;
+
+/// Something that is going to happen.
+enum Happening {
+    /// A job is done.
+    Done { running: Running, done: Done },
+    /// What a turn wrote is durable.
+    Synced { process: usize, said: Said },
+    /// What was written is there.
+    Arrived { from: usize, to: usize, parcels: Parcels },
+    /// A lane begins, or begins again.
+    LaneBegins { client: usize, lane: usize },
+    /// A timer may be due.
+    Wake { process: usize },
+}
+
+/// What a job came to.
+enum Done {
+    /// A loop's turn is over, but for the disk.
+    Turn { process: usize, said: Said },
+    /// Something was written to a connection.
+    Write { from: usize, to: usize, parcels: Parcels },
+    /// Something was read and checked.
+    Read { from: usize, to: usize, parcels: Parcels },
+    /// A lane has looked at its answer.
+    Lane { client: usize, lane: usize },
+}
+
+/// When things are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counting {
+    NotYet,
+    Since(u64),
+    Over { since: u64, until: u64 },
+}
+
+pub(crate) struct World<'a> {
+    office: Office<'a>,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    happenings: u64,
+    hosts: Vec<Host>,
+    processes: Vec<Process>,
+    counting: Counting,
+    attempts: Attempts,
+    /// Of those that committed while it was counted.
+    latencies: Vec<u64>,
+    /// Attempts that ended otherwise while it was counted.
+    in_vain: u64,
+}
+
+impl<'a> World<'a> {
+    pub fn new(shape: &Shape, costs: &Costs, seed: u64, watch: Option<&'a mut dyn FnMut() -> u64>) -> Self {
+        assert!(shape.clients > 0 && shape.lanes > 0, "there is somebody who asks for something");
+        assert!(shape.measured_ms > 0 && shape.steps_max > 0, "there is time to count something");
+        let cluster = Arc::new(cluster(shape));
+        let coordinator =
+            CoordinatorOptions { fast_path: if shape.fast_path { FastPath::On } else { FastPath::Off }, ..CoordinatorOptions::default() };
+        let (machines, cores) = shape.machines();
+        let all_machines = (0..shape.clients).map(|client| shape.host_of_client(client) + 1).max().unwrap_or(machines);
+        let mut processes = Vec::new();
+        for (place, id) in cluster.replicas().enumerate() {
+            let buckets = (READ_TIMESTAMPS / shape.replicas()).next_power_of_two().clamp(1 << 12, 1 << 20);
+            let options = ReplicaOptions { read_timestamps: buckets, seed: seed ^ place as u64, ..ReplicaOptions::default() };
+            let store = Store::open(Memory::new(&format!("predicted {id}")), Options { cache_bytes_max: 1 << 20, ..Options::default() });
+            let store = store.expect("an empty store opens");
+            let replica = Replica::open(Arc::clone(&cluster), id, options, store, EPOCH).expect("an empty store has no bad record");
+            let node = Node::new(replica, Coordinator::new(Arc::clone(&cluster), coordinator));
+            let kind = Kind::Replica(Box::new(node));
+            processes.push(Process::new(Party::Replica(id), shape.host_of_replica(place), kind, shape.replicas(), ROOTS_REMEMBERED.0));
+        }
+        for client in 0..shape.clients {
+            let id = client_id(client);
+            let lanes = Lanes::new(id, Arc::clone(&cluster), shape, seed);
+            let kind = Kind::Client(Box::new(Coordinator::new(Arc::clone(&cluster), coordinator)), Box::new(lanes));
+            let party = Party::Client(id, Session(1));
+            processes.push(Process::new(party, shape.host_of_client(client), kind, shape.replicas(), ROOTS_REMEMBERED.1));
+        }
+        let packer = Packer::new(cluster);
+        let timings = [(0, 0); Step::ALL.len()];
+        Self {
+            office: Office { shape: shape.clone(), costs: *costs, packer, steps: 0, sealed: (0, 0), timings, watch },
+            now: 0,
+            queue: BTreeMap::new(),
+            happenings: 0,
+            hosts: (0..all_machines).map(|_| Host::new(cores)).collect(),
+            processes,
+            counting: Counting::NotYet,
+            attempts: Attempts::default(),
+            latencies: Vec::new(),
+            in_vain: 0,
+        }
+    }
+
+    /// Runs to the end. Gives what it came to, and what each kind of step really took.
+    pub fn run(mut self) -> (Prediction, Vec<(Step, f64)>) {
+        let (clients, lanes) = (self.office.shape.clients, self.office.shape.lanes);
+        for number in 0..clients * lanes {
+            let at = BEGIN_NS * number as u64 / (clients * lanes) as u64;
+            // One lane of each client after another.
+            let (client, lane) = (self.office.shape.replicas() + number % clients, number / clients);
+            self.at(at, Happening::LaneBegins { client, lane });
+        }
+        while let Some(((at, _), happening)) = self.queue.pop_first() {
+            self.now = at;
+            self.count();
+            if self.office.steps >= self.office.shape.steps_max || self.is_over() && self.attempts.under_way == 0 {
+                break;
+            }
+            self.happen(happening);
+        }
+        let timings = Step::ALL.into_iter().zip(self.office.timings).filter(|(_, (_, count))| *count > 0);
+        let timings = timings.map(|(step, (ns, count))| (step, ns as f64 / count as f64)).collect();
+        (self.prediction(), timings)
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.counting, Counting::Over { .. })
+    }
+
+    /// Begins to count, or ends it, when it is time.
+    fn count(&mut self) {
+        let Shape { warmup_ms, measured_ms, steps_max, .. } = self.office.shape;
+        let (now, steps) = (self.now, self.office.steps);
+        match self.counting {
+            Counting::NotYet if now >= warmup_ms * 1_000_000 || steps >= steps_max / 3 => {
+                self.counting = Counting::Since(now);
+                self.office.sealed = (0, 0);
+            }
+            Counting::Since(since) if now >= since + measured_ms * 1_000_000 || steps >= steps_max => {
+                self.counting = Counting::Over { since, until: now.max(since + 1) };
+            }
+            Counting::NotYet | Counting::Since(_) | Counting::Over { .. } => {}
+        }
+    }
+
+    fn at(&mut self, at: u64, happening: Happening) {
+        self.happenings += 1;
+        self.queue.insert((at, self.happenings), happening);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Done { running, done } => {
+                self.done(done);
+                self.go_on(running);
+            }
+            Happening::Synced { process, said } => self.speak(process, said),
+            Happening::Arrived { from, to, parcels } => {
+                let pipe = self.processes[to].incoming.entry(from).or_default();
+                pipe.parcels.extend(parcels);
+                if !std::mem::replace(&mut pipe.busy, true) {
+                    self.offer(Job::Read { to, from });
+                }
+            }
+            Happening::LaneBegins { client, lane } => self.lane_begins(client, lane),
+            Happening::Wake { process } => {
+                if self.processes[process].armed == Some(self.now) {
+                    self.processes[process].armed = None;
+                    if self.processes[process].wakes_at().is_some_and(|at| at <= self.now) {
+                        self.wake(process);
+                    } else {
+                        self.arm(process);
+                    }
+                }
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Turn { process, said } if said.syncs => {
+                let sync_ns = whole(self.office.costs.sync_ns);
+                if self.counts() {
+                    self.processes[process].loop_ns += sync_ns;
+                }
+                self.at(self.now + sync_ns, Happening::Synced { process, said });
+            }
+            Done::Turn { process, said } => self.speak(process, said),
+            Done::Write { from, to, parcels } => {
+                let is_near = self.processes[from].host == self.processes[to].host;
+                let delay_ns = if is_near { 0 } else { self.office.shape.network_us * 1_000 };
+                self.at(self.now + delay_ns, Happening::Arrived { from, to, parcels });
+                let pipe = self.processes[from].outgoing.get_mut(&to).expect("something was written");
+                pipe.busy = !pipe.parcels.is_empty();
+                if pipe.busy {
+                    self.offer(Job::Write { from, to });
+                }
+            }
+            Done::Read { from, to, parcels } => {
+                let party = self.processes[from].party;
+                let process = &mut self.processes[to];
+                process.mailbox.extend(parcels.into_iter().map(|parcel| Heard::Message(party, parcel)));
+                let pipe = process.incoming.get_mut(&from).expect("something was read");
+                pipe.busy = !pipe.parcels.is_empty();
+                if pipe.busy {
+                    self.offer(Job::Read { to, from });
+                }
+                self.wake(to);
+            }
+            Done::Lane { client, lane } => self.lane_goes_on(client, lane),
+        }
+    }
+
+    /// Sends what a turn said, tells the lanes, and sees whether there is more to do.
+    fn speak(&mut self, process: usize, said: Said) {
+        for (to, parcels) in said.sends {
+            let pipe = self.processes[process].outgoing.entry(to).or_default();
+            pipe.parcels.extend(parcels);
+            if !std::mem::replace(&mut pipe.busy, true) {
+                self.offer(Job::Write { from: process, to });
+            }
+        }
+        for event in said.events {
+            if let Kind::Client(_, lanes) = &mut self.processes[process].kind {
+                let lane = lanes.hear(event);
+                self.offer(Job::Lane { client: process, lane });
+            }
+        }
+        self.processes[process].phase = Phase::Idle;
+        if self.processes[process].mailbox.is_empty() {
+            self.arm(process);
+        } else {
+            self.wake(process);
+        }
+    }
+
+    /// Has a loop take a turn, unless it is at one.
+    fn wake(&mut self, process: usize) {
+        if std::mem::replace(&mut self.processes[process].phase, Phase::Busy) == Phase::Idle {
+            self.offer(Job::Turn { process });
+        }
+    }
+
+    /// Has a sleeping loop woken for its next timer.
+    fn arm(&mut self, process: usize) {
+        let Some(at) = self.processes[process].wakes_at() else { return };
+        let at = at.max(self.now + 1);
+        if self.processes[process].armed.is_none_or(|armed| at < armed || armed < self.now) {
+            self.processes[process].armed = Some(at);
+            self.at(at, Happening::Wake { process });
+        }
+    }
+
+    /// There is something to do. A replica's loop has a thread of its own; a client's is a task among others.
+    fn offer(&mut self, job: Job) {
+        let at = job.process();
+        let process = &mut self.processes[at];
+        let host = &mut self.hosts[process.host];
+        match (job, &process.kind) {
+            (Job::Turn { .. }, Kind::Replica(_)) => host.ready(Thread::Loop { process: at }),
+            _ => {
+                process.jobs.push_back(job);
+                if process.workers < host.cores {
+                    process.workers += 1;
+                    host.ready(Thread::Worker { process: at });
+                }
+            }
+        }
+        let host = process.host;
+        self.share_out(host);
+    }
+
+    /// Gives free cores to threads that are ready.
+    fn share_out(&mut self, host: usize) {
+        while let Some(thread) = self.hosts[host].take() {
+            let running = Running { thread, slice_ends: self.now + whole(self.office.costs.slice_ns) };
+            self.run_next(running, self.office.costs.wake_ns);
+        }
+    }
+
+    /// A thread has done something. It goes on while it has its core.
+    fn go_on(&mut self, running: Running) {
+        let (Thread::Loop { process } | Thread::Worker { process }) = running.thread;
+        let host = self.processes[process].host;
+        if running.thread == (Thread::Worker { process }) && !self.processes[process].jobs.is_empty() {
+            if self.now >= running.slice_ends && self.hosts[host].is_wanted() {
+                self.hosts[host].ready(running.thread);
+            } else {
+                self.run_next(running, 0.0);
+                return;
+            }
+        } else if running.thread == (Thread::Worker { process }) {
+            self.processes[process].workers -= 1;
+        }
+        self.hosts[host].release();
+        self.share_out(host);
+    }
+
+    /// Has a thread that has a core do what is next for it.
+    fn run_next(&mut self, running: Running, wake_ns: f64) {
+        let job = match running.thread {
+            Thread::Loop { process } => Some(Job::Turn { process }),
+            Thread::Worker { process } => self.processes[process].jobs.pop_front(),
+        };
+        let Some(job) = job else {
+            // Another worker was quicker.
+            self.go_on(running);
+            return;
+        };
+        let (done, cost_ns) = self.work(job);
+        let cost_ns = whole(cost_ns + wake_ns);
+        if self.counts() {
+            let process = &mut self.processes[job.process()];
+            process.busy_ns += cost_ns;
+            if matches!(job, Job::Turn { .. }) {
+                process.loop_ns += cost_ns;
+            }
+        }
+        self.at(self.now + cost_ns, Happening::Done { running, done });
+    }
+
+    /// Does a job. Gives what it comes to when it is done, and how long that takes.
+    fn work(&mut self, job: Job) -> (Done, f64) {
+        let costs = self.office.costs;
+        match job {
+            Job::Turn { process } => {
+                let said = self.processes[process].turn(self.now, &mut self.office);
+                let cost_ns = said.cost_ns;
+                (Done::Turn { process, said }, cost_ns)
+            }
+            Job::Write { from, to } => {
+                let pipe = self.processes[from].outgoing.get_mut(&to).expect("something is to be written");
+                let parcels: Parcels = pipe.parcels.drain(..).collect();
+                let bytes: usize = parcels.iter().map(|parcel| parcel.bytes).sum();
+                (Done::Write { from, to, parcels }, costs.write_ns + costs.byte_ns * bytes as f64)
+            }
+            Job::Read { to, from } => {
+                let (parcels, cost_ns) = self.processes[to].read(from, &self.office);
+                (Done::Read { from, to, parcels }, cost_ns)
+            }
+            Job::Lane { client, lane } => (Done::Lane { client, lane }, costs.lane_ns),
+        }
+    }
+
+    fn counts(&self) -> bool {
+        matches!(self.counting, Counting::Since(_))
+    }
+
+    fn lane_begins(&mut self, client: usize, lane: usize) {
+        // When all is counted, nobody begins.
+        if self.is_over() {
+            return;
+        }
+        self.attempts.begun += 1;
+        self.attempts.under_way += 1;
+        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        let command = lanes.begin(lane, self.now);
+        self.processes[client].mailbox.push_back(Heard::Command(command));
+        self.wake(client);
+    }
+
+    fn lane_goes_on(&mut self, client: usize, lane: usize) {
+        let (now, is_over) = (self.now, self.is_over());
+        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        let outcome = lanes.look(lane, now);
+        if let Some(outcome) = outcome {
+            self.note(outcome);
+            if is_over {
+                return;
+            }
+        }
+        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        match lanes.advance(lane, now, outcome) {
+            Next::Wait(ns) => self.at(now + ns, Happening::LaneBegins { client, lane }),
+            Next::Ask(command) => {
+                if outcome.is_some() {
+                    self.attempts.begun += 1;
+                    self.attempts.under_way += 1;
+                }
+                self.processes[client].mailbox.push_back(Heard::Command(command));
+                self.wake(client);
+            }
+        }
+    }
+
+    fn note(&mut self, outcome: Outcome) {
+        self.attempts.under_way -= 1;
+        let counts = self.counts();
+        match outcome {
+            Outcome::Committed(latency_ns) => {
+                self.attempts.committed += 1;
+                if counts {
+                    self.latencies.push(latency_ns);
+                }
+                return;
+            }
+            Outcome::Aborted => self.attempts.aborted += 1,
+            Outcome::Failed => self.attempts.failed += 1,
+        }
+        self.in_vain += u64::from(counts);
+    }
+
+    fn prediction(mut self) -> Prediction {
+        let (since, until) = match self.counting {
+            Counting::NotYet => (self.now, self.now + 1),
+            Counting::Since(since) => (since, self.now.max(since + 1)),
+            Counting::Over { since, until } => (since, until),
+        };
+        let shape = &self.office.shape;
+        let window_ns = (until - since) as f64;
+        self.latencies.sort_unstable();
+        let committed = self.latencies.len();
+        let at = |part: f64| self.latencies.get((committed as f64 * part) as usize).map_or(0.0, |ns| *ns as f64 / 1e6);
+        let each = |total: f64| if committed == 0 { 0.0 } else { total / committed as f64 };
+        let (machines, cores) = shape.machines();
+        let (replicas, clients) = self.processes.split_at(shape.replicas());
+        let busy = |processes: &[Process]| processes.iter().map(|process| process.busy_ns as f64).sum::<f64>();
+        let (of_replicas, of_clients) = (busy(replicas), busy(clients));
+        // Where clients are on the same machines, these work for them as well.
+        let on_machines = if matches!(shape.hosting, Hosting::OneHost { .. }) { of_replicas + of_clients } else { of_replicas };
+        let loops: f64 = replicas.iter().map(|replica| replica.loop_ns as f64).sum();
+        let (statements, roots) = self.office.sealed;
+        let attempts = committed as u64 + self.in_vain;
+        Prediction {
+            committed_per_second: committed as f64 * 1e9 / window_ns,
+            latency_ms: each(self.latencies.iter().map(|ns| *ns as f64 / 1e6).sum()),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            cpu_us: each((of_replicas + of_clients) / 1e3),
+            replicas_cpu_us: each(of_replicas / 1e3),
+            commit_rate: if attempts == 0 { 0.0 } else { committed as f64 / attempts as f64 },
+            statements_a_root: if roots == 0 { 0.0 } else { statements as f64 / roots as f64 },
+            host_busy: on_machines / (window_ns * (machines * cores) as f64),
+            loop_busy: loops / (window_ns * replicas.len() as f64),
+            client_busy: clients.iter().map(|client| client.loop_ns as f64 / window_ns).fold(0.0, f64::max),
+            measured_ms: window_ns / 1e6,
+            attempts: self.attempts,
+        }
+    }
+}
+
+/// A price as time passes.
+fn whole(ns: f64) -> u64 {
+    ns.max(0.0).round() as u64
+}
+
+fn client_id(client: usize) -> ClientId {
+    ClientId(client as u64 + 1)
+}
+
+/// A cluster of this shape. Its keys are numbers: nobody signs with them.
+fn cluster(shape: &Shape) -> Cluster {
+    let key = |number: usize| {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
+        key
+    };
+    let per_shard = shape.replicas_a_shard();
+    let shards = (0..shape.shards).map(|shard| (0..per_shard).map(|index| key(shard * per_shard + index)).collect()).collect();
+    let clients = (0..shape.clients).map(|client| {
+        let everything = vec![Key::from("")];
+        let public_key = key(shape.replicas() + client);
+        (client_id(client), Permission { public_key, read_prefixes: everything.clone(), write_prefixes: everything })
+    });
+    Cluster::new(ClusterId::new([9; 16]), shape.faults, Placement::Hash, shards, clients.collect()).expect("no cluster may be so large")
+}

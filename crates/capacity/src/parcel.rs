@@ -1,0 +1,164 @@
+//! Messages on their way: as machines hear them, and what sending, reading and checking them is charged for.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use basil::Message;
+use crypto::{Claims as _, Seal, Signatures, SignedRoot, Verified, Verifier};
+use types::codec::Encode as _;
+use types::{Cluster, Digest};
+
+/// A message, ready to be sent. Receivers share it.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub message: Verified<Message>,
+    /// Its length on the wire.
+    pub bytes: usize,
+    /// The root of each claim in it.
+    pub roots: Vec<Root>,
+}
+
+/// A signed root: the process that signed it, and how many it had signed before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root {
+    pub signer: usize,
+    pub serial: u64,
+}
+
+impl Root {
+    /// Seals for `count` statements under this root. They are as long as real ones.
+    pub fn seals(self, count: usize) -> Vec<Seal> {
+        let leaves = count.next_power_of_two();
+        let path: Arc<[Digest]> = vec![[0; 32]; leaves.trailing_zeros() as usize].into();
+        let mut root = [0; 32];
+        root[..8].copy_from_slice(&(self.signer as u64).to_le_bytes());
+        root[8..16].copy_from_slice(&self.serial.to_le_bytes());
+        let size = u16::try_from(leaves).expect("batches are small");
+        let signed = Arc::new(SignedRoot { root, count: size, signature: [0; 64] });
+        (0..count)
+            .map(|index| Seal {
+                signed: Arc::clone(&signed),
+                index: u16::try_from(index).expect("batches are small"),
+                path: Arc::clone(&path),
+            })
+            .collect()
+    }
+
+    fn under(seal: &Seal) -> Self {
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes are a number"));
+        let root = &seal.signed.root;
+        Self { signer: usize::try_from(number(&root[..8])).expect("there are few processes"), serial: number(&root[8..16]) }
+    }
+}
+
+/// Makes parcels.
+pub(crate) struct Packer {
+    cluster: Arc<Cluster>,
+    /// It checks form, and no signatures: there are none.
+    verifier: Verifier,
+    buffer: Vec<u8>,
+    /// The last one made: what is said to all of a shard is packed once.
+    last: Option<Rc<Parcel>>,
+}
+
+impl Packer {
+    pub fn new(cluster: Arc<Cluster>) -> Self {
+        let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Off, 0).expect("no key is looked at");
+        Self { cluster, verifier, buffer: Vec::new(), last: None }
+    }
+
+    pub fn pack(&mut self, message: Message) -> Rc<Parcel> {
+        if let Some(last) = self.last.as_ref().filter(|last| is_same(&last.message, &message)) {
+            return Rc::clone(last);
+        }
+        self.buffer.clear();
+        message.encode(&mut self.buffer);
+        let mut claims = Vec::new();
+        message.claims(&self.cluster, &mut claims).expect("honest participants say nothing malformed");
+        let roots = claims.iter().map(|claim| Root::under(claim.seal)).collect();
+        drop(claims);
+        let message = self.verifier.verify(message).expect("honest participants say nothing malformed");
+        let parcel = Rc::new(Parcel { message, bytes: self.buffer.len(), roots });
+        self.last = Some(Rc::clone(&parcel));
+        parcel
+    }
+}
+
+/// Whether two messages are known to be the same without comparing all of them.
+fn is_same(one: &Message, other: &Message) -> bool {
+    match (one, other) {
+        (Message::Prepare { transaction: one }, Message::Prepare { transaction: other }) => one.id() == other.id(),
+        (
+            Message::Writeback { transaction: of_one, certificate: one },
+            Message::Writeback { transaction: of_other, certificate: other },
+        ) => Arc::ptr_eq(one, other) && of_one.is_some() == of_other.is_some(),
+        _ => false,
+    }
+}
+
+/// How many of the last roots of one signer are told apart at most.
+const REMEMBERED_MAX: u64 = 512;
+
+/// Which of one signer's roots a process has checked, as far as it remembers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    newest: u64,
+    bits: [u64; (REMEMBERED_MAX / 64) as usize],
+}
+
+impl Known {
+    /// Whether `serial` is known, to somebody who remembers so many; it is, from now on.
+    pub fn learn(&mut self, serial: u64, remembered: u64) -> bool {
+        let remembered = remembered.clamp(1, REMEMBERED_MAX);
+        if serial >= self.newest + REMEMBERED_MAX {
+            self.bits = Default::default();
+        } else {
+            (self.newest + 1..=serial).for_each(|passed| self.bits[place(passed)] &= !bit(passed));
+        }
+        self.newest = self.newest.max(serial);
+        if serial + remembered <= self.newest {
+            return false;
+        }
+        let known = self.bits[place(serial)] & bit(serial) != 0;
+        self.bits[place(serial)] |= bit(serial);
+        known
+    }
+}
+
+fn place(serial: u64) -> usize {
+    (serial % REMEMBERED_MAX / 64) as usize
+}
+
+fn bit(serial: u64) -> u64 {
+    1 << (serial % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_are_known_once_learned_until_they_are_forgotten() {
+        let mut known = Known::default();
+        assert!(!known.learn(0, 4));
+        assert!(known.learn(0, 4));
+        assert!(!known.learn(2, 4));
+        assert!(!known.learn(1, 4), "a root passed over is not known");
+        assert!(known.learn(1, 4) && known.learn(2, 4));
+        assert!(!known.learn(4, 4));
+        assert!(!known.learn(0, 4), "the fifth last is forgotten");
+        assert!(!known.learn(4 + REMEMBERED_MAX, 4));
+        assert!(!known.learn(3 + REMEMBERED_MAX, 4), "nothing is left of what stood in its place");
+    }
+
+    #[test]
+    fn seals_say_under_which_root_they_stand_and_are_well_formed() {
+        for count in [1, 2, 3, 63, 64] {
+            let seals = Root { signer: 7, serial: 300 }.seals(count);
+            assert_eq!(seals.len(), count);
+            assert!(seals.iter().all(Seal::is_well_formed), "{count}");
+            let root = Root::under(&seals[count - 1]);
+            assert_eq!((root.signer, root.serial), (7, 300));
+        }
+    }
+}
