@@ -333,7 +333,8 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
                 OldVersion { version, value }
             });
             let versions = versions.collect();
-            Message::Rested { id: transaction.id(), versions }
+            let end = choices.rarely(2).then(|| decision(choices));
+            Message::Rested { id: transaction.id(), end, versions }
         }
         _ => {
             let mut certificate = certificate(choices, number);

@@ -136,8 +136,9 @@ impl Forgotten {
     pub fn restore(&mut self, salt: u64, complete_from: u64, traces: Vec<Trace>) {
         if salt != self.salt {
             // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.
-            let latest = self.names.drain().map(|(_, (time, _))| time).max();
+            let latest = self.order.iter().filter_map(|name| self.names.get(name)).map(|(time, _)| *time).max();
             latest.into_iter().for_each(|time| self.anything_up_to(time));
+            self.names.clear();
             self.order.clear();
             self.salt = salt;
         }
