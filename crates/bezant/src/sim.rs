@@ -11,7 +11,8 @@ use crate::failure::{Done, Failure};
 /// Tries the protocol in a simulated world of faults and liars.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// What goes wrong: calm, faults, crashes, liars, clients, elections, everything; or all of them in turn
+    /// What goes wrong: calm, faults, crashes, upgrade, liars, clients, elections, planet, network, everything; or
+    /// all of them in turn
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// One seed, or a range with both ends
@@ -142,6 +143,8 @@ fn show(args: &SimArgs, report: &Report) {
                 "stranded": counts.stranded,
                 "crashes": counts.crashes,
                 "network_faults": counts.network_faults,
+                "upgraded": counts.upgraded,
+                "held": counts.held,
                 "bit_flips": counts.bit_flips,
                 "away": counts.away,
                 "faulty": counts.faulty,

@@ -34,6 +34,7 @@ mod client;
 mod clock;
 mod disk;
 mod faults;
+mod foe;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 mod network;
@@ -46,6 +47,7 @@ mod setting;
 mod shrink;
 mod trace;
 mod trouble;
+mod upgrade;
 mod words;
 mod workload;
 mod world;

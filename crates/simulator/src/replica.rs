@@ -15,8 +15,9 @@ use crate::adversary::{Heard, Liar, Lies};
 use crate::clock::Clock;
 use crate::disk::{self, Doom, Rot};
 use crate::random::Random;
+use crate::upgrade::{Leaving, Version};
 
-/// The most drafts under one root, as in the real shell.
+/// The most drafts under one root, as in the real shell when nobody sets it.
 const BATCH_MAX: usize = 64;
 
 /// A replica, up or down.
@@ -38,6 +39,12 @@ pub(crate) struct ReplicaActor {
     pub armed: Option<u64>,
     /// How it dies in its next turn.
     pub doom: Option<Doom>,
+    /// How it ends in its next turn, in good order.
+    pub leaving: Option<Leaving>,
+    /// How many processes it has been.
+    pub lives: u64,
+    /// When the last of them was started.
+    pub started_at: u64,
     /// Why it stays away for good: its disk is damaged, and nothing can rebuild it yet.
     pub away: Option<String>,
     /// Whether bits flipped on its disk.
@@ -47,9 +54,8 @@ pub(crate) struct ReplicaActor {
     /// Breaks the law, in a test that wants to see it noticed.
     #[cfg(test)]
     pub speaks_before_writing: bool,
-    options: ReplicaOptions,
-    coordinator: CoordinatorOptions,
-    segment_bytes_max: u64,
+    /// What its next process is started as.
+    pub version: Version,
 }
 
 /// What a replica is made of.
@@ -97,14 +103,20 @@ impl ReplicaActor {
             busy_until: 0,
             armed: None,
             doom: None,
+            leaving: None,
+            lives: 0,
+            started_at: 0,
             away: None,
             rotten: false,
             forgot: false,
             #[cfg(test)]
             speaks_before_writing: false,
-            options,
-            coordinator,
-            segment_bytes_max,
+            version: Version {
+                replica: options,
+                coordinator,
+                store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() },
+                batch_max: BATCH_MAX,
+            },
         }
     }
 
@@ -117,16 +129,14 @@ impl ReplicaActor {
         !self.is_honest() || self.rotten || self.away.is_some()
     }
 
-    fn store_options(&self) -> Options {
-        Options { segment_bytes_max: self.segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() }
-    }
-
     /// Starts the process from what its disk holds.
     pub fn start(&mut self, now: u64) -> Result<(), RecoverError> {
         self.clock.forget();
-        let store = Store::open(self.medium.clone(), self.store_options())?;
-        let replica = Replica::open(self.cluster.clone(), self.id, self.options, store, self.clock.read(now))?;
-        self.node = Some(Node::new(replica, Coordinator::new(self.cluster.clone(), self.coordinator)));
+        let Version { replica: options, coordinator, store, .. } = self.version;
+        let store = Store::open(self.medium.clone(), store)?;
+        let replica = Replica::open(self.cluster.clone(), self.id, options, store, self.clock.read(now))?;
+        self.node = Some(Node::new(replica, Coordinator::new(self.cluster.clone(), coordinator)));
+        (self.lives, self.started_at) = (self.lives + 1, now);
         Ok(())
     }
 
@@ -152,8 +162,7 @@ impl ReplicaActor {
     pub fn rot(&mut self, random: &mut Random) -> (String, Rot) {
         assert!(self.node.is_none(), "bits flip on disks that nobody uses");
         self.rotten = true;
-        let options = self.store_options();
-        let (what, found) = disk::flip_bits(&mut self.medium, options, random);
+        let (what, found) = disk::flip_bits(&mut self.medium, self.version.store, random);
         self.forgot |= found == Rot::TailLost;
         (what, found)
     }
@@ -169,12 +178,14 @@ impl ReplicaActor {
         self.away = Some(why);
     }
 
-    fn stop(&mut self) {
+    /// The process is gone. What was durable stays, and so does what was only written, unless the power goes too.
+    pub fn stop(&mut self) {
         self.node = None;
         self.inbox.clear();
         self.turn_at = None;
         self.armed = None;
         self.doom = None;
+        self.leaving = None;
     }
 
     /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
@@ -244,7 +255,7 @@ impl ReplicaActor {
     fn seal(&self, drafts: Vec<(Party, Draft)>, sends: &mut Vec<(Party, Message)>) {
         let mut rest = drafts.into_iter().peekable();
         while rest.peek().is_some() {
-            let batch: Vec<(Party, Draft)> = rest.by_ref().take(BATCH_MAX).collect();
+            let batch: Vec<(Party, Draft)> = rest.by_ref().take(self.version.batch_max).collect();
             let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
             let seals = self.sealer.seal(&leaves);
             sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));

@@ -60,6 +60,10 @@ pub struct Counts {
     pub crashes: u64,
     /// Cuts, slow links, storms and clock jumps.
     pub network_faults: u64,
+    /// Replicas stopped in good order and started again as another version.
+    pub upgraded: u64,
+    /// Messages that an adversary of the network held back.
+    pub held: u64,
     /// Bits flipped on disks, counted by the time and not by the bit.
     pub bit_flips: u64,
     /// Replicas that noticed damage on their disks and stayed away.
@@ -90,6 +94,8 @@ impl Counts {
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;
         self.network_faults += other.network_faults;
+        self.upgraded += other.upgraded;
+        self.held += other.held;
         self.bit_flips += other.bit_flips;
         self.away += other.away;
         self.faulty = self.faulty.max(other.faulty);

@@ -22,6 +22,10 @@ named! {
         Liars,
         /// Some clients cheat.
         Rogues,
+        /// The network looks at what is under way, and is late where it hurts.
+        Ploys,
+        /// Replicas are stopped in good order, one after the other, and started again with other options.
+        Upgrades,
         /// Those who cheat see to it that leaders must be elected, and elect and lead badly.
         Elections,
     }
@@ -47,7 +51,7 @@ const fn scenario(name: &'static str, trouble_ms: u64, troubles: &'static [Troub
 }
 
 /// Every scenario.
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 10] = [
     scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
     scenario("faults", 12_000, &[Trouble::Network, Trouble::Clocks], "messages are lost, late and doubled, links are cut, clocks jump"),
     scenario(
@@ -55,6 +59,12 @@ const SCENARIOS: [Scenario; 8] = [
         12_000,
         &[Trouble::Crashes, Trouble::Rot, Trouble::Clocks],
         "replicas and clients crash in the middle of what they do, disks forget what was not synced, and some flip bits",
+    ),
+    scenario(
+        "upgrade",
+        7_000,
+        &[Trouble::Upgrades, Trouble::Clocks],
+        "replicas are stopped in good order, one after the other, and come back with other options, while clients go on",
     ),
     scenario("liars", 8_000, &[Trouble::Liars], "f replicas of each shard lie, each in up to three ways"),
     scenario("clients", 8_000, &[Trouble::Rogues], "clients stall, equivocate, reuse timestamps and speak in others' names"),
@@ -69,6 +79,12 @@ const SCENARIOS: [Scenario; 8] = [
         60_000,
         &[Trouble::Distance, Trouble::Network, Trouble::Clocks, Trouble::Liars],
         "replicas and clients live in regions far from one another, links fail, and f replicas of each shard lie",
+    ),
+    scenario(
+        "network",
+        12_000,
+        &[Trouble::Ploys, Trouble::Liars],
+        "the network sees what is under way and is late where it hurts, and f replicas of each shard lie",
     ),
     scenario(
         "everything",

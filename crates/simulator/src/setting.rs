@@ -10,6 +10,7 @@ use basil::{CoordinatorOptions, ReadQuorum, ReplicaOptions};
 use types::{ReplicaId, ShardId};
 
 use crate::adversary::{ClientStrategy, ReplicaStrategy};
+use crate::foe::Ploy;
 use crate::network::Weather;
 use crate::random::Random;
 use crate::scenario::{Scenario, Trouble};
@@ -28,6 +29,8 @@ pub(crate) enum Fault {
 
 /// How many runs of a thousand have shards that survive two faults: eleven replicas, and three times the work.
 const LARGE_PER_MILLE: u64 = 63;
+/// Windows short enough to be over while there is trouble.
+const SHORT_WINDOWS_MS: [u64; 3] = [4_000, 6_000, 8_000];
 
 /// A scenario with everything decided that is decided before the first event.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ pub(crate) struct Setting {
     /// What goes wrong now and then.
     pub mishaps: BTreeSet<Mishap>,
     pub weather: Weather,
+    /// How the network is late where it hurts.
+    pub ploys: BTreeSet<Ploy>,
     /// In how many regions, far from one another, everybody lives.
     pub regions: u64,
     pub clocks: Clocks,
@@ -131,6 +136,11 @@ impl Setting {
                 rogues.iter_mut().for_each(|strategies| strategies.extend([ClientStrategy::EquivocateSplit; 3]));
             }
         }
+        let ploys = if has(Trouble::Ploys) { Ploy::draw(&mut knob("ploys")) } else { BTreeSet::new() };
+        if ploys.contains(&Ploy::LeadersLast) && !has(Trouble::Rogues) {
+            // Few leaders are needed where nobody logs both ends.
+            rogues.push(vec![ClientStrategy::EquivocateSplit]);
+        }
         Self {
             trouble_ms: scenario.trouble_ms,
             shards,
@@ -141,6 +151,7 @@ impl Setting {
             faulty: draw_faulty(scenario, &mut knob("faulty"), shards, faults),
             mishaps: Mishap::ALL.iter().copied().filter(|mishap| mishap.causes().iter().any(|cause| has(*cause))).collect(),
             weather: draw_weather(scenario, &mut knob("weather")),
+            ploys,
             regions: if has(Trouble::Distance) { knob("regions").between(2, 6) } else { 1 },
             clocks: match has(Trouble::Clocks) {
                 true if knob("clocks").chance(200) => Clocks::Wild,
@@ -148,7 +159,11 @@ impl Setting {
                 false if scenario.name == "calm" => Clocks::Exact,
                 false => Clocks::Skewed,
             },
-            replica: draw_replica_options(&mut knob("replica")),
+            replica: match draw_replica_options(&mut knob("replica")) {
+                // Half of it is over while there is trouble, and before most clients lose patience.
+                options if has(Trouble::Ploys) => ReplicaOptions { window_ms: knob("short window").pick(&SHORT_WINDOWS_MS), ..options },
+                options => options,
+            },
             coordinator: CoordinatorOptions {
                 read_quorum: knob("read-quorum").pick(&[
                     ReadQuorum::Majority,
@@ -164,6 +179,15 @@ impl Setting {
         }
     }
 
+    /// Whether nothing goes wrong that could keep an honest client waiting: up to `f` replicas of a shard lie or are away, clocks are
+    /// off within what is allowed, and that is all.
+    pub fn is_steady(&self) -> bool {
+        let Weather { late_us_max, lost_per_mille, .. } = self.weather;
+        self.mishaps.iter().all(|mishap| matches!(mishap, Mishap::Upgrade | Mishap::ClockJump))
+            && (self.clocks != Clocks::Wild && self.rogues.is_empty() && self.ploys.is_empty())
+            && (self.regions == 1 && lost_per_mille == 0 && late_us_max <= Weather::FINE.late_us_max)
+    }
+
     /// How many replicas a shard has.
     pub fn replicas_per_shard(&self) -> usize {
         5 * self.faults + 1
@@ -172,6 +196,9 @@ impl Setting {
 
 /// In each shard `f` replicas that lie or rot, where there is such trouble; where disks only rot, not in every shard.
 fn draw_faulty(scenario: &Scenario, random: &mut Random, shards: usize, faults: usize) -> BTreeMap<ReplicaId, Fault> {
+    if scenario.troubles.contains(&Trouble::Upgrades) {
+        return draw_faulty_beside_upgrades(random, shards, faults);
+    }
     let (lie, rot) = (scenario.troubles.contains(&Trouble::Liars), scenario.troubles.contains(&Trouble::Rot));
     let mut faulty = BTreeMap::new();
     for shard in 0..shards {
@@ -190,6 +217,23 @@ fn draw_faulty(scenario: &Scenario, random: &mut Random, shards: usize, faults: 
                 (true, false) => faulty.insert(replica, Fault::Lies(strategies)),
                 (false, false) => None,
             };
+        }
+    }
+    faulty
+}
+
+/// Whoever is at fault counts as away: in the first shard at least there is always room for an upgrade of the others.
+fn draw_faulty_beside_upgrades(random: &mut Random, shards: usize, faults: usize) -> BTreeMap<ReplicaId, Fault> {
+    let mut faulty = BTreeMap::new();
+    for shard in 0..shards {
+        let mut replicas: Vec<usize> = (0..5 * faults + 1).collect();
+        random.shuffle(&mut replicas);
+        let most = if shard == 0 { faults - 1 } else { faults };
+        let count = random.index(most + 1);
+        for index in &replicas[..count] {
+            let index = u16::try_from(*index).expect("shards are small");
+            let replica = ReplicaId { shard: ShardId(u16::try_from(shard).expect("few shards")), index };
+            faulty.insert(replica, Fault::Lies(ReplicaStrategy::draw(random)));
         }
     }
     faulty
@@ -241,6 +285,17 @@ mod tests {
         for shards in 1..=3 {
             assert!(settings.iter().any(|setting| setting.shards == shards), "nobody draws {shards} shards");
         }
+    }
+
+    #[test]
+    fn where_shards_are_upgraded_there_is_room_for_it() {
+        let upgrade = Scenario::named("upgrade").expect("it is one of ours");
+        let settings: Vec<Setting> = (0..400).map(|seed| Setting::draw(&upgrade, seed)).collect();
+        let in_first = |setting: &Setting| setting.faulty.keys().filter(|replica| replica.shard == ShardId(0)).count();
+        assert!(settings.iter().all(|setting| in_first(setting) < setting.faults));
+        assert!(settings.iter().any(|setting| in_first(setting) > 0), "somebody lies where there is room for one more");
+        let steady = settings.iter().filter(|setting| setting.is_steady()).count();
+        assert!((250..400).contains(&steady), "in {steady} of 400 nobody has a reason to wait");
     }
 
     #[test]

@@ -99,8 +99,19 @@ fn told_by_words(scenario: &Scenario, setting: &Setting, seed: u64) -> Option<Sc
 }
 
 /// Each gives what can be taken away from a setting in one respect, the most first.
-const ASPECTS: [fn(&Setting) -> Vec<Setting>; 10] =
-    [shorter, fewer_shards, fewer_faulty, fewer_rogues, fewer_mishaps, fewer_clients, fewer_plans, calmer, plainer, fewer_faults];
+const ASPECTS: [fn(&Setting) -> Vec<Setting>; 11] = [
+    shorter,
+    fewer_shards,
+    fewer_faulty,
+    fewer_rogues,
+    fewer_mishaps,
+    fewer_ploys,
+    fewer_clients,
+    fewer_plans,
+    calmer,
+    plainer,
+    fewer_faults,
+];
 
 fn with(setting: &Setting, change: impl FnOnce(&mut Setting)) -> Setting {
     let mut other = setting.clone();
@@ -164,6 +175,10 @@ fn fewer_rogues(setting: &Setting) -> Vec<Setting> {
 
 fn fewer_mishaps(setting: &Setting) -> Vec<Setting> {
     subsets(&setting.mishaps).into_iter().map(|mishaps| with(setting, |other| other.mishaps = mishaps)).collect()
+}
+
+fn fewer_ploys(setting: &Setting) -> Vec<Setting> {
+    subsets(&setting.ploys).into_iter().map(|ploys| with(setting, |other| other.ploys = ploys)).collect()
 }
 
 fn fewer_plans(setting: &Setting) -> Vec<Setting> {

@@ -76,6 +76,8 @@ adversary::named! {
         LoseDisk,
         /// Bits flip on a disk while its replica is down.
         FlipBits,
+        /// A shard's replicas are stopped in good order, one after the other, and come back with other options.
+        Upgrade,
     }
 }
 
@@ -88,6 +90,7 @@ impl Mishap {
             Self::CrashReplica | Self::CrashMany | Self::CrashClient => &[Trouble::Crashes],
             Self::LoseDisk => &[Trouble::Liars],
             Self::FlipBits => &[Trouble::Rot],
+            Self::Upgrade => &[Trouble::Upgrades],
         }
     }
 
@@ -171,6 +174,7 @@ impl World {
             }
             Mishap::LoseDisk => self.lose_disk(),
             Mishap::FlipBits => self.flip_bits(),
+            Mishap::Upgrade => self.begin_upgrade(),
         }
         if mishap.causes().iter().any(|cause| matches!(cause, Trouble::Network | Trouble::Clocks)) {
             self.counts.network_faults += 1;
@@ -272,6 +276,7 @@ impl World {
         self.network.weather = Weather::FINE;
         for at in 0..self.replicas.len() {
             self.replicas[at].doom = None;
+            self.replicas[at].leaving = None;
             self.restart(at);
         }
         self.after(LOOK_MS * 1_000_000, Happening::Look);

@@ -8,6 +8,7 @@ use basil::ReadQuorum;
 use types::{ReplicaId, ShardId};
 
 use crate::adversary::{ClientStrategy, ReplicaStrategy};
+use crate::foe::Ploy;
 use crate::setting::{Clocks, Fault, Setting, Verifiers};
 use crate::trouble::Mishap;
 
@@ -36,6 +37,7 @@ pub(crate) fn describe(setting: &Setting) -> Vec<String> {
         format!("late={}/{}", weather.late_per_mille, weather.late_us_max),
         format!("lost={}", weather.lost_per_mille),
         format!("doubled={}", weather.doubled_per_mille),
+        format!("ploys={}", join(setting.ploys.iter().copied())),
         format!("regions={}", setting.regions),
         format!("clocks={}", setting.clocks.name()),
         format!("window-ms={}", replica.window_ms),
@@ -69,6 +71,7 @@ pub(crate) fn apply(setting: &mut Setting, word: &str) -> Result<(), String> {
         "late" => (setting.weather.late_per_mille, setting.weather.late_us_max) = pair(value, "/", 10_000_000).map_err(wrong)?,
         "lost" => setting.weather.lost_per_mille = number(value, 0, 1_000).map_err(wrong)?,
         "doubled" => setting.weather.doubled_per_mille = number(value, 0, 1_000).map_err(wrong)?,
+        "ploys" => setting.ploys = set::<Ploy>(value).map_err(wrong)?,
         "regions" => setting.regions = number(value, 1, 16).map_err(wrong)?,
         "clocks" => setting.clocks = one::<Clocks>(value).map_err(wrong)?,
         "window-ms" => setting.replica.window_ms = number(value, 1_000, 3_600_000).map_err(wrong)?,
@@ -183,6 +186,7 @@ mod tests {
             ("faulty=r0:silent", "as s0-r2"),
             ("faulty=s0-r0:quiet", "silent"),
             ("mishaps=rain", "storm"),
+            ("ploys=wait", "starve-quorums"),
             ("plans=none", "at least one"),
             ("plans=sing", "rotate"),
             ("delay-us=9..1", "above"),

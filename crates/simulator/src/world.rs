@@ -15,6 +15,7 @@ use crate::checker::{Checker, Told};
 use crate::client::{ClientActor, Heard};
 use crate::clock::EPOCH_NS;
 use crate::faults::Budget;
+use crate::foe::Foe;
 use crate::network::Network;
 use crate::random::Random;
 use crate::replica::ReplicaActor;
@@ -23,6 +24,7 @@ use crate::scenario::Scenario;
 use crate::setting::Setting;
 use crate::trace::Trace;
 use crate::trouble::Phase;
+use crate::upgrade::Rollout;
 
 /// Someone in the world, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,8 @@ pub(crate) enum Happening {
     Trouble,
     /// A replica's process is started again.
     Restart(usize),
+    /// A shard's upgrade goes on.
+    Upgrade(usize),
     /// The trouble is over.
     Heal,
     /// Somebody looks whether all is done.
@@ -74,6 +78,11 @@ pub(crate) struct World {
     pub network: Network,
     pub disk: Random,
     pub faults: Random,
+    /// What looks at what is under way and is late where it hurts.
+    foe: Foe,
+    pub upgrades: Random,
+    /// The upgrades that are under way, by shard.
+    pub rollouts: BTreeMap<usize, Rollout>,
     /// Who is at fault, or may come to be.
     pub budget: Budget,
     pub checker: Checker,
@@ -206,6 +215,7 @@ impl World {
             Happening::Abandon { client, job } => self.abandon(client, job),
             Happening::Trouble => self.trouble(),
             Happening::Restart(replica) => self.restart(replica),
+            Happening::Upgrade(shard) => self.upgrade(shard),
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
         }

@@ -67,6 +67,41 @@ fn leaders_that_lie_break_no_promise() {
     }
 }
 
+/// Whatever is stopped in good order, with those that lie no more than `f` of a shard are away, and nobody waits in vain.
+#[test]
+fn an_upgrade_of_shards_that_work_breaks_no_promise() {
+    assert!(keeps_its_promises("upgrade").iter().any(|report| report.counts.upgraded > 0));
+    for (seed, faults) in [(2, 1), (3, 2)] {
+        let words = format!("shards=1 faults={faults} clients=3 faulty=none clocks=skewed trouble-ms=9000");
+        let report = run(&scenario("upgrade").with(&words).expect("the words are good"), seed, Tracing::On);
+        assert!(report.is_clean(), "{report}");
+        assert!(report.counts.upgraded >= 5 * faults + 1, "each is stopped once at least: {report}");
+        let (mut away, mut most) = (0_u64, 0);
+        for line in report.trace.unwrap_or_default().lines().take_while(|line| !line.contains("the trouble is over")) {
+            away += u64::from(line.ends_with("stops in good order"));
+            away = away.saturating_sub(u64::from(line.ends_with(" starts")));
+            most = most.max(away);
+        }
+        assert!((1..=faults).contains(&most), "{most} were away at once");
+    }
+}
+
+#[test]
+fn a_network_that_is_late_where_it_hurts_breaks_no_promise() {
+    assert!(keeps_its_promises("network").iter().all(|report| report.counts.held > 0));
+}
+
+#[test]
+fn every_way_of_the_network_to_be_late_breaks_no_promise_and_is_used() {
+    let ploys = ["starve-quorums", "divide-votes", "ends-at-half", "begins-at-half", "leaders-last", "cross-prepares", "slow-next"];
+    for ploy in ploys {
+        let words = format!("shards=1 faults=1 clients=4 rogues=equiv-split trouble-ms=4000 ploys={ploy}");
+        let report = run(&scenario("network").with(&words).expect("the words are good"), 1, Tracing::Off);
+        assert!(report.is_clean(), "{ploy}: {report}");
+        assert!(report.counts.held > 0 && report.counts.committed > 0, "{ploy}: {report}");
+    }
+}
+
 #[test]
 fn everything_at_once_breaks_no_promise() {
     keeps_its_promises("everything");
@@ -87,7 +122,7 @@ fn what_was_cut_off_for_longer_than_the_window_ends() {
 
 #[test]
 fn a_seed_means_one_run_byte_for_byte() {
-    for name in ["faults", "everything"] {
+    for name in ["faults", "upgrade", "network", "everything"] {
         let scenario = scenario(name).lasting_ms(1_000);
         let (first, second) = (run(&scenario, 11, Tracing::On), run(&scenario, 11, Tracing::On));
         assert_eq!(first.trace, second.trace, "{name}");

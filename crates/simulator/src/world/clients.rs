@@ -147,9 +147,11 @@ impl World {
             if let (Failure::Refused(_), Some(transaction)) = (failure, &job.transaction) {
                 self.checker.told_never(transaction.id());
             }
-            if failure == Failure::TimedOut && self.phase.healed_before(job.began) {
+            let is_healed = self.phase.healed_before(job.began);
+            if failure == Failure::TimedOut && (is_healed || self.setting.is_steady()) {
                 let name = job.transaction.map_or_else(|| "its reads".to_owned(), |transaction| format!("{:?}", transaction.id()));
-                self.checker.violation("progress", format!("{id} began a {plan} after the trouble was over, and {name} timed out"));
+                let when = if is_healed { "after the trouble was over" } else { "while there was no reason to wait" };
+                self.checker.violation("progress", format!("{id} began a {plan} {when}, and {name} timed out"));
             }
         }
         self.begin_after(at, 1_000_000, 40_000_000);

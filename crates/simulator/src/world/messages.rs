@@ -37,9 +37,27 @@ impl World {
             liar.garble(&mut bytes);
         }
         let bytes = Bytes::from(bytes);
+        let is_next = self.foe.watches_turns() && self.is_next(to);
+        let not_before = self.foe.not_before(departs, from_party, to_party, message, is_next);
         for delay in self.network.fate(from, to) {
-            self.at(departs + delay, Happening::Arrive { from, from_party, to, to_party, bytes: bytes.clone() });
+            let arrives = (departs + delay).max(not_before);
+            if arrives > departs + delay {
+                self.counts.held += 1;
+                self.trace.line(self.now, || {
+                    let us = (arrives - departs - delay) / 1_000;
+                    format!("for {us} us the network holds back what {from_party} tells {to_party}: {}", describe(message))
+                });
+            }
+            self.at(arrives, Happening::Arrive { from, from_party, to, to_party, bytes: bytes.clone() });
         }
+    }
+
+    /// Whether somebody is the first of their shard to take a turn, of those who are about to.
+    fn is_next(&self, actor: Actor) -> bool {
+        let Actor::Replica(at) = actor else { return false };
+        let shard = self.replicas[at].id.shard;
+        let turns = self.replicas.iter().enumerate().filter(|(_, replica)| replica.id.shard == shard);
+        turns.filter_map(|(at, replica)| Some((replica.turn_at?, at))).min().is_some_and(|(_, next)| next == at)
     }
 
     pub fn arrive(&mut self, from: Actor, from_party: Party, to: Actor, to_party: Party, bytes: Bytes) {
@@ -131,7 +149,10 @@ impl World {
             Some(error) if self.replicas[at].is_rotten() => self.stay_away(at, error.to_string()),
             Some(error) => self.checker.violation("disk", format!("the disk of {id}, which is whole, fails: {error}")),
             None if turn.died => self.crash(at),
-            None => self.arm(Actor::Replica(at)),
+            None => match self.replicas[at].leaving {
+                Some(leaving) => self.leave(at, leaving),
+                None => self.arm(Actor::Replica(at)),
+            },
         }
     }
 

@@ -12,6 +12,7 @@ use crate::checker::Checker;
 use crate::client::ClientActor;
 use crate::clock::{Clock, EPOCH_NS};
 use crate::faults::Budget;
+use crate::foe::Foe;
 use crate::network::Network;
 use crate::random::Random;
 use crate::replica::{Parts, ReplicaActor, friends_of};
@@ -61,6 +62,9 @@ impl World {
             network: Network::new(seed, setting.weather, setting.regions),
             disk: Random::stream(seed, "disk"),
             faults: Random::stream(seed, "faults"),
+            foe: Foe::new(seed, setting.ploys.clone(), &cluster, setting.replica.window_ms, EPOCH_NS + setting.trouble_ms * 1_000_000),
+            upgrades: Random::stream(seed, "upgrades"),
+            rollouts: BTreeMap::new(),
             scenario: scenario.clone(),
             seed,
             now: EPOCH_NS,
