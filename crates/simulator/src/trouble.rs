@@ -46,6 +46,8 @@ const UNDECIDED_MS_MAX: u64 = 60_000;
 /// What is to fall out of the window within so long of the end of the trouble may stay undecided, in milliseconds: it takes
 /// as long until somebody finishes it. See [`World::is_stranded`].
 const STRANDED_MS: u64 = 4_000;
+/// How long what may stay undecided is waited for where the network has an adversary, in milliseconds of virtual time.
+const STRANDED_WAIT_MS: u64 = 30_000;
 /// How long the last look may take, in milliseconds of virtual time.
 const AUDIT_MS_MAX: u64 = 20_000;
 /// How often somebody looks whether all is done, in milliseconds.
@@ -326,10 +328,12 @@ impl World {
                 left.push(format!("{} has {}: {}", replica.id, young.len(), names.join(", ")));
             }
         }
-        if left.is_empty() {
+        // Where the network saw to it that much is old when the trouble ends, most of that still finds an end: that is waited for.
+        let waits_ms = if self.setting.ploys.is_empty() { 0 } else { STRANDED_WAIT_MS };
+        if left.is_empty() && (stranded.is_empty() || self.now >= since + waits_ms * 1_000_000) {
             self.counts.stranded = stranded.len() as u64;
             self.lose_power();
-        } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
+        } else if !left.is_empty() && self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
             let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
             self.checker.violation("progress", what);
         }
