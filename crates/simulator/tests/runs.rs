@@ -75,7 +75,7 @@ fn an_upgrade_of_shards_that_work_breaks_no_promise() {
         let words = format!("shards=1 faults={faults} clients=3 faulty=none clocks=skewed trouble-ms={}", 9_000 * faults);
         let report = run(&scenario("upgrade").with(&words).expect("the words are good"), seed, Tracing::On);
         assert!(report.is_clean(), "{report}");
-        assert!(report.counts.upgraded >= 5 * faults + 1, "each is stopped once at least: {report}");
+        assert!(report.counts.upgraded > 5 * faults, "each is stopped once at least: {report}");
         let (mut away, mut most) = (0_u64, 0);
         for line in report.trace.unwrap_or_default().lines().take_while(|line| !line.contains("the trouble is over")) {
             away += u64::from(line.ends_with("stops in good order"));
