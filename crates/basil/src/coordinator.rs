@@ -165,6 +165,8 @@ pub struct CoordinatorCounts {
     pub retries: u64,
     /// Reads that had to ask more replicas.
     pub read_escalations: u64,
+    /// Times a replica took no transaction, because this client has left too many for others to end.
+    pub left_too_much: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -57,8 +57,8 @@ pub(crate) struct Entry {
     pub awaits_author: bool,
     /// Whether it is known to be its author's: brought by it, or shown to be.
     pub authored: bool,
-    /// Whether somebody else ended it, and its author has not come since.
-    pub left: bool,
+    /// Until when its author owes for it, if somebody else ended it and the author has not come since.
+    pub left: Option<Time>,
     /// Whether its turn here is set already because somebody wants to finish what read from it.
     pub is_hurried: bool,
 }
@@ -82,7 +82,7 @@ impl Entry {
             payer,
             awaits_author: false,
             authored: false,
-            left: false,
+            left: None,
             is_hurried: false,
         }
     }
@@ -98,11 +98,17 @@ impl Entry {
         Some(LoggedStatement { id: self.transaction.id(), decision, view_decision, view_current: self.view() })
     }
 
-    /// How it ended, and where this replica has logged or can log that: not where it has logged otherwise, or has left the view.
+    /// How it ended, and where this replica has logged or can log that: not where it has logged otherwise, or has left the view; nor
+    /// where it will not remember having said so.
     pub fn end(&self) -> Option<End> {
         let (decision, view) = (self.decision?, self.view());
         let is_consistent = self.logged.map_or(view == 0, |logged| logged == (decision, view));
-        Some(End { decision, view: is_consistent.then_some(view) })
+        Some(End { decision, view: (is_consistent && !self.is_hearsay()).then_some(view) })
+    }
+
+    /// Whether it aborted without this replica having said anything of it: then it is forgotten altogether.
+    fn is_hearsay(&self) -> bool {
+        self.decision == Some(Decision::Abort) && self.vote.is_none() && self.logged.is_none() && !broken(Mutant::MadeUpKept)
     }
 
     /// Its place among those who read or mean to write a key.
@@ -619,7 +625,7 @@ impl<M: Medium> Ledger<M> {
         if let Some(entry) = self.entries.remove(&id) {
             match entry.decision {
                 None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
-                Some(Decision::Abort) if entry.vote.is_none() && entry.logged.is_none() && !broken(Mutant::MadeUpKept) => {}
+                Some(_) if entry.is_hearsay() => {}
                 Some(_) => self.forgotten.note(&entry.transaction, end),
             }
             self.by_timestamp.remove(&entry.at());

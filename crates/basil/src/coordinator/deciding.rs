@@ -236,6 +236,12 @@ impl Coordinator {
 
     pub(super) fn on_refused(&mut self, from: ReplicaId, id: TransactionId, refusal: Refusal, out: &mut Out) {
         let Some(ending) = self.endings.get_mut(&id) else { return };
+        if refusal == Refusal::LeftTooMuch {
+            self.counts.left_too_much += 1;
+            if self.counts.left_too_much.is_power_of_two() {
+                tracing::warn!(replica = %from, "takes no new transactions for a while: this client left too many for others to end");
+            }
+        }
         // Asked again, a replica also refuses what it voted on long ago and has forgotten: only the first answer
         // says that it never voted.
         let is_late = ending.retries > 0 && !broken(Mutant::LateRefusalBelieved);

@@ -6,7 +6,7 @@ use machine::Time;
 use store::Medium;
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
-use types::{Party, Transaction, TransactionId};
+use types::{Party, Transaction};
 
 use super::admission::author;
 use super::rights::is_author;
@@ -27,7 +27,7 @@ impl<M: Medium> Replica<M> {
         let id = certificate.id;
         match self.ledger.entry(id) {
             Some(entry) if entry.decision.is_some() => {
-                self.comes_back(now, from, id);
+                self.comes_back(now, from, &certificate);
                 return;
             }
             Some(_) => {}
@@ -58,13 +58,15 @@ impl<M: Medium> Replica<M> {
     }
 
     /// Who ends its transaction itself has not left it, however late it is.
-    fn comes_back(&mut self, now: Time, from: Party, id: TransactionId) {
-        if let Some(entry) = self.ledger.entry_mut(id)
-            && entry.left
+    fn comes_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
+        if let Some(entry) = self.ledger.entry_mut(certificate.id)
+            && let Some(until) = entry.left
             && is_author(from, &entry.transaction)
+            && entry.decision == Some(certificate.decision)
+            && certificate.fits(&self.cluster, &entry.transaction).is_ok()
         {
-            entry.left = false;
-            self.leavers.came_back(now, entry.transaction.timestamp().client);
+            entry.left = None;
+            self.leavers.came_back(now, entry.transaction.timestamp().client, until);
         }
     }
 
@@ -83,9 +85,8 @@ impl<M: Medium> Replica<M> {
             && entry.authored
             && !is_author(from, &transaction)
         {
-            entry.left = true;
+            entry.left = Some(self.leavers.left(now, transaction.timestamp().client));
             self.counts.left += 1;
-            self.leavers.left(now, transaction.timestamp().client);
         }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! A transaction that its author's channel brought, or that is shown to be its author's, counts as soon as somebody else's writeback ends it. When
 //! its author's own comes, it does not count any more: who is only slow, or whose transactions others are quick to finish, owes nothing.
-//! So each replica goes by what it has seen itself, and nobody can run up what another client owes.
+//! (Who comes back late on purpose owes nothing either, but has done its part of the work.) So each replica goes by what it has seen itself, and nobody can run up what another client owes.
 
 use std::collections::BTreeMap;
 
@@ -32,17 +32,20 @@ impl Leavers {
         Self { owing: BTreeMap::new(), each_ns, most_ns: u64::from(seconds) * 1_000_000_000 }
     }
 
-    /// Somebody else ended what `client` brought.
-    pub fn left(&mut self, now: Time, client: ClientId) {
+    /// Somebody else ended what `client` brought. Says until when the client owes for it.
+    pub fn left(&mut self, now: Time, client: ClientId) -> Time {
         let until = self.owing.entry(client).or_default();
         *until = Time(now.0.max(until.0).saturating_add(self.each_ns));
+        *until
     }
 
-    /// `client` has come to end it after all.
-    pub fn came_back(&mut self, now: Time, client: ClientId) {
-        if let Some(until) = self.owing.get_mut(&client) {
-            until.0 = until.0.saturating_sub(self.each_ns);
-            if *until <= now {
+    /// `client` has come to end what it owed for until `until`. What time has paid for already is not given back.
+    pub fn came_back(&mut self, now: Time, client: ClientId, until: Time) {
+        if until > now
+            && let Some(owing) = self.owing.get_mut(&client)
+        {
+            owing.0 = owing.0.saturating_sub(self.each_ns);
+            if *owing <= now {
                 self.owing.remove(&client);
             }
         }
@@ -66,29 +69,43 @@ mod tests {
         Time(1_000_000_000_000 + ms * 1_000_000)
     }
 
+    fn leave(leavers: &mut Leavers, count: usize, now: Time) {
+        for _ in 0..count {
+            leavers.left(now, C1);
+        }
+    }
+
     #[test]
     fn so_many_may_be_left_at_once_and_so_many_a_second() {
         let mut leavers = Leavers::new(10, 2);
-        (0..20).for_each(|_| leavers.left(at(0), C1));
+        leave(&mut leavers, 20, at(0));
         assert!(!leavers.owes(at(0), C1));
         leavers.left(at(0), C1);
         assert!(leavers.owes(at(0), C1) && leavers.owes(at(99), C1) && !leavers.owes(at(100), C1));
         assert!(!leavers.owes(at(0), C2), "each has a limit of its own");
-        (0..5).for_each(|_| leavers.left(at(100), C1));
+        leave(&mut leavers, 5, at(100));
         assert!(leavers.owes(at(599), C1) && !leavers.owes(at(600), C1));
-        (0..20).for_each(|_| leavers.left(at(60_000), C1));
+        leave(&mut leavers, 20, at(60_000));
         assert!(!leavers.owes(at(60_000), C1), "what was left long ago is forgiven");
     }
 
     #[test]
     fn who_comes_back_owes_nothing() {
         let mut leavers = Leavers::new(10, 0);
-        (0..3).for_each(|_| leavers.left(at(0), C1));
-        (0..2).for_each(|_| leavers.came_back(at(1), C1));
+        let left: Vec<Time> = (0..3).map(|_| leavers.left(at(0), C1)).collect();
+        leavers.came_back(at(1), C1, left[0]);
+        leavers.came_back(at(1), C1, left[1]);
         assert!(leavers.owes(at(1), C1));
-        leavers.came_back(at(1), C1);
+        leavers.came_back(at(1), C1, left[2]);
         assert!(!leavers.owes(at(1), C1) && leavers.owing.is_empty());
-        leavers.came_back(at(1), C1);
-        assert!(leavers.owing.is_empty());
+    }
+
+    #[test]
+    fn what_time_has_paid_for_is_not_given_back() {
+        let mut leavers = Leavers::new(10, 0);
+        let paid = leavers.left(at(0), C1);
+        leavers.left(at(200), C1);
+        leavers.came_back(at(201), C1, paid);
+        assert!(leavers.owes(at(201), C1));
     }
 }

@@ -27,13 +27,12 @@ impl<M: Medium> Replica<M> {
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
         let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
-        let has_left = authored && self.leavers.owes(now, transaction.timestamp().client);
-        let admitted = if has_left { Err(Refusal::LeftTooMuch) } else { self.may_enter(now, oldest, payer, transaction) };
-        if let Err(refusal) = admitted {
+        if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, payer, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
         self.enter(now, from, transaction);
+        self.note_authored(transaction.id(), authored);
         if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
             // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
             self.cast(transaction.id(), Vote::Abort, Some(Cause::TooOld), None, out);
@@ -66,15 +65,29 @@ impl<M: Medium> Replica<M> {
         if self.vote_down_late(now, from, transaction, out) {
             return Ok(());
         }
-        if let Err(refusal) = self.may_enter(now, self.watermark(now), from.into(), transaction) {
+        let admitted = self.may_begin(now, from, transaction);
+        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), from.into(), transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
         self.enter(now, from, transaction);
         if self.shows_authorship(transaction, evidence) {
+            self.note_authored(transaction.id(), true);
             self.vote(now, transaction, out)
         } else {
             self.await_author(now, transaction.id())
+        }
+    }
+
+    /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
+    fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
+        let owes = is_author(from, transaction) && self.leavers.owes(now, transaction.timestamp().client);
+        if owes { Err(Refusal::LeftTooMuch) } else { Ok(()) }
+    }
+
+    fn note_authored(&mut self, id: TransactionId, authored: bool) {
+        if let Some(entry) = self.ledger.entry_mut(id) {
+            entry.authored |= authored;
         }
     }
 
@@ -169,9 +182,6 @@ impl<M: Medium> Replica<M> {
     /// Runs Algorithm 1, at most once a transaction.
     fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         let id = transaction.id();
-        if let Some(entry) = self.ledger.entry_mut(id) {
-            entry.authored = true;
-        }
         if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
             self.cast(id, Vote::Abort, Some(Cause::NotPermitted), None, out);
             return Ok(());
