@@ -133,6 +133,7 @@ impl Running {
             Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
         let sealer = Sealer::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
+        let seals = Sealing::new(sealer, verifier.clone(), replica, batch_max);
         let plan = Plan {
             identity,
             cluster: cluster.clone(),
@@ -144,7 +145,6 @@ impl Running {
             metrics,
             delays,
         };
-        let seals = Sealing::new(sealer, cluster.id(), replica, batch_max);
         let board = board.clone();
         let on_event = move |event| match event {
             NodeEvent::Misbehavior { client, transaction } => {

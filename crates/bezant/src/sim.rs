@@ -140,7 +140,6 @@ fn show(args: &SimArgs, report: &Report) {
                 "led": counts.led,
                 "views": counts.views,
                 "view_max": counts.view_max,
-                "stranded": counts.stranded,
                 "crashes": counts.crashes,
                 "network_faults": counts.network_faults,
                 "upgraded": counts.upgraded,

@@ -102,6 +102,13 @@ impl Verifier {
         judged.map(|(message, survey)| survey.and_then(|needs| docket.judge(&needs)).map(|()| Verified::vouch(message))).collect()
     }
 
+    /// Remembers a root that this process has just signed itself as `signer`: it comes back in certificates, and need not be checked then.
+    pub fn signed(&self, signer: ReplicaId, signed: &SignedRoot) {
+        if self.signatures == Signatures::Ed25519 {
+            self.cache.keep(self.part(signer), signed, None);
+        }
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn counts(&self) -> VerifierCounts {

@@ -112,6 +112,19 @@ fn a_letter_without_claims_passes_and_an_empty_frame_is_nothing() {
 /// A liar pairs a root that everybody knows with garbage: were it let in on the strength of the root, it would go
 /// into certificates that whoever has not cached the root must refuse.
 #[test]
+fn what_it_has_signed_itself_is_not_checked() {
+    let verifier = verifier();
+    let notes = batch(1, 0, 3);
+    verifier.signed(replica(1), &notes[0].2.signed);
+    assert!(verifier.verify(letter(notes.clone())).is_ok());
+    assert_eq!(verifier.counts().roots_checked, 0);
+    let forged = vec![(replica(1), Note(vec![0, 9]), notes[0].2.clone())];
+    assert_eq!(judge(&verifier, &letter(forged)), Err(refused(1)), "only what was signed");
+    let others = vec![(replica(2), notes[0].1.clone(), notes[0].2.clone())];
+    assert_eq!(judge(&verifier, &letter(others)), Err(refused(2)), "only as who signed it");
+}
+
+#[test]
 fn a_known_root_does_not_carry_another_signature() {
     let verifier = verifier();
     let good = batch(2, 0, 4).remove(1);

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use types::{Cluster, ClusterId, Party, ReplicaId};
+use types::{Cluster, Party, ReplicaId};
 
 use crate::clock::Clock;
 use crate::connection::{Intake, Wire};
@@ -53,16 +53,16 @@ pub trait Seals<M: Machine>: Send + 'static {
 #[derive(Debug)]
 pub struct Sealing {
     sealer: Sealer,
-    cluster: ClusterId,
+    verifier: Arc<Verifier>,
     signer: ReplicaId,
     batch_max: usize,
 }
 
 impl Sealing {
-    /// Seals as `signer`, at most `batch_max` (1 to [`BATCH_MAX`]) drafts a signature.
+    /// Seals as `signer`, at most `batch_max` (1 to [`BATCH_MAX`]) drafts a signature; `verifier` need not check these.
     #[must_use]
-    pub fn new(sealer: Sealer, cluster: ClusterId, signer: ReplicaId, batch_max: usize) -> Self {
-        Self { sealer, cluster, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
+    pub fn new(sealer: Sealer, verifier: Arc<Verifier>, signer: ReplicaId, batch_max: usize) -> Self {
+        Self { sealer, verifier, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
     }
 }
 
@@ -77,8 +77,9 @@ where
         let mut rest = drafts.drain(..).peekable();
         while rest.peek().is_some() {
             let batch: Vec<(Party, M::Draft)> = rest.by_ref().take(self.batch_max).collect();
-            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster, self.signer)).collect();
+            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.verifier.cluster().id(), self.signer)).collect();
             let seals = self.sealer.seal(&leaves);
+            seals.first().into_iter().for_each(|seal| self.verifier.signed(self.signer, &seal.signed));
             assert_eq!(seals.len(), batch.len(), "a sealer gives one seal for each leaf");
             sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
             signatures += 1;

@@ -52,8 +52,6 @@ pub struct Counts {
     pub views: u64,
     /// The highest of them; of many runs, the highest in any.
     pub view_max: u64,
-    /// Transactions that will stay undecided somewhere: the trouble outlasted the window they had to end in.
-    pub stranded: u64,
     /// Transactions of rogue clients that ended.
     pub rogue_ended: u64,
     /// Crashes of replicas and clients.
@@ -90,7 +88,6 @@ impl Counts {
         self.led += other.led;
         self.views += other.views;
         self.view_max = self.view_max.max(other.view_max);
-        self.stranded += other.stranded;
         self.rogue_ended += other.rogue_ended;
         self.crashes += other.crashes;
         self.network_faults += other.network_faults;

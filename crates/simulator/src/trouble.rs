@@ -1,8 +1,6 @@
 //! What goes wrong, when it ends, and what is demanded then.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use types::{ShardId, Transaction, TransactionId};
+use types::Transaction;
 
 use crate::adversary::ReplicaStrategy;
 use crate::disk::{Doom, Rot};
@@ -43,11 +41,6 @@ pub(crate) const COMMITS_AFTER_HEAL: u64 = 3;
 const PROGRESS_MS_MAX: u64 = 60_000;
 /// How long anything may stay undecided once nobody wants anything, in milliseconds of virtual time.
 const UNDECIDED_MS_MAX: u64 = 60_000;
-/// What is to fall out of the window within so long of the end of the trouble may stay undecided, in milliseconds: it takes
-/// as long until somebody finishes it. See [`World::is_stranded`].
-const STRANDED_MS: u64 = 4_000;
-/// How long what may stay undecided is waited for where the network has an adversary, in milliseconds of virtual time.
-const STRANDED_WAIT_MS: u64 = 30_000;
 /// How long the last look may take, in milliseconds of virtual time.
 const AUDIT_MS_MAX: u64 = 20_000;
 /// How often somebody looks whether all is done, in milliseconds.
@@ -273,7 +266,6 @@ impl World {
             self.replicas.iter_mut().map(|replica| &mut replica.clock).chain(self.clients.iter_mut().map(|client| &mut client.clock));
         let wait = clocks.map(|clock| clock.put_right(&mut self.faults, self.setting.clocks)).max().unwrap_or(0);
         self.phase = Phase::Healed { at: self.now + wait };
-        self.healed_at = self.now;
         self.network.mend();
         self.network.weather = Weather::FINE;
         for at in 0..self.replicas.len() {
@@ -318,46 +310,19 @@ impl World {
 
     fn look_at_undecided(&mut self, since: u64) {
         let mut left = Vec::new();
-        let mut stranded = BTreeSet::new();
-        let holders = self.holders();
         for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
-            let (old, young): (Vec<_>, Vec<_>) = replica.undecided().partition(|transaction| self.is_stranded(transaction, &holders));
-            stranded.extend(old.iter().map(|transaction| transaction.id()));
-            if !young.is_empty() {
-                let names: Vec<String> = young.iter().take(4).map(|transaction| format!("{:?}", transaction.id())).collect();
-                left.push(format!("{} has {}: {}", replica.id, young.len(), names.join(", ")));
+            let undecided: Vec<&Transaction> = replica.undecided().collect();
+            if !undecided.is_empty() {
+                let names: Vec<String> = undecided.iter().take(4).map(|transaction| format!("{:?}", transaction.id())).collect();
+                left.push(format!("{} has {}: {}", replica.id, undecided.len(), names.join(", ")));
             }
         }
-        // Where the network saw to it that much is old when the trouble ends, most of that still finds an end: that is waited for.
-        let waits_ms = if self.setting.ploys.is_empty() { 0 } else { STRANDED_WAIT_MS };
-        if left.is_empty() && (stranded.is_empty() || self.now >= since + waits_ms * 1_000_000) {
-            self.counts.stranded = stranded.len() as u64;
+        if left.is_empty() {
             self.lose_power();
-        } else if !left.is_empty() && self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
+        } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
             let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
             self.checker.violation("progress", what);
         }
-    }
-
-    /// How many honest replicas of each shard hold each undecided transaction.
-    fn holders(&self) -> BTreeMap<(ShardId, TransactionId), usize> {
-        let mut holders = BTreeMap::new();
-        for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
-            for transaction in replica.undecided() {
-                *holders.entry((replica.id.shard, transaction.id())).or_default() += 1;
-            }
-        }
-        holders
-    }
-
-    /// Whether `transaction` may stay undecided for ever, as long as there is no catch-up (docs/protocols/basil.md, "What is too
-    /// old to be finished"): the trouble lasted until it fell out of the window, and so many hold it that, with `f` silent, fewer
-    /// than `3f + 1` are left who could say that they do not.
-    fn is_stranded(&self, transaction: &Transaction, holders: &BTreeMap<(ShardId, TransactionId), usize>) -> bool {
-        let falls_out = transaction.timestamp().time + self.setting.replica.window_ms * 1_000_000;
-        let is_old = falls_out < self.healed_at + STRANDED_MS * 1_000_000;
-        let most = holders.iter().filter(|((_, id), _)| *id == transaction.id()).map(|(_, count)| *count).max();
-        is_old && most.is_some_and(|most| most > self.setting.faults)
     }
 
     /// The power goes everywhere at once. What anybody was told is there all the same.

@@ -89,8 +89,6 @@ pub(crate) struct World {
     pub trace: Trace,
     pub counts: Counts,
     pub phase: Phase,
-    /// When the trouble ended.
-    pub healed_at: u64,
     spins: u64,
     #[cfg(test)]
     pub sabotage: Option<crate::sabotage::Sabotage>,

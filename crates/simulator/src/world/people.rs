@@ -79,7 +79,6 @@ impl World {
             trace: Trace::new(tracing),
             counts: Counts::default(),
             phase: Phase::Trouble,
-            healed_at: EPOCH_NS,
             spins: 0,
             #[cfg(test)]
             sabotage: None,
