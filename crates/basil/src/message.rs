@@ -95,7 +95,7 @@ pub enum Message {
     Rested {
         /// The transaction.
         id: TransactionId,
-        /// How that ended, if it remembers: it has seen a proof of it.
+        /// How that ended, if it remembers: it has seen a proof of it, or heard it from `f + 1` who had.
         end: Option<Decision>,
         /// What it has of the keys asked for, in their order.
         versions: Vec<OldVersion>,

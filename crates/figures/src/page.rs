@@ -13,7 +13,7 @@ where curves bend. Beside each claim that a paper's text makes in numbers stands
 
 ```sh
 bezant figures --quick             # all of them, roughly, in minutes
-bezant figures                     # all of them, in an hour or two; stopped, the same command goes on
+bezant figures                     # all of them, in about three hours; stopped, the same command goes on
 bezant figures --only 5a,7b        # some of them
 bezant figures --list              # which there are, and how long each takes
 bezant figures --draw              # draw again what was measured

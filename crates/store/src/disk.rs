@@ -122,7 +122,8 @@ impl Disk {
         sync_directory(&journal)?;
         sync_directory(&directory)?;
         let base = directory.join(BASE);
-        // Its own threads are as patient as the one that opens it.
+        // Its own threads are as patient as the one that opens it. Should that panic, which nothing that a peer sends can bring about at a
+        // start, then so does this one.
         let opening = in_background("store-open", move || open_base(&base, options))?;
         let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let spares = find_spares(&journal)?;

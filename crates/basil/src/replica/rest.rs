@@ -17,14 +17,16 @@
 //!   then on nobody reads here below them. Where `t` itself is such a version, it comes in like this.
 //! - Where it only reads on this shard, its place matters only to writers below it, who come too late anyway: it may go once `3f + 1`
 //!   have let it go.
-//! - **It ended as `f + 1` replicas of one shard remember**: one of them is correct, and has seen the proof, which nobody has any more. So
-//!   ends what more than `2f` hold and the others have forgotten, and what all of a shard hold, coming back from a power cut, while other
+//! - **It ended as `f + 1` replicas of one shard remember**: one of them is correct, and has seen the proof, which nobody has any more,
+//!   or has heard it in this way. So ends what more than `2f` hold and the others have forgotten, and what all of a shard hold, coming back from a power cut, while other
 //!   shards have forgotten it.
 //!
-//! But for the last case it is then forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by others' hands, it comes as any late
-//! writeback does. Who waited for it is voted down unless it is said to have committed: always safe, and rarely does anybody that old still wait.
+//! But for the last case it is then forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by
+//! others' hands, it comes as any late writeback does. Who waited for it is voted down unless it is said to have committed: always safe, and
+//! rarely does anybody that old still wait.
 //!
-//! Who remembers how it ended also logs that when asked to (`logging.rs`), so that one that remembers and `4f` that hold it are enough.
+//! Who remembers how it ended also logs that when asked to, unless it has logged otherwise (`logging.rs`), so that one that remembers and `4f`
+//! that log the same in the same view are enough.
 //!
 //! **What is left.** Who has ended a million others since, or a hundred thousand and was started anew, knows only that it may have forgotten the
 //! transaction, and says nothing. Where fewer than `4f + 1` hold or remember it, and no `f + 1` of a shard remember, its keys stay in the way
