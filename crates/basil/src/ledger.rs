@@ -23,6 +23,11 @@ use crate::record::{Record, TRACES_MAX};
 /// one that lives writes a small record as often.
 const READABLE_STEP_NS: u64 = 500_000_000;
 
+/// What is old is forgotten in so many steps, if all that is known were old; and at least so many transactions in a step, which takes some
+/// ten microseconds.
+const FORGETTING_STEPS: usize = 2_048;
+const FORGOTTEN_AT_ONCE_MIN: usize = 32;
+
 /// A transaction as this replica knows it.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -210,8 +215,11 @@ pub(crate) struct Ledger<M: Medium> {
     horizon: u64,
     /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
     ceiling: u64,
-    entries: HashMap<TransactionId, Entry>,
+    /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
+    entries: HashMap<TransactionId, Box<Entry>>,
     by_timestamp: BTreeMap<At, TransactionId>,
+    /// Up to where [`Ledger::forget_some`] has come.
+    looked_at: At,
     /// How many transactions were ever entered.
     entered: u64,
     /// The prepared or committed transaction of each timestamp.
@@ -261,6 +269,7 @@ impl<M: Medium> Ledger<M> {
             ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
+            looked_at: (Timestamp::ZERO, 0),
             entered: 0,
             holders: HashMap::new(),
             undecided: Load::default(),
@@ -360,11 +369,11 @@ impl<M: Medium> Ledger<M> {
     // What transactions are known.
 
     pub fn entry(&self, id: TransactionId) -> Option<&Entry> {
-        self.entries.get(&id)
+        self.entries.get(&id).map(Box::as_ref)
     }
 
     pub fn entry_mut(&mut self, id: TransactionId) -> Option<&mut Entry> {
-        self.entries.get_mut(&id)
+        self.entries.get_mut(&id).map(Box::as_mut)
     }
 
     /// The entry of `transaction`, made now if there is none.
@@ -379,7 +388,7 @@ impl<M: Medium> Ledger<M> {
             }
             self.entered += 1;
             self.by_timestamp.insert((transaction.timestamp(), self.entered), id);
-            self.entries.insert(id, Entry::new(transaction.detached(), self.entered, now, payer));
+            self.entries.insert(id, Box::new(Entry::new(transaction.detached(), self.entered, now, payer)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -579,16 +588,33 @@ impl<M: Medium> Ledger<M> {
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
-        let mut kept = Vec::new();
-        for id in below {
-            match self.entries.get(&id) {
-                Some(entry) if entry.decision.is_none() && entry.concerns_this_replica() && !broken(Mutant::UndecidedForgotten) => {
-                    kept.push(id);
-                }
-                _ => self.forget(id),
-            }
+        below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
+    }
+
+    /// Takes a step of what [`Ledger::forget_below`] would do, so that this need not be done all at once while others wait. Gives
+    /// whether more steps are left.
+    pub fn forget_some(&mut self, watermark: Timestamp) -> bool {
+        let (from, to) = (self.looked_at, (watermark, 0));
+        if from >= to {
+            return false; // Also when the clock was set back.
         }
-        kept
+        let at_most = FORGOTTEN_AT_ONCE_MIN.max(self.entries.len() / FORGETTING_STEPS);
+        let some: Vec<(At, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
+        self.looked_at = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
+        for (_, id) in some {
+            self.forget_ended(id);
+        }
+        self.looked_at < to
+    }
+
+    /// Forgets what lies below the watermark, unless it is undecided and of concern. Gives whether it did.
+    fn forget_ended(&mut self, id: TransactionId) -> bool {
+        let is_kept = |entry: &Entry| entry.decision.is_none() && entry.concerns_this_replica() && !broken(Mutant::UndecidedForgotten);
+        let is_forgotten = !self.entry(id).is_some_and(is_kept);
+        if is_forgotten {
+            self.forget(id);
+        }
+        is_forgotten
     }
 
     /// Earlier lives may have forgotten anything up to `time`, if they have not written down what.

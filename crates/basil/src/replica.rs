@@ -147,8 +147,9 @@ pub struct Replica<M: Medium> {
     counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
     ballots: Ballots,
-    /// What others have said of old transactions that this replica holds undecided.
+    /// What clients have left to others.
     leavers: Leavers,
+    /// What others have said of old transactions that this replica holds undecided.
     inquiries: Inquiries,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,

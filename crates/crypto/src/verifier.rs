@@ -5,13 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes, batch};
-use getrandom::SysRng;
-use getrandom::rand_core::UnwrapErr;
+use ed25519_zebra::{Signature, VerificationKey};
 use smallvec::SmallVec;
 use types::mutant::{Mutant, broken};
 use types::{Cluster, Digest, ReplicaId};
 
+use crate::batch::{BatchChecker, Signed};
 use crate::key::check_replicas;
 use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
@@ -32,6 +31,8 @@ pub struct Verifier {
     signatures: Signatures,
     /// Every replica's key, by shard and index: see [`Verifier::slot`].
     keys: Vec<VerificationKey>,
+    /// The same keys in the same order.
+    batches: BatchChecker,
     cache: RootCache,
     counters: Counters,
 }
@@ -72,8 +73,9 @@ impl Verifier {
                 VerificationKey::try_from(bytes).expect("a key that passed its check is a point")
             }));
         }
+        let batches = BatchChecker::new(keys.iter().map(|key| (*key).into())).expect("keys that passed their check are points");
         let cache = RootCache::new(keys.len(), cache_capacity);
-        Ok(Self { cluster, signatures, keys, cache, counters: Counters::default() })
+        Ok(Self { cluster, signatures, keys, batches, cache, counters: Counters::default() })
     }
 
     /// Checks one message.
@@ -198,12 +200,13 @@ impl Verifier {
     /// Whether all are good. By ZIP 215 that is the same as that each is, but for a chance of 2^-128.
     fn check_together(&self, suspects: &[&mut Suspect]) -> bool {
         bump(&self.counters.batches);
-        let mut verifier = batch::Verifier::new();
-        for suspect in suspects {
-            let key = VerificationKeyBytes::from(self.keys[self.slot(suspect.signer)]);
-            verifier.queue((key, Signature::from_bytes(&suspect.signed.signature), &self.statement(suspect)[..]));
-        }
-        verifier.verify(UnwrapErr(SysRng)).is_ok() || broken(Mutant::SignatureUnchecked)
+        let statements: Vec<[u8; ROOT_STATEMENT_BYTES]> = suspects.iter().map(|suspect| self.statement(suspect)).collect();
+        let signed = suspects.iter().zip(&statements).map(|(suspect, statement)| Signed {
+            key: self.slot(suspect.signer),
+            signature: &suspect.signed.signature,
+            message: statement,
+        });
+        self.batches.all_good(&signed.collect::<Vec<_>>()) || broken(Mutant::SignatureUnchecked)
     }
 
     fn check_alone(&self, suspect: &Suspect) -> bool {

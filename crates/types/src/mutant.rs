@@ -131,6 +131,7 @@ mutants! {
     DecidedTwice: "§5 (4)", "a replica adopts a second decision in one view";
     LoggedViewsMixed: "§5 (5)", "logged decisions of different views make one certificate";
     SignatureUnchecked: "seals", "no signature is checked";
+    BatchUnweighed: "seals", "signatures checked together may make up for one another";
     PathUnchecked: "seals", "a seal covers whatever it is shown with";
     RootCachedUnchecked: "seals", "a root is remembered as good before its signature was checked";
     RootOfAnyone: "seals", "a root known to be good is good whoever is said to have signed it";

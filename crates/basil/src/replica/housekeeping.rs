@@ -5,7 +5,7 @@ use machine::Time;
 use store::{Medium, SegmentNumber, StoreError};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
-use types::{ClientId, Timestamp, TransactionId};
+use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
 
 use super::{Out, Replica};
 use crate::certificate::Vote;
@@ -16,6 +16,17 @@ use crate::record::Record;
 const PROOF_FRESH_MS: u64 = 3_000;
 /// How often a fold is looked after, in milliseconds.
 const FOLD_POLL_MS: u64 = 3;
+/// How long others get between two steps of forgetting, in milliseconds.
+const FORGET_PAUSE_MS: u64 = 2;
+
+/// When replica `me` next cleans up. By the clock, the replicas of a shard take turns at that, so that others are at hand while one is busy
+/// with itself.
+pub(super) fn next_checkpoint(now: Time, every_ms: u64, me: ReplicaId, cluster: &Cluster) -> Time {
+    let every = every_ms.max(1).saturating_mul(1_000_000);
+    let turn = every / cluster.replicas_per_shard() as u64 * u64::from(me.index);
+    let since_turn = (now.0.saturating_add(every) - turn) % every;
+    Time(now.0.saturating_add(every - since_turn))
+}
 
 impl<M: Medium> Replica<M> {
     /// When to look next.
@@ -45,16 +56,20 @@ impl<M: Medium> Replica<M> {
             self.look_after_fold(now)?;
         }
         if self.checkpoint_at <= now {
-            self.checkpoint(now)?;
+            if self.ledger.forget_some(Timestamp::new(self.watermark(now), ClientId(0))) {
+                self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
+            } else {
+                self.checkpoint(now)?;
+            }
         }
         Ok(())
     }
 
-    /// Forgets decided transactions below the watermark, lets go of segments, first writing the undecided ones there
+    /// Forgets what is still left of the decided transactions below the watermark, lets go of segments, first writing the undecided ones there
     /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds, or when nothing else is to be
     /// done: it costs nothing then, and whoever starts again has nothing to replay.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
-        self.checkpoint_at = now.after_ms(self.options.checkpoint_ms);
+        self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         let folded = if broken(Mutant::ReleasedUnfolded) { u64::MAX } else { self.folded };
         if self.segments.front().is_some_and(|(_, highest)| *highest < folded) {

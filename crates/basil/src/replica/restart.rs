@@ -11,6 +11,7 @@ use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::admission::author;
+use super::housekeeping::next_checkpoint;
 use super::leavers::Leavers;
 use super::rest::Inquiries;
 use super::stall::Watch;
@@ -56,6 +57,7 @@ impl<M: Medium> Replica<M> {
         ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
         let watch = Watch::new(ledger.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
+        let checkpoint_at = next_checkpoint(now, options.checkpoint_ms, me, &cluster);
         Ok(Self {
             me,
             cluster,
@@ -71,7 +73,7 @@ impl<M: Medium> Replica<M> {
             watch,
             unauthored: VecDeque::new(),
             proven: VecDeque::new(),
-            checkpoint_at: now.after_ms(options.checkpoint_ms),
+            checkpoint_at,
             fold_poll_at: None,
             fold_wanted: 0,
             segments: VecDeque::new(),
