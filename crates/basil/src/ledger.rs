@@ -23,11 +23,6 @@ use crate::record::{Record, TRACES_MAX};
 /// one that lives writes a small record as often.
 const READABLE_STEP_NS: u64 = 500_000_000;
 
-/// What is old is forgotten in so many steps, if all that is known were old; and at least so many transactions in a step, which takes some
-/// ten microseconds.
-const FORGETTING_STEPS: usize = 2_048;
-const FORGOTTEN_AT_ONCE_MIN: usize = 32;
-
 /// A transaction as this replica knows it.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -587,18 +582,20 @@ impl<M: Medium> Ledger<M> {
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
+        self.looked_at = self.looked_at.max((watermark, 0));
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
         below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
     }
 
-    /// Takes a step of what [`Ledger::forget_below`] would do, so that this need not be done all at once while others wait. Gives
-    /// whether more steps are left.
-    pub fn forget_some(&mut self, watermark: Timestamp) -> bool {
+    /// Takes a step of what [`Ledger::forget_below`] would do, looking at `at_most` transactions, at least two, so that this need not be
+    /// done all at once while others wait. Gives whether more steps are left. Those that are entered late, behind the last step, are left
+    /// to [`Ledger::forget_below`].
+    pub fn forget_some(&mut self, watermark: Timestamp, at_most: usize) -> bool {
         let (from, to) = (self.looked_at, (watermark, 0));
         if from >= to {
             return false; // Also when the clock was set back.
         }
-        let at_most = FORGOTTEN_AT_ONCE_MIN.max(self.entries.len() / FORGETTING_STEPS);
+        let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(At, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.looked_at = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
         for (_, id) in some {
@@ -655,6 +652,69 @@ impl<M: Medium> Ledger<M> {
                 Some(_) => self.forgotten.note(&entry.transaction, end),
             }
             self.by_timestamp.remove(&entry.at());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Memory, Options};
+    use types::{ClusterId, Placement, Value, Write};
+
+    use super::*;
+
+    const AUTHOR: ClientId = ClientId(1);
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, AUTHOR)
+    }
+
+    /// Transactions at 0 to 99, of which every seventh is undecided, and one that came late.
+    fn ledger() -> Ledger<Memory> {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        let mut ledger = Ledger::new(cluster, ShardId(0), store, 7, 16);
+        assert!(ledger.store.replay().expect("it is new").is_none());
+        (0..100).for_each(|time| enter(&mut ledger, time, time % 7 != 0));
+        ledger
+    }
+
+    fn enter(ledger: &mut Ledger<Memory>, time: u64, is_decided: bool) {
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let transaction = Transaction::new(ledger.cluster.id(), at(time), vec![], vec![write]).expect("it is small");
+        ledger.enter(&transaction, Time(0), Payer::Client(AUTHOR)).vote = Some(Vote::Commit);
+        if is_decided {
+            ledger.conclude(transaction.id(), Decision::Commit, None);
+        }
+    }
+
+    fn times(ledger: &Ledger<Memory>) -> Vec<u64> {
+        ledger.by_timestamp.keys().map(|(timestamp, _)| timestamp.time).collect()
+    }
+
+    #[test]
+    fn steps_forget_what_would_be_forgotten_at_once() {
+        let mut at_once = ledger();
+        let kept = at_once.forget_below(at(90));
+        assert_eq!(kept.len(), 13);
+        // A step of seven ends at an undecided one, one of two must get beyond the last of the step before.
+        for at_most in [0, 2, 7, 8, 1_000] {
+            let mut ledger = ledger();
+            let mut steps = 1;
+            while ledger.forget_some(at(90), at_most) {
+                steps += 1;
+            }
+            assert_eq!(times(&ledger), times(&at_once), "{at_most} at most");
+            assert!(at_most > 100 || steps > 10, "{steps} steps");
+            assert!(!ledger.forget_some(at(90), at_most) && !ledger.forget_some(at(50), at_most), "also when the clock is set back");
+            // Who comes late, and behind, is left to the end.
+            enter(&mut ledger, 3, true);
+            while ledger.forget_some(at(91), at_most) {}
+            assert!(times(&ledger).contains(&3) && !times(&ledger).contains(&90));
+            assert_eq!(ledger.forget_below(at(91)).len(), 13);
+            assert!(!times(&ledger).contains(&3));
         }
     }
 }

@@ -25,6 +25,7 @@ use machine::{Durable, Input, Machine, Outbox, Time};
 use store::{Medium, SegmentNumber, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
+use self::housekeeping::Sweep;
 use self::leavers::Leavers;
 use self::rest::{Answer, Inquiries};
 use self::stall::Watch;
@@ -160,7 +161,9 @@ pub struct Replica<M: Medium> {
     unauthored: VecDeque<(Time, TransactionId)>,
     /// Transactions whose proof is fresh, in the order in which they ended.
     proven: VecDeque<(Time, TransactionId)>,
+    /// When to clean up, or to take the next step of it.
     checkpoint_at: Time,
+    sweep: Option<Sweep>,
     /// While a fold is under way: when to look after it.
     fold_poll_at: Option<Time>,
     /// Up to where the folds under way are to reach, in nanoseconds.

@@ -10,7 +10,7 @@ use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
 use basil::{Certificate, Decision, Message, Refusal, Replica, ReplicaOptions, Vote};
 use crypto::leaf;
-use machine::{Input, Machine as _, Outbox, Time};
+use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use members::{Members, members};
 use store::{Memory, Options, Store};
 use types::{ClientId, Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, Value, Write};
@@ -155,4 +155,40 @@ fn a_replica_with_nothing_to_do_folds_what_it_has() {
         held_at(ms);
     }
     assert_eq!(held_at(end), (0, 1), "once, and then never again for nothing");
+}
+
+/// However fast transactions come and however long a turn takes, what is old is forgotten, a part at a time, and the journal let go.
+#[test]
+fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
+    const TURN_MS: u64 = 50;
+    const A_TURN: u64 = 80;
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, overlay_bytes_max: 1 << 10, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let (mut most_known, mut most_at_once, mut folds_before) = (0, 0, 0);
+    for turn in 0..60 {
+        let now_ms = NOW_MS + turn * TURN_MS;
+        let before = replica.load().0;
+        replica.step(Time(now_ms * 1_000_000), Input::Tick, &mut Outbox::default());
+        replica.persist().expect("memory does not fail");
+        most_at_once = most_at_once.max(before - replica.load().0);
+        for number in 0..A_TURN {
+            let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
+            let write = Write { key: Key::from(number.to_string().as_str()), value: Some(Value::from("1")) };
+            let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
+            let certificate = Arc::new(committed(&members, &transaction));
+            let message =
+                members.stranger().verify(Message::Writeback { transaction: Some(transaction), certificate }).expect("it is signed");
+            replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
+        }
+        most_known = most_known.max(replica.load().0);
+        if turn == 40 {
+            folds_before = replica.store().statistics().folds;
+        }
+    }
+    // In a window there are 1,600; two checkpoints let as many again grow old.
+    assert!(most_known <= 3_200, "{most_known} were known at once");
+    assert!((1..=400).contains(&most_at_once), "{most_at_once} were forgotten at once");
+    assert!(replica.store().statistics().folds > folds_before, "it folds on");
 }

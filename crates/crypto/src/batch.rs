@@ -7,6 +7,8 @@
 //! ed25519-zebra, which checks single signatures here, has this sum too, and decompresses and tables every key anew for each. Here the
 //! keys are those of one cluster, and this is done once.
 
+use std::collections::BTreeMap;
+
 use curve25519_dalek::constants::ED25519_BASEPOINT_POINT;
 use curve25519_dalek::edwards::{CompressedEdwardsY, EdwardsPoint, VartimeEdwardsPrecomputation};
 use curve25519_dalek::scalar::Scalar;
@@ -17,23 +19,39 @@ use types::mutant::{Mutant, broken};
 /// The most keys that get tables of their own: 10 KiB each. The first ones do; others are only decompressed ahead.
 const TABLED_KEYS_MAX: usize = 48;
 
-/// A signature by one of the keys.
-pub(crate) struct Signed<'a> {
-    /// Which key: its place among them.
+/// A signature that one of the keys of a [`BatchChecker`] is said to have made.
+#[derive(Clone, Copy, Debug)]
+pub struct SignedMessage<'a> {
+    /// Which key: its place among them, from 0.
     pub key: usize,
+    /// The signature, in 64 bytes that may be anything.
     pub signature: &'a [u8; 64],
+    /// What was signed.
     pub message: &'a [u8],
 }
 
-/// The keys whose signatures are checked.
-pub(crate) struct BatchChecker {
+/// Checks many signatures of a few keys together.
+///
+/// ```
+/// use crypto::{BatchChecker, SecretKey, SignedMessage};
+///
+/// let secrets = [SecretKey::generate(), SecretKey::generate()];
+/// let checker = BatchChecker::new(secrets.iter().map(SecretKey::public)).expect("they are points");
+/// let signatures = secrets.each_ref().map(|secret| secret.sign(b"yes"));
+/// let signed = [0, 1].map(|key| SignedMessage { key, signature: &signatures[key], message: b"yes" });
+/// assert!(checker.all_good(&signed));
+/// assert!(!checker.all_good(&[signed[0], SignedMessage { message: b"no", ..signed[1] }]));
+/// ```
+pub struct BatchChecker {
     keys: Vec<(CompressedEdwardsY, EdwardsPoint)>,
     /// Of the generator, then of the first keys.
     tables: VartimeEdwardsPrecomputation,
 }
 
 impl BatchChecker {
-    /// For `keys`, or nothing where one of them is no point.
+    /// For `keys`, or nothing where one of them is no point. Whether they are keys that should be let in is for
+    /// [`check_public_key`](crate::check_public_key) to say.
+    #[must_use]
     pub fn new(keys: impl IntoIterator<Item = [u8; 32]>) -> Option<Self> {
         let key = |bytes| Some((CompressedEdwardsY(bytes), CompressedEdwardsY(bytes).decompress()?));
         let keys: Vec<(CompressedEdwardsY, EdwardsPoint)> = keys.into_iter().map(key).collect::<Option<_>>()?;
@@ -42,16 +60,19 @@ impl BatchChecker {
         Some(Self { keys, tables })
     }
 
-    /// Whether all are good; what is not so is found with a chance of 1 - 2^-128. When the system has no randomness, none is.
-    pub fn all_good(&self, signatures: &[Signed<'_>]) -> bool {
+    /// Whether all are good, each as if it were checked alone, but for a chance of 2^-128. That is also the answer for none. When the
+    /// system has no randomness they pass for bad, as does a signature by a key that is not there.
+    #[must_use]
+    pub fn all_good(&self, signatures: &[SignedMessage<'_>]) -> bool {
         let mut random = vec![0; 16 * signatures.len()];
         getrandom::fill(&mut random).is_ok() && self.sum(signatures, &random).is_some_and(|sum| sum.mul_by_cofactor().is_identity())
     }
 
     /// The weighed sum of what each signature lacks, or nothing where one has not the form.
-    fn sum(&self, signatures: &[Signed<'_>], random: &[u8]) -> Option<EdwardsPoint> {
+    fn sum(&self, signatures: &[SignedMessage<'_>], random: &[u8]) -> Option<EdwardsPoint> {
+        debug_assert_eq!(random.len(), 16 * signatures.len(), "each has its weight");
         let mut of_base = Scalar::ZERO;
-        let mut of_keys = vec![Scalar::ZERO; self.keys.len()];
+        let mut of_keys = BTreeMap::new();
         let mut others = Vec::with_capacity(signatures.len());
         for (signed, weight) in signatures.iter().zip(random.as_chunks().0) {
             let (r, s) = signed.signature.split_first_chunk()?;
@@ -59,18 +80,16 @@ impl BatchChecker {
             let (key, _) = self.keys.get(signed.key)?;
             let hash = Sha512::new().chain_update(r).chain_update(key.as_bytes()).chain_update(signed.message).finalize();
             let weight = if broken(Mutant::BatchUnweighed) { Scalar::ONE } else { Scalar::from(u128::from_le_bytes(*weight)) };
-            of_base += weight * s;
-            of_keys[signed.key] += weight * Scalar::from_bytes_mod_order_wide(&hash.into());
-            others.push((-weight, Some(CompressedEdwardsY(*r).decompress()?)));
+            // All of it negated, so that the weights of the many points stay short.
+            of_base -= weight * s;
+            *of_keys.entry(signed.key).or_insert(Scalar::ZERO) += weight * Scalar::from_bytes_mod_order_wide(&hash.into());
+            others.push((weight, Some(CompressedEdwardsY(*r).decompress()?)));
         }
-        // Keys stand on the other side of the equation.
-        of_keys.iter_mut().for_each(|scalar| *scalar = -*scalar);
-        let rest = of_keys.split_off(of_keys.len().min(TABLED_KEYS_MAX));
-        let untabled = rest.iter().zip(&self.keys[of_keys.len()..]).filter(|(scalar, _)| **scalar != Scalar::ZERO);
-        others.extend(untabled.map(|(scalar, (_, point))| (*scalar, Some(*point))));
-        // Those behind the last that signed need not be looked at.
-        let used = of_keys.iter().rposition(|scalar| *scalar != Scalar::ZERO).map_or(0, |last| last + 1);
-        let tabled = std::iter::once(&of_base).chain(&of_keys[..used]);
+        let untabled = of_keys.split_off(&TABLED_KEYS_MAX);
+        others.extend(untabled.iter().map(|(key, scalar)| (*scalar, Some(self.keys[*key].1))));
+        // Tables of keys behind the last one that signed need not be looked at.
+        let used = of_keys.last_key_value().map_or(0, |(last, _)| last + 1);
+        let tabled = std::iter::once(of_base).chain((0..used).map(|key| of_keys.get(&key).copied().unwrap_or(Scalar::ZERO)));
         let (scalars, points): (Vec<Scalar>, Vec<Option<EdwardsPoint>>) = others.into_iter().unzip();
         self.tables.optional_mixed_multiscalar_mul(tabled, scalars, points)
     }
@@ -78,6 +97,12 @@ impl BatchChecker {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use curve25519_dalek::constants::EIGHT_TORSION;
+    use curve25519_dalek::scalar::clamp_integer;
+    use ed25519_zebra::VerificationKey;
+
     use super::*;
     use crate::SecretKey;
 
@@ -94,7 +119,8 @@ mod tests {
         let messages: Vec<[u8; 3]> = (0..keys.len()).map(|at| [7, at as u8, 1]).collect();
         let mut signatures = keys.iter().zip(&messages).map(|(key, message)| secret(*key).sign(message)).collect();
         spoil(&mut signatures);
-        let signed = keys.iter().zip(&messages).zip(&signatures).map(|((key, message), signature)| Signed { key: *key, signature, message });
+        let signed =
+            keys.iter().zip(&messages).zip(&signatures).map(|((key, message), signature)| SignedMessage { key: *key, signature, message });
         checker.all_good(&signed.collect::<Vec<_>>())
     }
 
@@ -113,6 +139,51 @@ mod tests {
         }
         assert!(!check(&few, &[0, 1], |signatures| signatures.swap(0, 1)));
         assert!(!check(&few, &[6], |_| {}), "there is no such key");
+    }
+
+    /// Nonce points of every order, in every way they can be written, by tabled keys and others: as if each were checked alone.
+    #[test]
+    fn odd_points_are_judged_as_alone() {
+        let many = checker(TABLED_KEYS_MAX + 1);
+        assert_eq!(ways_to_write(&EIGHT_TORSION[0]).len(), 4, "of one y twice, and of either sign");
+        for key in [0, TABLED_KEYS_MAX] {
+            for torsion in EIGHT_TORSION {
+                let public = secret(key).public();
+                let expanded = Sha512::digest(secret(key).to_bytes());
+                let scalar = Scalar::from_bytes_mod_order(clamp_integer(*expanded.first_chunk().expect("half of it")));
+                for nonce in [Scalar::ZERO, Scalar::from(7_u8)] {
+                    for r in ways_to_write(&(ED25519_BASEPOINT_POINT * nonce + torsion)) {
+                        let hash = Sha512::new().chain_update(r).chain_update(public).chain_update(b"odd").finalize();
+                        let s = nonce + Scalar::from_bytes_mod_order_wide(&hash.into()) * scalar;
+                        for s in [s, s + Scalar::ONE] {
+                            let signature: [u8; 64] = [r, s.to_bytes()].concat().try_into().expect("two halves");
+                            let alone = VerificationKey::try_from(public).expect("a point").verify(&signature.into(), b"odd").is_ok();
+                            let signed = SignedMessage { key, signature: &signature, message: b"odd" };
+                            assert_eq!(many.all_good(&[signed]), alone);
+                            assert_eq!(many.all_good(&[signed, signed]), alone);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A point's own encoding, and what else decodes to it: with its y over the field's size, or its x, being 0, called negative.
+    fn ways_to_write(point: &EdwardsPoint) -> BTreeSet<[u8; 32]> {
+        let canonical = point.compress().to_bytes();
+        let mut ways = BTreeSet::from([canonical]);
+        for sign in [0, 0x80] {
+            for low in 0..19 {
+                let mut over = [0xff; 32];
+                (over[0], over[31]) = (0xed + low, 0x7f | sign);
+                ways.insert(over);
+            }
+            let mut other_sign = canonical;
+            other_sign[31] = (other_sign[31] & 0x7f) | sign;
+            ways.insert(other_sign);
+        }
+        ways.retain(|bytes| CompressedEdwardsY(*bytes).decompress().as_ref() == Some(point));
+        ways
     }
 
     #[test]

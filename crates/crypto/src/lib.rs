@@ -80,6 +80,7 @@ mod seal;
 mod verified;
 mod verifier;
 
+pub use batch::{BatchChecker, SignedMessage};
 pub use hash::digest;
 pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
 pub use seal::{Seal, Sealable, Sealer, SignedRoot, Statement, leaf};

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use types::mutant::{Mutant, broken};
 use types::{Cluster, Digest, ReplicaId};
 
-use crate::batch::{BatchChecker, Signed};
+use crate::batch::{BatchChecker, SignedMessage};
 use crate::key::check_replicas;
 use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
@@ -201,7 +201,7 @@ impl Verifier {
     fn check_together(&self, suspects: &[&mut Suspect]) -> bool {
         bump(&self.counters.batches);
         let statements: Vec<[u8; ROOT_STATEMENT_BYTES]> = suspects.iter().map(|suspect| self.statement(suspect)).collect();
-        let signed = suspects.iter().zip(&statements).map(|(suspect, statement)| Signed {
+        let signed = suspects.iter().zip(&statements).map(|(suspect, statement)| SignedMessage {
             key: self.slot(suspect.signer),
             signature: &suspect.signed.signature,
             message: statement,

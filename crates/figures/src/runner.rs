@@ -92,7 +92,7 @@ impl<'a> Runner<'a> {
     pub fn new(program: &'a Path, args: &'a FiguresArgs, stop: &'a AtomicBool) -> Result<Self, FiguresError> {
         let folder = match &args.work {
             None => TempDir::with_prefix("bezant-figures-"),
-            Some(work) => TempDir::with_prefix_in("bezant-figures-", work),
+            Some(work) => std::fs::create_dir_all(work).and_then(|()| TempDir::with_prefix_in("bezant-figures-", work)),
         };
         let folder = folder.map_err(|source| RunError::System { what: "make a folder for the clusters".to_owned(), source })?;
         let (filled, machine) = (BTreeMap::new(), Machine::default());

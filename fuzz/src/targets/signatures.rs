@@ -1,11 +1,11 @@
 //! One rule for signatures: the equation of ZIP 215, alone and in batches, whatever points of small order are mixed in.
 
-use crypto::{KeyError, check_public_key};
+use crypto::{BatchChecker, KeyError, SignedMessage, check_public_key};
 use curve25519_dalek::constants::{ED25519_BASEPOINT_POINT, EIGHT_TORSION};
 use curve25519_dalek::edwards::{CompressedEdwardsY, EdwardsPoint};
 use curve25519_dalek::scalar::Scalar;
 use curve25519_dalek::traits::Identity as _;
-use ed25519_zebra::{Signature, VerificationKey, VerificationKeyBytes, batch};
+use ed25519_zebra::{Signature, VerificationKey};
 use sha2::{Digest as _, Sha512};
 
 use crate::Target;
@@ -31,16 +31,23 @@ fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let cases: Vec<Case> = (0..1 + choices.below(4)).map(|_| case(&mut choices)).collect();
     let expected: Vec<bool> = cases.iter().map(is_valid).collect();
-    let mut together = batch::Verifier::new();
     for (case, expected) in cases.iter().zip(&expected) {
         check_key(&case.key);
         let signature = Signature::from_bytes(&case.signature);
         let alone = VerificationKey::try_from(case.key).is_ok_and(|key| key.verify(&signature, &case.message).is_ok());
         assert_eq!(alone, *expected, "alone");
-        together.queue((VerificationKeyBytes::from(case.key), signature, &case.message[..]));
     }
-    let all = together.verify(getrandom::rand_core::UnwrapErr(getrandom::SysRng)).is_ok();
-    assert_eq!(all, expected.iter().all(|valid| *valid), "together");
+    // Among so many other keys, to come before and behind those that are tabled.
+    let others = std::iter::repeat_n(ED25519_BASEPOINT_POINT.compress().0, choices.below(64));
+    let first = others.len();
+    let all_points = cases.iter().all(|case| CompressedEdwardsY(case.key).decompress().is_some());
+    let together = BatchChecker::new(others.chain(cases.iter().map(|case| case.key)));
+    assert_eq!(together.is_some(), all_points, "keys that are points make a checker");
+    let Some(together) = together else { return };
+    let signed = cases.iter().zip(first..);
+    let signed = signed.map(|(case, key)| SignedMessage { key, signature: &case.signature, message: &case.message });
+    let signed: Vec<SignedMessage<'_>> = signed.collect();
+    assert_eq!(together.all_good(&signed), expected.iter().all(|valid| *valid), "together");
 }
 
 /// `[8][s]B = [8]R + [8][k]A`, with `s` canonical, and any encoding of `A` and `R` that is a point.

@@ -18,9 +18,19 @@ const PROOF_FRESH_MS: u64 = 3_000;
 const FOLD_POLL_MS: u64 = 3;
 /// How long others get between two steps of forgetting, in milliseconds.
 const FORGET_PAUSE_MS: u64 = 2;
+/// A step looks at this many transactions at least, which takes a tenth of a millisecond.
+const FORGET_STEP_MIN: u64 = 32;
 
-/// When replica `me` next cleans up. By the clock, the replicas of a shard take turns at that, so that others are at hand while one is busy
-/// with itself.
+/// Old transactions are being forgotten step by step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sweep {
+    began: Time,
+    /// When the last step was.
+    last: Time,
+}
+
+/// When replica `me` next cleans up. By the clock, the replicas of a shard begin that in turn, so that others are at hand while one is
+/// busy with itself.
 pub(super) fn next_checkpoint(now: Time, every_ms: u64, me: ReplicaId, cluster: &Cluster) -> Time {
     let every = every_ms.max(1).saturating_mul(1_000_000);
     let turn = every / cluster.replicas_per_shard() as u64 * u64::from(me.index);
@@ -56,13 +66,28 @@ impl<M: Medium> Replica<M> {
             self.look_after_fold(now)?;
         }
         if self.checkpoint_at <= now {
-            if self.ledger.forget_some(Timestamp::new(self.watermark(now), ClientId(0))) {
-                self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
-            } else {
-                self.checkpoint(now)?;
-            }
+            self.clean_up(now)?;
         }
         Ok(())
+    }
+
+    /// Forgets what is old step by step, then comes to the checkpoint. The longer ago the last step, the larger the next: all that is known
+    /// would take as long as it is between two checkpoints, and what is old is a small part of it. What is left after that time, because
+    /// more grows old than a step takes, the checkpoint forgets at once: it is never put off for longer.
+    fn clean_up(&mut self, now: Time) -> Result<(), StoreError> {
+        let every_ms = self.options.checkpoint_ms.max(1);
+        let Sweep { began, last } = *self.sweep.get_or_insert(Sweep { began: now, last: now });
+        let waited_ms = (now.0.saturating_sub(last.0) / 1_000_000).clamp(FORGET_PAUSE_MS, every_ms.max(FORGET_PAUSE_MS));
+        let step = (self.ledger.known() as u64).saturating_mul(waited_ms) / every_ms;
+        let step = usize::try_from(step.max(FORGET_STEP_MIN)).unwrap_or(usize::MAX);
+        let watermark = Timestamp::new(self.watermark(now), ClientId(0));
+        if now < began.after_ms(every_ms) && self.ledger.forget_some(watermark, step) {
+            self.sweep = Some(Sweep { began, last: now });
+            self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
+            return Ok(());
+        }
+        self.sweep = None;
+        self.checkpoint(now)
     }
 
     /// Forgets what is still left of the decided transactions below the watermark, lets go of segments, first writing the undecided ones there

@@ -74,6 +74,7 @@ impl<M: Medium> Replica<M> {
             unauthored: VecDeque::new(),
             proven: VecDeque::new(),
             checkpoint_at,
+            sweep: None,
             fold_poll_at: None,
             fold_wanted: 0,
             segments: VecDeque::new(),
