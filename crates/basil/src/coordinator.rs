@@ -36,6 +36,8 @@ pub struct CoordinatorOptions {
     pub read_quorum: ReadQuorum,
     /// Whether unanimous votes end a transaction without logging; off only to measure what that saves (figure 6a).
     pub fast_path: FastPath,
+    /// How a transaction that writes nothing commits; by votes only to measure what that costs.
+    pub read_only: ReadOnly,
     /// After how long at least a read asks the replicas it has not asked yet: later where they are known to be farther away.
     pub read_escalation_ms: u64,
     /// After how long at least an unanswered request is sent again, likewise; doubled each time.
@@ -46,7 +48,14 @@ pub struct CoordinatorOptions {
 
 impl Default for CoordinatorOptions {
     fn default() -> Self {
-        Self { read_quorum: ReadQuorum::default(), fast_path: FastPath::On, read_escalation_ms: 20, retry_ms: 100, timeout_ms: 10_000 }
+        Self {
+            read_quorum: ReadQuorum::default(),
+            fast_path: FastPath::On,
+            read_only: ReadOnly::Settled,
+            read_escalation_ms: 20,
+            retry_ms: 100,
+            timeout_ms: 10_000,
+        }
     }
 }
 
@@ -244,6 +253,16 @@ impl Coordinator {
     }
 }
 
+/// How a transaction that writes nothing commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// When enough replicas have settled what it read ([`crate::read_only`]).
+    #[default]
+    Settled,
+    /// Like any other, by their votes, as in the paper.
+    Voted,
+}
+
 impl Machine for Coordinator {
     type Command = Command;
     type Received = Verified<Message>;
@@ -254,7 +273,11 @@ impl Machine for Coordinator {
     fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
         match input {
             Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
+                let read_only = read_only && self.options.read_only == ReadOnly::Settled;
                 self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
+            }
+            Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only == ReadOnly::Voted => {
+                self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);
             }
             Input::Command(Command::CommitReads { operation, transaction, settled }) => {
                 self.on_commit_reads_command(now, operation, transaction, settled, outbox);

@@ -54,7 +54,7 @@ pub mod tally;
 
 pub use buffer::Buffer;
 pub use certificate::{Certificate, Decision, Vote};
-pub use coordinator::{Command, Coordinator, CoordinatorOptions, Event, Failure, FastPath, Path};
+pub use coordinator::{Command, Coordinator, CoordinatorOptions, Event, Failure, FastPath, Path, ReadOnly};
 pub use message::{Message, Refusal};
 pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;

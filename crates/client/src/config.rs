@@ -37,13 +37,13 @@ pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 /// or with one where only one is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadQuorum {
-    /// One replica, whose word is then taken: a committed version still needs its certificate.
+    /// One replica, whose word is then taken: for measurement.
     One,
     /// `f+1`: at least one of them is correct; one that stays silent costs another round.
     FaultsPlusOne,
     /// `2f+1`: `f+1` answer even when `f` stay silent. The default.
     TwoFaultsPlusOne,
-    /// `3f+1`: what fast read-only transactions need.
+    /// `3f+1`: as many as a transaction asks that says beforehand that it only reads.
     ThreeFaultsPlusOne,
 }
 
@@ -93,6 +93,17 @@ pub enum FastPath {
     Off,
 }
 
+/// How a transaction that writes nothing commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadOnly {
+    /// When enough replicas say that nothing newer is under way: without a vote or a signature.
+    #[default]
+    Settled,
+    /// By the replicas' votes, like any other: for measurement.
+    Voted,
+}
+
 /// How long a client waits, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -133,6 +144,8 @@ pub struct Config {
     pub read_quorum: ReadQuorum,
     /// Whether decisions may take one round trip.
     pub fast_path: FastPath,
+    /// How a transaction that writes nothing commits.
+    pub read_only: ReadOnly,
     /// How long it waits.
     pub timeouts: Timeouts,
     /// How far away everybody is to seem: as the cluster was started, where it runs on this computer and under made-up
@@ -184,6 +197,7 @@ impl Config {
             secret,
             read_quorum: file.read_quorum,
             fast_path: file.fast_path,
+            read_only: file.read_only,
             timeouts: Timeouts {
                 connect_ms: file.connect_timeout_ms,
                 operation_ms: file.operation_timeout_ms,
@@ -215,6 +229,8 @@ struct ClientToml {
     read_quorum: ReadQuorum,
     #[serde(default)]
     fast_path: FastPath,
+    #[serde(default)]
+    read_only: ReadOnly,
     #[serde(default = "connect_ms", deserialize_with = "timeout_ms")]
     connect_timeout_ms: u64,
     #[serde(default = "operation_ms", deserialize_with = "timeout_ms")]
@@ -266,6 +282,15 @@ impl From<ReadQuorum> for basil::ReadQuorum {
             ReadQuorum::FaultsPlusOne => Self::VouchedOnly,
             ReadQuorum::TwoFaultsPlusOne => Self::Majority,
             ReadQuorum::ThreeFaultsPlusOne => Self::Commit,
+        }
+    }
+}
+
+impl From<ReadOnly> for basil::ReadOnly {
+    fn from(way: ReadOnly) -> Self {
+        match way {
+            ReadOnly::Settled => Self::Settled,
+            ReadOnly::Voted => Self::Voted,
         }
     }
 }

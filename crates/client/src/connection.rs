@@ -50,6 +50,7 @@ impl Connection {
         let options = CoordinatorOptions {
             read_quorum: config.read_quorum.into(),
             fast_path: config.fast_path.into(),
+            read_only: config.read_only.into(),
             timeout_ms: config.timeouts.operation_ms,
             ..CoordinatorOptions::default()
         };

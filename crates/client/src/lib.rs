@@ -1,4 +1,4 @@
-//! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through.
+//! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through, but in a commit's certificate.
 //!
 //! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
 //! [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many

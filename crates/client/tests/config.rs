@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use client::Config;
-use client::config::{ConfigError, FastPath, ReadQuorum};
+use client::config::{ConfigError, FastPath, ReadOnly, ReadQuorum};
 use crypto::SecretKey;
 use tempfile::TempDir;
 use types::{ClientId, ClusterId, Key, ShardId};
@@ -52,12 +52,12 @@ fn refusal(client_toml: &str, cluster_toml: &str) -> ConfigError {
 #[test]
 fn a_folder_as_init_makes_it_is_taken() {
     let folder = write_folder(
-        "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"off\"\n",
+        "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"off\"\nread_only = \"voted\"\n",
         &cluster_toml("placement = \"ranges\"\nbounds = [\"m\"]", 2),
     );
     let config = Config::load(folder.path()).expect("taken");
     assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::Off));
-    assert_eq!(config.read_quorum.count(1), 4);
+    assert_eq!((config.read_only, config.read_quorum.count(1)), (ReadOnly::Voted, 4));
     assert_eq!(config.topology.endpoints.len(), 12);
     assert_eq!(config.cluster().shard_of(&Key::from("m")), ShardId(1));
     assert_eq!(config.cluster().shard_of(&Key::from("l")), ShardId(0));

@@ -6,7 +6,7 @@
 //!
 //! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
 //! writes to its store while it steps; the shell steps through all that has arrived, makes one durable write,
-//! seals all [`Outbox::drafts`] under one signed root, and only then sends. What nobody hears of may become durable
+//! seals all [`Outbox::drafts`] under signed roots, and only then sends. What nobody hears of may become durable
 //! a little later.
 //!
 //! ```

@@ -8,7 +8,7 @@
 //! through the codec and every signature made and checked with Ed25519.
 //!
 //! **The law** of the machines is kept here as in `runtime`: a turn steps through all that has arrived, makes it durable
-//! with one write, seals all it says under one root, and only then sends.
+//! with one write, seals all it says under signed roots, and only then sends.
 //!
 //! ```text
 //!   trouble                            heal               quiet            power cut, audit

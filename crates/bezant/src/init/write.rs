@@ -150,7 +150,7 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
          batch_max = {batch_max}\n\
          # How far ahead of this replica's clock a transaction's timestamp may be. Keep clocks closer than that.\n\
          time_bound_ms = {time_bound_ms}\n\
-         # How long after its timestamp a transaction may still be voted on; older ones are refused and forgotten.\n\
+         # How long after its timestamp a transaction is remembered and may be finished; it must be prepared within half of that.\n\
          window_ms = {window_ms}\n\
          # After how long this replica finishes a transaction that its client left unfinished.\n\
          janitor_timeout_ms = {janitor_timeout_ms}\n\
@@ -193,6 +193,8 @@ fn client_toml(number: ClientId, plan: &Plan) -> String {
          read_quorum = \"{read_quorum}\"\n\
          # Whether commits take one round trip where all replicas agree: \"on\", or \"off\" for measurement.\n\
          fast_path = \"{fast_path}\"\n\
+         # How a transaction that writes nothing commits: \"settled\", without votes, or \"voted\" for measurement.\n\
+         read_only = \"settled\"\n\
          # How long to wait for the cluster at the start, for one read or commit, and for a transaction with its retries.\n\
          connect_timeout_ms = {connect_ms}\n\
          operation_timeout_ms = {operation_ms}\n\

@@ -1,13 +1,14 @@
 //! All figures there are.
 
 mod basil;
+mod beyond;
 mod cataphract;
 
 use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 
 /// Every figure, in the order of the page, measured with this much effort.
 pub fn all(effort: Effort) -> Vec<Figure> {
-    [basil::figures(effort), cataphract::figures(effort)].concat()
+    [basil::figures(effort), cataphract::figures(effort), beyond::figures(effort)].concat()
 }
 
 /// Words of a command line.
