@@ -59,6 +59,16 @@ impl Default for CoordinatorOptions {
     }
 }
 
+/// How a transaction that writes nothing commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// When enough replicas have settled what it read ([`crate::read_only`]).
+    #[default]
+    Settled,
+    /// Like any other, by their votes, as in the paper.
+    Voted,
+}
+
 /// Whether unanimous votes are enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FastPath {
@@ -251,16 +261,6 @@ impl Coordinator {
     pub fn load(&self) -> (usize, usize) {
         (self.operations.len(), self.endings.len())
     }
-}
-
-/// How a transaction that writes nothing commits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadOnly {
-    /// When enough replicas have settled what it read ([`crate::read_only`]).
-    #[default]
-    Settled,
-    /// Like any other, by their votes, as in the paper.
-    Voted,
 }
 
 impl Machine for Coordinator {

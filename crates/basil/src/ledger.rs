@@ -582,7 +582,7 @@ impl<M: Medium> Ledger<M> {
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
-        self.looked_at = self.looked_at.max((watermark, 0));
+        self.looked_at = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
         below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
     }
