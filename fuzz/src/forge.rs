@@ -288,7 +288,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 
 /// What is said to a replica.
 pub fn request(choices: &mut Choices<'_>) -> Message {
-    let kind = choices.below(12);
+    let kind = choices.below(13);
     let number = number(choices);
     let transaction = town().transactions[number].clone();
     match kind {
@@ -320,6 +320,7 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
         }
         7 => decide(choices, number),
+        12 => Message::Committed { id: transaction.id() },
         10 => {
             let here = transaction.writes().iter().map(|write| &write.key).filter(|key| town().cluster.shard_of(key) == ShardId(0));
             Message::Inquire { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }
@@ -341,7 +342,8 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             for _ in 0..choices.byte() / 128 {
                 damage(choices, &mut certificate);
             }
-            Message::Writeback { transaction: (!choices.rarely(3)).then_some(transaction), certificate: Arc::new(certificate) }
+            let pass_on = choices.rarely(2);
+            Message::Writeback { transaction: (!choices.rarely(3)).then_some(transaction), certificate: Arc::new(certificate), pass_on }
         }
     }
 }

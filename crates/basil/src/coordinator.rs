@@ -24,6 +24,7 @@ use self::reads::{ReadOperation, ReadRequest};
 use crate::certificate::Certificate;
 use crate::distance::Distances;
 use crate::message::{Message, Refusal, Subject};
+use crate::passing_on::FreshCommits;
 use crate::patience::{Patience, UsualTime};
 use crate::quorum::Quorums;
 use crate::read_only::Confirmation;
@@ -218,6 +219,8 @@ pub struct Coordinator {
     usual_end: UsualTime,
     /// and from their timestamps.
     usual_life: UsualTime,
+    /// What has just committed, and not all replicas have heard of.
+    fresh_commits: FreshCommits,
     suspects: Vec<Voters>,
     counts: CoordinatorCounts,
 }
@@ -245,6 +248,7 @@ impl Coordinator {
             patience: vec![Patience::default(); shards],
             usual_end: UsualTime::default(),
             usual_life: UsualTime::default(),
+            fresh_commits: FreshCommits::default(),
             suspects: vec![Voters::default(); shards],
             counts: CoordinatorCounts::default(),
         }
@@ -308,7 +312,8 @@ impl Machine for Coordinator {
                     | Message::DecideFallback { .. }
                     | Message::Inquire { .. }
                     | Message::Rested { .. }
-                    | Message::Writeback { .. } => {}
+                    | Message::Writeback { .. }
+                    | Message::Committed { .. } => {}
                 }
             }
             Input::Message { from: Party::Client(..), .. } => {}

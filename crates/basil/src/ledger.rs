@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _};
-use machine::Time;
+use machine::{Time, Voters};
 use smallvec::SmallVec;
 use store::{Medium, Store, StoreError, Version};
 use types::codec::Encode as _;
@@ -59,6 +59,10 @@ pub(crate) struct Entry {
     pub authored: bool,
     /// Until when its author owes for it, if somebody else ended it and the author has not come since.
     pub left: Option<Time>,
+    /// Which of those who tell of its commit have told this replica, as far as this process remembers.
+    pub told_by: Voters,
+    /// Whether this process has told the others of its commit.
+    pub is_passed_on: bool,
     /// Whether its turn here is set already because somebody wants to finish what read from it.
     pub is_hurried: bool,
 }
@@ -83,6 +87,8 @@ impl Entry {
             awaits_author: false,
             authored: false,
             left: None,
+            told_by: Voters::default(),
+            is_passed_on: false,
             is_hurried: false,
         }
     }

@@ -43,6 +43,7 @@ mod in_order;
 mod ledger;
 pub mod message;
 pub mod node;
+mod passing_on;
 mod patience;
 pub mod quorum;
 pub mod read_only;

@@ -81,6 +81,14 @@ pub enum Message {
         transaction: Option<Transaction>,
         /// The proof.
         certificate: Arc<Certificate>,
+        /// Whether its author asks the receiver to tell the others, who are not sent the proof.
+        pass_on: bool,
+    },
+    /// Replica to every other of a transaction's shards, at its author's wish: it committed. Not signed, and without the proof: who hears it
+    /// from `f + 1` replicas of one shard has it from one that is correct.
+    Committed {
+        /// The transaction.
+        id: TransactionId,
     },
     /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::rest`]).
     Inquire {
@@ -152,7 +160,8 @@ impl Message {
             | Self::DecideFallback { .. }
             | Self::Inquire { .. }
             | Self::Rested { .. }
-            | Self::Writeback { .. } => false,
+            | Self::Writeback { .. }
+            | Self::Committed { .. } => false,
             Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
         }
     }
@@ -346,7 +355,8 @@ impl Claims for Message {
             | Self::ReadReply { .. }
             | Self::Refused { .. }
             | Self::Inquire { .. }
-            | Self::Rested { .. } => Ok(()),
+            | Self::Rested { .. }
+            | Self::Committed { .. } => Ok(()),
             Self::Recover { transaction, evidence } => {
                 for vote in evidence {
                     if vote.statement != (VoteStatement { id: transaction.id(), vote: Vote::Commit }) {
@@ -365,7 +375,7 @@ impl Claims for Message {
             }
             Self::ElectFallback { elect } => elect.claims(cluster, out),
             Self::DecideFallback { decide, electors } => decision_claims(cluster, decide, electors, out),
-            Self::Writeback { transaction, certificate } => {
+            Self::Writeback { transaction, certificate, pass_on: _ } => {
                 if let Some(transaction) = transaction {
                     certificate.fits(cluster, transaction)?;
                 }
@@ -456,10 +466,11 @@ impl Encode for Message {
                 decision.encode(out);
                 encode_sequence(tallies, out);
             }
-            Self::Writeback { transaction, certificate } => {
+            Self::Writeback { transaction, certificate, pass_on } => {
                 out.push(5);
                 transaction.encode(out);
                 certificate.encode(out);
+                pass_on.encode(out);
             }
             Self::ReadReply { request, results, prepared } => {
                 out.push(6);
@@ -512,6 +523,10 @@ impl Encode for Message {
                 end.encode(out);
                 encode_sequence(versions, out);
             }
+            Self::Committed { id } => {
+                out.push(16);
+                id.encode(out);
+            }
         }
     }
 }
@@ -531,7 +546,11 @@ impl Decode for Message {
                 decision: Decision::decode(reader)?,
                 tallies: reader.sequence("tallies", SHARDS_MAX)?,
             },
-            5 => Self::Writeback { transaction: Option::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) },
+            5 => Self::Writeback {
+                transaction: Option::decode(reader)?,
+                certificate: Arc::new(Certificate::decode(reader)?),
+                pass_on: bool::decode(reader)?,
+            },
             6 => Self::ReadReply {
                 request: u64::decode(reader)?,
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
@@ -558,6 +577,7 @@ impl Decode for Message {
                 end: Option::decode(reader)?,
                 versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)?,
             },
+            16 => Self::Committed { id: TransactionId::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

@@ -30,6 +30,13 @@ impl Quorums {
         self.faults + 1
     }
 
+    /// `2f + 1` are sent the proof that a transaction of several shards committed, and tell the others: `f` of them may be silent, and
+    /// those who are left are enough to be believed.
+    #[must_use]
+    pub const fn tellers(self) -> usize {
+        2 * self.faults + 1
+    }
+
     /// `3f + 1` votes to commit: two such quorums share `f + 1` replicas, one of them correct, and a correct
     /// replica does not vote to commit two transactions that conflict (basil.txt §4.2 (1)).
     #[must_use]
@@ -125,6 +132,8 @@ mod tests {
             // Of those who bring a view to its end, f + 1 correct ones are in any 4f + 1 answers.
             assert!(quorums.view_passed() - faults + quorums.logged() - n >= quorums.vouched());
             assert!(quorums.elected() % 2 == 1 && quorums.elected() <= n - faults);
+            // Of those who are to tell, enough are left when f are silent.
+            assert!(quorums.tellers() - faults >= quorums.vouched());
             // Progress: with f replicas silent, a commit or an abort quorum can always be seen.
             assert!(n - faults >= quorums.commit_slow() + quorums.abort_slow() - 1);
         }

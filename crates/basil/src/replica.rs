@@ -242,8 +242,15 @@ impl<M: Medium> Replica<M> {
                 self.on_decide_fallback(now, from, decide.leader, decide.statement, out);
                 Ok(())
             }
-            Message::Writeback { transaction, certificate } => {
-                self.on_writeback(now, from, transaction.as_ref(), certificate, out);
+            Message::Writeback { transaction, certificate, pass_on } => {
+                self.on_writeback(now, from, transaction.as_ref(), certificate.clone(), out);
+                if pass_on {
+                    self.pass_on(from, &certificate, out);
+                }
+                Ok(())
+            }
+            Message::Committed { id } => {
+                self.on_committed(now, from, id, out);
                 Ok(())
             }
             Message::Inquire { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),

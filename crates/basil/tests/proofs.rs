@@ -168,7 +168,12 @@ impl Desk {
             Message::Rested { id, end: Some(Decision::Abort), versions },
             Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
             Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },
-            Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(self.fast_commit(&transaction)) },
+            Message::Writeback {
+                transaction: Some(transaction.clone()),
+                certificate: Arc::new(self.fast_commit(&transaction)),
+                pass_on: true,
+            },
+            Message::Committed { id: transaction.id() },
             Message::ReadReply { request: 5, results, prepared: vec![other.clone()] },
             Message::Voted { vote: vote(Vote::Commit), conflict: None },
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(committed) },

@@ -62,7 +62,7 @@ fn made_up_aborts_leave_room_for_others() {
         let made_up = transaction(&members, ClientId(2), ms, &["a"], ("b", "1"));
         let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: certificate.clone() };
         let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
-        Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate) }
+        Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), pass_on: false }
     };
     let refused = |refusal: Refusal, answers: &[Message]| matches!(answers, [Message::Refused { subject: Subject::Transaction(_), refusal: found }] if *found == refusal);
     for number in 0..3 * KNOWN_MAX as u64 {
@@ -72,7 +72,7 @@ fn made_up_aborts_leave_room_for_others() {
     }
     assert_eq!(replica.load(), (KNOWN_MAX / 2, 0));
     // What did commit is taken in all the same, and others still find room.
-    let writeback = Message::Writeback { transaction: Some(other), certificate: certificate.clone() };
+    let writeback = Message::Writeback { transaction: Some(other), certificate: certificate.clone(), pass_on: false };
     assert!(answer(&members, &mut replica, LIAR, writeback).is_empty());
     let honest = transaction(&members, ClientId(1), NOW_MS, &[], ("c", "1"));
     assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: honest }).is_empty());
@@ -91,7 +91,7 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     let made_up = transaction(&members, ClientId(2), 50_001, &["a"], ("b", "1"));
     let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: Arc::new(committed(&members, &other)) };
     let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
-    let writeback = Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate) };
+    let writeback = Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), pass_on: false };
     let answers = answer(&members, &mut replica, LIAR, writeback);
     assert!(matches!(answers.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{answers:?}");
     assert_eq!(replica.load(), (0, 0));
@@ -112,7 +112,7 @@ fn who_leaves_too_much_to_others_is_refused() {
     };
     let end = |replica: &mut Replica<Memory>, party: Party, transaction: &Transaction| {
         let certificate = Arc::new(committed(&members, transaction));
-        assert!(answer(&members, replica, party, Message::Writeback { transaction: None, certificate }).is_empty());
+        assert!(answer(&members, replica, party, Message::Writeback { transaction: None, certificate, pass_on: false }).is_empty());
     };
     let left: Vec<Transaction> = (0..5).map(|number| of(2, number)).collect();
     for transaction in &left {
@@ -132,6 +132,73 @@ fn who_leaves_too_much_to_others_is_refused() {
     assert_eq!(replica.counts().left, 5);
 }
 
+/// The proof that `transaction`, which touches both shards, committed.
+fn committed_on_both(members: &Members, transaction: &Transaction) -> Arc<Certificate> {
+    let id = transaction.id();
+    let of_shard = |shard: ShardId| {
+        let vote = |index| {
+            let replica = ReplicaId { shard, index };
+            let statement = VoteStatement { id, vote: Vote::Commit };
+            (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
+        };
+        ShardProof::Votes(VoteSet { shard, vote: Vote::Commit, voters: (0..6).map(vote).collect() })
+    };
+    Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(vec![of_shard(SHARD), of_shard(ShardId(1))]) })
+}
+
+/// With the proof and at its author's wish the others are told, once. Who is told so knows that the author has not left it.
+#[test]
+fn what_its_author_has_passed_on_was_not_left() {
+    let members = members(2);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { left_per_second: 1, left_seconds: 1, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    // Those who are to tell stay the same for an eighth of a second. In this one they are r5, r0 and r1.
+    let of = |number: u64| {
+        let written = |key: &str| Write { key: Key::from(key), value: Some(Value::from("1")) };
+        let timestamp = Timestamp::new((740 << 27) + number, ClientId(2));
+        Transaction::new(members.cluster.id(), timestamp, vec![], vec![written("a"), written("z")]).expect("small enough")
+    };
+    let proof = |transaction: &Transaction, pass_on| {
+        let certificate = committed_on_both(&members, transaction);
+        Message::Writeback { transaction: None, certificate, pass_on }
+    };
+    let told_by = |index| Party::Replica(ReplicaId { shard: SHARD, index });
+    let transactions: Vec<Transaction> = (0..4).map(of).collect();
+    for transaction in &transactions {
+        assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: transaction.clone() }).is_empty());
+    }
+    // Somebody else ends two of them, and cannot have it passed on. Nor can the author with a proof of something else.
+    for transaction in &transactions[..2] {
+        assert!(answer(&members, &mut replica, HONEST, proof(transaction, true)).is_empty());
+    }
+    assert_eq!(replica.counts().left, 2);
+    let one_shards = Certificate { id: transactions[0].id(), ..committed(&members, &transactions[0]) };
+    let unproven = Message::Writeback { transaction: None, certificate: Arc::new(one_shards), pass_on: true };
+    assert!(answer(&members, &mut replica, LIAR, unproven).is_empty());
+    let is_refused =
+        |replica: &mut Replica<Memory>, number| !answer(&members, replica, LIAR, Message::Prepare { transaction: of(number) }).is_empty();
+    assert!(is_refused(&mut replica, 4));
+    // Of the first, others say that its author had it passed on. One of them is not believed, nor is who is not to tell.
+    let told = Message::Committed { id: transactions[0].id() };
+    for index in [1, 1, 2, 3, 4] {
+        assert!(answer(&members, &mut replica, told_by(index), told.clone()).is_empty());
+    }
+    assert!(is_refused(&mut replica, 5));
+    assert!(answer(&members, &mut replica, told_by(5), told).is_empty());
+    assert!(!is_refused(&mut replica, 6));
+    // The third ends as others say, the fourth as its author shows, who has it passed on, once.
+    for index in [1, 5] {
+        assert!(answer(&members, &mut replica, told_by(index), Message::Committed { id: transactions[2].id() }).is_empty());
+    }
+    assert_eq!(replica.counts().committed, 3);
+    let said = answer(&members, &mut replica, LIAR, proof(&transactions[3], true));
+    let id = transactions[3].id();
+    assert!(said.len() == 11 && said.iter().all(|message| *message == Message::Committed { id }), "{said:?}");
+    assert!(answer(&members, &mut replica, LIAR, proof(&transactions[3], true)).is_empty());
+    assert_eq!((replica.counts().committed, replica.counts().left), (4, 2));
+}
+
 /// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.
 #[test]
 fn a_replica_with_nothing_to_do_folds_what_it_has() {
@@ -141,7 +208,7 @@ fn a_replica_with_nothing_to_do_folds_what_it_has() {
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let other = transaction(&members, ClientId(2), NOW_MS - 50, &[], ("a", "1"));
     let certificate = Arc::new(committed(&members, &other));
-    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: Some(other), certificate }).is_empty());
+    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: Some(other), certificate, pass_on: false }).is_empty());
     let mut held_at = |ms: u64| {
         replica.step(Time(ms * 1_000_000), Input::Tick, &mut Outbox::default());
         let statistics = replica.store().statistics();
@@ -178,8 +245,10 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
             let write = Write { key: Key::from(number.to_string().as_str()), value: Some(Value::from("1")) };
             let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
             let certificate = Arc::new(committed(&members, &transaction));
-            let message =
-                members.stranger().verify(Message::Writeback { transaction: Some(transaction), certificate }).expect("it is signed");
+            let message = members
+                .stranger()
+                .verify(Message::Writeback { transaction: Some(transaction), certificate, pass_on: false })
+                .expect("it is signed");
             replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         }
         most_known = most_known.max(replica.load().0);

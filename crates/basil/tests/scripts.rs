@@ -34,6 +34,7 @@ scripts! {
     a_claim_about_folded_times_harms_nobody
     a_client_cannot_read_what_it_may_not
     a_client_cannot_write_what_it_may_not
+    a_client_reads_what_it_has_just_committed
     a_decision_of_a_view_that_was_left_comes_too_late
     a_dependency_of_another_version_is_voted_down
     a_dependency_that_aborts_takes_its_readers_along
@@ -115,10 +116,12 @@ scripts! {
     the_other_shard_does_not_log
     the_proof_of_a_conflict_is_not_shown_to_who_may_not_read_it
     there_is_room_for_so_much_and_no_more
+    three_tell_the_others_of_a_commit
     two_shards_commit_in_one_round_trip
     two_transactions_cannot_have_one_timestamp
     two_votes_to_abort_must_be_logged
     two_who_disagree_are_reconciled
+    two_who_tell_of_a_commit_are_enough
     votes_against_a_stranger_show_no_author
     votes_of_f_plus_1_show_who_the_author_is
     what_aborted_and_was_forgotten_is_laid_to_rest
@@ -136,9 +139,11 @@ scripts! {
     what_was_not_durable_was_not_said
     what_was_readable_outlives_the_journals_old_part
     what_was_said_in_an_earlier_round_still_counts
+    what_was_to_be_passed_on_is_finished_by_others
     whatever_was_acknowledged_outlives_the_journals_old_part
     whatever_was_acknowledged_survives_a_power_cut
     who_ends_what_others_remember_believes_no_single_replica
+    who_is_told_of_a_commit_believes_no_single_replica
     who_has_let_go_does_not_vote_when_its_clock_is_set_back
     who_has_logged_nothing_logs_before_it_elects
     who_lays_to_rest_believes_no_single_replica

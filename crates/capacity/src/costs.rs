@@ -23,13 +23,15 @@ pub enum Step {
     Logged,
     /// A replica hears how a transaction ended.
     Writeback,
+    /// A replica is told by another that a transaction committed.
+    Committed,
     /// Anything else: timers, recovery, refusals. It is rare, and has no price.
     Other,
 }
 
 impl Step {
     /// All of them, in the order of [`Costs::steps`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AskRead,
         Self::AskCommit,
         Self::Read,
@@ -39,6 +41,7 @@ impl Step {
         Self::Log,
         Self::Logged,
         Self::Writeback,
+        Self::Committed,
         Self::Other,
     ];
 
@@ -55,6 +58,7 @@ impl Step {
             Self::Log => "log",
             Self::Logged => "logged",
             Self::Writeback => "writeback",
+            Self::Committed => "committed",
             Self::Other => "other",
         }
     }
@@ -68,6 +72,7 @@ impl Step {
             Message::Log { .. } => Self::Log,
             Message::Logged { .. } => Self::Logged,
             Message::Writeback { .. } => Self::Writeback,
+            Message::Committed { .. } => Self::Committed,
             _ => Self::Other,
         }
     }
@@ -120,7 +125,7 @@ pub struct Costs {
     /// What an application's lane does between two answers: set by hand.
     pub lane_ns: f64,
     /// One step of each kind, in the order of [`Step::ALL`].
-    pub steps: [f64; 10],
+    pub steps: [f64; 11],
 }
 
 impl Default for Costs {
@@ -142,7 +147,7 @@ impl Default for Costs {
             sync_cpu_ns: 60_000.0,
             sync_ns: 60_000.0,
             lane_ns: 2_000.0,
-            steps: [1_500.0, 850.0, 2_500.0, 600.0, 5_200.0, 500.0, 850.0, 700.0, 3_300.0, 0.0],
+            steps: [1_500.0, 850.0, 2_500.0, 600.0, 5_200.0, 500.0, 850.0, 700.0, 3_300.0, 1_500.0, 0.0],
         }
     }
 }

@@ -105,6 +105,11 @@ mutants! {
     SideUnchecked: "§4.3", "votes to abort make a certificate to commit, and the other way round";
     SignersUncounted: "§4.3", "a certificate may have any number of signers";
     SignerRepeated: "§4.3", "one signer may stand in a certificate more than once";
+    NothingPassedOn: "passing on", "who is sent a proof for all keeps it to itself";
+    ToldByOne: "passing on", "one replica's word that a transaction committed is enough";
+    AnybodyTells: "passing on", "replicas of other shards are believed as those are who are to tell of a commit";
+    PassedOnForAnyone: "passing on", "a commit is passed on for whoever wishes it";
+    PassedOnUnproven: "passing on", "a commit is passed on for its author without the proof of it";
     EndUnwritten: "§4.3", "how a transaction ended is not written to the journal";
     EndNamedOnly: "§4.3", "it is written without the transaction, where nothing else in the journal has it";
     EndUnvoted: "§5", "who learned the end before it voted does not vote for it";

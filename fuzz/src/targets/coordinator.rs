@@ -279,7 +279,8 @@ impl Process {
                 Event::Ended { operation, result } => {
                     let transaction = self.commits.remove(&operation).expect("a commit ends once");
                     if let Ok((certificate, _)) = result {
-                        let message = Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone() };
+                        let message =
+                            Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone(), pass_on: false };
                         assert!(reference::accepts(&town().cluster, &message), "{certificate:?}");
                         assert!(reference::proves(&town().cluster, &certificate, &transaction), "{certificate:?}");
                     }

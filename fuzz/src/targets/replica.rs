@@ -151,7 +151,7 @@ impl Life {
             _ => None,
         };
         let Ok(message) = verifier().verify(message) else { return };
-        self.word.hears(&message);
+        self.word.hears(from, &message);
         let node = self.node.as_mut().expect("it runs");
         let (sends_before, drafts_before) = (self.outbox.sends.len(), self.outbox.drafts.len());
         node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Draft, Newer, ReadResult};
 use basil::{Decision, Message, Vote};
-use types::{Cluster, Key, ReplicaId, Timestamp, Transaction, TransactionId};
+use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId};
 
 use crate::reference;
 
@@ -24,6 +24,8 @@ pub(super) struct Word {
     shown: BTreeMap<TransactionId, Transaction>,
     /// The ends that were proven to it, true or not: votes after that change nothing.
     ends: BTreeMap<TransactionId, BTreeSet<Decision>>,
+    /// Who has told it of which commits: two of one shard are believed.
+    told: BTreeSet<(TransactionId, ReplicaId)>,
     /// What it voted to commit in a turn that a crash undid. The vote may be on the disk all the same, and then counts.
     unsure: BTreeSet<TransactionId>,
     /// Transactions that others have let go, so that it may, too.
@@ -53,23 +55,31 @@ impl Word {
             decides: BTreeMap::new(),
             shown: BTreeMap::new(),
             ends: BTreeMap::new(),
+            told: BTreeSet::new(),
             unsure: BTreeSet::new(),
             gone: BTreeSet::new(),
         }
     }
 
     /// It hears a message.
-    pub(super) fn hears(&mut self, message: &Message) {
+    pub(super) fn hears(&mut self, from: Party, message: &Message) {
         match message {
             Message::Prepare { transaction }
             | Message::Recover { transaction, .. }
             | Message::Log { transaction, .. }
             | Message::InvokeFallback { transaction, .. } => drop(self.shown.insert(transaction.id(), transaction.clone())),
-            Message::Writeback { transaction, certificate } => {
+            Message::Writeback { transaction, certificate, pass_on: _ } => {
                 self.shown.extend(transaction.iter().map(|transaction| (transaction.id(), transaction.clone())));
                 self.ends.entry(certificate.id).or_default().insert(certificate.decision);
             }
             Message::Rested { id, .. } => drop(self.gone.insert(*id)),
+            Message::Committed { id } => {
+                let Party::Replica(teller) = from else { return };
+                self.told.insert((*id, teller));
+                if self.told.iter().filter(|(told, other)| told == id && other.shard == teller.shard).count() >= 2 {
+                    self.ends.entry(*id).or_default().insert(Decision::Commit);
+                }
+            }
             _ => {}
         }
     }

@@ -13,6 +13,7 @@ use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote,
 use crate::check;
 use crate::distance::Asked;
 use crate::message::{Conflict, Message, Refusal};
+use crate::passing_on::Tellers;
 use crate::patience::wait_us;
 use crate::recovery::LoggedReplies;
 use crate::tally::Tally;
@@ -209,7 +210,7 @@ impl Coordinator {
         }
     }
 
-    /// Writeback (§4.3): tells every replica how it ends, and whoever asked for it.
+    /// Writeback (§4.3): tells whoever asked for it how it ends, and every replica, or those who tell the others.
     pub(super) fn conclude(&mut self, now: Time, certificate: Arc<Certificate>, path: Path, out: &mut Out) {
         let id = certificate.id;
         let Some(ending) = self.take(id) else { return };
@@ -222,11 +223,19 @@ impl Coordinator {
             Path::Slow => self.counts.slow += 1,
             Path::Recovered => self.counts.recovered += 1,
         }
+        // All have voted then. A proof of one shard is short, and what others left has been left long enough.
+        let is_passed_on = path == Path::Fast && certificate.decision == Decision::Commit && !ending.was_finish;
+        let tellers = Tellers::of(&self.cluster, &ending.transaction).filter(|_| is_passed_on);
+        if tellers.is_some() {
+            self.fresh_commits.note(now, id);
+        }
         for tally in &ending.tallies {
-            for replica in self.cluster.replicas_of(tally.shard()) {
+            let replicas = self.cluster.replicas_of(tally.shard());
+            for replica in replicas.filter(|replica| tellers.is_none_or(|tellers| tellers.contains(*replica))) {
                 // Whoever voted has the transaction.
                 let transaction = (!tally.heard(replica.index)).then(|| ending.transaction.clone());
-                out.send(Party::Replica(replica), Message::Writeback { transaction, certificate: certificate.clone() });
+                let (certificate, pass_on) = (certificate.clone(), tellers.is_some());
+                out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, pass_on });
             }
         }
         for operation in ending.operations {

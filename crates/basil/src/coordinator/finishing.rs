@@ -20,7 +20,8 @@ const DEPENDENCY_US_MIN: u64 = 2_000;
 
 impl Coordinator {
     pub(super) fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
-        if self.endings.contains_key(&transaction.id()) || self.finishing >= FINISHES_MAX {
+        let id = transaction.id();
+        if self.endings.contains_key(&id) || self.fresh_commits.contains(id) || self.finishing >= FINISHES_MAX {
             return;
         }
         self.finishing += 1;

@@ -205,7 +205,9 @@ impl Coordinator {
         self.timers.cancel(&Timer::ReadEscalation(number));
         let Some(operation) = self.operations.get_mut(&request.operation) else { return };
         for choice in choices {
-            if let Choice::Newest(found) | Choice::Vouched(found) = choice {
+            if let Choice::Newest(mut found) | Choice::Vouched(mut found) = choice {
+                // Its own commit, which not all have heard of.
+                found.dependency = found.dependency.filter(|transaction| !self.fresh_commits.contains(transaction.id()));
                 operation.found.insert(found.key.clone(), found);
             }
         }

@@ -6,13 +6,14 @@ use machine::Time;
 use store::Medium;
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
-use types::{Party, Transaction};
+use types::{Party, Transaction, TransactionId};
 
 use super::admission::author;
 use super::rights::is_author;
 use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
-use crate::message::{Refusal, Subject};
+use crate::message::{Message, Refusal, Subject};
+use crate::passing_on::Tellers;
 use crate::record::Record;
 
 impl<M: Medium> Replica<M> {
@@ -87,6 +88,50 @@ impl<M: Medium> Replica<M> {
         {
             entry.left = Some(self.leavers.left(now, transaction.timestamp().client));
             self.counts.left += 1;
+        }
+    }
+
+    /// The author of a transaction asks this replica, which it has shown the proof, to tell the others ([`crate::passing_on`]). Only the
+    /// author's wish counts, and only with the proof, so that who is told knows that the author has not left it; and only once, so that
+    /// nobody can have it said again and again.
+    pub(super) fn pass_on(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
+        let id = certificate.id;
+        let Some(entry) = self.ledger.entry_mut(id) else { return };
+        let transaction = &entry.transaction;
+        let is_asked = Tellers::of(&self.cluster, transaction).is_some_and(|tellers| tellers.contains(self.me)) && !entry.is_passed_on;
+        let is_wished = is_author(from, transaction) || broken(Mutant::PassedOnForAnyone);
+        let is_proven = certificate.decision == Decision::Commit && certificate.fits(&self.cluster, transaction).is_ok();
+        let is_known = entry.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::PassedOnUnproven));
+        if !is_asked || !is_wished || !is_known || broken(Mutant::NothingPassedOn) {
+            return;
+        }
+        let participants = self.cluster.participants(transaction);
+        entry.is_passed_on = true;
+        for replica in participants.into_iter().flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
+            out.send(Party::Replica(replica), Message::Committed { id });
+        }
+    }
+
+    /// Another replica says that `id` committed. It has, once `f + 1` of those who are to tell say so.
+    pub(super) fn on_committed(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
+        let Party::Replica(teller) = from else { return };
+        let Some(entry) = self.ledger.entry_mut(id) else { return };
+        let is_open = entry.decision.is_none() || (entry.decision == Some(Decision::Commit) && entry.left.is_some());
+        let tells = |tellers: Tellers| tellers.contains(teller) || broken(Mutant::AnybodyTells);
+        if !is_open || !Tellers::of(&self.cluster, &entry.transaction).is_some_and(tells) {
+            return;
+        }
+        entry.told_by.insert(teller.index);
+        let needed = if broken(Mutant::ToldByOne) { 1 } else { self.quorums.vouched() };
+        if entry.told_by.count() < needed {
+            return;
+        }
+        if let Some(until) = entry.left.take() {
+            self.leavers.came_back(now, entry.transaction.timestamp().client, until);
+        }
+        if entry.decision.is_none() {
+            let transaction = entry.transaction.clone();
+            self.end(now, &transaction, Decision::Commit, None, out);
         }
     }
 

@@ -78,7 +78,7 @@ impl<M: Medium> Replica<M> {
         }
         let Some(entry) = self.ledger.entry(id) else { return };
         if let Some(certificate) = &entry.certificate {
-            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
             return;
         }
         if !self.logs(&entry.transaction) || self.is_remade(now, id) {
@@ -123,7 +123,7 @@ impl<M: Medium> Replica<M> {
             return;
         }
         if let (Some(certificate), Party::Replica(_)) = (&entry.certificate, from) {
-            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.

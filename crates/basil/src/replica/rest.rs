@@ -221,7 +221,7 @@ impl<M: Medium> Replica<M> {
         }
         if let Some(entry) = self.ledger.entry(id) {
             if let Some(certificate) = &entry.certificate {
-                out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone() });
+                out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
                 return Ok(());
             }
             if entry.decision.is_none() && (entry.prepared || entry.vote == Some(Vote::Commit)) {

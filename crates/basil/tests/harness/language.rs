@@ -15,6 +15,8 @@
 //! invoke t1 · elect t1 · decide t1  the same for calls for a leader, election messages, leaders' decisions
 //! mislead r2 t1 abort -> r0         the liar r2, elected, shows r0 those electors that let it decide so
 //! writeback t1 [-> r0]              delivers certificates
+//! tell t1 [-> r0]                   delivers what replicas tell one another of a commit
+//! pretend r2 t1 -> r0               the liar r2 tells r0 that t1 has committed
 //! commit t1                         all of it, until nothing about t1 is on its way
 //! finish t1 by c2                   c2 sets out to finish t1; what it sends waits: `recover t1 [-> r0]` delivers it
 //! vouch t1 by c2 with r0 -> r1      c2 shows r0's vote on t1 to r1 as evidence of its author, whatever it is
@@ -124,6 +126,12 @@ impl Script {
             "decide" => self.deliver_to_replicas(&line, &[Kind::Decide]),
             "mislead" => self.mislead(&line),
             "writeback" => self.deliver_to_replicas(&line, &[Kind::Writeback]),
+            "tell" => self.deliver_to_replicas(&line, &[Kind::Committed]),
+            "pretend" => {
+                let liar = words::parse_replicas(&[line.word(1)])[0];
+                let id = self.transaction(line.word(2)).0.id();
+                self.world.tell(liar, id, line.replicas.as_deref().expect("`pretend` says to whom"));
+            }
             "votes" => self.deliver_to_clients(&line, &[Kind::Vote, Kind::Decided, Kind::Refused]),
             "logged" => self.deliver_to_clients(&line, &[Kind::Logged]),
             "commit" => {
@@ -294,6 +302,7 @@ impl Script {
             "recover" => Kind::Recover,
             "log" => Kind::Log,
             "writeback" => Kind::Writeback,
+            "tell" => Kind::Committed,
             "vote" => Kind::Vote,
             "logged" => Kind::Logged,
             "invoke" => Kind::Invoke,

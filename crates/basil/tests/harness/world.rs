@@ -36,6 +36,7 @@ pub enum Kind {
     Recover,
     Log,
     Writeback,
+    Committed,
     Reply,
     Vote,
     Logged,
@@ -367,6 +368,15 @@ impl World {
         self.deliver(|envelope| envelope.kind == Kind::Recover && envelope.from == party(client));
     }
 
+    /// The liar `teller` tells others that a transaction committed.
+    pub fn tell(&mut self, teller: ReplicaId, id: TransactionId, to: &[ReplicaId]) {
+        self.witness.liars.insert(teller);
+        for replica in to {
+            self.post(Party::Replica(teller), Party::Replica(*replica), &Message::Committed { id });
+        }
+        self.deliver(|envelope| envelope.kind == Kind::Committed && envelope.from == Party::Replica(teller));
+    }
+
     /// The leader `leader`, being a liar, shows `to` those of the replicas that elected it in its newest view that
     /// say `decision` as far as there are any, and decides what then most of them say.
     pub fn mislead(&mut self, leader: ReplicaId, id: TransactionId, decision: Decision, to: &[ReplicaId]) {
@@ -505,6 +515,9 @@ impl World {
                 self.note_send(replica, to, &message);
             }
             self.witness_certificate(&message);
+            if let Message::Committed { id } = &message {
+                assert!(self.has_committed(*id), "{replica} says that {} committed, and nobody has the proof", self.names.of(*id));
+            }
             said.push((to, message));
         }
         said.extend(drafts.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
@@ -709,6 +722,7 @@ impl World {
                 Some(format!("hold{{s}} {} no more{end}, and its keys at {}", self.names.of(*id), versions.join(" ")))
             }
             Message::Writeback { certificate, .. } => Some(format!("end{{s}} {}", self.names.of(certificate.id))),
+            Message::Committed { id } => Some(format!("tell{{s}} the others that {} committed", self.names.of(*id))),
             other => self.words_of_coordinator(other),
         };
         if let Some(words) = words {
@@ -828,6 +842,7 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
         Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
+        Message::Committed { id } => (Kind::Committed, Some(*id)),
         Message::ReadReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
         Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),
         Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
@@ -851,6 +866,7 @@ fn ends(input: &Input<Node<Memory>>) -> Option<TransactionId> {
     let Input::Message { message, .. } = input else { return None };
     match &**message {
         Message::Writeback { certificate, .. } => Some(certificate.id),
+        Message::Committed { id } => Some(*id),
         _ => None,
     }
 }

@@ -33,6 +33,8 @@ named! {
         InventPrepared,
         /// Votes down and names as the reason transactions that are made up, or that are real and in nobody's way.
         FalseConflicts,
+        /// Says of everything that it has committed, as soon as it hears of it.
+        TellCommits,
         /// Says again what it said long ago, to whomever.
         Replay,
         /// Shows its own seals as other replicas'.
@@ -186,6 +188,11 @@ impl Liar {
                 } else if self.strategies.contains(&ReplicaStrategy::CommitAlways) {
                     say(Vote::Commit);
                 }
+                if self.strategies.contains(&ReplicaStrategy::TellCommits) {
+                    let shards = self.cluster.participants(transaction).into_iter();
+                    let others = shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|other| *other != replica);
+                    lies.sends.extend(others.map(|other| (Party::Replica(other), Message::Committed { id })));
+                }
             }
             Message::Log { transaction, decision, .. } if self.does(ReplicaStrategy::EquivocateLogs) => {
                 let statement = LoggedStatement { id: transaction.id(), decision: *decision, view_decision: 0, view_current: 0 };
@@ -201,7 +208,7 @@ impl Liar {
     fn remember(&mut self, message: &Message) {
         match message {
             Message::Prepare { transaction } => self.others.push_back(transaction.clone()),
-            Message::Writeback { transaction, certificate } if certificate.decision == Decision::Commit => {
+            Message::Writeback { transaction, certificate, pass_on: _ } if certificate.decision == Decision::Commit => {
                 let known = || self.others.iter().find(|one| one.id() == certificate.id).cloned();
                 if let Some(transaction) = transaction.clone().or_else(known) {
                     self.committed.push_back((transaction, certificate.clone()));

@@ -238,6 +238,13 @@ impl Checker {
         }
     }
 
+    /// An honest replica tells others that a transaction committed.
+    pub fn passed_on(&mut self, by: ReplicaId, id: TransactionId) {
+        if self.decisions.get(&id) != Some(&Decision::Commit) {
+            self.violation("decisions", format!("{by} says that {id:?} committed, and there is no proof of it"));
+        }
+    }
+
     // What anybody says.
 
     /// Takes note of transactions and proofs in a message whose signatures are good, whoever sends it.
@@ -247,7 +254,7 @@ impl Checker {
                 self.shown(transaction);
             }
             Message::ReadReply { prepared, .. } => prepared.iter().for_each(|transaction| self.shown(transaction)),
-            Message::Writeback { transaction, certificate } => {
+            Message::Writeback { transaction, certificate, pass_on: _ } => {
                 if let Some(transaction) = transaction {
                     self.shown(transaction);
                 }

@@ -78,6 +78,7 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::Inquire { .. }
         | Message::ReadReply { .. }
         | Message::Rested { .. }
+        | Message::Committed { .. }
         | Message::Refused { .. } => {}
         Message::Recover { evidence, .. } => evidence.iter().for_each(|vote| in_vote(vote, out)),
         Message::Log { transaction, tallies, .. } => tallies.iter().for_each(|set| in_votes(transaction.id(), set, out)),

@@ -142,6 +142,9 @@ impl World {
             if let (true, Party::Client(client, _), Message::Refused { refusal, .. }) = (honest, to, &message) {
                 self.checker.refused(client, *refusal);
             }
+            if let (true, Message::Committed { id: transaction }) = (honest, &message) {
+                self.checker.passed_on(id, *transaction);
+            }
             let late = self.replicas[at].liar.as_mut().map_or(0, |liar| liar.holds_back(&message));
             self.send(Actor::Replica(at), Party::Replica(id), departs + late, to, &message);
         }
@@ -205,6 +208,7 @@ fn describe(message: &Message) -> String {
         Message::Recover { transaction, evidence } => format!("Recover {:?} with {} votes", transaction.id(), evidence.len()),
         Message::Log { transaction, decision, .. } => format!("Log {decision:?} of {:?}", transaction.id()),
         Message::Writeback { certificate, .. } => format!("Writeback {:?} of {:?}", certificate.decision, certificate.id),
+        Message::Committed { id } => format!("Committed {id:?}"),
         Message::ReadReply { request, results, prepared } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }

@@ -1,0 +1,139 @@
+//! Who is shown the proof that a transaction of several shards committed, and tells the others (beyond the paper, which shows
+//! it to everybody).
+//!
+//! Such a proof holds a vote of every replica of every shard. If every replica checked all of them, that would be more work than all
+//! the rest: the square of the number of shards. So its author shows it to `2f + 1` replicas of one shard, the *tellers*. Each checks it, writes the
+//! end down, and says so to all others, unsigned ([`crate::Message::Committed`]). A replica believes that once `f + 1` tellers have told it.
+//!
+//! **Why that is safe.** One of the `f + 1` is correct, and has seen the proof, or has heard of it from `f + 1` tellers, one of whom is
+//! correct: the first correct one has seen it.
+//!
+//! **Why it ends.** `f` tellers may be silent, and the others are enough. Whoever is not told finishes the transaction as anything that
+//! was left.
+//!
+//! Who the tellers are follows from the transaction: nobody else is asked to tell, and nobody else is believed. They stay the same for
+//! a client for a while, so that what they say in a turn leaves in few frames; then it is others' turn.
+
+use std::collections::VecDeque;
+
+use foldhash::HashSet;
+use machine::Time;
+use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
+
+use crate::quorum::Quorums;
+
+/// The tellers stay the same for so many bits' worth of nanoseconds: an eighth of a second.
+const TURN_BITS: u32 = 27;
+
+/// The tellers of one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tellers {
+    shard: ShardId,
+    /// The index of the first; the others come after it, and after the last index the first.
+    first: u16,
+    quorums: Quorums,
+}
+
+impl Tellers {
+    /// Those of `transaction`; nobody where one shard takes part alone, and everybody is shown the proof.
+    pub fn of(cluster: &Cluster, transaction: &Transaction) -> Option<Self> {
+        let (participants, quorums) = (cluster.participants(transaction), Quorums::new(cluster.faults()));
+        if participants.len() < 2 {
+            return None;
+        }
+        let timestamp = transaction.timestamp();
+        let turn = timestamp.client.0.wrapping_add(timestamp.time >> TURN_BITS);
+        let (shards, replicas) = (participants.len() as u64, quorums.replicas() as u64);
+        let shard = *participants.get(usize::try_from(turn % shards).ok()?)?;
+        let first = u16::try_from(turn / shards % replicas).ok()?;
+        Some(Self { shard, first, quorums })
+    }
+
+    /// Whether `replica` is one of them.
+    pub fn contains(self, replica: ReplicaId) -> bool {
+        let replicas = self.quorums.replicas();
+        let place = (usize::from(replica.index) + replicas - usize::from(self.first)) % replicas;
+        replica.shard == self.shard && place < self.quorums.tellers()
+    }
+}
+
+/// Most replicas know by then what was passed on.
+const FRESH_MS: u64 = 2_000;
+/// The most commits remembered as fresh.
+const FRESH_MAX: usize = 1 << 16;
+
+/// What a client's side has itself seen commit a moment ago, and had passed on. Replicas may still say that it is only prepared: whoever reads
+/// it there need not wait for it, nor finish it.
+#[derive(Debug, Default)]
+pub(crate) struct FreshCommits {
+    ids: HashSet<TransactionId>,
+    by_time: VecDeque<(Time, TransactionId)>,
+}
+
+impl FreshCommits {
+    /// `id` has committed.
+    pub fn note(&mut self, now: Time, id: TransactionId) {
+        let is_old = |(at, _): &(Time, TransactionId)| at.after_ms(FRESH_MS) <= now;
+        while self.by_time.front().is_some_and(is_old) || self.by_time.len() >= FRESH_MAX {
+            if let Some((_, old)) = self.by_time.pop_front() {
+                self.ids.remove(&old);
+            }
+        }
+        if self.ids.insert(id) {
+            self.by_time.push_back((now, id));
+        }
+    }
+
+    /// Whether `id` is known to have committed.
+    pub fn contains(&self, id: TransactionId) -> bool {
+        self.ids.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, ClusterId, Key, Placement, Timestamp, Value, Write};
+
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let keys = |shard: u8| (0..6).map(|index| [shard * 10 + index; 32]).collect();
+        let placement = Placement::Ranges(vec![Key::from("n")]);
+        Cluster::new(ClusterId::new([1; 16]), 1, placement, vec![keys(1), keys(2)], vec![]).expect("the parts fit")
+    }
+
+    fn tellers(cluster: &Cluster, time: u64, client: u64, keys: &[&str]) -> Vec<ReplicaId> {
+        let writes = keys.iter().map(|key| Write { key: Key::from(*key), value: Some(Value::from("1")) }).collect();
+        let transaction = Transaction::new(cluster.id(), Timestamp::new(time, ClientId(client)), vec![], writes).expect("it is small");
+        let tellers = Tellers::of(cluster, &transaction);
+        cluster.replicas().filter(|replica| tellers.is_some_and(|tellers| tellers.contains(*replica))).collect()
+    }
+
+    #[test]
+    fn they_are_enough_of_one_shard_and_everybody_has_a_turn() {
+        let cluster = cluster();
+        assert!(tellers(&cluster, 5, 1, &["a", "b"]).is_empty(), "one shard alone needs none");
+        let mut all = std::collections::BTreeSet::new();
+        for turn in 0..12 {
+            let those = tellers(&cluster, turn << TURN_BITS, 1, &["a", "z"]);
+            assert!(those.len() == 3 && those.iter().all(|replica| replica.shard == those[0].shard), "{those:?}");
+            assert_eq!(those, tellers(&cluster, (turn << TURN_BITS) + 100_000_000, 1, &["b", "y"]));
+            assert_ne!(those, tellers(&cluster, turn << TURN_BITS, 2, &["a", "z"]));
+            all.extend(those);
+        }
+        assert_eq!(all.len(), 12);
+    }
+
+    #[test]
+    fn what_is_fresh_grows_old_and_is_bounded() {
+        let mut fresh = FreshCommits::default();
+        let id = |number: usize| TransactionId(std::array::from_fn(|at| number.to_le_bytes().get(at).copied().unwrap_or_default()));
+        fresh.note(Time(0), id(0));
+        fresh.note(Time(0).after_ms(FRESH_MS - 1), id(1));
+        assert!(fresh.contains(id(0)) && fresh.contains(id(1)));
+        fresh.note(Time(0).after_ms(FRESH_MS), id(2));
+        assert!(!fresh.contains(id(0)) && fresh.contains(id(1)) && fresh.contains(id(2)));
+        (3..2 * FRESH_MAX).for_each(|number| fresh.note(Time(0).after_ms(FRESH_MS), id(number)));
+        assert!(fresh.ids.len() == FRESH_MAX && fresh.by_time.len() == FRESH_MAX && !fresh.contains(id(1)));
+    }
+}
