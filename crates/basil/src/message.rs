@@ -85,7 +85,7 @@ pub enum Message {
         pass_on: bool,
     },
     /// Replica to every other of a transaction's shards, at its author's wish: it committed. Not signed, and without the proof: who hears it
-    /// from `f + 1` replicas of one shard has it from one that is correct.
+    /// from `f + 1` of those who are to tell has it from one that is correct.
     Committed {
         /// The transaction.
         id: TransactionId,
@@ -227,6 +227,16 @@ pub enum Newer {
     Prepared(u16),
     /// One does, and touches keys that the reader may not read, so it is not shown.
     Hidden,
+}
+
+impl Newer {
+    /// Whose version it is, of the transactions that came with it.
+    pub(crate) fn writer(self, prepared: &[Transaction]) -> Option<&Transaction> {
+        match self {
+            Self::Prepared(place) => prepared.get(usize::from(place)),
+            Self::Nothing | Self::Hidden => None,
+        }
+    }
 }
 
 /// The transaction in the way of one that a replica votes to abort (Alg. 1 L8, L11).

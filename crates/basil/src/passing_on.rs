@@ -5,21 +5,22 @@
 //! the rest: the square of the number of shards. So its author shows it to `2f + 1` replicas of one shard, the *tellers*. Each checks it, writes the
 //! end down, and says so to all others, unsigned ([`crate::Message::Committed`]). A replica believes that once `f + 1` tellers have told it.
 //!
-//! **Why that is safe.** One of the `f + 1` is correct, and has seen the proof, or has heard of it from `f + 1` tellers, one of whom is
-//! correct: the first correct one has seen it.
+//! **Why that is safe.** One of the `f + 1` is correct, and a correct teller says so only when it has been shown the proof.
 //!
-//! **Why it ends.** `f` tellers may be silent, and the others are enough. Whoever is not told finishes the transaction as anything that
-//! was left.
+//! **Why it ends.** `f` tellers may be silent, and the others are enough. If more is lost, the author shows the proof to all when it has to
+//! wait for the transaction itself, and whoever was not told finishes it as anything that was left.
 //!
 //! Who the tellers are follows from the transaction: nobody else is asked to tell, and nobody else is believed. They stay the same for
 //! a client for a while, so that what they say in a turn leaves in few frames; then it is others' turn.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use foldhash::HashSet;
+use foldhash::HashMap;
 use machine::Time;
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
 
+use crate::certificate::Certificate;
 use crate::quorum::Quorums;
 
 /// The tellers stay the same for so many bits' worth of nanoseconds: an eighth of a second.
@@ -59,34 +60,40 @@ impl Tellers {
 
 /// Most replicas know by then what was passed on.
 const FRESH_MS: u64 = 2_000;
-/// The most commits remembered as fresh.
-const FRESH_MAX: usize = 1 << 16;
+/// The most commits remembered as fresh, with their proofs of some kilobytes.
+const FRESH_MAX: usize = 1 << 13;
 
 /// What a client's side has itself seen commit a moment ago, and had passed on. Replicas may still say that it is only prepared: whoever reads
 /// it there need not wait for it, nor finish it.
 #[derive(Debug, Default)]
 pub(crate) struct FreshCommits {
-    ids: HashSet<TransactionId>,
+    /// With the proof, until all have been shown it.
+    proofs: HashMap<TransactionId, Option<Arc<Certificate>>>,
     by_time: VecDeque<(Time, TransactionId)>,
 }
 
 impl FreshCommits {
-    /// `id` has committed.
-    pub fn note(&mut self, now: Time, id: TransactionId) {
+    /// The transaction of `certificate` has committed.
+    pub fn note(&mut self, now: Time, certificate: &Arc<Certificate>) {
         let is_old = |(at, _): &(Time, TransactionId)| at.after_ms(FRESH_MS) <= now;
         while self.by_time.front().is_some_and(is_old) || self.by_time.len() >= FRESH_MAX {
             if let Some((_, old)) = self.by_time.pop_front() {
-                self.ids.remove(&old);
+                self.proofs.remove(&old);
             }
         }
-        if self.ids.insert(id) {
-            self.by_time.push_back((now, id));
+        if self.proofs.insert(certificate.id, Some(certificate.clone())).is_none() {
+            self.by_time.push_back((now, certificate.id));
         }
     }
 
     /// Whether `id` is known to have committed.
     pub fn contains(&self, id: TransactionId) -> bool {
-        self.ids.contains(&id)
+        self.proofs.contains_key(&id)
+    }
+
+    /// The proof that `id` committed, to be shown to all, once.
+    pub fn take_proof(&mut self, id: TransactionId) -> Option<Arc<Certificate>> {
+        self.proofs.get_mut(&id)?.take()
     }
 }
 
@@ -95,6 +102,7 @@ mod tests {
     use types::{ClientId, ClusterId, Key, Placement, Timestamp, Value, Write};
 
     use super::*;
+    use crate::certificate::{Decision, Proof};
 
     fn cluster() -> Cluster {
         let keys = |shard: u8| (0..6).map(|index| [shard * 10 + index; 32]).collect();
@@ -128,12 +136,14 @@ mod tests {
     fn what_is_fresh_grows_old_and_is_bounded() {
         let mut fresh = FreshCommits::default();
         let id = |number: usize| TransactionId(std::array::from_fn(|at| number.to_le_bytes().get(at).copied().unwrap_or_default()));
-        fresh.note(Time(0), id(0));
-        fresh.note(Time(0).after_ms(FRESH_MS - 1), id(1));
+        let proof = |number| Arc::new(Certificate { id: id(number), decision: Decision::Commit, proof: Proof::Fast(Vec::new()) });
+        fresh.note(Time(0), &proof(0));
+        fresh.note(Time(0).after_ms(FRESH_MS - 1), &proof(1));
         assert!(fresh.contains(id(0)) && fresh.contains(id(1)));
-        fresh.note(Time(0).after_ms(FRESH_MS), id(2));
+        assert!(fresh.take_proof(id(1)).is_some() && fresh.take_proof(id(1)).is_none() && fresh.contains(id(1)));
+        fresh.note(Time(0).after_ms(FRESH_MS), &proof(2));
         assert!(!fresh.contains(id(0)) && fresh.contains(id(1)) && fresh.contains(id(2)));
-        (3..2 * FRESH_MAX).for_each(|number| fresh.note(Time(0).after_ms(FRESH_MS), id(number)));
-        assert!(fresh.ids.len() == FRESH_MAX && fresh.by_time.len() == FRESH_MAX && !fresh.contains(id(1)));
+        (3..2 * FRESH_MAX).for_each(|number| fresh.note(Time(0).after_ms(FRESH_MS), &proof(number)));
+        assert!(fresh.proofs.len() == FRESH_MAX && fresh.by_time.len() == FRESH_MAX && !fresh.contains(id(1)));
     }
 }

@@ -11,6 +11,9 @@
 //! it vote against `w` (Alg. 1 L12). Either way it did not do both. And `v` itself is committed, since correct replicas say so.
 //! So at `ts` each key has just the version that was read, whatever happens later, and the reader's place in the order is `ts`.
 //!
+//! A replica where `v` is still only prepared, and nothing newer, counts as well, once others have shown that `v` is committed: nothing newer
+//! than `v` is prepared or committed there, and the read timestamp does the rest.
+//!
 //! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
 //! ceiling above the timestamp, and when it comes back votes against all writes below (`Ledger::make_readable`); no clock is believed
 //! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::Newer::Hidden`].
@@ -21,10 +24,8 @@
 
 use machine::Voters;
 use types::limits::READ_KEYS_MAX;
-use types::mutant::{Mutant, broken};
-use types::{Cluster, Key, ReplicaId, ShardId, Transaction};
+use types::{Cluster, Key, ReplicaId, ShardId, Timestamp, Transaction};
 
-use crate::message::{Newer, ReadResult};
 use crate::quorum::Quorums;
 
 /// A read-only transaction that asks for what its reads still lack.
@@ -89,18 +90,17 @@ impl Confirmation {
         })
     }
 
-    /// Takes in what `from` answers; `None` when it refuses. Each answer counts once, and only of whom was asked.
-    pub fn answer(&mut self, from: ReplicaId, results: Option<&[ReadResult]>) {
+    /// Takes in which version of each key asked for is the last for `from`, if it says ([`crate::reading::last_version`]); nothing at all when
+    /// it refuses. Each answer counts once, and only of whom was asked.
+    pub fn answer(&mut self, from: ReplicaId, versions: Option<&[Option<Timestamp>]>) {
         let Some(question) = self.questions.iter_mut().find(|question| question.shard == from.shard) else { return };
         if !question.awaited.contains(from.index) {
             return;
         }
         question.awaited.remove(from.index);
-        let Some(results) = results.filter(|results| results.len() == question.places.len()) else { return };
-        for (place, result) in question.places.iter().zip(results) {
-            if (result.newer == Newer::Nothing || broken(Mutant::PreparedSettled))
-                && result.version == self.transaction.reads()[*place].version
-            {
+        let Some(versions) = versions.filter(|versions| versions.len() == question.places.len()) else { return };
+        for (place, version) in question.places.iter().zip(versions) {
+            if *version == Some(self.transaction.reads()[*place].version) {
                 self.settled[*place].insert(from.index);
             }
         }

@@ -18,8 +18,8 @@ pub struct ReadFound {
     pub value: Option<Value>,
     /// The transaction that wrote it, when it is prepared and not yet known to have committed.
     pub dependency: Option<Transaction>,
-    /// The replicas for which this committed version is settled: nothing newer below the reader's timestamp is prepared
-    /// there, and nothing will be.
+    /// The replicas for which this version, once it is committed, is settled: it is the last below the reader's timestamp that is committed or
+    /// prepared there, and none will come after it.
     pub settled: Voters,
 }
 
@@ -29,7 +29,8 @@ pub(crate) struct KeyReplies {
     key: Key,
     committed: Vec<(Timestamp, Option<Value>, Voters)>,
     prepared: Vec<(Transaction, Voters)>,
-    settled: Voters,
+    /// Which version each names as the last below the reader's timestamp, committed or prepared.
+    last: Vec<(Timestamp, Voters)>,
     /// Whoever has answered at all.
     heard: Voters,
 }
@@ -47,7 +48,7 @@ pub(crate) enum Choice {
 
 impl KeyReplies {
     pub fn new(key: Key) -> Self {
-        Self { key, committed: Vec::new(), prepared: Vec::new(), settled: Voters::default(), heard: Voters::default() }
+        Self { key, committed: Vec::new(), prepared: Vec::new(), last: Vec::new(), heard: Voters::default() }
     }
 
     pub fn key(&self) -> &Key {
@@ -60,9 +61,13 @@ impl KeyReplies {
         self.committed.iter_mut().for_each(|(_, _, voters)| voters.remove(index));
         self.prepared.iter_mut().for_each(|(_, voters)| voters.remove(index));
         self.heard.insert(index);
-        self.settled.remove(index);
-        if result.newer == Newer::Nothing || broken(Mutant::PreparedSettled) {
-            self.settled.insert(index);
+        self.last.iter_mut().for_each(|(_, voters)| voters.remove(index));
+        let prepared = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some());
+        if let Some(last) = last_version(&result, prepared) {
+            match self.last.iter_mut().find(|(version, _)| *version == last) {
+                Some((_, voters)) => drop(voters.insert(index)),
+                None => self.last.push((last, Voters::of(index))),
+            }
         }
         if result.version < before {
             let same = |(version, value, _): &&mut (Timestamp, Option<Value>, Voters)| *version == result.version && *value == result.value;
@@ -75,7 +80,7 @@ impl KeyReplies {
         }
         self.committed.retain(|(_, _, voters)| voters.count() > 0);
         self.prepared.retain(|(_, voters)| voters.count() > 0);
-        let Some(transaction) = prepared.filter(|one| one.timestamp() < before && one.write_of(&self.key).is_some()) else { return };
+        let Some(transaction) = prepared else { return };
         if let Some((_, voters)) = self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
             voters.insert(index);
         } else {
@@ -102,9 +107,16 @@ impl KeyReplies {
         };
         let vouched_prepared = self.prepared.iter().filter(|(transaction, voters)| voters.count() + added(transaction) >= needed);
         let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
-        let committed = committed.map(|(version, value, voters)| {
-            let settled = voters.and(self.settled);
-            ReadFound { key: self.key.clone(), version: *version, value: value.clone(), dependency: None, settled }
+        let settled = |version: Timestamp| {
+            let last = self.last.iter().find(|(last, _)| *last == version);
+            last.map_or_else(Voters::default, |(_, voters)| *voters)
+        };
+        let committed = committed.map(|(version, value, _)| ReadFound {
+            key: self.key.clone(),
+            version: *version,
+            value: value.clone(),
+            dependency: None,
+            settled: settled(*version),
         });
         let found = match (committed, prepared) {
             (Some(found), _) if found.settled.count() >= quorums.settled() => return Choice::Newest(found),
@@ -114,7 +126,7 @@ impl KeyReplies {
                     version: transaction.timestamp(),
                     value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
                     dependency: Some(transaction.clone()),
-                    settled: Voters::default(),
+                    settled: settled(transaction.timestamp()),
                 }
             }
             (Some(found), _) => found,
@@ -123,6 +135,17 @@ impl KeyReplies {
         let named = self.committed.iter().map(|(version, _, _)| *version);
         let named = named.chain(self.prepared.iter().map(|(transaction, _)| transaction.timestamp()));
         if named.max().is_some_and(|newest| newest <= found.version) { Choice::Newest(found) } else { Choice::Vouched(found) }
+    }
+}
+
+/// The last version below the reader's timestamp that whoever answers so has, committed or prepared: none comes after it. Nothing where it has
+/// one that it does not show. `prepared` is what it names, if that can be true.
+pub(crate) fn last_version(result: &ReadResult, prepared: Option<&Transaction>) -> Option<Timestamp> {
+    match result.newer {
+        Newer::Nothing => Some(result.version),
+        _ if broken(Mutant::PreparedSettled) => Some(result.version),
+        Newer::Prepared(_) => prepared.map(Transaction::timestamp),
+        Newer::Hidden => None,
     }
 }
 

@@ -69,6 +69,8 @@ scripts! {
     a_write_under_a_prepared_read_is_voted_down
     a_write_under_a_read_timestamp_is_voted_down
     after_a_restart_nothing_is_written_below_the_floor
+    an_author_reads_what_it_wrote_beside_what_it_may_not_read
+    an_author_shows_all_what_it_waits_for_itself
     an_election_survives_a_crash
     an_end_is_found_again_when_its_proof_is_gone
     an_end_is_found_again_with_the_help_of_those_who_never_voted
@@ -150,6 +152,7 @@ scripts! {
     who_lays_to_rest_takes_over_what_is_newer
     who_learns_the_end_alone_keeps_it_after_a_crash
     who_only_reads_commits_without_a_vote
+    who_only_reads_its_own_fresh_commit_needs_no_vote
     who_reads_without_saying_so_asks_the_others_at_commit
     who_remembers_an_end_logs_it
     who_was_cut_off_counts_where_a_liar_is_silent

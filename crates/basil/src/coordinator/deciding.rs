@@ -227,7 +227,7 @@ impl Coordinator {
         let is_passed_on = path == Path::Fast && certificate.decision == Decision::Commit && !ending.was_finish;
         let tellers = Tellers::of(&self.cluster, &ending.transaction).filter(|_| is_passed_on);
         if tellers.is_some() {
-            self.fresh_commits.note(now, id);
+            self.fresh_commits.note(now, &certificate);
         }
         for tally in &ending.tallies {
             let replicas = self.cluster.replicas_of(tally.shard());

@@ -21,12 +21,25 @@ const DEPENDENCY_US_MIN: u64 = 2_000;
 impl Coordinator {
     pub(super) fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
         let id = transaction.id();
-        if self.endings.contains_key(&id) || self.fresh_commits.contains(id) || self.finishing >= FINISHES_MAX {
+        if self.fresh_commits.contains(id) {
+            self.show_to_all(&transaction, out);
+            return;
+        }
+        if self.endings.contains_key(&id) || self.finishing >= FINISHES_MAX {
             return;
         }
         self.finishing += 1;
         self.counts.finishes += 1;
         self.on_commit_command(now, None, transaction, Vec::new(), out);
+    }
+
+    /// A commit of this process's own, which it has had passed on, is waited for: perhaps those who were to tell of it did not.
+    fn show_to_all(&mut self, transaction: &Transaction, out: &mut Out) {
+        let Some(certificate) = self.fresh_commits.take_proof(transaction.id()) else { return };
+        for replica in self.cluster.participants(transaction).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
+            let (transaction, certificate) = (Some(transaction.clone()), certificate.clone());
+            out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, pass_on: false });
+        }
     }
 
     /// Votes on `id` may be waiting for what it read from: finishes that (§5).

@@ -11,7 +11,8 @@ use types::{Key, Party, ReplicaId, ShardId, Timestamp, Transaction};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::distance::Asked;
-use crate::message::{Message, Newer, ReadResult, Refusal};
+use crate::message::{Message, ReadResult, Refusal};
+use crate::passing_on::FreshCommits;
 use crate::patience::wait_us;
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, ReadFound};
@@ -46,9 +47,22 @@ pub(super) struct ReadRequest {
 }
 
 impl ReadRequest {
+    /// What the answers so far amount to. Nobody depends on what this process has itself seen commit, though not all have heard of it.
+    fn choices(&self, needed: usize, quorums: Quorums, fresh: &FreshCommits) -> Vec<Choice> {
+        let choose = |replies: &KeyReplies| {
+            let mut choice = replies.choose(needed, quorums);
+            if let Choice::Newest(found) | Choice::Vouched(found) = &mut choice {
+                found.dependency.take_if(|transaction| fresh.contains(transaction.id()));
+            }
+            choice
+        };
+        self.keys.iter().map(choose).collect()
+    }
+
     /// Whether, all keys having their answer, more replies could still settle those that are not: those who gainsay may all be liars.
     fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
         let lacking = |(replies, choice): (&KeyReplies, &Choice)| match choice {
+            Choice::Newest(found) if found.dependency.is_some() => Some(false),
             Choice::Newest(found) if found.settled.count() >= quorums.settled() => None,
             Choice::Newest(found) => Some(replies.gainsaid(found) < quorums.vouched()),
             Choice::Vouched(_) | Choice::Nothing => Some(false),
@@ -144,7 +158,7 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let Some(request) = self.requests.get_mut(&number) else {
-            self.on_confirmed(now, from, number, Some(&results), out);
+            self.on_confirmed(now, from, number, Some((&results, prepared)), out);
             return;
         };
         let Some(operation) = self.operations.get(&request.operation) else { return };
@@ -158,10 +172,7 @@ impl Coordinator {
             self.distances.note(from, Asked::Read, now.since(*asked_at));
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
-            let writer = match result.newer {
-                Newer::Prepared(place) => prepared.get(usize::from(place)),
-                Newer::Nothing | Newer::Hidden => None,
-            };
+            let writer = result.newer.writer(prepared);
             replies.add(from.index, result, writer, operation.timestamp);
         }
         // It is up, and answers reads in time.
@@ -179,7 +190,7 @@ impl Coordinator {
         if request.replied.count() < needed {
             return;
         }
-        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
+        let choices = request.choices(needed, self.quorums, &self.fresh_commits);
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
@@ -205,9 +216,7 @@ impl Coordinator {
         self.timers.cancel(&Timer::ReadEscalation(number));
         let Some(operation) = self.operations.get_mut(&request.operation) else { return };
         for choice in choices {
-            if let Choice::Newest(mut found) | Choice::Vouched(mut found) = choice {
-                // Its own commit, which not all have heard of.
-                found.dependency = found.dependency.filter(|transaction| !self.fresh_commits.contains(transaction.id()));
+            if let Choice::Newest(found) | Choice::Vouched(found) = choice {
                 operation.found.insert(found.key.clone(), found);
             }
         }
@@ -229,7 +238,7 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let choices: Vec<Choice> = request.keys.iter().map(|replies| replies.choose(needed, self.quorums)).collect();
+        let choices = request.choices(needed, self.quorums, &self.fresh_commits);
         let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
             self.request_done(number, choices, out);

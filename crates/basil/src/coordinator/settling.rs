@@ -2,11 +2,12 @@
 //! [`crate::read_only`].
 
 use machine::{Time, Voters};
-use types::{Party, ReplicaId, Transaction};
+use types::{Party, ReplicaId, Timestamp, Transaction};
 
 use super::{Coordinator, Event, Out, Timer};
 use crate::message::{Message, ReadResult};
 use crate::read_only::{Confirmation, Verdict};
+use crate::reading::last_version;
 
 impl Coordinator {
     pub(super) fn on_commit_reads_command(
@@ -37,9 +38,20 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_confirmed(&mut self, now: Time, from: ReplicaId, number: u64, results: Option<&[ReadResult]>, out: &mut Out) {
+    /// An answer, and the prepared transactions that it names; nothing when it is refused.
+    pub(super) fn on_confirmed(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        number: u64,
+        answer: Option<(&[ReadResult], &[Transaction])>,
+        out: &mut Out,
+    ) {
         let Some(confirmation) = self.confirmations.get_mut(&number) else { return };
-        confirmation.answer(from, results);
+        let last_versions = |(results, prepared): (&[ReadResult], &[Transaction])| -> Vec<Option<Timestamp>> {
+            results.iter().map(|result| last_version(result, result.newer.writer(prepared))).collect()
+        };
+        confirmation.answer(from, answer.map(last_versions).as_deref());
         match confirmation.verdict(self.quorums) {
             Verdict::Open => {}
             Verdict::Unsettled => self.on_confirmation_over(now, number, out),

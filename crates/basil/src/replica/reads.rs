@@ -5,6 +5,7 @@ use store::{Medium, StoreError};
 use types::mutant::{Mutant, broken};
 use types::{Key, Party, Timestamp, Transaction};
 
+use super::rights::is_author;
 use super::{Out, Replica};
 use crate::message::{Message, Newer, ReadResult, Refusal, Subject};
 
@@ -38,12 +39,8 @@ impl<M: Medium> Replica<M> {
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
             let newer = match self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id)) {
                 None => Newer::Nothing,
-                Some(writer) if !self.may_see(from, &writer.transaction) => {
-                    if broken(Mutant::HiddenDenied) {
-                        Newer::Nothing
-                    } else {
-                        Newer::Hidden
-                    }
+                Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
+                    if broken(Mutant::HiddenDenied) { Newer::Nothing } else { Newer::Hidden }
                 }
                 Some(writer) => {
                     let id = writer.transaction.id();

@@ -627,7 +627,7 @@ impl World {
         *highest = view;
     }
 
-    /// Clients are shown no transaction but such as they may read all of.
+    /// Clients are shown no transaction but their own, and such as they may read all of.
     fn witness_rights(&self, to: Party, message: &Message) {
         let Party::Client(client, _) = to else { return };
         let shown: Vec<&Transaction> = match message {
@@ -638,7 +638,7 @@ impl World {
         };
         let permission = self.members.cluster.permission(client).expect("the cluster knows it");
         for transaction in shown {
-            let may_see = transaction.keys().all(|key| permission.may_read(key));
+            let may_see = transaction.timestamp().client == client || transaction.keys().all(|key| permission.may_read(key));
             assert!(may_see, "{client} is shown {}", self.names.of(transaction.id()));
         }
     }

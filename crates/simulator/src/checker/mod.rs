@@ -228,12 +228,15 @@ impl Checker {
                 let settled = self.settled.entry(key.clone()).or_default();
                 settled.entry((result.version, timestamp)).or_default().insert(by);
             }
+            // Who names a prepared version as the newest lets nothing come after that either.
             let writer = match result.newer {
                 Newer::Prepared(place) => prepared.get(usize::from(place)),
                 Newer::Nothing | Newer::Hidden => None,
             };
             if let Some((writer, write)) = writer.and_then(|writer| Some((writer, writer.write_of(key)?))) {
                 vouched.insert((key.clone(), writer.timestamp(), write.value.clone()));
+                let settled = self.settled.entry(key.clone()).or_default();
+                settled.entry((writer.timestamp(), timestamp)).or_default().insert(by);
             }
         }
     }
