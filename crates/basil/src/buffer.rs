@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use machine::Voters;
+use types::mutant::{Mutant, broken};
 use types::{ClusterId, Key, Read, Timestamp, Transaction, TransactionError, Value, Write};
 
 use crate::reading::ReadFound;
@@ -48,7 +49,8 @@ impl Buffer {
     /// the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
     #[must_use]
     pub fn settled(&self) -> Option<Vec<Voters>> {
-        let may_be = self.writes.is_empty() && self.reads.values().all(|found| found.dependency.is_none());
+        let depends = self.reads.values().any(|found| found.dependency.is_some()) && !broken(Mutant::DependencySettled);
+        let may_be = self.writes.is_empty() && !depends;
         may_be.then(|| self.reads.values().map(|found| found.settled).collect())
     }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use machine::Time;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
 
 use crate::certificate::Certificate;
@@ -67,8 +68,8 @@ const FRESH_MAX: usize = 1 << 13;
 /// it there need not wait for it, nor finish it.
 #[derive(Debug, Default)]
 pub(crate) struct FreshCommits {
-    /// With the proof, until all have been shown it.
-    proofs: HashMap<TransactionId, Option<Arc<Certificate>>>,
+    /// Since when, and the proof, until all have been shown it.
+    proofs: HashMap<TransactionId, (Time, Option<Arc<Certificate>>)>,
     by_time: VecDeque<(Time, TransactionId)>,
 }
 
@@ -81,19 +82,24 @@ impl FreshCommits {
                 self.proofs.remove(&old);
             }
         }
-        if self.proofs.insert(certificate.id, Some(certificate.clone())).is_none() {
+        if self.proofs.insert(certificate.id, (now, Some(certificate.clone()))).is_none() {
             self.by_time.push_back((now, certificate.id));
         }
     }
 
     /// Whether `id` is known to have committed.
     pub fn contains(&self, id: TransactionId) -> bool {
-        self.proofs.contains_key(&id)
+        self.proofs.contains_key(&id) || broken(Mutant::AllFresh)
+    }
+
+    /// Since when `id` is known to have committed, while not all have been shown the proof.
+    pub fn untold_since(&self, id: TransactionId) -> Option<Time> {
+        self.proofs.get(&id).filter(|(_, proof)| proof.is_some()).map(|(since, _)| *since)
     }
 
     /// The proof that `id` committed, to be shown to all, once.
     pub fn take_proof(&mut self, id: TransactionId) -> Option<Arc<Certificate>> {
-        self.proofs.get_mut(&id)?.take()
+        self.proofs.get_mut(&id)?.1.take()
     }
 }
 
@@ -140,7 +146,9 @@ mod tests {
         fresh.note(Time(0), &proof(0));
         fresh.note(Time(0).after_ms(FRESH_MS - 1), &proof(1));
         assert!(fresh.contains(id(0)) && fresh.contains(id(1)));
+        assert_eq!(fresh.untold_since(id(1)), Some(Time(0).after_ms(FRESH_MS - 1)));
         assert!(fresh.take_proof(id(1)).is_some() && fresh.take_proof(id(1)).is_none() && fresh.contains(id(1)));
+        assert_eq!(fresh.untold_since(id(1)), None);
         fresh.note(Time(0).after_ms(FRESH_MS), &proof(2));
         assert!(!fresh.contains(id(0)) && fresh.contains(id(1)) && fresh.contains(id(2)));
         (3..2 * FRESH_MAX).for_each(|number| fresh.note(Time(0).after_ms(FRESH_MS), &proof(number)));

@@ -1,18 +1,16 @@
 //! Transactions that only read, committed without being prepared: no vote, no signature, nothing on any disk.
 //!
 //! **The rule** (beyond the paper). A transaction at `ts` that writes nothing has committed when each version it read is
-//! *settled* for `3f + 1` replicas of its key's shard: each of them says that this is its newest committed version below `ts`
-//! and that nothing newer below `ts` is prepared there, having first raised the key's read timestamp to `ts`.
+//! committed, and *settled* for `3f + 1` replicas of its key's shard: each of them says that this is the last version below `ts` that is
+//! committed or prepared there, having first raised the key's read timestamp to `ts`.
 //!
 //! **Why it is serializable.** Let `v` be the version read of some key, and suppose a transaction `w` that writes the key with
 //! `v < w < ts` commits, ever. The first certificate that says so rests on `3f + 1` votes to commit of the same shard, so a correct
 //! replica (`crate::quorum`) both settled the read and, judging it, voted for `w`. Either it voted first: then, when it answered,
 //! it had `w` prepared, or knew it committed, and would have said so. Or it answered first: then the read timestamp made
-//! it vote against `w` (Alg. 1 L12). Either way it did not do both. And `v` itself is committed, since correct replicas say so.
+//! it vote against `w` (Alg. 1 L12). Either way it did not do both. And `v` itself is committed, since `f + 1` replicas say so, or the
+//! reader's process has seen its writer commit; whether it is so already at those for whom it is settled does not matter.
 //! So at `ts` each key has just the version that was read, whatever happens later, and the reader's place in the order is `ts`.
-//!
-//! A replica where `v` is still only prepared, and nothing newer, counts as well, once others have shown that `v` is committed: nothing newer
-//! than `v` is prepared or committed there, and the read timestamp does the rest.
 //!
 //! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
 //! ceiling above the timestamp, and when it comes back votes against all writes below (`Ledger::make_readable`); no clock is believed
@@ -24,6 +22,7 @@
 
 use machine::Voters;
 use types::limits::READ_KEYS_MAX;
+use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ReplicaId, ShardId, Timestamp, Transaction};
 
 use crate::quorum::Quorums;
@@ -108,7 +107,8 @@ impl Confirmation {
 
     /// What is known by now.
     pub fn verdict(&self, quorums: Quorums) -> Verdict {
-        if self.transaction.reads().iter().any(|read| read.dependency.is_some()) || !self.transaction.writes().is_empty() {
+        let depends = self.transaction.reads().iter().any(|read| read.dependency.is_some()) && !broken(Mutant::DependencySettled);
+        if depends || !self.transaction.writes().is_empty() {
             return Verdict::Unsettled;
         }
         if self.settled.iter().all(|settled| settled.count() >= quorums.settled()) {
@@ -119,5 +119,43 @@ impl Confirmation {
             question.places.len() > READ_KEYS_MAX || question.places.iter().any(too_few)
         });
         if hopeless { Verdict::Unsettled } else { Verdict::Open }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, ClusterId, Placement, Read, TransactionId, Value, Write};
+
+    use super::*;
+    use crate::{Buffer, ReadFound};
+
+    fn settled_for(count: u16) -> Voters {
+        (0..count).fold(Voters::default(), |mut voters, index| {
+            voters.insert(index);
+            voters
+        })
+    }
+
+    #[test]
+    fn what_is_only_prepared_is_not_settled() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+        let (at, reader) = (Timestamp::new(5, ClientId(1)), Timestamp::new(9, ClientId(2)));
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let writer = Transaction::new(cluster.id(), at, vec![], vec![write]).expect("it is small");
+        let verdict = |dependency: Option<TransactionId>, settled: u16| {
+            let read = Read { key: Key::from("a"), version: at, dependency };
+            let transaction = Transaction::new(cluster.id(), reader, vec![read], vec![]).expect("it is small");
+            let quorums = Quorums::new(1);
+            Confirmation::new(&cluster, quorums, 1, transaction, vec![settled_for(settled)]).verdict(quorums)
+        };
+        assert_eq!((verdict(None, 4), verdict(None, 3)), (Verdict::Settled, Verdict::Open));
+        assert_eq!(verdict(Some(writer.id()), 6), Verdict::Unsettled);
+        let settled = |dependency: Option<Transaction>| {
+            let mut buffer = Buffer::new(reader);
+            buffer.found(ReadFound { key: Key::from("a"), version: at, value: None, dependency, settled: settled_for(6) });
+            buffer.settled()
+        };
+        assert!(settled(None).is_some() && settled(Some(writer)).is_none());
     }
 }

@@ -80,6 +80,7 @@ impl KeyReplies {
         }
         self.committed.retain(|(_, _, voters)| voters.count() > 0);
         self.prepared.retain(|(_, voters)| voters.count() > 0);
+        self.last.retain(|(_, voters)| voters.count() > 0);
         let Some(transaction) = prepared else { return };
         if let Some((_, voters)) = self.prepared.iter_mut().find(|(known, _)| known.id() == transaction.id()) {
             voters.insert(index);
@@ -98,7 +99,9 @@ impl KeyReplies {
     /// two are not added up, or liars could pass off a transaction of theirs for the one that wrote a version.
     ///
     /// What is settled for `3f + 1` needs no other reply, whoever names something newer: that never commits ([`crate::read_only`]).
-    pub fn choose(&self, needed: usize, quorums: Quorums) -> Choice {
+    ///
+    /// Nobody depends on a transaction that `has_committed`, as the reader's process has seen itself, though not all have heard of it.
+    pub fn choose(&self, needed: usize, quorums: Quorums, has_committed: impl Fn(&Transaction) -> bool) -> Choice {
         let vouched_committed = self.committed.iter().filter(|(_, _, voters)| voters.count() >= needed);
         let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
         let added = |transaction: &Transaction| {
@@ -125,13 +128,16 @@ impl KeyReplies {
                     key: self.key.clone(),
                     version: transaction.timestamp(),
                     value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
-                    dependency: Some(transaction.clone()),
+                    dependency: (!has_committed(transaction)).then(|| transaction.clone()),
                     settled: settled(transaction.timestamp()),
                 }
             }
             (Some(found), _) => found,
             (None, _) => return Choice::Nothing,
         };
+        if found.dependency.is_none() && found.settled.count() >= quorums.settled() {
+            return Choice::Newest(found);
+        }
         let named = self.committed.iter().map(|(version, _, _)| *version);
         let named = named.chain(self.prepared.iter().map(|(transaction, _)| transaction.timestamp()));
         if named.max().is_some_and(|newest| newest <= found.version) { Choice::Newest(found) } else { Choice::Vouched(found) }

@@ -85,6 +85,8 @@ mutants! {
     RefusalOfOne: "§4.1", "one replica's refusal ends a read";
     SettledQuorum: "read-only", "one replica fewer than 3f+1 settles a read";
     PreparedSettled: "read-only", "a read is settled though something newer is prepared";
+    DependencySettled: "read-only", "a read of what is only prepared is settled as one of what is committed";
+    AllFresh: "read-only", "whatever is prepared is taken for what the reader's process has seen commit";
     HiddenDenied: "read-only", "what may not be shown is denied";
     CommitSlowQuorum: "§4.2 (1)", "one vote fewer than 3f+1 commits slowly";
     AbortSlowQuorum: "§4.2 (2)", "one vote fewer than f+1 aborts slowly";

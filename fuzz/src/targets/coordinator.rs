@@ -49,6 +49,7 @@ fn run(bytes: &[u8]) {
         readings: BTreeMap::new(),
         settled: BTreeSet::new(),
         commits: BTreeMap::new(),
+        committed: Vec::new(),
         requests: BTreeMap::new(),
     };
     let mut steps = 0;
@@ -82,6 +83,8 @@ struct Process {
     /// For whom a version of a key is settled, read at which timestamp.
     settled: BTreeSet<(Timestamp, Key, Timestamp, u16)>,
     commits: BTreeMap<u64, Transaction>,
+    /// What it has seen commit.
+    committed: Vec<Transaction>,
     /// Requests that replicas have heard: at which timestamp, of which keys.
     requests: BTreeMap<u64, (Timestamp, Vec<Key>)>,
 }
@@ -230,8 +233,9 @@ impl Process {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
                 match result.newer {
                     Newer::Prepared(place) => {
-                        let writer = prepared.get(usize::from(place));
-                        reading.prepared.extend(writer.map(|writer| (key.clone(), writer.id(), from.index)));
+                        let Some(writer) = prepared.get(usize::from(place)) else { continue };
+                        reading.prepared.insert((key.clone(), writer.id(), from.index));
+                        self.settled.insert((*timestamp, key.clone(), writer.timestamp(), from.index));
                     }
                     Newer::Nothing => drop(self.settled.insert((*timestamp, key.clone(), result.version, from.index))),
                     Newer::Hidden => {}
@@ -283,6 +287,7 @@ impl Process {
                             Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone(), pass_on: false };
                         assert!(reference::accepts(&town().cluster, &message), "{certificate:?}");
                         assert!(reference::proves(&town().cluster, &certificate, &transaction), "{certificate:?}");
+                        self.committed.extend((certificate.decision == Decision::Commit).then_some(transaction));
                     }
                 }
             }
@@ -307,7 +312,12 @@ impl Process {
                 }
                 None => {
                     let said = |index: &u16| reading.committed.contains(&(key.clone(), *version, value.clone(), *index));
-                    (0..REPLICAS).filter(said).count()
+                    let committed = (0..REPLICAS).filter(said).count();
+                    // Or it is prepared, and this process has seen its writer commit.
+                    let own = self.committed.iter().filter(|writer| writer.timestamp() == *version && writer.write_of(key).is_some());
+                    let prepared = own
+                        .map(|writer| (0..REPLICAS).filter(|index| reading.prepared.contains(&(key.clone(), writer.id(), *index))).count());
+                    prepared.fold(committed, usize::max)
                 }
             };
             assert!(vouchers >= self.vouchers, "{vouchers} replicas vouch for {key} at {version}");

@@ -159,7 +159,7 @@ impl Life {
             if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
                 assert_eq!(*to, from);
                 check_read(*timestamp, keys, results, prepared);
-                self.word.lets_read(*timestamp, keys, results);
+                self.word.lets_read(*timestamp, keys, results, prepared);
             }
             if let Message::Rested { id, .. } = answer {
                 self.word.lets_go(*id);

@@ -85,9 +85,15 @@ impl Word {
     }
 
     /// It answers a read at `reader`.
-    pub(super) fn lets_read(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult]) {
-        let settled = keys.iter().zip(results).filter(|(_, result)| result.newer == Newer::Nothing);
-        self.turn.settled.extend(settled.map(|(key, result)| (key.clone(), result.version, reader)));
+    pub(super) fn lets_read(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult], prepared: &[Transaction]) {
+        for (key, result) in keys.iter().zip(results) {
+            let last = match result.newer {
+                Newer::Nothing => result.version,
+                Newer::Prepared(place) => prepared[usize::from(place)].timestamp(),
+                Newer::Hidden => continue,
+            };
+            self.turn.settled.insert((key.clone(), last, reader));
+        }
     }
 
     /// It tells another that it will not vote for a transaction.

@@ -21,8 +21,11 @@ const DEPENDENCY_US_MIN: u64 = 2_000;
 impl Coordinator {
     pub(super) fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
         let id = transaction.id();
-        if self.fresh_commits.contains(id) {
-            self.show_to_all(&transaction, out);
+        if let Some(since) = self.fresh_commits.untold_since(id) {
+            // Those who are to tell get the time for it that asking and telling all takes.
+            if since.after_us(self.least_us(&transaction)) <= now {
+                self.show_to_all(&transaction, out);
+            }
             return;
         }
         if self.endings.contains_key(&id) || self.finishing >= FINISHES_MAX {
@@ -58,11 +61,16 @@ impl Coordinator {
     /// to ask and tell all who are asked; but what began long ago has had its time. A timestamp may lie about that, to nobody's
     /// harm, for finishing what is about to end by itself is only work for nothing.
     pub(super) fn time_for(&self, now: Time, dependency: &Transaction) -> Time {
-        let shards = self.cluster.participants(dependency);
-        let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
-        let least_us = DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us);
+        let least_us = self.least_us(dependency);
         let old = Time(dependency.timestamp().time).after_us(self.usual_life.times_us(DEPENDENCY_TIMES, 2 * least_us));
         now.after_us(self.usual_end.times_us(DEPENDENCY_TIMES, least_us)).min(old)
+    }
+
+    /// What it takes to ask and tell all who take part in `transaction`, at least.
+    fn least_us(&self, transaction: &Transaction) -> u64 {
+        let shards = self.cluster.participants(transaction);
+        let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
+        DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us)
     }
 
     /// RPR (iii): somebody else has ended it.

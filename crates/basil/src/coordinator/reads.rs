@@ -49,14 +49,8 @@ pub(super) struct ReadRequest {
 impl ReadRequest {
     /// What the answers so far amount to. Nobody depends on what this process has itself seen commit, though not all have heard of it.
     fn choices(&self, needed: usize, quorums: Quorums, fresh: &FreshCommits) -> Vec<Choice> {
-        let choose = |replies: &KeyReplies| {
-            let mut choice = replies.choose(needed, quorums);
-            if let Choice::Newest(found) | Choice::Vouched(found) = &mut choice {
-                found.dependency.take_if(|transaction| fresh.contains(transaction.id()));
-            }
-            choice
-        };
-        self.keys.iter().map(choose).collect()
+        let has_committed = |transaction: &Transaction| fresh.contains(transaction.id());
+        self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
 
     /// Whether, all keys having their answer, more replies could still settle those that are not: those who gainsay may all be liars.
