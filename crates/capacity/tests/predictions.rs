@@ -132,7 +132,7 @@ fn each_kind_of_step_is_timed_by_the_watch_it_is_given() {
         now += 1;
         now
     };
-    let mut timed = time_steps(&on_one(2, 8), &Costs::default(), 1, &mut watch);
+    let mut timed = time_steps(&Shape { shards: 2, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch);
     timed.extend(time_steps(&Shape { fast_path: false, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch));
     let kinds: Vec<Step> = timed.iter().map(|(step, _)| *step).collect();
     for step in Step::ALL.into_iter().filter(|step| *step != Step::Other) {
