@@ -30,15 +30,23 @@ fn transaction(members: &Members, client: ClientId, ms: u64, reads: &[&str], wri
     Transaction::new(members.cluster.id(), timestamp, reads.collect(), vec![write]).expect("small enough")
 }
 
+/// The proof that `transaction`, which touches the first shard alone, committed.
 fn committed(members: &Members, transaction: &Transaction) -> Certificate {
+    committed_on(members, &[SHARD], transaction)
+}
+
+/// What `shards` have to say for it that `transaction` committed.
+fn committed_on(members: &Members, shards: &[ShardId], transaction: &Transaction) -> Certificate {
     let id = transaction.id();
-    let vote = |index| {
-        let replica = ReplicaId { shard: SHARD, index };
-        let statement = VoteStatement { id, vote: Vote::Commit };
-        (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
+    let of_shard = |shard: &ShardId| {
+        let vote = |index| {
+            let replica = ReplicaId { shard: *shard, index };
+            let statement = VoteStatement { id, vote: Vote::Commit };
+            (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
+        };
+        ShardProof::Votes(VoteSet { shard: *shard, vote: Vote::Commit, voters: (0..6).map(vote).collect() })
     };
-    let votes = VoteSet { shard: SHARD, vote: Vote::Commit, voters: (0..6).map(vote).collect() };
-    Certificate { id, decision: Decision::Commit, proof: Proof::Fast(vec![ShardProof::Votes(votes)]) }
+    Certificate { id, decision: Decision::Commit, proof: Proof::Fast(shards.iter().map(of_shard).collect()) }
 }
 
 /// What the replica says to `from` when it hears `message`.
@@ -132,20 +140,6 @@ fn who_leaves_too_much_to_others_is_refused() {
     assert_eq!(replica.counts().left, 5);
 }
 
-/// The proof that `transaction`, which touches both shards, committed.
-fn committed_on_both(members: &Members, transaction: &Transaction) -> Arc<Certificate> {
-    let id = transaction.id();
-    let of_shard = |shard: ShardId| {
-        let vote = |index| {
-            let replica = ReplicaId { shard, index };
-            let statement = VoteStatement { id, vote: Vote::Commit };
-            (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
-        };
-        ShardProof::Votes(VoteSet { shard, vote: Vote::Commit, voters: (0..6).map(vote).collect() })
-    };
-    Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(vec![of_shard(SHARD), of_shard(ShardId(1))]) })
-}
-
 /// With the proof and at its author's wish the others are told, once. Who is told so knows that the author has not left it.
 #[test]
 fn what_its_author_has_passed_on_was_not_left() {
@@ -160,7 +154,7 @@ fn what_its_author_has_passed_on_was_not_left() {
         Transaction::new(members.cluster.id(), timestamp, vec![], vec![written("a"), written("z")]).expect("small enough")
     };
     let proof = |transaction: &Transaction, pass_on| {
-        let certificate = committed_on_both(&members, transaction);
+        let certificate = Arc::new(committed_on(&members, &[SHARD, ShardId(1)], transaction));
         Message::Writeback { transaction: None, certificate, pass_on }
     };
     let told_by = |index| Party::Replica(ReplicaId { shard: SHARD, index });
@@ -168,13 +162,13 @@ fn what_its_author_has_passed_on_was_not_left() {
     for transaction in &transactions {
         assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: transaction.clone() }).is_empty());
     }
-    // Somebody else ends two of them, and cannot have it passed on. Nor can the author with a proof of something else.
+    // Somebody else ends two of them, and cannot have it passed on. Nor can the author with half a proof.
     for transaction in &transactions[..2] {
         assert!(answer(&members, &mut replica, HONEST, proof(transaction, true)).is_empty());
     }
     assert_eq!(replica.counts().left, 2);
-    let one_shards = Certificate { id: transactions[0].id(), ..committed(&members, &transactions[0]) };
-    let unproven = Message::Writeback { transaction: None, certificate: Arc::new(one_shards), pass_on: true };
+    let one_shards = Arc::new(committed_on(&members, &[SHARD], &transactions[0]));
+    let unproven = Message::Writeback { transaction: None, certificate: one_shards, pass_on: true };
     assert!(answer(&members, &mut replica, LIAR, unproven).is_empty());
     let is_refused =
         |replica: &mut Replica<Memory>, number| !answer(&members, replica, LIAR, Message::Prepare { transaction: of(number) }).is_empty();
