@@ -125,6 +125,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
         return Ok(Finding::Abort(Cause::TimestampTaken(other)));
     }
+    ledger.store.warm(transaction.keys());
     let mut pending = Vec::new();
     for read in transaction.reads() {
         if !ledger.holds(&read.key) {

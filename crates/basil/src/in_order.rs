@@ -8,45 +8,49 @@ use types::Timestamp;
 pub(crate) type At = (Timestamp, u64);
 
 /// Transactions in the order of timestamps. Most keys have one at a time, which stands in place; of many, new ones mostly come
-/// last and old ones leave first, so both ends are cheap.
+/// last and old ones leave first, so both ends are cheap. The newest is in place: mostly it alone is asked about.
 #[derive(Debug)]
 pub(crate) struct InOrder<T> {
-    oldest: Option<(At, T)>,
+    newest: Option<(At, T)>,
     #[expect(clippy::box_collection, reason = "most keys have none, and should spend one word on that instead of four")]
     others: Option<Box<VecDeque<(At, T)>>>,
 }
 
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
-        Self { oldest: None, others: None }
+        Self { newest: None, others: None }
     }
 }
 
 impl<T: Copy> InOrder<T> {
     pub fn is_empty(&self) -> bool {
-        self.oldest.is_none()
+        self.newest.is_none()
     }
 
     /// Adds one, which must not be there.
     pub fn add(&mut self, at: At, what: T) {
-        let Some(oldest) = &mut self.oldest else {
-            self.oldest = Some((at, what));
+        let Some(newest) = &mut self.newest else {
+            self.newest = Some((at, what));
             return;
         };
-        let newer = if at < oldest.0 { std::mem::replace(oldest, (at, what)) } else { (at, what) };
-        let others = self.others.get_or_insert_default();
-        let place = others.partition_point(|(other, _)| *other < newer.0);
-        others.insert(place, newer);
+        let older = if at > newest.0 { std::mem::replace(newest, (at, what)) } else { (at, what) };
+        let others = self.others.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
+        if others.back().is_none_or(|(last, _)| *last < older.0) {
+            others.push_back(older);
+            return;
+        }
+        let place = others.partition_point(|(other, _)| *other < older.0);
+        others.insert(place, older);
     }
 
     /// Takes one out, if it is there.
     pub fn remove(&mut self, at: At) {
         let Some(others) = &mut self.others else {
-            self.oldest.take_if(|(oldest, _)| *oldest == at);
+            self.newest.take_if(|(newest, _)| *newest == at);
             return;
         };
-        if self.oldest.is_some_and(|(oldest, _)| oldest == at) {
-            self.oldest = others.pop_front();
+        if self.newest.is_some_and(|(newest, _)| newest == at) {
+            self.newest = others.pop_back();
         } else if let Ok(place) = others.binary_search_by_key(&at, |(other, _)| *other) {
             others.remove(place);
         }
@@ -55,23 +59,32 @@ impl<T: Copy> InOrder<T> {
         }
     }
 
+    /// The oldest.
+    pub fn oldest(&self) -> Option<At> {
+        let others = self.others.as_deref().and_then(VecDeque::front);
+        others.or(self.newest.as_ref()).map(|(at, _)| *at)
+    }
+
     /// The newest below `before`.
     pub fn newest_below(&self, before: Timestamp) -> Option<At> {
-        let others = self.others.as_deref().and_then(|others| {
-            let below = others.partition_point(|((timestamp, _), _)| *timestamp < before);
-            others.get(below.checked_sub(1)?)
-        });
-        others.or(self.oldest.as_ref().filter(|((timestamp, _), _)| *timestamp < before)).map(|(at, _)| *at)
+        let (newest, _) = self.newest.as_ref()?;
+        if newest.0 < before {
+            return Some(*newest);
+        }
+        let others = self.others.as_deref()?;
+        let below = others.partition_point(|((timestamp, _), _)| *timestamp < before);
+        others.get(below.checked_sub(1)?).map(|(at, _)| *at)
     }
 
     /// Those above `after`, oldest first.
     pub fn above(&self, after: Timestamp) -> impl Iterator<Item = &(At, T)> {
-        let oldest = self.oldest.iter().filter(move |((timestamp, _), _)| *timestamp > after);
-        let others = self.others.as_deref().into_iter().flat_map(move |others| {
+        let newest = self.newest.iter().filter(move |((timestamp, _), _)| *timestamp > after);
+        let is_any = newest.clone().next().is_some();
+        let others = self.others.as_deref().filter(|_| is_any).into_iter().flat_map(move |others| {
             let above = others.partition_point(|((timestamp, _), _)| *timestamp <= after);
             others.range(above..)
         });
-        oldest.chain(others)
+        others.chain(newest)
     }
 }
 
@@ -99,6 +112,7 @@ mod tests {
                     queue.add(at, step);
                 }
                 assert_eq!(queue.is_empty(), model.is_empty(), "way {way}");
+                assert_eq!(queue.oldest().as_ref(), model.keys().next(), "way {way}");
             }
             queue.remove((time(9), 9));
             for bound in 0..=3 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use smallvec::SmallVec;
-use store::{Medium, Store, StoreError, Version};
+use store::{Marks, Medium, Store, StoreError, Version};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
@@ -152,16 +152,20 @@ impl Entry {
 
 /// Who means to write a key, and who has read it.
 #[derive(Debug, Default)]
-struct KeyState {
+pub(crate) struct KeyState {
     /// Prepared, undecided writers.
     writers: InOrder<()>,
     /// Prepared and committed readers, each with the version it read.
     readers: InOrder<Timestamp>,
 }
 
-impl KeyState {
+impl Marks for KeyState {
     fn is_empty(&self) -> bool {
         self.writers.is_empty() && self.readers.is_empty()
+    }
+
+    fn look(&self) -> u64 {
+        self.readers.oldest().map_or(0, |(timestamp, _)| timestamp.time)
     }
 }
 
@@ -205,10 +209,10 @@ impl ReadTimestamps {
 
 /// Everything a replica knows.
 pub(crate) struct Ledger<M: Medium> {
-    pub store: Store<M>,
+    /// With each key it keeps who reads and writes it.
+    pub store: Store<M, KeyState>,
     cluster: Arc<Cluster>,
     shard: ShardId,
-    keys: HashMap<Key, KeyState>,
     read_timestamps: ReadTimestamps,
     /// Writes below were perhaps read past in an earlier life, which this one does not remember, in nanoseconds.
     floor: u64,
@@ -260,10 +264,9 @@ pub(crate) struct Load {
 impl<M: Medium> Ledger<M> {
     pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64, read_timestamps: usize) -> Self {
         Self {
-            store,
+            store: store.marked(),
             cluster,
             shard,
-            keys: HashMap::new(),
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
             floor: 0,
             horizon: 0,
@@ -460,7 +463,7 @@ impl<M: Medium> Ledger<M> {
 
     /// L7, prepared: the newest undecided writer between `after` and `before`, both excluded.
     pub fn prepared_between(&self, key: &Key, after: Timestamp, before: Timestamp) -> Option<TransactionId> {
-        let newest = self.keys.get(key)?.writers.newest_below(before)?;
+        let newest = self.store.marks(key)?.writers.newest_below(before)?;
         (after < newest.0).then(|| self.name_of(newest))
     }
 
@@ -471,7 +474,7 @@ impl<M: Medium> Ledger<M> {
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
     pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let mut readers = self.keys.get(key)?.readers.above(timestamp);
+        let mut readers = self.store.marks(key)?.readers.above(timestamp);
         readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.name_of(*at))
     }
 
@@ -503,27 +506,18 @@ impl<M: Medium> Ledger<M> {
             return;
         }
         let (transaction, at) = (entry.transaction.clone(), entry.at());
+        let means_to_write = entry.decision != Some(Decision::Commit);
         self.holders.entry(at.0).or_insert(id);
         for read in transaction.reads() {
             if self.holds(&read.key) {
-                self.of_key(&read.key, |state| state.readers.add(at, read.version));
+                self.store.mark(&read.key, |state| state.readers.add(at, read.version));
             }
         }
-        for write in transaction.writes() {
+        for write in transaction.writes().iter().filter(|_| means_to_write) {
             if self.holds(&write.key) {
-                self.of_key(&write.key, |state| state.writers.add(at, ()));
+                self.store.mark(&write.key, |state| state.writers.add(at, ()));
             }
         }
-    }
-
-    fn of_key(&mut self, key: &Key, add: impl FnOnce(&mut KeyState)) {
-        if let Some(state) = self.keys.get_mut(key) {
-            return add(state);
-        }
-        let mut state = KeyState::default();
-        add(&mut state);
-        // A key of its own, or a hot one would keep the transaction that brought it first.
-        self.keys.insert(key.detached(), state);
     }
 
     /// L17: its reads and writes count no more.
@@ -533,14 +527,16 @@ impl<M: Medium> Ledger<M> {
             return;
         }
         let (transaction, at) = (entry.transaction.clone(), entry.at());
+        // What a committed one wrote has become versions.
+        let means_to_write = entry.decision != Some(Decision::Commit);
         if self.holders.get(&at.0) == Some(&id) {
             self.holders.remove(&at.0);
         }
-        for key in transaction.keys() {
-            self.amend(key, |state| {
-                state.readers.remove(at);
-                state.writers.remove(at);
-            });
+        for read in transaction.reads() {
+            self.store.amend(&read.key, |state| state.readers.remove(at));
+        }
+        for write in transaction.writes().iter().filter(|_| means_to_write) {
+            self.store.amend(&write.key, |state| state.writers.remove(at));
         }
     }
 
@@ -562,26 +558,18 @@ impl<M: Medium> Ledger<M> {
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
+            self.store.warm(transaction.writes().iter().map(|write| &write.key));
             if broken(Mutant::CommittedReaderMissed) {
-                transaction.reads().iter().for_each(|read| self.amend(&read.key, |state| state.readers.remove(at)));
+                transaction.reads().iter().for_each(|read| self.store.amend(&read.key, |state| state.readers.remove(at)));
             }
             for write in transaction.writes() {
                 if self.holds(&write.key) {
-                    self.store.commit(&write.key, Version { timestamp, value: write.value.clone() });
-                    self.amend(&write.key, |state| state.writers.remove(at));
+                    let version = Version { timestamp, value: write.value.clone() };
+                    self.store.commit_marked(&write.key, version, |state| state.writers.remove(at));
                 }
             }
         }
         dependents
-    }
-
-    fn amend(&mut self, key: &Key, change: impl FnOnce(&mut KeyState)) {
-        if let Some(state) = self.keys.get_mut(key) {
-            change(state);
-            if state.is_empty() {
-                self.keys.remove(key);
-            }
-        }
     }
 
     /// Forgets every decided transaction below `watermark`, and those that were voted down and concern nobody here: down
@@ -604,6 +592,8 @@ impl<M: Medium> Ledger<M> {
         let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(At, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.looked_at = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
+        let reads = some.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|entry| entry.transaction.reads());
+        self.store.warm(reads.map(|read| &read.key));
         for (_, id) in some {
             self.forget_ended(id);
         }

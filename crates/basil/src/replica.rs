@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use machine::{Durable, Input, Machine, Outbox, Time};
-use store::{Medium, SegmentNumber, Store, StoreError};
+use store::{Marks, Medium, SegmentNumber, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
 use self::housekeeping::Sweep;
@@ -208,7 +208,7 @@ impl<M: Medium> Replica<M> {
 
     /// The store, for its statistics.
     #[must_use]
-    pub fn store(&self) -> &Store<M> {
+    pub fn store(&self) -> &Store<M, impl Marks> {
         &self.ledger.store
     }
 

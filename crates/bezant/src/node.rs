@@ -27,7 +27,7 @@ use watched::{Board, Watched};
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
 /// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
-const BLOCK_CACHE_PART: u64 = 3;
+const BLOCK_CACHE_PART: u64 = 6;
 
 /// Runs one replica until it is asked to stop (SIGTERM or Ctrl-C).
 #[derive(Args, Debug)]

@@ -74,7 +74,7 @@ impl Default for Settings {
             window_ms: 30_000,
             janitor_timeout_ms: 1_000,
             left_per_second: 50,
-            cache_bytes: 384 << 20,
+            cache_bytes: 512 << 20,
             log_level: "info".parse().expect("info is a level"),
             log_format: LogFormat::Text,
         }

@@ -67,7 +67,7 @@ pub struct DiskOptions {
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 20 }
+        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 32 }
     }
 }
 
@@ -280,7 +280,7 @@ impl Medium for Disk {
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let row = self.rows.get(row_key(key)).map_err(|error| base_error(&self.directory, "read", &error))?;
+        let row = self.rows.get(row_key(key.as_bytes())).map_err(|error| base_error(&self.directory, "read", &error))?;
         Ok(row.map(|row| Bytes::copy_from_slice(&row)))
     }
 
@@ -293,8 +293,9 @@ impl Medium for Disk {
         let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
         self.fold = Some(in_background("store-fold", move || {
             write_watermark(&directory, fold.watermark)?;
-            let rows = fold.into_rows();
-            write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
+            fold.rows(|key| keyspace.get(row_key(key)))
+                .and_then(|rows| write_rows(&database, &keyspace, &rows))
+                .map_err(|error| base_error(&directory, "fold into", &error))
         })?);
         Ok(())
     }
@@ -392,20 +393,20 @@ fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), 
 }
 
 /// Writes ascending rows into the base, durably.
-fn write_rows(database: &Database, keyspace: &Keyspace, rows: &[Row]) -> fjall::Result<()> {
+fn write_rows(database: &Database, keyspace: &Keyspace, rows: &[Row<'_>]) -> fjall::Result<()> {
     let mut ingestion = keyspace.start_ingestion()?;
-    for (key, row) in rows {
-        ingestion.write(row_key(key), &row[..])?;
+    for Row { key, row } in rows {
+        ingestion.write(row_key(key), *row)?;
     }
     ingestion.finish()?;
     // The tables are synced. This tells of what failed in the background.
     database.persist(PersistMode::SyncAll)
 }
 
-fn row_key(key: &Key) -> Vec<u8> {
-    let mut row_key = Vec::with_capacity(1 + key.as_bytes().len());
+fn row_key(key: &[u8]) -> Vec<u8> {
+    let mut row_key = Vec::with_capacity(1 + key.len());
     row_key.push(ROW_PREFIX);
-    row_key.extend_from_slice(key.as_bytes());
+    row_key.extend_from_slice(key);
     row_key
 }
 

@@ -7,17 +7,20 @@
 //! the same order. A sync that fails leaves nobody knowing what is on the disk, so the store refuses to be used
 //! from then on: only a new process, which reads what is really there, may go on.
 //!
-//! **Versions.** What transactions committed, many versions a key. The newest live in memory, in the *overlay*;
-//! they are durable because their records are in the journal. From time to time the machine folds: every
-//! version at or below a *watermark* leaves the overlay, and the newest of them for each key goes to the *base*,
-//! which holds one version a key on the disk. Nobody may read at or below the watermark any more, and the
-//! journal before it can be released.
+//! **Versions.** What transactions committed, many versions a key. A version is in memory alone at first; it is durable
+//! because its record is in the journal. From time to time the machine folds: of every version at or below a *watermark*
+//! the newest of each key goes to the *base*, which holds one version a key on the disk. Nobody may read at or below the
+//! watermark any more, and the journal before it can be released. What was folded stays in memory as long as there is room.
 //!
 //! ```text
 //!   append ──▶ pending ──sync──▶ journal: segment 1 | segment 2 | …     ──release──▶ recycled
-//!   commit ──▶ overlay ──fold──▶ base:    key → newest version ≤ watermark
-//!   read   ◀── overlay, else cache, else base
+//!   commit ──▶ table  and  log ──fold──▶ base: key → newest version ≤ watermark
+//!   read   ◀── table, else base
 //! ```
+//!
+//! In memory each key has one slot in one table: its versions, what of them the base has, and the [`Marks`] that the machine
+//! keeps with it. Beside the table the versions that are to be folded stand in a log in the order of time, so that a fold
+//! looks nothing up.
 //!
 //! The disk itself is a [`Medium`]: [`Disk`] is the real one, [`Memory`] the one that tests and simulations
 //! crash and damage. The medium only moves bytes; framing, checksums and replay are the same code above both.
@@ -44,15 +47,17 @@
 //! # Ok::<(), store::StoreError>(())
 //! ```
 
-mod cache;
 mod disk;
 mod error;
+mod index;
 mod journal;
 mod medium;
 mod memory;
-mod overlay;
 mod row;
 mod store;
+mod table;
+mod unfolded;
+mod versions;
 
 pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
@@ -61,3 +66,4 @@ pub use medium::{Fold, Medium, Row};
 pub use memory::{Crash, Memory};
 pub use row::Version;
 pub use store::{Options, Statistics, Store};
+pub use table::Marks;

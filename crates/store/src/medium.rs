@@ -1,38 +1,68 @@
 //! What bytes are kept on. A medium moves bytes; it knows nothing of batches, checksums or versions.
 
 use bytes::Bytes;
+use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp};
 
-use crate::{SegmentNumber, StoreError, Version, row};
-
-/// A row of the base: a key and its encoded newest version.
-pub type Row = (Key, Bytes);
+use crate::unfolded::Log;
+use crate::{SegmentNumber, StoreError, row};
 
 /// What is to be folded into the base.
 #[derive(Clone, Debug)]
 pub struct Fold {
     /// All versions up to it are being folded.
     pub watermark: Timestamp,
-    /// The versions, ascending by timestamp.
-    versions: Vec<(Key, Version)>,
+    /// What is at or below was committed late: the base may have newer ones.
+    late_to: Timestamp,
+    /// The versions.
+    logs: Vec<Log>,
+}
+
+/// A row of the base: a key, and its encoded newest version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// The key's bytes.
+    pub key: &'a [u8],
+    /// The row.
+    pub row: &'a [u8],
 }
 
 impl Fold {
-    /// Folds `versions`, ascending by timestamp, whose newest is at or below `watermark`.
-    pub(crate) fn new(watermark: Timestamp, versions: Vec<(Key, Version)>) -> Self {
-        assert!(versions.is_sorted_by_key(|(_, version)| version.timestamp), "versions are folded in their order");
-        Self { watermark, versions }
+    /// Folds what is in `logs`, at or below `watermark`.
+    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Vec<Log>) -> Self {
+        Self { watermark, late_to, logs }
     }
 
-    /// The rows to write, ascending by key: the newest version of each. This sorts and encodes, so call it
-    /// where nobody waits.
-    #[must_use]
-    pub fn into_rows(self) -> Vec<Row> {
-        let mut versions = self.versions;
-        versions.sort_by(|(left, one), (right, other)| left.cmp(right).then(other.timestamp.cmp(&one.timestamp)));
-        versions.dedup_by(|(later, _), (kept, _)| later == kept);
-        versions.into_iter().map(|(key, version)| (key, row::encode(&version))).collect()
+    /// The rows to write, ascending by key: the newest version of each. `base` gives the row that the base has of a key, which is asked only
+    /// about what was committed late. This sorts, so call it where nobody waits.
+    ///
+    /// # Errors
+    /// When `base` fails.
+    pub fn rows<B: AsRef<[u8]>, E>(&self, mut base: impl FnMut(&[u8]) -> Result<Option<B>, E>) -> Result<Vec<Row<'_>>, E> {
+        let mut rows: Vec<(u128, Row<'_>)> = self.logs.iter().flat_map(Log::iter).map(|row| (beginning(row.key), row)).collect();
+        rows.sort_unstable_by(|(left, one), (right, other)| {
+            let by_key = left.cmp(right).then_with(|| one.key.cmp(other.key));
+            by_key.then_with(|| row::timestamp(other.row).cmp(&row::timestamp(one.row)))
+        });
+        rows.dedup_by(|(_, later), (_, kept)| later.key == kept.key);
+        let mut newest = Vec::with_capacity(rows.len());
+        for (_, row) in rows {
+            let timestamp = row::timestamp(row.row);
+            let is_late = timestamp <= self.late_to && !broken(Mutant::LateFoldWins);
+            if !is_late || base(row.key)?.is_none_or(|known| row::timestamp(known.as_ref()) < timestamp) {
+                newest.push(row);
+            }
+        }
+        Ok(newest)
     }
+}
+
+/// The first bytes of a key as a number that orders as they do: most keys are told apart without a look at their own bytes.
+fn beginning(key: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let length = key.len().min(16);
+    bytes[..length].copy_from_slice(&key[..length]);
+    u128::from_be_bytes(bytes)
 }
 
 /// What a [`crate::Store`] keeps its bytes on: [`crate::Disk`] or [`crate::Memory`].

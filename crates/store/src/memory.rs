@@ -34,7 +34,7 @@ struct State {
     salts: u64,
     base: BTreeMap<Key, Checked>,
     watermark: Option<Timestamp>,
-    folding: Option<Vec<Row>>,
+    folding: Option<Vec<(Key, Bytes)>>,
     folds_held: bool,
     sync_fails: bool,
     syncs: u64,
@@ -242,7 +242,13 @@ impl Medium for Memory {
     fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
         let mut state = self.state();
         state.watermark = Some(fold.watermark);
-        state.folding = Some(fold.into_rows());
+        let owned = |row: Row<'_>| (Key::new(row.key.to_vec()).expect("it was a key"), Bytes::copy_from_slice(row.row));
+        let base = |key: &[u8]| {
+            let known = Key::new(key.to_vec()).and_then(|key| state.base.get(&key));
+            Ok::<_, StoreError>(known.map(|checked| checked.row.clone()))
+        };
+        let rows = fold.rows(base)?.into_iter().map(owned).collect();
+        state.folding = Some(rows);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use types::codec::{Decode, Encode, Reader};
-use types::{ClusterId, Key, Timestamp, Value};
+use types::{ClientId, ClusterId, Key, Timestamp, Value};
 
 use crate::StoreError;
 
@@ -18,14 +18,22 @@ pub struct Version {
 /// The format of a row; its first byte.
 const ROW_FORMAT: u8 = 1;
 
-/// A version as a row of the base. A deletion is a row too, so that a late, older write stays older.
-pub(crate) fn encode(version: &Version) -> Bytes {
-    let value_bytes = version.value.as_ref().map_or(0, |value| value.as_bytes().len());
-    let mut out = Vec::with_capacity(22 + value_bytes);
-    ROW_FORMAT.encode(&mut out);
-    version.timestamp.encode(&mut out);
-    version.value.encode(&mut out);
-    out.into()
+/// Appends a version as a row of the base. A deletion is a row too, so that a late, older write stays older.
+pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
+    ROW_FORMAT.encode(out);
+    version.timestamp.encode(out);
+    version.value.encode(out);
+}
+
+/// The timestamp of a row that [`encode`] has written.
+pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
+    let number = |at: usize| u64::from_le_bytes(row[at..at + 8].try_into().expect("eight bytes are eight bytes"));
+    Timestamp::new(number(1), ClientId(number(9)))
+}
+
+/// How many bytes the value has of a row that [`encode`] has written.
+pub(crate) fn value_bytes(row: &[u8]) -> usize {
+    row.len().saturating_sub(22)
 }
 
 /// Reads a row of the base back. The base has checksums of its own, so a row that cannot be read is damage.
@@ -48,8 +56,6 @@ pub(crate) fn decode(key: &Key, row: Bytes) -> Result<Version, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use types::ClientId;
-
     use super::*;
 
     #[test]
@@ -57,7 +63,11 @@ mod tests {
         let key = Key::from("k");
         for value in [None, Some(Value::from("")), Some(Value::from("seven"))] {
             let version = Version { timestamp: Timestamp::new(7, ClientId(9)), value };
-            let row = encode(&version);
+            let mut row = Vec::new();
+            encode(&version, &mut row);
+            assert_eq!(timestamp(&row), version.timestamp);
+            assert_eq!(value_bytes(&row), version.value.as_ref().map_or(0, |value| value.as_bytes().len()));
+            let row = Bytes::from(row);
             assert_eq!(decode(&key, row.clone()).expect("a row just written"), version);
             for length in 0..row.len() {
                 assert!(decode(&key, row.slice(..length)).is_err());

@@ -1,11 +1,12 @@
-//! The store: a journal, an overlay and a base behind one owner.
+//! The store: a journal, a table of keys and a base behind one owner.
 
 use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp};
 
-use crate::cache::BaseCache;
 use crate::journal::Journal;
-use crate::overlay::Overlay;
+use crate::table::{Marks, Place, Slot, Table};
+use crate::unfolded::{Unfolded, Weight};
+use crate::versions::FoldNumber;
 use crate::{Batch, Fold, Medium, SegmentNumber, StoreError, Version, row};
 
 /// How much memory and how large steps a store may take.
@@ -13,15 +14,15 @@ use crate::{Batch, Fold, Medium, SegmentNumber, StoreError, Version, row};
 pub struct Options {
     /// A segment of the journal is full at this size; [`Store::rotate`] may begin another before.
     pub segment_bytes_max: u64,
-    /// The memory for cached rows of the base.
+    /// About how much memory keys and those of their versions may take that the base has too. What is in memory alone is not counted.
     pub cache_bytes_max: usize,
-    /// About how many versions one fold takes: it bounds the pause that beginning and ending a fold cost.
+    /// About how many versions one fold takes. It goes into the base as a table of its own, so larger folds make merging cheaper.
     pub fold_versions_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, fold_versions_max: 16_384 }
+        Self { segment_bytes_max: 16 << 20, cache_bytes_max: 32 << 20, fold_versions_max: 65_536 }
     }
 }
 
@@ -36,35 +37,44 @@ pub struct Statistics {
     pub journal_bytes_written: u64,
     /// Folds finished.
     pub folds: u64,
-    /// Versions they took from the overlay, apart from those the base had newer.
+    /// Versions they took.
     pub versions_folded: u64,
-    /// Reads that the overlay could not answer alone, and the cache could.
+    /// Reads that memory answered with what the base has too.
     pub cache_hits: u64,
     /// Reads that went to the base.
     pub base_reads: u64,
-    /// Versions in the overlay now.
+    /// Versions that are in memory alone now.
     pub overlay_versions: usize,
     /// About how much memory they take.
     pub overlay_bytes: usize,
-    /// About how much memory the cached rows take.
+    /// About how much memory keys take, and those of their versions that the base has too.
     pub cache_bytes: u64,
     /// Bytes of the journal in use now.
     pub journal_bytes: u64,
 }
 
-/// The store. See the crate's story for what it promises.
+/// The store. See the crate's story for what it promises. With each key it keeps `K`, whatever its user wants to find there.
 ///
 /// # Panics
 /// Every method that writes, when the journal was not replayed to its end first.
-pub struct Store<M: Medium> {
+pub struct Store<M: Medium, K: Marks = ()> {
     medium: M,
     journal: Journal,
-    overlay: Overlay,
-    cache: BaseCache,
+    options: Options,
+    table: Table<K>,
+    unfolded: Unfolded,
+    /// The keys of those of them that were committed at or below the watermark of their time.
+    late_keys: Vec<Key>,
+    /// What the slots weigh that hold versions, or know that there is none.
+    rows_weight: usize,
+    /// How many slots the hand is to go over, if there is no room.
+    sweep_due: usize,
     /// Nobody reads at or below it. While a fold runs, that fold's.
     watermark: Timestamp,
+    /// The last finished fold's: what is at or below it, and not late, is in the base, or a newer one is.
+    folded: Timestamp,
     folding: Option<Folding>,
-    fold_versions_max: usize,
+    next_fold: FoldNumber,
     /// Why the store is closed.
     closed: Option<String>,
     statistics: Statistics,
@@ -72,23 +82,20 @@ pub struct Store<M: Medium> {
 
 /// A fold that runs in the background, or is done and being cleaned up after.
 struct Folding {
-    /// What leaves the overlay when it is done, ascending by timestamp.
-    versions: Vec<Folded>,
-    /// How many of them have left, once it is done.
-    left: Option<usize>,
-    /// Base rows are at or below it, apart from those being folded, which the overlay still has.
-    watermark_before: Timestamp,
+    number: FoldNumber,
+    /// What it takes.
+    taken: Weight,
+    /// The keys of which it takes late versions, and that have not been looked after yet.
+    late_keys: Vec<Key>,
+    is_done: bool,
 }
 
-struct Folded {
-    timestamp: Timestamp,
-    key: Key,
-    /// It was committed late, and the base has a newer one: it only leaves.
-    is_outdated: bool,
-}
-
-/// How many versions leave the overlay at once after a fold: it bounds the pause.
-const LEAVING_VERSIONS_MAX: usize = 1_024;
+/// How many keys with late versions are looked after at once when a fold is done: it bounds the pause.
+const LATE_STEP: usize = 1_024;
+/// What a slot takes in memory, and its place in the index.
+const SLOT_BYTES: usize = 272;
+/// How many slots the hand looks at, while there is no room, for each one's worth of memory that is filled.
+const SWEEP_STEP: usize = 16;
 
 impl<M: Medium> Store<M> {
     /// Opens what `medium` holds. Then [`Store::replay`] must be called until it has nothing more.
@@ -99,17 +106,38 @@ impl<M: Medium> Store<M> {
         let journal = Journal::open(&mut medium, options.segment_bytes_max)?;
         let watermark = medium.watermark()?.unwrap_or(Timestamp::ZERO);
         medium.opened()?;
-        Ok(Self {
+        Ok(Self::new(medium, journal, watermark, options))
+    }
+
+    /// The same store, for a user who keeps `K` with each key.
+    ///
+    /// # Panics
+    /// When it has been used: it must just have been opened.
+    #[must_use]
+    pub fn marked<K: Marks>(self) -> Store<M, K> {
+        assert!(self.table.is_empty() && !self.journal.is_replayed(), "a store is marked from its beginning");
+        Store::new(self.medium, self.journal, self.watermark, self.options)
+    }
+}
+
+impl<M: Medium, K: Marks> Store<M, K> {
+    fn new(medium: M, journal: Journal, watermark: Timestamp, options: Options) -> Self {
+        Self {
             medium,
             journal,
-            overlay: Overlay::default(),
-            cache: BaseCache::new(options.cache_bytes_max),
+            options,
+            table: Table::default(),
+            unfolded: Unfolded::default(),
+            late_keys: Vec::new(),
+            rows_weight: 0,
+            sweep_due: 0,
             watermark,
+            folded: watermark,
             folding: None,
-            fold_versions_max: options.fold_versions_max.max(1),
+            next_fold: FoldNumber::MIN,
             closed: None,
             statistics: Statistics::default(),
-        })
+        }
     }
 
     /// The next batch of records that an earlier process made durable; nothing at the end.
@@ -165,7 +193,59 @@ impl<M: Medium> Store<M> {
     /// Adds a committed version. It is durable when the record that tells of it is. Adding it again changes
     /// nothing; neither does adding it after it was folded.
     pub fn commit(&mut self, key: &Key, version: Version) {
-        self.overlay.insert(key, version);
+        self.commit_marked(key, version, |_| {});
+    }
+
+    /// [Adds](Store::commit) a version, and changes what is kept with its key.
+    pub fn commit_marked(&mut self, key: &Key, version: Version, change: impl FnOnce(&mut K)) {
+        let place = self.table.find_or_make(key);
+        change(&mut self.table.slot_mut(place).marks);
+        self.commit_at(place, version);
+        self.table.tidy(place);
+        self.make_room();
+    }
+
+    fn commit_at(&mut self, place: Place, version: Version) {
+        let late_for = (version.timestamp <= self.watermark).then_some(self.next_fold);
+        // In a buffer of its own: it may be a slice of a whole frame.
+        let version = Version { timestamp: version.timestamp, value: version.value.map(|value| value.detached()) };
+        let slot = self.table.slot_mut(place);
+        let before = weight(slot);
+        slot.versions.trim(self.folded);
+        let inserted = slot.versions.insert(version, late_for);
+        if let Some(version) = inserted {
+            self.unfolded.push(&slot.key, version);
+            if late_for.is_some() && self.late_keys.last() != Some(&slot.key) {
+                self.late_keys.push(slot.key.clone());
+            }
+        }
+        let after = weight(slot);
+        self.weigh(before, after);
+    }
+
+    /// Brings near what is known of `keys`, which are about to be read, marked or committed. Changes nothing but how long that takes.
+    pub fn warm<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        self.table.warm(keys);
+    }
+
+    /// What is kept with `key`.
+    pub fn marks(&self, key: &Key) -> Option<&K> {
+        self.table.find(key).map(|place| &self.table.slot(place).marks)
+    }
+
+    /// Changes what is kept with `key`, which is in memory from now on.
+    pub fn mark(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
+        let place = self.table.find_or_make(key);
+        change(&mut self.table.slot_mut(place).marks);
+        self.table.tidy(place);
+    }
+
+    /// Changes what is kept with `key`, if it is in memory. When nothing is left, it need not stay there.
+    pub fn amend(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
+        if let Some(place) = self.table.find(key) {
+            change(&mut self.table.slot_mut(place).marks);
+            self.table.tidy(place);
+        }
     }
 
     /// The newest version of `key` older than `before`, a deletion too. Nothing when there is none.
@@ -184,39 +264,75 @@ impl<M: Medium> Store<M> {
         self.find_before(key, before, |version| version.timestamp)
     }
 
-    fn find_before<T>(&mut self, key: &Key, before: Timestamp, take: impl Fn(&Version) -> T) -> Result<Option<T>, StoreError> {
+    fn find_before<T>(&mut self, key: &Key, before: Timestamp, take: impl FnOnce(&Version) -> T) -> Result<Option<T>, StoreError> {
         self.check_open()?;
-        // Rows of the base are no newer than this, but for those of a running fold, which the overlay has too: as long as none
-        // of them has left it.
-        let running = self.folding.as_ref().filter(|folding| folding.left.is_none());
-        let base_newest = running.map_or(self.watermark, |folding| folding.watermark_before);
-        let in_overlay = self.overlay.latest_before(key, before).map(|version| (version.timestamp, take(version)));
-        let in_overlay = match in_overlay {
-            Some((timestamp, taken)) if timestamp > base_newest => return Ok(Some(taken)),
-            older => older,
+        let known = self.table.find(key).filter(|place| self.table.slot(*place).newest_before(before).is_some());
+        let place = match known {
+            Some(place) => place,
+            None => self.read_base(key)?,
         };
-        let watermark = self.watermark;
-        let Some(row) = self.base_row(key)? else {
-            return Ok(in_overlay.map(|(_, taken)| taken));
-        };
-        if row.timestamp >= before {
+        let (folded, watermark, slot) = (self.folded, self.watermark, self.table.slot_mut(place));
+        slot.is_touched |= known.is_some();
+        // Of what is older than the base's row, some may be forgotten.
+        if before <= watermark && slot.versions.newest_settled(watermark).is_some_and(|row| row.timestamp >= before) {
             return Err(StoreError::BelowWatermark { before, watermark });
         }
-        // What the overlay has here was committed late, and may be older or newer than the row.
-        Ok(Some(in_overlay.filter(|(timestamp, _)| *timestamp > row.timestamp).map_or_else(|| take(&row), |(_, taken)| taken)))
+        let found = slot.newest_before(before).flatten();
+        if known.is_some() && found.is_none_or(|version| version.timestamp <= folded) {
+            self.statistics.cache_hits += 1;
+        }
+        Ok(found.map(take))
     }
 
-    /// The base's row of `key`, from the cache or through it.
-    fn base_row(&mut self, key: &Key) -> Result<Option<Version>, StoreError> {
-        if let Some(row) = self.cache.get(key) {
-            self.statistics.cache_hits += 1;
-            return Ok(row.clone());
-        }
+    /// Brings the base's row of `key` into memory, or that there is none.
+    fn read_base(&mut self, key: &Key) -> Result<Place, StoreError> {
         let read = self.medium.get(key).and_then(|bytes| bytes.map(|bytes| row::decode(key, bytes)).transpose());
         let row = self.close_on_error(read)?;
         self.statistics.base_reads += 1;
-        self.cache.insert(key.detached(), row.clone());
-        Ok(row)
+        self.make_room();
+        let place = self.table.find_or_make(key);
+        let slot = self.table.slot_mut(place);
+        let before = weight(slot);
+        slot.is_complete = true;
+        if let Some(row) = row {
+            slot.versions.insert(row, None);
+        }
+        let after = weight(slot);
+        self.weigh(before, after);
+        Ok(place)
+    }
+
+    /// A slot weighs something else now. The more is filled, the more the hand is to go over before the next.
+    fn weigh(&mut self, before: usize, after: usize) {
+        self.rows_weight = self.rows_weight + after - before;
+        self.sweep_due += if after > before { SWEEP_STEP * (1 + (after - before) / SLOT_BYTES) } else { 0 };
+    }
+
+    /// How much memory keys take, and those of their versions that the base has too.
+    fn cache_bytes(&self) -> usize {
+        // Of what is to be folded, the base may have some already, and then it may be gone here.
+        self.rows_weight.saturating_sub(self.unfolded.weight().value_bytes)
+    }
+
+    /// When there is no room, lets the hand go over some slots, and forget of each what the base has, if nobody has read it since it last
+    /// passed. No place that was found before is good after it.
+    fn make_room(&mut self) {
+        for _ in 0..std::mem::take(&mut self.sweep_due) {
+            let Some(place) = self.table.next_in_turn().filter(|_| self.cache_bytes() > self.options.cache_bytes_max) else { return };
+            let slot = self.table.slot_mut(place);
+            let before = weight(slot);
+            if before == 0 {
+                continue;
+            }
+            if std::mem::take(&mut slot.is_touched) {
+                slot.versions.trim(self.folded);
+            } else {
+                slot.versions.forget_settled(if broken(Mutant::UnfoldedEvicted) { self.watermark } else { self.folded });
+                slot.is_complete = false;
+            }
+            self.rows_weight -= before - weight(slot);
+            self.table.tidy(place);
+        }
     }
 
     /// Nobody may read at or below it: what is there is folded, or being folded, into its newest.
@@ -239,23 +355,15 @@ impl<M: Medium> Store<M> {
         }
         // The base must never know what the journal may still forget.
         self.sync()?;
-        let (reached, oldest) = self.overlay.oldest(self.watermark, watermark, self.fold_versions_max);
-        let mut versions = Vec::with_capacity(oldest.len());
-        let mut folded = Vec::with_capacity(oldest.len());
-        for (key, version) in oldest {
-            let timestamp = version.timestamp;
-            // Above the last watermark a version is newer than any row. Below, it was committed late.
-            let is_late = timestamp <= self.watermark;
-            let is_outdated =
-                is_late && !broken(Mutant::LateFoldWins) && self.base_row(&key)?.is_some_and(|row| row.timestamp >= timestamp);
-            versions.push(Folded { timestamp, key: key.clone(), is_outdated });
-            if !is_outdated {
-                folded.push((key, version));
-            }
-        }
-        let begun = self.medium.begin_fold(Fold::new(reached, folded));
+        let (reached, logs) = self.unfolded.take(self.watermark, watermark, self.options.fold_versions_max);
+        let taken = Weight::of(&logs);
+        let begun = self.medium.begin_fold(Fold::new(reached, self.watermark, logs));
         self.close_on_error(begun)?;
-        self.folding = Some(Folding { versions, left: None, watermark_before: self.watermark });
+        let mut late_keys = std::mem::take(&mut self.late_keys);
+        late_keys.sort_unstable();
+        late_keys.dedup();
+        self.folding = Some(Folding { number: self.next_fold, taken, late_keys, is_done: false });
+        self.next_fold = self.next_fold.checked_add(1).expect("a process lives for fewer folds");
         self.watermark = reached;
         Ok(true)
     }
@@ -279,25 +387,27 @@ impl<M: Medium> Store<M> {
         let Some(mut folding) = self.folding.take() else {
             return Ok(None);
         };
-        if folding.left.is_none() {
+        if !folding.is_done {
             let done = self.medium.fold_done();
-            folding.left = self.close_on_error(done)?.then_some(0);
-        }
-        let Some(left) = &mut folding.left else {
-            self.folding = Some(folding);
-            return Ok(None);
-        };
-        for Folded { timestamp, key, is_outdated } in folding.versions.iter().skip(*left).take(LEAVING_VERSIONS_MAX) {
-            let version = self.overlay.remove(*timestamp, key);
-            // Reads during the fold may have cached the row from before it. It is replaced here, before the
-            // overlay no longer hides it, and from here on the base itself gives the new one.
-            if !is_outdated && !broken(Mutant::CacheLeftOld) {
-                self.cache.insert(key.clone(), Some(version));
-                self.statistics.versions_folded += 1;
+            folding.is_done = self.close_on_error(done)?;
+            if !folding.is_done {
+                self.folding = Some(folding);
+                return Ok(None);
             }
-            *left += 1;
+            self.folded = self.watermark;
+            self.unfolded.let_go(folding.taken);
+            self.statistics.versions_folded += folding.taken.versions as u64;
         }
-        if *left < folding.versions.len() {
+        let left = folding.late_keys.len().saturating_sub(LATE_STEP);
+        for key in folding.late_keys.drain(left..) {
+            let Some(place) = self.table.find(&key) else { continue };
+            let slot = self.table.slot_mut(place);
+            let before = weight(slot);
+            slot.versions.caught_up(folding.number, self.folded, slot.is_complete);
+            self.rows_weight -= before - weight(slot);
+            self.table.tidy(place);
+        }
+        if left > 0 {
             self.folding = Some(folding);
             return Ok(None);
         }
@@ -344,19 +454,19 @@ impl<M: Medium> Store<M> {
         self.segments().map(|(_, bytes)| bytes).sum()
     }
 
-    /// About how much memory the overlay takes.
+    /// About how much memory the versions take that are in memory alone.
     #[must_use]
     pub fn overlay_bytes(&self) -> usize {
-        self.overlay.bytes()
+        self.unfolded.weight().memory
     }
 
     /// What the store has done and what it holds.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics {
-            overlay_versions: self.overlay.len(),
-            overlay_bytes: self.overlay.bytes(),
-            cache_bytes: self.cache.bytes(),
+            overlay_versions: self.unfolded.weight().versions,
+            overlay_bytes: self.unfolded.weight().memory,
+            cache_bytes: self.cache_bytes() as u64,
             journal_bytes: self.journal_bytes(),
             ..self.statistics
         }
@@ -376,4 +486,9 @@ impl<M: Medium> Store<M> {
         }
         result
     }
+}
+
+/// How much memory the rows of a slot take.
+fn weight<K: Marks>(slot: &Slot<K>) -> usize {
+    if slot.versions.is_empty() && !slot.is_complete { 0 } else { SLOT_BYTES + slot.key.as_bytes().len() + slot.versions.memory() }
 }

@@ -148,7 +148,8 @@ mutants! {
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
     ReleasedUnfolded: "the store", "parts of the journal go before what they hold is folded";
     LateFoldWins: "the store", "a version folded late takes the place of a newer one";
-    CacheLeftOld: "the store", "a fold leaves what is cached as it was";
+    LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
+    UnfoldedEvicted: "the store", "to make room, versions are forgotten that a fold is still to bring to the base";
 }
 
 /// Whether this thread is to break the rule.

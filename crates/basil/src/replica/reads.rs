@@ -27,6 +27,7 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         self.ledger.make_readable(timestamp.time);
+        self.ledger.store.warm(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
         let mut prepared: Vec<Transaction> = Vec::new();
         let mut bytes = 0;

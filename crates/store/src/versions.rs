@@ -1,0 +1,231 @@
+//! The committed versions of one key that are in memory.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+use types::Timestamp;
+
+use crate::Version;
+
+/// The versions of a key, ascending. Mostly there are one or two, which stand in place; a key that is written all the time has
+/// as many as the window has room for, so what is done for each transaction goes over few of them.
+#[derive(Default)]
+pub(crate) struct Versions {
+    held: SmallVec<[Held; 2]>,
+    /// How many of them are late.
+    late: usize,
+    /// How many bytes their values have.
+    value_bytes: usize,
+}
+
+/// So many versions may be moved at any time.
+const FEW: usize = 8;
+
+struct Held {
+    version: Version,
+    /// The fold that takes it, when it is late: committed below the watermark, so that the base may have a newer one.
+    late_for: Option<FoldNumber>,
+}
+
+/// Folds are numbered in turn, from 1.
+pub(crate) type FoldNumber = NonZeroU32;
+
+impl Held {
+    fn value_bytes(&self) -> usize {
+        self.version.value.as_ref().map_or(0, |value| value.as_bytes().len())
+    }
+}
+
+impl Versions {
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// About how much memory they take beside the room in place.
+    pub fn memory(&self) -> usize {
+        self.value_bytes + self.held.len().saturating_sub(self.held.inline_size()) * size_of::<Held>()
+    }
+
+    /// The newest one.
+    pub fn newest(&self) -> Option<&Version> {
+        self.held.last().map(|held| &held.version)
+    }
+
+    /// The newest one older than `before`, and whether it is late.
+    pub fn newest_before(&self, before: Timestamp) -> Option<(&Version, bool)> {
+        let last = self.held.last().filter(|held| held.version.timestamp < before);
+        let found = last.or_else(|| {
+            let older = self.held.partition_point(|held| held.version.timestamp < before);
+            self.held[..older].last()
+        });
+        found.map(|held| (&held.version, held.late_for.is_some()))
+    }
+
+    /// The newest of those at or below `folded` that are not late: when a fold up to there is done, the base has it, or there is none.
+    pub fn newest_settled(&self, folded: Timestamp) -> Option<&Version> {
+        self.held[..self.up_to(folded)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
+    }
+
+    /// How many are at or below `timestamp`.
+    fn up_to(&self, timestamp: Timestamp) -> usize {
+        self.held.partition_point(|held| held.version.timestamp <= timestamp)
+    }
+
+    /// Adds one and gives it back; nothing when it is there already. It is no longer late then, if it is not late now.
+    pub fn insert(&mut self, version: Version, late_for: Option<FoldNumber>) -> Option<&Version> {
+        let place = self.up_to(version.timestamp);
+        if let Some(held) = self.held[..place].last_mut().filter(|held| held.version.timestamp == version.timestamp) {
+            if late_for.is_none() && held.late_for.take().is_some() {
+                self.late -= 1;
+            }
+            return None;
+        }
+        let held = Held { version, late_for };
+        self.late += usize::from(late_for.is_some());
+        self.value_bytes += held.value_bytes();
+        self.held.insert(place, held);
+        Some(&self.held[place].version)
+    }
+
+    /// Leaves out what is at or below `folded` and not late: the base has it.
+    pub fn forget_settled(&mut self, folded: Timestamp) {
+        self.forget(self.up_to(folded), |held| held.late_for.is_none());
+    }
+
+    /// Leaves out what stands behind a newer one that the base has: nobody reads below that. It waits while some are late, and of many
+    /// versions until half of them leave, so that each is moved about once.
+    pub fn trim(&mut self, folded: Timestamp) {
+        if self.held.len() < 2 || self.late > 0 {
+            return;
+        }
+        let behind = self.up_to(folded).saturating_sub(1);
+        if behind > 0 && (self.held.len() <= FEW || behind * 2 >= self.held.len()) {
+            self.forget(behind, |_| true);
+        }
+    }
+
+    /// Fold `number`, which went up to `folded`, is done. What was late for it is so no more where the others tell what the base had before
+    /// (or they are `complete`). Else it leaves: the base may have a newer one, and from now on it is to be asked.
+    pub fn caught_up(&mut self, number: FoldNumber, folded: Timestamp, complete: bool) {
+        let is_told = complete || self.newest_settled(folded).is_some();
+        if !is_told {
+            self.forget(self.held.len(), |held| held.late_for.is_some_and(|late_for| late_for <= number));
+            return;
+        }
+        for held in &mut self.held {
+            if held.late_for.is_some_and(|late_for| late_for <= number) {
+                held.late_for = None;
+                self.late -= 1;
+            }
+        }
+    }
+
+    /// Leaves out those of the first `count` that `leaves` says so of.
+    fn forget(&mut self, count: usize, leaves: impl Fn(&Held) -> bool) {
+        let mut place = 0;
+        let (value_bytes, late) = (&mut self.value_bytes, &mut self.late);
+        self.held.retain(|held| {
+            place += 1;
+            let is_left = place <= count && leaves(held);
+            if is_left {
+                *value_bytes -= held.value_bytes();
+                *late -= usize::from(held.late_for.is_some());
+            }
+            !is_left
+        });
+        if self.held.spilled() && self.held.capacity() > 4 * self.held.len() || self.held.len() <= self.held.inline_size() {
+            self.held.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use types::{ClientId, Value};
+
+    use super::*;
+
+    const FIRST: FoldNumber = FoldNumber::MIN;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    /// Newest first, and whether they are late.
+    fn times(versions: &Versions) -> Vec<(u64, bool)> {
+        versions.held.iter().rev().map(|held| (held.version.timestamp.time, held.late_for.is_some())).collect()
+    }
+
+    fn is_counted(versions: &Versions) -> bool {
+        let late = times(versions).iter().filter(|(_, is_late)| *is_late).count();
+        (versions.value_bytes, versions.late) == (versions.held.len(), late)
+    }
+
+    #[test]
+    fn are_as_a_sorted_map_is() {
+        // Every way to add five of four, late or not, by the digits of a number.
+        for way in 0..8_u64.pow(5) {
+            let (mut versions, mut model) = (Versions::default(), BTreeMap::new());
+            for step in 0..5 {
+                let digit = way / 8_u64.pow(step) % 8;
+                let (time, is_late) = (digit / 2 * 10, digit % 2 == 1);
+                let is_new = !model.contains_key(&time);
+                let version = Version { timestamp: at(time), value: Some(Value::from("v")) };
+                assert_eq!(versions.insert(version.clone(), is_late.then_some(FIRST)), is_new.then_some(&version));
+                model.entry(time).and_modify(|was_late| *was_late &= is_late).or_insert(is_late);
+            }
+            let all: Vec<(u64, bool)> = model.iter().rev().map(|(time, is_late)| (*time, *is_late)).collect();
+            assert!(times(&versions) == all && is_counted(&versions));
+            assert_eq!(versions.newest().map(|version| version.timestamp.time), all.first().map(|(time, _)| *time));
+            let settled_at = |bound: u64| all.iter().find(|(time, is_late)| *time <= bound && !is_late).map(|(time, _)| *time);
+            for bound in [0, 5, 10, 20, 30, 99] {
+                let below = all.iter().copied().find(|(time, _)| *time < bound);
+                assert_eq!(versions.newest_before(at(bound)).map(|(version, is_late)| (version.timestamp.time, is_late)), below);
+                assert_eq!(versions.newest_settled(at(bound)).map(|version| version.timestamp.time), settled_at(bound));
+            }
+            versions.trim(at(20));
+            let mut kept = all.clone();
+            if !all.iter().any(|(_, is_late)| *is_late) {
+                kept.retain(|(time, _)| *time >= settled_at(20).unwrap_or(0));
+            }
+            assert!(times(&versions) == kept && is_counted(&versions));
+            // Where nothing tells what the base has, those that were late leave.
+            let is_told = settled_at(20).is_some();
+            versions.caught_up(FIRST, at(20), false);
+            kept.retain(|(_, is_late)| is_told || !is_late);
+            kept.iter_mut().for_each(|(_, is_late)| *is_late = false);
+            assert!(times(&versions) == kept && is_counted(&versions), "{all:?}");
+            versions.forget_settled(at(10));
+            kept.retain(|(time, _)| *time > 10);
+            assert!(times(&versions) == kept && is_counted(&versions));
+        }
+    }
+
+    #[test]
+    fn what_is_late_for_the_next_fold_stays_so() {
+        let (mut versions, second) = (Versions::default(), FIRST.saturating_add(1));
+        for (time, late_for) in [(5, None), (6, Some(FIRST)), (7, Some(second))] {
+            versions.insert(Version { timestamp: at(time), value: Some(Value::from("v")) }, late_for);
+        }
+        versions.caught_up(FIRST, at(9), false);
+        assert!(times(&versions) == [(7, true), (6, false), (5, false)] && is_counted(&versions));
+        versions.forget_settled(at(9));
+        versions.caught_up(second, at(9), false);
+        assert!(versions.is_empty() && is_counted(&versions));
+    }
+
+    #[test]
+    fn a_key_that_is_written_all_the_time_keeps_about_what_is_not_settled() {
+        let mut versions = Versions::default();
+        for time in 1..10_000_u64 {
+            versions.trim(at(time.saturating_sub(100)));
+            assert!(versions.insert(Version { timestamp: at(time), value: Some(Value::from("v")) }, None).is_some());
+            assert!(versions.held.len() <= 202 && versions.held.len() as u64 >= time.min(100), "{} at {time}", versions.held.len());
+        }
+        versions.trim(at(9_999));
+        assert!(times(&versions) == [(9_999, false)] && is_counted(&versions));
+        assert!(!versions.held.spilled());
+    }
+}
