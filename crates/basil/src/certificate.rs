@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
-use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Statement, leaf};
+use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
 use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
@@ -342,24 +342,40 @@ macro_rules! two_sided {
 two_sided!(Vote, "a vote");
 two_sided!(Decision, "a decision");
 
-impl Encode for SignedVote {
-    fn encode(&self, out: &mut Vec<u8>) {
+/// What stands alone is packed after nothing.
+macro_rules! alone {
+    ($type:ty) => {
+        impl Encode for $type {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.pack(&mut Packing::default(), out);
+            }
+        }
+        impl Decode for $type {
+            fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+                Self::unpack(reader, &mut Packing::default())
+            }
+        }
+    };
+}
+pub(crate) use alone;
+
+impl Pack for SignedVote {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         self.replica.encode(out);
         self.statement.id.encode(out);
         self.statement.vote.encode(out);
-        self.seal.encode(out);
+        packing.pack_seal(&self.seal, out);
     }
-}
 
-impl Decode for SignedVote {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
         Ok(Self {
             replica: ReplicaId::decode(reader)?,
             statement: VoteStatement { id: TransactionId::decode(reader)?, vote: Vote::decode(reader)? },
-            seal: Seal::decode(reader)?,
+            seal: packing.unpack_seal(reader)?,
         })
     }
 }
+alone!(SignedVote);
 
 impl Encode for SignedLogged {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -387,30 +403,29 @@ impl Decode for SignedLogged {
     }
 }
 
-impl Encode for VoteSet {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Pack for VoteSet {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         self.shard.encode(out);
         self.vote.encode(out);
         types::codec::encode_count(self.voters.len(), out);
         for (index, seal) in &self.voters {
             index.encode(out);
-            seal.encode(out);
+            packing.pack_seal(seal, out);
         }
     }
-}
 
-impl Decode for VoteSet {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
         let shard = ShardId::decode(reader)?;
         let vote = Vote::decode(reader)?;
         let count = reader.count("a set of votes", VOTERS_MAX)?;
         let mut voters = Vec::with_capacity(count);
         for _ in 0..count {
-            voters.push((u16::decode(reader)?, Seal::decode(reader)?));
+            voters.push((u16::decode(reader)?, packing.unpack_seal(reader)?));
         }
         Ok(Self { shard, vote, voters })
     }
 }
+alone!(VoteSet);
 
 impl Encode for LoggedSet {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -438,31 +453,32 @@ impl Decode for LoggedSet {
     }
 }
 
-impl Encode for ShardProof {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl ShardProof {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         match self {
             Self::Votes(set) => {
                 out.push(1);
-                set.encode(out);
+                set.pack(packing, out);
             }
             Self::Conflict { shard, transaction, certificate } => {
                 out.push(2);
                 shard.encode(out);
                 transaction.encode(out);
-                certificate.encode(out);
+                certificate.pack(packing, out);
             }
         }
     }
 }
 
-impl Encode for Certificate {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Pack for Certificate {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         self.id.encode(out);
         self.decision.encode(out);
         match &self.proof {
             Proof::Fast(proofs) => {
                 out.push(1);
-                encode_sequence(proofs, out);
+                types::codec::encode_count(proofs.len(), out);
+                proofs.iter().for_each(|proof| proof.pack(packing, out));
             }
             Proof::Logged(set) => {
                 out.push(2);
@@ -470,7 +486,12 @@ impl Encode for Certificate {
             }
         }
     }
+
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+        unpack_certificate(reader, packing, Depth::Outer)
+    }
 }
+alone!(Certificate);
 
 /// How deep certificates may stand in one another: an abort may rest on a commit, and a commit on none.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -479,13 +500,7 @@ enum Depth {
     InConflict,
 }
 
-impl Decode for Certificate {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        decode_certificate(reader, Depth::Outer)
-    }
-}
-
-fn decode_certificate(reader: &mut Reader, depth: Depth) -> Result<Certificate, DecodeError> {
+fn unpack_certificate(reader: &mut Reader, packing: &mut Packing, depth: Depth) -> Result<Certificate, DecodeError> {
     let id = TransactionId::decode(reader)?;
     let decision = Decision::decode(reader)?;
     let proof = match u8::decode(reader)? {
@@ -493,7 +508,7 @@ fn decode_certificate(reader: &mut Reader, depth: Depth) -> Result<Certificate, 
             let count = reader.count("a certificate's shards", SHARDS_MAX)?;
             let mut proofs = Vec::with_capacity(count.min(16));
             for _ in 0..count {
-                proofs.push(decode_shard_proof(reader, depth)?);
+                proofs.push(unpack_shard_proof(reader, packing, depth)?);
             }
             Proof::Fast(proofs)
         }
@@ -503,13 +518,13 @@ fn decode_certificate(reader: &mut Reader, depth: Depth) -> Result<Certificate, 
     Ok(Certificate { id, decision, proof })
 }
 
-fn decode_shard_proof(reader: &mut Reader, depth: Depth) -> Result<ShardProof, DecodeError> {
+fn unpack_shard_proof(reader: &mut Reader, packing: &mut Packing, depth: Depth) -> Result<ShardProof, DecodeError> {
     match u8::decode(reader)? {
-        1 => Ok(ShardProof::Votes(VoteSet::decode(reader)?)),
+        1 => Ok(ShardProof::Votes(VoteSet::unpack(reader, packing)?)),
         2 if depth == Depth::Outer => Ok(ShardProof::Conflict {
             shard: ShardId::decode(reader)?,
             transaction: Transaction::decode(reader)?,
-            certificate: Arc::new(decode_certificate(reader, Depth::InConflict)?),
+            certificate: Arc::new(unpack_certificate(reader, packing, Depth::InConflict)?),
         }),
         _ => Err(DecodeError::UnknownTag("a shard's proof")),
     }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crypto::{Claim, Claims, Rejection, Seal, Sealable, leaf};
+use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Sealable, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::mutant::{Mutant, broken};
 use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
 use crate::certificate::{
-    Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, distinct, logging_shard,
+    Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct,
+    logging_shard,
 };
 use crate::quorum::Quorums;
 use crate::recovery::{
@@ -452,8 +453,8 @@ fn view_claims<'a>(
     views.iter().try_for_each(|logged| logged.claims(cluster, out))
 }
 
-impl Encode for Message {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Pack for Message {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         match self {
             Self::Read { request, timestamp, keys } => {
                 out.push(1);
@@ -479,7 +480,7 @@ impl Encode for Message {
             Self::Writeback { transaction, certificate, pass_on } => {
                 out.push(5);
                 transaction.encode(out);
-                certificate.encode(out);
+                certificate.pack(packing, out);
                 pass_on.encode(out);
             }
             Self::ReadReply { request, results, prepared } => {
@@ -490,7 +491,7 @@ impl Encode for Message {
             }
             Self::Voted { vote, conflict } => {
                 out.push(7);
-                vote.encode(out);
+                vote.pack(packing, out);
                 conflict.encode(out);
             }
             Self::Logged { logged } => {
@@ -539,10 +540,8 @@ impl Encode for Message {
             }
         }
     }
-}
 
-impl Decode for Message {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
         Ok(match u8::decode(reader)? {
             1 => Self::Read {
                 request: u64::decode(reader)?,
@@ -558,7 +557,7 @@ impl Decode for Message {
             },
             5 => Self::Writeback {
                 transaction: Option::decode(reader)?,
-                certificate: Arc::new(Certificate::decode(reader)?),
+                certificate: Arc::new(Certificate::unpack(reader, packing)?),
                 pass_on: bool::decode(reader)?,
             },
             6 => Self::ReadReply {
@@ -566,7 +565,7 @@ impl Decode for Message {
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
                 prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
             },
-            7 => Self::Voted { vote: SignedVote::decode(reader)?, conflict: Option::decode(reader)? },
+            7 => Self::Voted { vote: SignedVote::unpack(reader, packing)?, conflict: Option::decode(reader)? },
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
             9 => Self::Decided { certificate: Arc::new(Certificate::decode(reader)?) },
             10 => Self::Refused { subject: Subject::decode(reader)?, refusal: Refusal::decode(reader)? },
@@ -592,6 +591,7 @@ impl Decode for Message {
         })
     }
 }
+alone!(Message);
 
 impl Encode for Justified {
     fn encode(&self, out: &mut Vec<u8>) {

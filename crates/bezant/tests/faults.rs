@@ -230,8 +230,8 @@ fn garbage_costs_one_connection_and_one_count_each() {
     costs_one(&place, "greeting", || member().send_last(&[too_long.as_slice(), &[FRAME_VERSION]].concat()));
     costs_one(&place, "frame_too_long", || greeted(&too_long));
     costs_one(&place, "frame_too_long", || greeted(&[0xff; 100]));
-    costs_one(&place, "body_over_limit", || greeted(&[8, 0, 0, 0, FRAME_VERSION, 255, 255, 255, 255, 1, 2, 3, 4]));
-    costs_one(&place, "body_unknown_tag", || greeted(&[5, 0, 0, 0, FRAME_VERSION, 1, 0, 0, 0, 251]));
+    costs_one(&place, "body_over_limit", || greeted(&[12, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 255, 255, 255, 255, 1, 2, 3, 4]));
+    costs_one(&place, "body_unknown_tag", || greeted(&[9, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 251]));
 
     // Nothing else happened: the cluster is whole, and its log has not grown by a complaint.
     place.run(&["put", "a", "1"]).expect(0).says("over the fast path by 6 of 6 replicas");

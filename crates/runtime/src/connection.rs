@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use crypto::{Claims, Verified, Verifier};
+use crypto::{Claims, Pack, Verified, Verifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
-use types::codec::{Decode, Encode};
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 
 use crate::frame::{self, Frames, HEADER_BYTES};
@@ -37,9 +36,9 @@ const MESSAGE_BYTES_MIN: usize = 32;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A message as it travels: it has one encoding, and says which signatures are claimed in it.
-pub trait Wire: Encode + Decode + Claims + Send + 'static {}
+pub trait Wire: Pack + Claims + Send + 'static {}
 
-impl<T: Encode + Decode + Claims + Send + 'static> Wire for T {}
+impl<T: Pack + Claims + Send + 'static> Wire for T {}
 
 /// The connection itself: TLS over a buffer, so that one system call reads many TLS records.
 pub(crate) type Stream = TlsStream<BufReader<TcpStream>>;
@@ -118,9 +117,10 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         loop {
             let (mut messages, mut room) = (Vec::new(), None);
             while messages.len() < CHECK_MESSAGES_MAX {
+                let Some(needed) = frame::room_needed(buffer).map_err(Ending::Frame)? else { break };
                 let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(Ending::Frame)? else { break };
                 // Nothing is waited for while something is in hand: two connections of one member could wait for each other.
-                if !self.hold_room(length, messages.is_empty() && room.is_none()).await || buffer.len() < HEADER_BYTES + length {
+                if !self.hold_room(needed, messages.is_empty() && room.is_none()).await || buffer.len() < HEADER_BYTES + length {
                     break;
                 }
                 buffer.advance(HEADER_BYTES);
@@ -139,8 +139,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             }
             if messages.is_empty() {
                 // Only heartbeats, if anything: their room is given back here. Go on when that made the difference.
-                if room.is_some() && self.held.is_none() && frame::body_length(buffer, FRAME_BYTES_MAX).is_ok_and(|length| length.is_some())
-                {
+                if room.is_some() && self.held.is_none() && frame::room_needed(buffer).is_ok_and(|needed| needed.is_some()) {
                     continue;
                 }
                 return Ok(());
@@ -150,12 +149,12 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 
     /// Makes sure that the frame being received has its room; `false` when there is none and `wait` is not set.
-    async fn hold_room(&mut self, length: usize, wait: bool) -> bool {
+    async fn hold_room(&mut self, needed: usize, wait: bool) -> bool {
         if self.held.is_some() {
             return true;
         }
-        let count = (length / MESSAGE_BYTES_MIN).min(FRAME_MESSAGES_MAX);
-        let bytes = (length + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
+        let count = (needed / MESSAGE_BYTES_MIN).min(FRAME_MESSAGES_MAX);
+        let bytes = (needed + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let gauge = &self.intake.shell.incoming_bytes;
         self.held = Room::try_take(&self.room, bytes, gauge);

@@ -203,6 +203,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::tests::Number;
     use std::sync::mpsc::{SyncSender, sync_channel};
     use std::task::Wake;
 
@@ -213,7 +214,7 @@ mod tests {
         let mut held = Held::default();
         for (due, number) in [(30, 1u64), (10, 2), (40, 3)] {
             let frames = held.push(at(due));
-            assert!(frames.add(&number));
+            assert!(frames.add(&Number(number, 0)));
             let bytes = frames.bytes().len();
             held.grown(bytes);
         }

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! frame     length: u32   version: u8   body: `length` bytes, at least one
-//! body      count: u32    that many messages, end to end; none is a heartbeat
+//! body      left_out: u32   count: u32    that many messages, end to end; none is a heartbeat
 //! greeting  the body of the first frame each way: Hello from the dialler, Welcome or Refused from the listener
 //! ```
+//!
+//! A message leaves out what it shares with those before it in its frame ([`crypto::Packing`]). How many bytes that are stands first,
+//! so that whoever receives the frame makes room for what it will be; with them it is no longer than any frame may be.
 //!
 //! The five bytes of the header mean the same in every version, so that a node can refuse a newer one in words.
 
 use bytes::Bytes;
+use crypto::{Pack, Packing};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 use types::{ClusterId, Session};
@@ -17,6 +21,8 @@ use types::{ClusterId, Session};
 pub const FRAME_VERSION: u8 = 1;
 /// The length and the version.
 pub const HEADER_BYTES: usize = 5;
+/// What stands in a body before its messages.
+const COUNTS_BYTES: usize = 8;
 /// The longest reason of a refusal, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The longest greeting, its header not counted.
@@ -81,15 +87,40 @@ pub fn body_length(buffer: &[u8], max: usize) -> Result<Option<usize>, FrameErro
     }
 }
 
+/// How much room the messages of the frame that begins `buffer` will take: the length of its body and what that leaves out. `None` when
+/// the buffer does not say yet.
+///
+/// # Errors
+/// As [`body_length`], and when it is too much.
+pub fn room_needed(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
+    let Some(length) = body_length(buffer, FRAME_BYTES_MAX)? else { return Ok(None) };
+    if length < COUNTS_BYTES {
+        return Err(DecodeError::Truncated.into());
+    }
+    let Some(left_out) = buffer[HEADER_BYTES..].first_chunk::<4>() else { return Ok(None) };
+    let needed = length + u32::from_le_bytes(*left_out) as usize;
+    if needed > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLong { length: needed, max: FRAME_BYTES_MAX });
+    }
+    Ok(Some(needed))
+}
+
 /// The messages in a frame's body; none for a heartbeat.
 ///
 /// # Errors
 /// Any [`FrameError::Body`].
-pub fn decode_messages<W: Decode>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
-    let mut reader = Reader::new(body, cluster);
+pub fn decode_messages<W: Pack>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
+    let (mut reader, mut packing) = (Reader::new(body, cluster), Packing::default());
+    let left_out = u32::decode(&mut reader)? as usize;
     let count = reader.count("the messages of a frame", FRAME_MESSAGES_MAX)?;
     for _ in 0..count {
-        messages.push(W::decode(&mut reader)?);
+        messages.push(W::unpack(&mut reader, &mut packing)?);
+        if packing.left_out() > left_out {
+            break;
+        }
+    }
+    if packing.left_out() != left_out {
+        return Err(DecodeError::NotCanonical("what a frame leaves out").into());
     }
     reader.finish()?;
     Ok(count)
@@ -102,6 +133,9 @@ pub struct Frames {
     bytes: Vec<u8>,
     last_at: usize,
     last_messages: u32,
+    last_packing: Packing,
+    /// Nothing more may join the last one.
+    last_is_full: bool,
     frames: u64,
     messages: u64,
 }
@@ -109,24 +143,38 @@ pub struct Frames {
 impl Frames {
     /// Adds `message`; `false` when it is too long for any frame, and then nothing has changed.
     #[must_use]
-    pub fn add(&mut self, message: &impl Encode) -> bool {
-        if self.frames == 0 || self.last_messages as usize == FRAME_MESSAGES_MAX {
+    pub fn add(&mut self, message: &impl Pack) -> bool {
+        if self.frames == 0 || self.last_is_full || self.last_messages as usize == FRAME_MESSAGES_MAX {
             self.open();
         }
         let start = self.bytes.len();
-        message.encode(&mut self.bytes);
-        if self.bytes.len() - self.last_at - HEADER_BYTES > FRAME_BYTES_MAX {
-            let encoded = self.bytes.split_off(start);
-            if encoded.len() + size_of::<u32>() > FRAME_BYTES_MAX {
+        message.pack(&mut self.last_packing, &mut self.bytes);
+        if self.last_bytes() > FRAME_BYTES_MAX {
+            // It begins another frame, if it fits into any. What this one remembers is no longer what its reader will.
+            self.bytes.truncate(start);
+            self.last_packing = Packing::default();
+            self.last_is_full = self.last_messages > 0;
+            let mut alone = Vec::new();
+            let mut packing = Packing::default();
+            message.pack(&mut packing, &mut alone);
+            if COUNTS_BYTES + alone.len() + packing.left_out() > FRAME_BYTES_MAX {
                 return false;
             }
-            self.open();
-            self.bytes.extend_from_slice(&encoded);
+            if self.last_is_full {
+                self.open();
+            }
+            self.bytes.extend_from_slice(&alone);
+            self.last_packing = packing;
         }
         self.last_messages += 1;
         self.messages += 1;
         self.close_last();
         true
+    }
+
+    /// How long the last frame's body is, with what it leaves out.
+    fn last_bytes(&self) -> usize {
+        self.bytes.len() - self.last_at - HEADER_BYTES + self.last_packing.left_out()
     }
 
     /// Adds a frame without messages.
@@ -141,6 +189,8 @@ impl Frames {
         } else if more.frames > 0 {
             self.last_at = self.bytes.len() + more.last_at;
             self.last_messages = more.last_messages;
+            self.last_packing = more.last_packing;
+            self.last_is_full = more.last_is_full;
             self.bytes.extend_from_slice(&more.bytes);
             self.frames += more.frames;
             self.messages += more.messages;
@@ -170,13 +220,16 @@ impl Frames {
         self.bytes.clear();
         self.bytes.shrink_to(keep);
         (self.last_at, self.last_messages, self.frames, self.messages) = (0, 0, 0, 0);
+        (self.last_packing, self.last_is_full) = (Packing::default(), false);
     }
 
     fn open(&mut self) {
         self.last_at = self.bytes.len();
         self.last_messages = 0;
+        (self.last_packing, self.last_is_full) = (Packing::default(), false);
         self.frames += 1;
-        self.bytes.extend_from_slice(&[0, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0]);
+        self.bytes.extend_from_slice(&[0, 0, 0, 0, FRAME_VERSION]);
+        self.bytes.extend_from_slice(&[0; COUNTS_BYTES]);
         self.close_last();
     }
 
@@ -184,8 +237,9 @@ impl Frames {
         let length = self.bytes.len() - self.last_at - HEADER_BYTES;
         let length = u32::try_from(length).expect("FRAME_BYTES_MAX fits in u32");
         self.bytes[self.last_at..self.last_at + 4].copy_from_slice(&length.to_le_bytes());
-        let count_at = self.last_at + HEADER_BYTES;
-        self.bytes[count_at..count_at + 4].copy_from_slice(&self.last_messages.to_le_bytes());
+        let left_out = u32::try_from(self.last_packing.left_out()).expect("FRAME_BYTES_MAX fits in u32");
+        let counts = [left_out.to_le_bytes(), self.last_messages.to_le_bytes()].concat();
+        self.bytes[self.last_at + HEADER_BYTES..][..COUNTS_BYTES].copy_from_slice(&counts);
     }
 }
 
@@ -282,19 +336,41 @@ impl Decode for Greeting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 
+    /// A message that is a number, and may be followed by zeros.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Number(pub u64, pub usize);
+
+    impl Encode for Number {
+        fn encode(&self, out: &mut Vec<u8>) {
+            self.0.encode(out);
+            (self.1 as u64).encode(out);
+            out.resize(out.len() + self.1, 0);
+        }
+    }
+
+    impl Decode for Number {
+        fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+            let (number, zeros) = (u64::decode(reader)?, u64::decode(reader)? as usize);
+            reader.take(zeros)?;
+            Ok(Self(number, zeros))
+        }
+    }
+
+    impl Pack for Number {}
+
     /// The messages of each frame in `bytes`.
-    fn cut(mut bytes: &[u8]) -> Vec<Vec<u64>> {
+    pub(crate) fn cut(mut bytes: &[u8]) -> Vec<Vec<u64>> {
         let mut frames = Vec::new();
         while let Some(length) = body_length(bytes, FRAME_BYTES_MAX).expect("our own frames are well-formed") {
             let mut messages = Vec::new();
             let body = Bytes::copy_from_slice(&bytes[HEADER_BYTES..HEADER_BYTES + length]);
             decode_messages(body, CLUSTER, &mut messages).expect("our own frames are well-formed");
-            frames.push(messages);
+            frames.push(messages.into_iter().map(|Number(number, _)| number).collect());
             bytes = &bytes[HEADER_BYTES + length..];
         }
         frames
@@ -304,13 +380,13 @@ mod tests {
     fn what_is_said_between_two_writes_is_one_frame() {
         let mut frames = Frames::default();
         for number in 0..100u64 {
-            assert!(frames.add(&number));
+            assert!(frames.add(&Number(number, 0)));
         }
         assert_eq!((frames.frames(), frames.messages()), (1, 100));
         assert_eq!(cut(frames.bytes()), vec![(0..100).collect::<Vec<_>>()]);
         frames.clear(0);
         assert!(frames.bytes().is_empty());
-        assert!(frames.add(&7u64));
+        assert!(frames.add(&Number(7, 0)));
         assert_eq!(cut(frames.bytes()), vec![vec![7]]);
     }
 
@@ -318,16 +394,19 @@ mod tests {
     fn a_frame_that_is_full_is_followed_by_another() {
         let mut frames = Frames::default();
         for number in 0..FRAME_MESSAGES_MAX as u64 + 1 {
-            assert!(frames.add(&number));
+            assert!(frames.add(&Number(number, 0)));
         }
         assert_eq!(cut(frames.bytes()).iter().map(Vec::len).collect::<Vec<_>>(), vec![FRAME_MESSAGES_MAX, 1]);
         frames.clear(0);
         for _ in 0..3 {
-            assert!(frames.add(&[0u8; 6 << 20]));
+            assert!(frames.add(&Number(1, 6 << 20)));
         }
         assert_eq!((frames.frames(), frames.messages()), (2, 3));
-        assert!(!frames.add(&[0u8; FRAME_BYTES_MAX]));
+        assert!(!frames.add(&Number(1, FRAME_BYTES_MAX)));
         assert_eq!((frames.frames(), frames.messages()), (2, 3));
+        // What was tried and not sent is in nobody's memory.
+        assert!(frames.add(&Number(2, 0)));
+        assert_eq!(cut(frames.bytes()), vec![vec![1, 1], vec![1], vec![2]]);
     }
 
     #[test]
@@ -335,11 +414,11 @@ mod tests {
         let mut joined = Frames::default();
         for numbers in [[1u64, 2], [3, 4]] {
             let mut frames = Frames::default();
-            assert!(numbers.iter().all(|number| frames.add(number)));
+            assert!(numbers.iter().all(|number| frames.add(&Number(*number, 0))));
             joined.join(frames);
         }
         joined.join(Frames::default());
-        assert!(joined.add(&5u64));
+        assert!(joined.add(&Number(5, 0)));
         assert_eq!(cut(joined.bytes()), vec![vec![1, 2], vec![3, 4, 5]]);
         assert_eq!((joined.frames(), joined.messages()), (2, 5));
     }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use crypto::Pack;
 use tokio::sync::Notify;
-use types::codec::Encode;
 use types::{ClientId, Party, Session};
 
 use crate::distance::{Delays, Held, Hold, Pacer};
@@ -155,7 +155,7 @@ pub(crate) enum Next {
 
 impl Link {
     /// Queues everything that `messages` yields, as one push. A peer whose queue is full does not read, and is dropped.
-    pub fn send<'a, W: Encode + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
+    pub fn send<'a, W: Pack + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
         if outgoing.ending.is_some() || outgoing.finishing {
@@ -417,6 +417,7 @@ fn oldest_over(open: &BTreeMap<Party, Arc<Link>>, client: ClientId, max: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::tests::Number;
     use crate::metrics::Metrics;
 
     fn party(session: u64) -> Party {
@@ -434,17 +435,17 @@ mod tests {
         let metrics = Metrics::default();
         let links = Links::new(limits, Arc::clone(&metrics.shell));
         let (greedy, modest) = (links.open(party(1)).expect("it is open"), links.open(party(2)).expect("it is open"));
-        let megabyte = [0u8; FAIR_SHARE_BYTES];
+        let megabyte = Number(1, FAIR_SHARE_BYTES);
         for _ in 0..2 {
             greedy.send(std::iter::once(&megabyte));
         }
         assert_eq!(ending(&greedy), None);
         greedy.send(std::iter::once(&megabyte));
         assert_eq!(ending(&greedy), Some("not_reading"));
-        modest.send(std::iter::once(&7u64));
+        modest.send(std::iter::once(&Number(7, 0)));
         assert_eq!(ending(&modest), None);
         assert_eq!(metrics.unsent("closed"), 3);
-        greedy.send(std::iter::once(&7u64));
+        greedy.send(std::iter::once(&Number(7, 0)));
         assert_eq!(metrics.unsent("closed"), 4);
         assert_eq!(metrics.shell.outgoing_bytes.get(), signed(links.total.load(Ordering::Relaxed)));
     }

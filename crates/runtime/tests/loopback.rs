@@ -132,17 +132,18 @@ async fn what_liars_send_costs_one_connection_each_and_the_server_goes_on() {
     eventually("a greeting must be one", || server.metrics.closed("greeting") == 2).await;
 
     let too_long = u32::try_from(FRAME_BYTES_MAX + 1).expect("the limit fits").to_le_bytes();
-    let mut trailing = Vec::new();
+    let mut trailing = vec![0; 4];
     types::codec::encode_sequence(&[Word::Ask(1)], &mut trailing);
     trailing.push(0);
     for (label, bytes) in [
         ("frame_too_long", too_long.to_vec()),
         ("frame_empty", frame(FRAME_VERSION, &[])),
         ("frame_version", frame(FRAME_VERSION + 1, &[0; 4])),
-        ("body_truncated", frame(FRAME_VERSION, &[3, 0, 0, 0, 1, 0, 0])),
-        ("body_over_limit", frame(FRAME_VERSION, &[255; 9])),
-        ("body_unknown_tag", frame(FRAME_VERSION, &[1, 0, 0, 0, 99])),
+        ("body_truncated", frame(FRAME_VERSION, &[0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0])),
+        ("body_over_limit", frame(FRAME_VERSION, &[0, 0, 0, 0, 255, 255, 255, 255, 255])),
+        ("body_unknown_tag", frame(FRAME_VERSION, &[0, 0, 0, 0, 1, 0, 0, 0, 99])),
         ("body_trailing", frame(FRAME_VERSION, &trailing)),
+        ("body_not_canonical", frame(FRAME_VERSION, &[1, 0, 0, 0, 0, 0, 0, 0])),
     ] {
         let mut raw = Raw::welcomed(server.address()).await;
         raw.send(&bytes).await;

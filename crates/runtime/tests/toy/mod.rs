@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crypto::{Claim, Claims, Rejection, Seal, Sealable, Sealer, SecretKey, Signatures, Statement, Verified, Verifier};
+use crypto::{Claim, Claims, Pack, Rejection, Seal, Sealable, Sealer, SecretKey, Signatures, Statement, Verified, Verifier};
 use machine::{Input, Machine, Outbox, Time};
 use runtime::frame::{FRAME_VERSION, Greeting, HEADER_BYTES, Role};
 use runtime::{Delays, Durable, Identity, Limits, Metrics, NoSeals, Node, Place, Plan, Sealing, make_certificate};
@@ -70,6 +70,8 @@ impl Claims for Word {
         Ok(())
     }
 }
+
+impl Pack for Word {}
 
 impl Encode for Word {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -475,7 +477,7 @@ pub fn frame(version: u8, body: &[u8]) -> Vec<u8> {
 
 /// A good frame with these messages.
 pub fn messages(words: &[Word]) -> Vec<u8> {
-    let mut body = Vec::new();
+    let mut body = vec![0; 4];
     types::codec::encode_sequence(words, &mut body);
     frame(FRAME_VERSION, &body)
 }
