@@ -184,12 +184,13 @@ fn missed_write<M: Medium>(
     version: Timestamp,
     timestamp: Timestamp,
 ) -> Result<Option<Cause>, StoreError> {
-    if let Some(other) = ledger.prepared_between(key, version, timestamp)
+    let (committed, prepared) = ledger.newest_before(key, timestamp, |committed| committed.timestamp)?;
+    if let Some(other) = prepared.filter(|other| version < other.0)
         && !broken(Mutant::PreparedWriteMissed)
     {
-        return Ok(Some(Cause::MissedWrite(Some(other))));
+        return Ok(Some(Cause::MissedWrite(Some(ledger.name_of(other)))));
     }
-    match ledger.committed_before(key, timestamp)? {
+    match committed {
         Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Ok(Some(Cause::MissedWrite(ledger.writer_at(newest)))),
         _ => Ok(None),
     }

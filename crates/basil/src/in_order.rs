@@ -51,6 +51,8 @@ impl<T: Copy> InOrder<T> {
         };
         if self.newest.is_some_and(|(newest, _)| newest == at) {
             self.newest = others.pop_back();
+        } else if others.front().is_some_and(|(oldest, _)| *oldest == at) {
+            others.pop_front();
         } else if let Ok(place) = others.binary_search_by_key(&at, |(other, _)| *other) {
             others.remove(place);
         }

@@ -23,6 +23,9 @@ use crate::record::{Record, TRACES_MAX};
 /// one that lives writes a small record as often.
 const READABLE_STEP_NS: u64 = 500_000_000;
 
+/// So many keys are looked up together when transactions are forgotten.
+const FORGET_KEYS: usize = 512;
+
 /// A transaction as this replica knows it.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -461,15 +464,14 @@ impl<M: Medium> Ledger<M> {
 
     // What is known of a key.
 
-    /// L7, prepared: the newest undecided writer between `after` and `before`, both excluded.
-    pub fn prepared_between(&self, key: &Key, after: Timestamp, before: Timestamp) -> Option<TransactionId> {
-        let newest = self.store.marks(key)?.writers.newest_below(before)?;
-        (after < newest.0).then(|| self.name_of(newest))
-    }
-
-    /// L7, committed: the newest committed version below `before`.
-    pub fn committed_before(&mut self, key: &Key, before: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-        self.store.latest_timestamp_before(key, before)
+    /// L7: what `take` makes of the newest committed version of `key` below `before`, and the newest undecided writer below it.
+    pub fn newest_before<T>(
+        &mut self,
+        key: &Key,
+        before: Timestamp,
+        take: impl FnOnce(&Version) -> T,
+    ) -> Result<(Option<T>, Option<At>), StoreError> {
+        self.store.look_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
     }
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
@@ -479,7 +481,7 @@ impl<M: Medium> Ledger<M> {
     }
 
     /// The name of a transaction that reads or means to write a key.
-    fn name_of(&self, at: At) -> TransactionId {
+    pub fn name_of(&self, at: At) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
 
@@ -592,10 +594,22 @@ impl<M: Medium> Ledger<M> {
         let at_most = at_most.max(2); // The first may be the last of the step before.
         let some: Vec<(At, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
         self.looked_at = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
-        let reads = some.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|entry| entry.transaction.reads());
-        self.store.warm(reads.map(|read| &read.key));
-        for (_, id) in some {
-            self.forget_ended(id);
+        let mut rest = some.as_slice();
+        while !rest.is_empty() {
+            // As many together as stay near until it is their turn.
+            let mut keys = 0;
+            let reads = |id: &TransactionId| self.entries.get(id).map_or(0, |entry| entry.transaction.reads().len());
+            let fits = |(_, id): &&(At, TransactionId)| {
+                keys += reads(id);
+                keys <= FORGET_KEYS
+            };
+            let (together, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let reads = together.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|entry| entry.transaction.reads());
+            self.store.warm(reads.map(|read| &read.key));
+            for (_, id) in together {
+                self.forget_ended(*id);
+            }
+            rest = later;
         }
         self.looked_at < to
     }

@@ -469,13 +469,13 @@ impl Pack for Message {
             Self::Recover { transaction, evidence } => {
                 out.push(3);
                 transaction.encode(out);
-                encode_sequence(evidence, out);
+                packing.pack_sequence(evidence, out);
             }
             Self::Log { transaction, decision, tallies } => {
                 out.push(4);
                 transaction.encode(out);
                 decision.encode(out);
-                encode_sequence(tallies, out);
+                packing.pack_sequence(tallies, out);
             }
             Self::Writeback { transaction, certificate, pass_on } => {
                 out.push(5);
@@ -492,7 +492,7 @@ impl Pack for Message {
             Self::Voted { vote, conflict } => {
                 out.push(7);
                 vote.pack(packing, out);
-                conflict.encode(out);
+                packing.pack_option(conflict.as_ref(), out);
             }
             Self::Logged { logged } => {
                 out.push(8);
@@ -500,7 +500,7 @@ impl Pack for Message {
             }
             Self::Decided { certificate } => {
                 out.push(9);
-                certificate.encode(out);
+                certificate.pack(packing, out);
             }
             Self::Refused { subject, refusal } => {
                 out.push(10);
@@ -510,7 +510,7 @@ impl Pack for Message {
             Self::InvokeFallback { transaction, justified, views } => {
                 out.push(11);
                 transaction.encode(out);
-                justified.encode(out);
+                packing.pack_option(justified.as_ref(), out);
                 encode_sequence(views, out);
             }
             Self::ElectFallback { elect } => {
@@ -549,11 +549,14 @@ impl Pack for Message {
                 keys: reader.sequence("a read's keys", READ_KEYS_MAX)?,
             },
             2 => Self::Prepare { transaction: Transaction::decode(reader)? },
-            3 => Self::Recover { transaction: Transaction::decode(reader)?, evidence: reader.sequence("evidence", EVIDENCE_MAX)? },
+            3 => Self::Recover {
+                transaction: Transaction::decode(reader)?,
+                evidence: packing.unpack_sequence(reader, "evidence", EVIDENCE_MAX)?,
+            },
             4 => Self::Log {
                 transaction: Transaction::decode(reader)?,
                 decision: Decision::decode(reader)?,
-                tallies: reader.sequence("tallies", SHARDS_MAX)?,
+                tallies: packing.unpack_sequence(reader, "tallies", SHARDS_MAX)?,
             },
             5 => Self::Writeback {
                 transaction: Option::decode(reader)?,
@@ -565,13 +568,13 @@ impl Pack for Message {
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
                 prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
             },
-            7 => Self::Voted { vote: SignedVote::unpack(reader, packing)?, conflict: Option::decode(reader)? },
+            7 => Self::Voted { vote: SignedVote::unpack(reader, packing)?, conflict: packing.unpack_option(reader)? },
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
-            9 => Self::Decided { certificate: Arc::new(Certificate::decode(reader)?) },
+            9 => Self::Decided { certificate: Arc::new(Certificate::unpack(reader, packing)?) },
             10 => Self::Refused { subject: Subject::decode(reader)?, refusal: Refusal::decode(reader)? },
             11 => Self::InvokeFallback {
                 transaction: Transaction::decode(reader)?,
-                justified: Option::decode(reader)?,
+                justified: packing.unpack_option(reader)?,
                 views: reader.sequence("views", VOTERS_MAX)?,
             },
             12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
@@ -593,18 +596,17 @@ impl Pack for Message {
 }
 alone!(Message);
 
-impl Encode for Justified {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Pack for Justified {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         self.decision.encode(out);
-        encode_sequence(&self.tallies, out);
+        packing.pack_sequence(&self.tallies, out);
     }
-}
 
-impl Decode for Justified {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { decision: Decision::decode(reader)?, tallies: reader.sequence("tallies", SHARDS_MAX)? })
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+        Ok(Self { decision: Decision::decode(reader)?, tallies: packing.unpack_sequence(reader, "tallies", SHARDS_MAX)? })
     }
 }
+alone!(Justified);
 
 impl Encode for ReadResult {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -670,13 +672,13 @@ impl Decode for Newer {
     }
 }
 
-impl Encode for Conflict {
-    fn encode(&self, out: &mut Vec<u8>) {
+impl Pack for Conflict {
+    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
         match self {
             Self::Committed { transaction, certificate } => {
                 out.push(1);
                 transaction.encode(out);
-                certificate.encode(out);
+                certificate.pack(packing, out);
             }
             Self::Stalled { transaction } => {
                 out.push(2);
@@ -684,17 +686,19 @@ impl Encode for Conflict {
             }
         }
     }
-}
 
-impl Decode for Conflict {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
-            1 => Ok(Self::Committed { transaction: Transaction::decode(reader)?, certificate: Arc::new(Certificate::decode(reader)?) }),
+            1 => Ok(Self::Committed {
+                transaction: Transaction::decode(reader)?,
+                certificate: Arc::new(Certificate::unpack(reader, packing)?),
+            }),
             2 => Ok(Self::Stalled { transaction: Transaction::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a conflict")),
         }
     }
 }
+alone!(Conflict);
 
 impl Encode for Subject {
     fn encode(&self, out: &mut Vec<u8>) {

@@ -3,19 +3,19 @@
 //! The votes of one batch stand under one signed root, and neighbours share most of their way up. A frame of certificates says
 //! the same few roots and paths over and over. So the first seal of a root is written whole, and each later one as what it does not
 //! share with the one before it under that root. Both sides remember the same: who packs and who unpacks go through the frame in
-//! one order.
+//! one order. Votes and what is made of them pack; what is said seldom (logged decisions, elections) is written whole.
 
 use std::sync::Arc;
 
 use types::Digest;
-use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::codec::{Decode, DecodeError, Encode, Reader, SEQUENCE_AT_ONCE_MAX, encode_count};
 use types::limits::{FRAME_BYTES_MAX, SEAL_PATH_MAX};
 
 use crate::merkle;
 use crate::{Seal, SignedRoot};
 
-/// So many roots are remembered at once. With six replicas, a frame has the votes of that many batches of each.
-const ROOTS_MAX: usize = 64;
+/// So many roots are remembered at once: of six replicas, the votes of twenty batches each. Fewer than a byte can name.
+const ROOTS_MAX: usize = 128;
 /// What is written before a seal whose root is not remembered; before another, one more than the root's place.
 const WHOLE: u8 = 0;
 
@@ -36,16 +36,29 @@ pub trait Pack: Encode + Decode {
 }
 
 /// What is remembered of a frame, from its first message on.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Packing {
     /// The last seal under each root.
     last: Vec<Seal>,
     /// Which is forgotten for the next root, when there are too many.
     oldest: usize,
     left_out: usize,
+    left_out_max: usize,
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self::allowing(FRAME_BYTES_MAX)
+    }
 }
 
 impl Packing {
+    /// For a frame that may leave out so many bytes: there is room for them.
+    #[must_use]
+    pub fn allowing(left_out_max: usize) -> Self {
+        Self { last: Vec::new(), oldest: 0, left_out: 0, left_out_max }
+    }
+
     /// How many bytes were left out so far. A frame with them must not be longer than any frame may be, or a short one
     /// could fill the memory of whoever unpacks it.
     #[must_use]
@@ -55,10 +68,11 @@ impl Packing {
 
     /// Appends `seal`.
     pub fn pack_seal(&mut self, seal: &Seal, out: &mut Vec<u8>) {
-        let Some((place, own)) = self.shared(seal) else {
+        let known = self.find(&seal.signed);
+        let Some((place, own)) = known.and_then(|place| Some((place, self.own_of(place, seal)?))) else {
             out.push(WHOLE);
             seal.encode(out);
-            self.remember(seal.clone());
+            self.remember(known, seal.clone());
             return;
         };
         out.push(place as u8 + 1);
@@ -77,20 +91,24 @@ impl Packing {
         let tag = u8::decode(reader)?;
         if tag == WHOLE {
             let seal = Seal::decode(reader)?;
-            if self.shared(&seal).is_some() {
+            let known = self.find(&seal.signed);
+            if known.is_some_and(|place| self.own_of(place, &seal).is_some()) {
                 return Err(DecodeError::NotCanonical("a seal written whole"));
             }
-            self.remember(seal.clone());
+            self.remember(known, seal.clone());
             return Ok(seal);
         }
         let place = usize::from(tag) - 1;
         let last = self.last.get(place).ok_or(DecodeError::OverLimit("a seal's root"))?;
         let index = u16::decode(reader)?;
+        let length = path_length(usize::from(index), last).ok_or(DecodeError::OverLimit("a seal's index"))?;
         let own = own_siblings(usize::from(index), last).ok_or(DecodeError::OverLimit("a seal's index"))?;
+        if self.left_out + spared(length, own) > self.left_out_max {
+            return Err(DecodeError::OverLimit("what a frame leaves out"));
+        }
         let path = if own == 0 {
             Arc::clone(&last.path)
         } else {
-            let length = path_length(usize::from(index), last).ok_or(DecodeError::OverLimit("a seal's index"))?;
             let mut path = [[0; 32]; SEAL_PATH_MAX];
             for sibling in &mut path[..own] {
                 *sibling = reader.array()?;
@@ -100,27 +118,62 @@ impl Packing {
         };
         let seal = Seal { signed: Arc::clone(&last.signed), index, path };
         self.replace(place, own, seal.clone());
-        if self.left_out > FRAME_BYTES_MAX {
-            return Err(DecodeError::OverLimit("what a frame leaves out"));
-        }
         Ok(seal)
     }
 
-    /// Where the seal's root is remembered, and how many siblings of its path must be written; `None` when the rest is not as it is there.
-    fn shared(&self, seal: &Seal) -> Option<(usize, usize)> {
-        let place = self.find(&seal.signed)?;
+    /// Appends what may be there.
+    pub fn pack_option<T: Pack>(&mut self, value: Option<&T>, out: &mut Vec<u8>) {
+        value.is_some().encode(out);
+        if let Some(value) = value {
+            value.pack(self, out);
+        }
+    }
+
+    /// Reads what may be there.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn unpack_option<T: Pack>(&mut self, reader: &mut Reader) -> Result<Option<T>, DecodeError> {
+        if bool::decode(reader)? { T::unpack(reader, self).map(Some) } else { Ok(None) }
+    }
+
+    /// Appends a counted sequence, each after those before it.
+    ///
+    /// # Panics
+    /// When `values` has more than `u32::MAX` items, which every named limit excludes.
+    pub fn pack_sequence<T: Pack>(&mut self, values: &[T], out: &mut Vec<u8>) {
+        encode_count(values.len(), out);
+        values.iter().for_each(|value| value.pack(self, out));
+    }
+
+    /// Reads a counted sequence of at most `max`; `what` names it in the error.
+    ///
+    /// # Errors
+    /// When there are more, or one is malformed.
+    pub fn unpack_sequence<T: Pack>(&mut self, reader: &mut Reader, what: &'static str, max: usize) -> Result<Vec<T>, DecodeError> {
+        let count = reader.count(what, max)?;
+        let mut values = Vec::with_capacity(count.min(SEQUENCE_AT_ONCE_MAX));
+        for _ in 0..count {
+            values.push(T::unpack(reader, self)?);
+        }
+        Ok(values)
+    }
+
+    /// How many siblings of the seal's path must be written after the last under the root at `place`; `None` when the rest is not as it is
+    /// there.
+    fn own_of(&self, place: usize, seal: &Seal) -> Option<usize> {
         let last = &self.last[place];
         let own = own_siblings(usize::from(seal.index), last)?;
         let rest = seal.path.get(own..)?;
-        (last.path.len() >= rest.len() && last.path[last.path.len() - rest.len()..] == *rest).then_some((place, own))
+        last.path.ends_with(rest).then_some(own)
     }
 
     fn find(&self, signed: &Arc<SignedRoot>) -> Option<usize> {
         self.last.iter().position(|last| Arc::ptr_eq(&last.signed, signed) || last.signed == *signed)
     }
 
-    fn remember(&mut self, seal: Seal) {
-        if let Some(place) = self.find(&seal.signed) {
+    fn remember(&mut self, known: Option<usize>, seal: Seal) {
+        if let Some(place) = known {
             self.last[place] = seal;
         } else if self.last.len() < ROOTS_MAX {
             self.last.push(seal);
@@ -131,9 +184,14 @@ impl Packing {
     }
 
     fn replace(&mut self, place: usize, own: usize, seal: Seal) {
-        self.left_out += size_of::<SignedRoot>() + (seal.path.len() - own) * size_of::<Digest>();
+        self.left_out += spared(seal.path.len(), own);
         self.last[place] = seal;
     }
+}
+
+/// How many bytes a seal is shorter when only `own` of the `length` siblings of its path are written, and not its root.
+fn spared(length: usize, own: usize) -> usize {
+    size_of::<SignedRoot>() + (length - own) * size_of::<Digest>()
 }
 
 fn path_length(index: usize, last: &Seal) -> Option<usize> {

@@ -110,14 +110,12 @@ pub fn room_needed(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
 /// # Errors
 /// Any [`FrameError::Body`].
 pub fn decode_messages<W: Pack>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
-    let (mut reader, mut packing) = (Reader::new(body, cluster), Packing::default());
+    let mut reader = Reader::new(body, cluster);
     let left_out = u32::decode(&mut reader)? as usize;
+    let mut packing = Packing::allowing(left_out);
     let count = reader.count("the messages of a frame", FRAME_MESSAGES_MAX)?;
     for _ in 0..count {
         messages.push(W::unpack(&mut reader, &mut packing)?);
-        if packing.left_out() > left_out {
-            break;
-        }
     }
     if packing.left_out() != left_out {
         return Err(DecodeError::NotCanonical("what a frame leaves out").into());
@@ -141,7 +139,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Adds `message`; `false` when it is too long for any frame, and then nothing has changed.
+    /// Adds `message`; `false` when it is too long for any frame, and then it is as if it had not been tried.
     #[must_use]
     pub fn add(&mut self, message: &impl Pack) -> bool {
         if self.frames == 0 || self.last_is_full || self.last_messages as usize == FRAME_MESSAGES_MAX {
@@ -175,6 +173,11 @@ impl Frames {
     /// How long the last frame's body is, with what it leaves out.
     fn last_bytes(&self) -> usize {
         self.bytes.len() - self.last_at - HEADER_BYTES + self.last_packing.left_out()
+    }
+
+    /// Nothing is added any more: they are about to be written.
+    pub fn finish(&mut self) {
+        (self.last_packing, self.last_is_full) = (Packing::default(), true);
     }
 
     /// Adds a frame without messages.
@@ -238,8 +241,9 @@ impl Frames {
         let length = u32::try_from(length).expect("FRAME_BYTES_MAX fits in u32");
         self.bytes[self.last_at..self.last_at + 4].copy_from_slice(&length.to_le_bytes());
         let left_out = u32::try_from(self.last_packing.left_out()).expect("FRAME_BYTES_MAX fits in u32");
-        let counts = [left_out.to_le_bytes(), self.last_messages.to_le_bytes()].concat();
-        self.bytes[self.last_at + HEADER_BYTES..][..COUNTS_BYTES].copy_from_slice(&counts);
+        let counts = &mut self.bytes[self.last_at + HEADER_BYTES..][..COUNTS_BYTES];
+        counts[..4].copy_from_slice(&left_out.to_le_bytes());
+        counts[4..].copy_from_slice(&self.last_messages.to_le_bytes());
     }
 }
 
@@ -337,6 +341,9 @@ impl Decode for Greeting {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use crypto::{Seal, Sealer, SecretKey, Signatures};
+    use types::{ReplicaId, ShardId};
+
     use super::*;
 
     const CLUSTER: ClusterId = ClusterId::new([7; 16]);
@@ -421,6 +428,115 @@ pub(crate) mod tests {
         assert!(joined.add(&Number(5, 0)));
         assert_eq!(cut(joined.bytes()), vec![vec![1, 2], vec![3, 4, 5]]);
         assert_eq!((joined.frames(), joined.messages()), (2, 5));
+    }
+
+    /// A message of seals.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Vouched(Vec<Seal>);
+
+    impl Pack for Vouched {
+        fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+            (self.0.len() as u64).encode(out);
+            self.0.iter().for_each(|seal| packing.pack_seal(seal, out));
+        }
+
+        fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+            let count = u64::decode(reader)?;
+            Ok(Self((0..count).map(|_| packing.unpack_seal(reader)).collect::<Result<_, _>>()?))
+        }
+    }
+
+    impl Encode for Vouched {
+        fn encode(&self, out: &mut Vec<u8>) {
+            self.pack(&mut Packing::default(), out);
+        }
+    }
+
+    impl Decode for Vouched {
+        fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+            Self::unpack(reader, &mut Packing::default())
+        }
+    }
+
+    /// The same two seals over and over.
+    fn vouched(seals: usize) -> Vouched {
+        let signer = ReplicaId { shard: ShardId(0), index: 0 };
+        let sealer = Sealer::new(SecretKey::from_bytes([1; 32]), CLUSTER, signer, Signatures::Ed25519);
+        Vouched(sealer.seal(&[[1; 32], [2; 32]]).into_iter().cycle().take(seals).collect())
+    }
+
+    /// How many bytes each frame in `bytes` needs room for, and the seals of its messages.
+    fn unpacked(mut bytes: &[u8]) -> Vec<(usize, Vec<Vouched>)> {
+        let mut frames = Vec::new();
+        while let Some(length) = body_length(bytes, FRAME_BYTES_MAX).expect("our own frames are well-formed") {
+            let mut messages = Vec::new();
+            let body = Bytes::copy_from_slice(&bytes[HEADER_BYTES..HEADER_BYTES + length]);
+            decode_messages(body, CLUSTER, &mut messages).expect("our own frames are well-formed");
+            let needed = room_needed(bytes).expect("our own frames are well-formed").expect("it is complete");
+            frames.push((needed, messages));
+            bytes = &bytes[HEADER_BYTES + length..];
+        }
+        frames
+    }
+
+    #[test]
+    fn what_is_left_out_needs_room_and_fills_a_frame() {
+        let (small, large) = (vouched(2), vouched(FRAME_BYTES_MAX / 240));
+        let mut frames = Frames::default();
+        assert!([&small, &large, &small, &large, &small].into_iter().all(|message| frames.add(message)));
+        assert!(frames.bytes().len() < FRAME_BYTES_MAX / 2, "{} bytes", frames.bytes().len());
+        let unpacked = unpacked(frames.bytes());
+        let all: Vec<Vec<Vouched>> = unpacked.iter().map(|(_, messages)| messages.clone()).collect();
+        assert_eq!(all, [vec![small.clone(), large.clone(), small.clone()], vec![large.clone(), small.clone()]]);
+        let alone = |message: &Vouched| message.0.iter().map(|seal| seal.to_bytes().len()).sum::<usize>();
+        for (needed, messages) in unpacked {
+            assert!(needed <= FRAME_BYTES_MAX && needed >= messages.iter().map(alone).sum(), "{needed}");
+        }
+        // What fits into no frame, because of what it leaves out, is not sent, and nothing refers to it.
+        let mut frames = Frames::default();
+        assert!(frames.add(&small) && !frames.add(&vouched(FRAME_BYTES_MAX / 100)) && frames.add(&small));
+        assert_eq!(unpacked_messages(frames.bytes()), [vec![small.clone()], vec![small]]);
+    }
+
+    fn unpacked_messages(bytes: &[u8]) -> Vec<Vec<Vouched>> {
+        unpacked(bytes).into_iter().map(|(_, messages)| messages).collect()
+    }
+
+    #[test]
+    fn what_joins_a_frame_refers_to_that_frame() {
+        let (mut joined, message) = (Frames::default(), vouched(2));
+        for _ in 0..2 {
+            let mut frames = Frames::default();
+            assert!(frames.add(&message));
+            joined.join(frames);
+        }
+        let before = joined.bytes().len();
+        assert!(joined.add(&message));
+        assert!(joined.bytes().len() < before + 100, "it refers to the last frame's");
+        assert_eq!(unpacked_messages(joined.bytes()), [vec![message.clone()], vec![message.clone(), message.clone()]]);
+        joined.finish();
+        assert!(joined.add(&message));
+        assert_eq!(unpacked_messages(joined.bytes())[2], [message]);
+    }
+
+    #[test]
+    fn a_frame_leaves_out_what_it_says_and_no_more_than_there_may_be() {
+        let mut frames = Frames::default();
+        assert!(frames.add(&vouched(4)));
+        let declared = u32::from_le_bytes(frames.bytes()[5..9].try_into().expect("four bytes"));
+        assert!(declared > 0);
+        for other in [0, declared - 1, declared + 1, u32::MAX] {
+            let mut body = frames.bytes()[HEADER_BYTES..].to_vec();
+            body[..4].copy_from_slice(&other.to_le_bytes());
+            assert!(decode_messages::<Vouched>(body.into(), CLUSTER, &mut Vec::new()).is_err(), "{other}");
+        }
+        let mut header = frames.bytes()[..9].to_vec();
+        let length = frames.bytes().len() - HEADER_BYTES;
+        for (left_out, fits) in [(FRAME_BYTES_MAX - length, true), (FRAME_BYTES_MAX - length + 1, false)] {
+            header[5..].copy_from_slice(&(left_out as u32).to_le_bytes());
+            assert_eq!(room_needed(&header).is_ok(), fits);
+        }
+        assert_eq!(room_needed(&header[..8]), Ok(None));
     }
 
     #[test]

@@ -213,6 +213,7 @@ impl Link {
         if !outgoing.frames.bytes().is_empty() {
             frames.clear(KEEP_BYTES);
             std::mem::swap(frames, &mut outgoing.frames);
+            frames.finish();
             self.unqueued(frames.bytes().len());
             return Poll::Ready(Next::Write);
         }

@@ -253,7 +253,7 @@ impl<M: Medium, K: Marks> Store<M, K> {
     /// # Errors
     /// When the base fails, and [`StoreError::BelowWatermark`] when only folded versions could tell.
     pub fn latest_before(&mut self, key: &Key, before: Timestamp) -> Result<Option<Version>, StoreError> {
-        self.find_before(key, before, Version::clone)
+        self.look_before(key, before, |newest, _| newest.cloned())
     }
 
     /// When the newest version of `key` older than `before` was written. Nothing when there is none.
@@ -261,10 +261,14 @@ impl<M: Medium, K: Marks> Store<M, K> {
     /// # Errors
     /// As [`Store::latest_before`].
     pub fn latest_timestamp_before(&mut self, key: &Key, before: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-        self.find_before(key, before, |version| version.timestamp)
+        self.look_before(key, before, |newest, _| newest.map(|version| version.timestamp))
     }
 
-    fn find_before<T>(&mut self, key: &Key, before: Timestamp, take: impl FnOnce(&Version) -> T) -> Result<Option<T>, StoreError> {
+    /// Looks at the newest version of `key` older than `before`, if there is one, and at what is kept with the key.
+    ///
+    /// # Errors
+    /// As [`Store::latest_before`].
+    pub fn look_before<T>(&mut self, key: &Key, before: Timestamp, look: impl FnOnce(Option<&Version>, &K) -> T) -> Result<T, StoreError> {
         self.check_open()?;
         let known = self.table.find(key).filter(|place| self.table.slot(*place).newest_before(before).is_some());
         let place = match known {
@@ -281,7 +285,7 @@ impl<M: Medium, K: Marks> Store<M, K> {
         if known.is_some() && found.is_none_or(|version| version.timestamp <= folded) {
             self.statistics.cache_hits += 1;
         }
-        Ok(found.map(take))
+        Ok(look(found, &slot.marks))
     }
 
     /// Brings the base's row of `key` into memory, or that there is none.
@@ -324,9 +328,10 @@ impl<M: Medium, K: Marks> Store<M, K> {
             if before == 0 {
                 continue;
             }
-            if std::mem::take(&mut slot.is_touched) {
-                slot.versions.trim(self.folded);
-            } else {
+            // First what nobody can read any more.
+            slot.versions.trim(self.folded);
+            let is_trimmed = weight(slot) < before;
+            if !std::mem::take(&mut slot.is_touched) && !is_trimmed {
                 slot.versions.forget_settled(if broken(Mutant::UnfoldedEvicted) { self.watermark } else { self.folded });
                 slot.is_complete = false;
             }

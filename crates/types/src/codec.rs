@@ -22,7 +22,7 @@ use bytes::{Buf, Bytes};
 use crate::ClusterId;
 
 /// For how many values of a sequence there is room made before the first of them is read.
-const SEQUENCE_AT_ONCE_MAX: usize = 1_024;
+pub const SEQUENCE_AT_ONCE_MAX: usize = 1_024;
 
 /// Why bytes were refused. A refusal is ordinary: the bytes came from someone who may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

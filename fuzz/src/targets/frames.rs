@@ -50,6 +50,8 @@ fn run(bytes: &[u8]) {
 /// Takes complete frames out of `buffer`, as a connection's reader does.
 fn cut(buffer: &mut BytesMut, messages: &mut Vec<Message>) -> Result<(), frame::FrameError> {
     while let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX)? {
+        let Some(needed) = frame::room_needed(buffer)? else { break };
+        assert!(length <= needed && needed <= FRAME_BYTES_MAX, "there is room for every frame");
         if buffer.len() < HEADER_BYTES + length {
             break;
         }
@@ -81,7 +83,12 @@ fn seeds() -> Vec<Vec<u8>> {
     frames.clear(0);
     assert!(answers.iter().all(|message| frames.add(message)), "small messages fit");
     let half = frames.bytes().len() - 1;
-    vec![both, [&[255][..], frames.bytes()].concat(), [&[0][..], &frames.bytes()[..half]].concat()]
+    // Votes of one batch, which leave out what they share.
+    let votes: Vec<Message> = (0..6).map(|number| forge::reply(&mut Choices::new(&[0, number, 0, 1]))).collect();
+    let mut shared = Frames::default();
+    assert!(votes.iter().chain(&votes).all(|message| shared.add(message)), "small messages fit");
+    assert!(shared.bytes()[HEADER_BYTES..][..4] != [0; 4], "something is left out");
+    vec![both, [&[40][..], shared.bytes()].concat(), [&[255][..], frames.bytes()].concat(), [&[0][..], &frames.bytes()[..half]].concat()]
 }
 
 fn greeting(bytes: &[u8]) {

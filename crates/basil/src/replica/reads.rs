@@ -1,7 +1,7 @@
 //! How a replica answers reads (basil.txt §4.1).
 
 use machine::Time;
-use store::{Medium, StoreError};
+use store::{Medium, StoreError, Version};
 use types::mutant::{Mutant, broken};
 use types::{Key, Party, Timestamp, Transaction};
 
@@ -35,10 +35,10 @@ impl<M: Medium> Replica<M> {
             if !broken(Mutant::ReadTimestampUnraised) {
                 self.ledger.raise_read_timestamp(key, timestamp);
             }
-            let committed = self.ledger.store.latest_before(key, timestamp)?;
+            let (committed, prepared_last) = self.ledger.newest_before(key, timestamp, Version::clone)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let newer = match self.ledger.prepared_between(key, version, timestamp).and_then(|id| self.ledger.entry(id)) {
+            let newer = match prepared_last.filter(|at| version < at.0).and_then(|at| self.ledger.entry(self.ledger.name_of(at))) {
                 None => Newer::Nothing,
                 Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
                     if broken(Mutant::HiddenDenied) { Newer::Nothing } else { Newer::Hidden }
