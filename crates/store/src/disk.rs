@@ -29,7 +29,7 @@ use types::codec::Encode;
 use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Fold, Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError};
+use crate::{Fold, Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -293,9 +293,11 @@ impl Medium for Disk {
         let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
         self.fold = Some(in_background("store-fold", move || {
             write_watermark(&directory, fold.watermark)?;
-            fold.rows(|key| keyspace.get(row_key(key)))
-                .and_then(|rows| write_rows(&database, &keyspace, &rows))
-                .map_err(|error| base_error(&directory, "fold into", &error))
+            let rows = fold.rows(|key| {
+                let row = keyspace.get(row_key(key)).map_err(|error| base_error(&directory, "read", &error))?;
+                row.map(|row| row::written_at(key, Bytes::copy_from_slice(&row))).transpose()
+            })?;
+            write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
         })?);
         Ok(())
     }

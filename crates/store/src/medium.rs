@@ -33,12 +33,12 @@ impl Fold {
         Self { watermark, late_to, logs }
     }
 
-    /// The rows to write, ascending by key: the newest version of each. `base` gives the row that the base has of a key, which is asked only
-    /// about what was committed late. This sorts, so call it where nobody waits.
+    /// The rows to write, ascending by key: the newest version of each. `base` says when the row was written that the base has of a
+    /// key; it is asked only about what was committed late. This sorts, so call it where nobody waits.
     ///
     /// # Errors
     /// When `base` fails.
-    pub fn rows<B: AsRef<[u8]>, E>(&self, mut base: impl FnMut(&[u8]) -> Result<Option<B>, E>) -> Result<Vec<Row<'_>>, E> {
+    pub fn rows(&self, mut base: impl FnMut(&[u8]) -> Result<Option<Timestamp>, StoreError>) -> Result<Vec<Row<'_>>, StoreError> {
         let mut rows: Vec<(u128, Row<'_>)> = self.logs.iter().flat_map(Log::iter).map(|row| (beginning(row.key), row)).collect();
         rows.sort_unstable_by(|(left, one), (right, other)| {
             let by_key = left.cmp(right).then_with(|| one.key.cmp(other.key));
@@ -49,7 +49,7 @@ impl Fold {
         for (_, row) in rows {
             let timestamp = row::timestamp(row.row);
             let is_late = timestamp <= self.late_to && !broken(Mutant::LateFoldWins);
-            if !is_late || base(row.key)?.is_none_or(|known| row::timestamp(known.as_ref()) < timestamp) {
+            if !is_late || base(row.key)?.is_none_or(|known| known < timestamp) {
                 newest.push(row);
             }
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use types::{Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Fold, Medium, Row, SegmentNumber, StoreError};
+use crate::{Fold, Medium, Row, SegmentNumber, StoreError, row};
 
 /// A medium in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
@@ -51,6 +51,18 @@ struct Segment {
 struct Checked {
     row: Bytes,
     checksum: u64,
+}
+
+impl State {
+    /// A row of the base, which must not be damaged.
+    fn row(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
+        let Some(Checked { row, checksum }) = self.base.get(key) else { return Ok(None) };
+        if xxh3_64(row) != *checksum {
+            let place = format!("the base's row of {key}");
+            return Err(StoreError::Corrupt { place, offset: 0, reason: "its checksum does not match".to_owned() });
+        }
+        Ok(Some(row.clone()))
+    }
 }
 
 impl Checked {
@@ -226,13 +238,7 @@ impl Medium for Memory {
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let state = self.state();
-        let Some(Checked { row, checksum }) = state.base.get(key) else { return Ok(None) };
-        if xxh3_64(row) != *checksum {
-            let place = format!("the base's row of {key}");
-            return Err(StoreError::Corrupt { place, offset: 0, reason: "its checksum does not match".to_owned() });
-        }
-        Ok(Some(row.clone()))
+        self.state().row(key)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -244,8 +250,8 @@ impl Medium for Memory {
         state.watermark = Some(fold.watermark);
         let owned = |row: Row<'_>| (Key::new(row.key.to_vec()).expect("it was a key"), Bytes::copy_from_slice(row.row));
         let base = |key: &[u8]| {
-            let known = Key::new(key.to_vec()).and_then(|key| state.base.get(&key));
-            Ok::<_, StoreError>(known.map(|checked| checked.row.clone()))
+            let known = Key::new(key.to_vec()).map_or(Ok(None), |key| state.row(&key))?;
+            known.map(|row| row::written_at(key, row)).transpose()
         };
         let rows = fold.rows(base)?.into_iter().map(owned).collect();
         state.folding = Some(rows);

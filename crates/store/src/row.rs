@@ -31,6 +31,12 @@ pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
     Timestamp::new(number(1), ClientId(number(9)))
 }
 
+/// When a row of the base was written. One that cannot be read is damage.
+pub(crate) fn written_at(key: &[u8], row: Bytes) -> Result<Timestamp, StoreError> {
+    let key = Key::new(key.to_vec()).expect("keys that were taken in are short enough");
+    decode(&key, row).map(|version| version.timestamp)
+}
+
 /// How many bytes the value has of a row that [`encode`] has written.
 pub(crate) fn value_bytes(row: &[u8]) -> usize {
     row.len().saturating_sub(22)

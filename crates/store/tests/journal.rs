@@ -132,7 +132,7 @@ fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read() {
+fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read_or_folded_upon() {
     let medium = Memory::new("owner");
     let (mut store, _) = open(&medium);
     let (key, at) = (Key::from("k"), |time| Timestamp::new(time, ClientId(1)));
@@ -146,6 +146,11 @@ fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read() {
         let medium = before.copied();
         medium.flip_row_bit(&key, offset, 5);
         let error = open(&medium).0.latest_before(&key, at(99)).expect_err("it is damaged");
+        assert!(matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains('k'), "{error}");
+        // Nor does a fold go by it, which has to know whether what came late is newer.
+        let mut store = open(&medium).0;
+        store.commit(&key, Version { timestamp: at(9), value: Some(Value::from("nine")) });
+        let error = store.fold(at(20)).expect_err("it is damaged");
         assert!(matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains('k'), "{error}");
     }
     let found = open(&before).0.latest_before(&key, at(99)).expect("the copy is whole");
