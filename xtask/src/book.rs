@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 /// The book's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// Pages outside the book whose links are checked too.
-const ROOT_PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+const ROOT_PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
 
 /// Renders the book into `target/book`; fails with every broken link there is.
 pub fn run(workspace: &Workspace) -> Result<()> {
