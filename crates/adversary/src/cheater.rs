@@ -6,7 +6,7 @@ use std::sync::Arc;
 use basil::certificate::{Certificate, Decision};
 use basil::{Command, Coordinator, Event, Message};
 use crypto::Verified;
-use machine::{Durable, Input, Machine, Outbox, Time, Timers};
+use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time, Timers};
 use types::{ClientId, Cluster, Party, Timestamp, Transaction, TransactionId};
 
 use crate::plot::{Aim, Plot};
@@ -114,7 +114,7 @@ pub struct Cheater {
     habits: Habits,
     rogue: Rogue,
     coordinator: Coordinator,
-    from_coordinator: Outbox<Coordinator>,
+    from_coordinator: OutboxOf<Coordinator>,
     /// How the transactions with these timestamps, which have begun, are going to be gone about; nothing is honestly.
     begun: BTreeMap<Timestamp, Option<ClientStrategy>>,
     schemes: BTreeMap<TransactionId, Scheme>,
@@ -131,7 +131,7 @@ pub struct Cheater {
     counts: DeedCounts,
 }
 
-type Out = Outbox<Cheater>;
+type Out = OutboxOf<Cheater>;
 
 impl Cheater {
     /// A client that would be honest with `coordinator`, and has these habits.
@@ -349,7 +349,7 @@ impl Cheater {
 
     // What the coordinator makes of it.
 
-    fn drive(&mut self, now: Time, input: Input<Coordinator>, out: &mut Out) {
+    fn drive(&mut self, now: Time, input: InputOf<Coordinator>, out: &mut Out) {
         let mut said = std::mem::take(&mut self.from_coordinator);
         self.coordinator.step(now, input, &mut said);
         for (to, message) in said.sends.drain(..) {
@@ -447,7 +447,7 @@ impl Machine for Cheater {
     type Draft = std::convert::Infallible;
     type Event = CheatEvent;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(command) => self.on_command(now, command, outbox),
             Input::Message { from, message } => {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use foldhash::{HashMap, HashMapExt as _};
-use machine::{Durable, Input, Machine, Outbox, Time, Timers, Voters};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Timers, Voters};
 use types::{Cluster, Key, Party, Timestamp, Transaction, TransactionId};
 
 use self::ending::Ending;
@@ -225,7 +225,7 @@ pub struct Coordinator {
     counts: CoordinatorCounts,
 }
 
-type Out = Outbox<Coordinator>;
+type Out = OutboxOf<Coordinator>;
 
 impl Coordinator {
     /// A coordinator for `cluster`, with nothing to do yet.
@@ -274,7 +274,7 @@ impl Machine for Coordinator {
     type Draft = std::convert::Infallible;
     type Event = Event;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
                 let read_only = read_only && self.options.read_only == ReadOnly::Settled;

@@ -1,7 +1,7 @@
 //! A replica and, beside it, a coordinator that finishes what others left: its janitor.
 
 use crypto::Verified;
-use machine::{Durable, Input, Machine, Outbox, Time};
+use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{Medium, StoreError};
 use types::{ClientId, Transaction};
 
@@ -25,15 +25,14 @@ pub enum NodeEvent {
 pub struct Node<M: Medium> {
     replica: Replica<M>,
     janitor: Coordinator,
-    from_replica: Outbox<Replica<M>>,
-    from_janitor: Outbox<Coordinator>,
+    from_janitor: OutboxOf<Coordinator>,
 }
 
 impl<M: Medium> Node<M> {
     /// Puts a replica and its janitor together.
     #[must_use]
     pub fn new(replica: Replica<M>, janitor: Coordinator) -> Self {
-        Self { replica, janitor, from_replica: Outbox::default(), from_janitor: Outbox::default() }
+        Self { replica, janitor, from_janitor: Outbox::default() }
     }
 
     /// The replica, for its counts.
@@ -48,17 +47,18 @@ impl<M: Medium> Node<M> {
         self.janitor.counts()
     }
 
-    fn collect(&mut self, now: Time, outbox: &mut Outbox<Self>) {
-        outbox.sends.append(&mut self.from_replica.sends);
-        outbox.drafts.append(&mut self.from_replica.drafts);
-        for event in self.from_replica.events.drain(..) {
+    fn step_replica(&mut self, now: Time, input: InputOf<Replica<M>>, outbox: &mut OutboxOf<Self>) {
+        let events = outbox.lend(|outbox| self.replica.step(now, input, outbox));
+        for event in events {
             match event {
-                ReplicaEvent::Stalled(transaction) => {
-                    self.janitor.step(now, Input::Command(Command::Finish { transaction }), &mut self.from_janitor);
-                }
+                ReplicaEvent::Stalled(transaction) => self.step_janitor(now, Input::Command(Command::Finish { transaction }), outbox),
                 ReplicaEvent::Misbehavior { client, transaction } => outbox.emit(NodeEvent::Misbehavior { client, transaction }),
             }
         }
+    }
+
+    fn step_janitor(&mut self, now: Time, input: InputOf<Coordinator>, outbox: &mut OutboxOf<Self>) {
+        self.janitor.step(now, input, &mut self.from_janitor);
         outbox.sends.append(&mut self.from_janitor.sends);
         self.from_janitor.events.clear();
     }
@@ -71,22 +71,16 @@ impl<M: Medium> Machine for Node<M> {
     type Draft = Draft;
     type Event = NodeEvent;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(never) => match never {},
-            Input::Message { from, message } => {
-                if message.is_reply() {
-                    self.janitor.step(now, Input::Message { from, message }, &mut self.from_janitor);
-                } else {
-                    self.replica.step(now, Input::Message { from, message }, &mut self.from_replica);
-                }
-            }
+            Input::Message { from, message } if message.is_reply() => self.step_janitor(now, Input::Message { from, message }, outbox),
+            Input::Message { from, message } => self.step_replica(now, Input::Message { from, message }, outbox),
             Input::Tick => {
-                self.replica.step(now, Input::Tick, &mut self.from_replica);
-                self.janitor.step(now, Input::Tick, &mut self.from_janitor);
+                self.step_replica(now, Input::Tick, outbox);
+                self.step_janitor(now, Input::Tick, outbox);
             }
         }
-        self.collect(now, outbox);
     }
 
     fn deadline(&self) -> Option<Time> {

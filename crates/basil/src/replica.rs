@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crypto::Verified;
-use machine::{Durable, Input, Machine, Outbox, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{Marks, Medium, SegmentNumber, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
@@ -174,7 +174,7 @@ pub struct Replica<M: Medium> {
     folded: u64,
 }
 
-type Out<M> = Outbox<Replica<M>>;
+type Out<M> = OutboxOf<Replica<M>>;
 
 impl<M: Medium> Replica<M> {
     /// Who this is.
@@ -277,7 +277,7 @@ impl<M: Medium> Machine for Replica<M> {
     type Draft = Draft;
     type Event = ReplicaEvent;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         if self.failed {
             return;
         }

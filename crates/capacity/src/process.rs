@@ -6,7 +6,7 @@ use std::rc::Rc;
 use basil::message::Draft;
 use basil::{Coordinator, Event, Message, Node};
 use crypto::Sealable as _;
-use machine::{Durable as _, Input, Machine, Outbox, Time};
+use machine::{Durable as _, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::Memory;
 use types::Party;
 
@@ -52,7 +52,7 @@ impl Office<'_> {
     }
 
     /// Steps a machine; gives the price.
-    fn step<M: Machine>(&mut self, kind: Step, machine: &mut M, now: u64, input: Input<M>, outbox: &mut Outbox<M>) -> f64 {
+    fn step<M: Machine>(&mut self, kind: Step, machine: &mut M, now: u64, input: InputOf<M>, outbox: &mut OutboxOf<M>) -> f64 {
         self.steps += 1;
         let before = self.watch.as_mut().map(|watch| watch());
         machine.step(local(now), input, outbox);
@@ -256,7 +256,7 @@ impl Process {
 }
 
 /// Lets a machine look at its timers, when one is due; gives the price.
-fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut Outbox<M>, office: &mut Office<'_>) -> f64 {
+fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut OutboxOf<M>, office: &mut Office<'_>) -> f64 {
     if machine.deadline().is_some_and(|deadline| deadline <= local(now)) {
         return office.step(Step::Other, machine, now, Input::Tick, outbox);
     }

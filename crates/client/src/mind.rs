@@ -7,7 +7,7 @@ use ::adversary::{CheatEvent, Cheater, DeedCounts, Habits, Random};
 use basil::coordinator::CoordinatorCounts;
 use basil::{Command, Coordinator, CoordinatorOptions, Event, Failure, Message};
 use crypto::Verified;
-use machine::{Durable, Input, Machine, Outbox, Time};
+use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use types::{ClientId, Cluster};
 
 use crate::adversary::Cheating;
@@ -92,25 +92,12 @@ impl Machine for Mind {
     type Draft = std::convert::Infallible;
     type Event = Event;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match &mut self.kind {
-            Kind::Honest(coordinator) => {
-                // The same parts under another type's name: moved over and back.
-                let mut inner: Outbox<Coordinator> = Outbox {
-                    sends: std::mem::take(&mut outbox.sends),
-                    drafts: std::mem::take(&mut outbox.drafts),
-                    events: std::mem::take(&mut outbox.events),
-                };
-                coordinator.step(now, renamed(input), &mut inner);
-                *outbox = Outbox { sends: inner.sends, drafts: inner.drafts, events: inner.events };
-            }
+            Kind::Honest(coordinator) => coordinator.step(now, input, outbox),
             Kind::Cheat(cheater) => {
-                let mut inner: Outbox<Cheater> =
-                    Outbox { sends: std::mem::take(&mut outbox.sends), drafts: std::mem::take(&mut outbox.drafts), events: Vec::new() };
-                cheater.step(now, renamed(input), &mut inner);
-                outbox.sends = inner.sends;
-                outbox.drafts = inner.drafts;
-                outbox.events.extend(inner.events.into_iter().map(|event| match event {
+                let events = outbox.lend(|outbox| cheater.step(now, input, outbox));
+                outbox.events.extend(events.into_iter().map(|event| match event {
                     CheatEvent::Honest(event) => event,
                     // What a client knows of what it left: nothing.
                     CheatEvent::Left { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
@@ -138,14 +125,5 @@ impl Durable for Mind {
         };
         *self.board.0.lock().unwrap_or_else(PoisonError::into_inner) = look;
         Ok(())
-    }
-}
-
-/// The same input under another type's name.
-fn renamed<From: Machine, To: Machine<Command = From::Command, Received = From::Received>>(input: Input<From>) -> Input<To> {
-    match input {
-        Input::Command(command) => Input::Command(command),
-        Input::Message { from, message } => Input::Message { from, message },
-        Input::Tick => Input::Tick,
     }
 }

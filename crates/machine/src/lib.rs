@@ -10,7 +10,7 @@
 //! a little later.
 //!
 //! ```
-//! use machine::{Input, Machine, Outbox, Time};
+//! use machine::{Input, InputOf, Machine, OutboxOf, Time};
 //!
 //! /// Answers every number with its double.
 //! struct Doubler;
@@ -20,7 +20,7 @@
 //!     type Message = u32;
 //!     type Draft = std::convert::Infallible;
 //!     type Event = ();
-//!     fn step(&mut self, _now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+//!     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //!         if let Input::Message { from, message } = input {
 //!             outbox.send(from, message * 2);
 //!         }
@@ -76,7 +76,7 @@ pub trait Machine: Sized {
     type Event;
 
     /// Takes one input; writes to its store, and says things into `outbox`.
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>);
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>);
 
     /// When it next wants an [`Input::Tick`], if nothing else happens.
     fn deadline(&self) -> Option<Time>;
@@ -95,40 +95,46 @@ pub trait Durable: Machine {
     fn persist(&mut self) -> Result<(), Self::Failure>;
 }
 
+/// What a machine takes in.
+pub type InputOf<M> = Input<<M as Machine>::Command, <M as Machine>::Received>;
+
 /// One thing that happened.
 #[derive(Debug)]
-pub enum Input<M: Machine> {
+pub enum Input<Command, Received> {
     /// Its own side asks for something.
-    Command(M::Command),
+    Command(Command),
     /// Another participant said something; the channel proved who.
     Message {
         /// Who said it.
         from: Party,
         /// What they said.
-        message: M::Received,
+        message: Received,
     },
     /// [`Machine::deadline`] has passed.
     Tick,
 }
 
-/// What a machine said in one or more steps, not yet sent.
+/// What a machine says.
+pub type OutboxOf<M> = Outbox<<M as Machine>::Message, <M as Machine>::Draft, <M as Machine>::Event>;
+
+/// What was said in one or more steps, and is not sent yet.
 #[derive(Debug)]
-pub struct Outbox<M: Machine> {
+pub struct Outbox<Message, Draft, Event> {
     /// Messages that need no signature: the channel proves who says them.
-    pub sends: Vec<(Party, M::Message)>,
+    pub sends: Vec<(Party, Message)>,
     /// Statements to be sealed together, then sent.
-    pub drafts: Vec<(Party, M::Draft)>,
-    /// For its own side.
-    pub events: Vec<M::Event>,
+    pub drafts: Vec<(Party, Draft)>,
+    /// For the machine's own side.
+    pub events: Vec<Event>,
 }
 
-impl<M: Machine> Default for Outbox<M> {
+impl<Message, Draft, Event> Default for Outbox<Message, Draft, Event> {
     fn default() -> Self {
         Self { sends: Vec::new(), drafts: Vec::new(), events: Vec::new() }
     }
 }
 
-impl<M: Machine> Outbox<M> {
+impl<Message, Draft, Event> Outbox<Message, Draft, Event> {
     /// Whether nothing was said.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -136,17 +142,26 @@ impl<M: Machine> Outbox<M> {
     }
 
     /// Says `message` to `to`.
-    pub fn send(&mut self, to: Party, message: M::Message) {
+    pub fn send(&mut self, to: Party, message: Message) {
         self.sends.push((to, message));
     }
 
     /// Says `draft` to `to`, under a signature.
-    pub fn sign(&mut self, to: Party, draft: M::Draft) {
+    pub fn sign(&mut self, to: Party, draft: Draft) {
         self.drafts.push((to, draft));
     }
 
     /// Tells the machine's own side.
-    pub fn emit(&mut self, event: M::Event) {
+    pub fn emit(&mut self, event: Event) {
         self.events.push(event);
+    }
+
+    /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
+    /// which are of another type, are given back. Nothing is copied.
+    pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Draft, Inner>)) -> Vec<Inner> {
+        let mut lent = Outbox { sends: std::mem::take(&mut self.sends), drafts: std::mem::take(&mut self.drafts), events: Vec::new() };
+        speak(&mut lent);
+        (self.sends, self.drafts) = (lent.sends, lent.drafts);
+        lent.events
     }
 }

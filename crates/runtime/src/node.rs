@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crypto::{Sealable, Sealer, Verified, Verifier};
 pub use machine::Durable;
-use machine::{Input, Machine, Outbox, Time};
+use machine::{Input, Machine, Outbox, OutboxOf, Time};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -404,7 +404,7 @@ struct Loop<M: Machine, W, S, E> {
     backlog: VecDeque<Arrival<M::Command, W>>,
     /// The messages of one arrival that did not fit into the last turn.
     current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Room>)>,
-    outbox: Outbox<M>,
+    outbox: OutboxOf<M>,
     /// Since when something may have been written that is not durable yet.
     unsynced_since: Option<Instant>,
     /// The mailbox may bring more.

@@ -37,11 +37,7 @@ enum Mind {
 }
 
 /// What a client is asked, or hears.
-pub(crate) enum Heard {
-    Command(Command),
-    Message(Party, Verified<Message>),
-    Tick,
-}
+pub(crate) type Heard = Input<Command, Verified<Message>>;
 
 /// What a client says, and what it is told.
 #[derive(Default)]
@@ -173,12 +169,12 @@ impl ClientActor {
         match &mut self.mind {
             Mind::Honest(coordinator) => {
                 let mut outbox = Outbox::default();
-                coordinator.step(now, heard.into(), &mut outbox);
+                coordinator.step(now, heard, &mut outbox);
                 Said { sends: outbox.sends, events: outbox.events.into_iter().map(CheatEvent::Honest).collect() }
             }
             Mind::Cheat(cheater) => {
                 let mut outbox = Outbox::default();
-                cheater.step(now, heard.into(), &mut outbox);
+                cheater.step(now, heard, &mut outbox);
                 Said { sends: outbox.sends, events: outbox.events }
             }
         }
@@ -191,15 +187,5 @@ impl ClientActor {
             Mind::Cheat(cheater) => cheater.deadline(),
         };
         deadline.map(|deadline| self.clock.when(deadline))
-    }
-}
-
-impl<M: Machine<Command = Command, Received = Verified<Message>>> From<Heard> for Input<M> {
-    fn from(heard: Heard) -> Self {
-        match heard {
-            Heard::Command(command) => Self::Command(command),
-            Heard::Message(from, message) => Self::Message { from, message },
-            Heard::Tick => Self::Tick,
-        }
     }
 }

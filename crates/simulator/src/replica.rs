@@ -7,7 +7,7 @@ use basil::message::Draft;
 use basil::replica::RecoverError;
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
 use crypto::{Sealable, Sealer, Verified};
-use machine::{Durable, Input, Machine, Outbox};
+use machine::{Durable, Input, Machine, Outbox, OutboxOf};
 use store::{Memory, Options, Store, StoreError};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction};
 
@@ -193,7 +193,7 @@ impl ReplicaActor {
         let mut turn = Turn { sends: Vec::new(), said: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false, failure: None };
         let Some(node) = &mut self.node else { return turn };
         let local = self.clock.read(now);
-        let mut outbox: Outbox<Node<Memory>> = Outbox::default();
+        let mut outbox: OutboxOf<Node<Memory>> = Outbox::default();
         let mut lies = Lies::default();
         for (from, message) in std::mem::take(&mut self.inbox) {
             if let Message::Read { request, keys, timestamp } = &*message {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
 use basil::message::{Newer, ReadResult};
 use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, ReadFound, ReadQuorum, Vote};
-use machine::{Input, Machine as _, Outbox, Time, Voters};
+use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
 use types::{Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId, Value};
 
@@ -72,7 +72,7 @@ struct Process {
     coordinator: Coordinator,
     /// How many replicas must say the same before it is believed.
     vouchers: usize,
-    outbox: Outbox<Coordinator>,
+    outbox: OutboxOf<Coordinator>,
     now: u64,
     operations: u64,
     /// Reads under way, each at a timestamp of its own.

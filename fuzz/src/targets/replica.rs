@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use basil::message::{Conflict, Newer, ReadResult};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
 use crypto::{Sealable as _, Sealer};
-use machine::{Durable as _, Input, Machine as _, Outbox, Time};
+use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, Read, ReplicaId, Session, Timestamp, Transaction, Value, Write};
@@ -52,7 +52,7 @@ struct Life {
     node: Option<Node<Memory>>,
     medium: Memory,
     sealer: Sealer,
-    outbox: Outbox<Node<Memory>>,
+    outbox: OutboxOf<Node<Memory>>,
     now: u64,
     /// What it said to itself, still to be heard.
     to_self: VecDeque<Message>,

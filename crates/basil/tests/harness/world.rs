@@ -15,7 +15,7 @@ use basil::{
 };
 use bytes::Bytes;
 use crypto::{Rejection, Sealable, Verified, Verifier};
-use machine::{Durable, Input, Machine, Outbox, Time};
+use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Transaction, TransactionId, Value};
@@ -424,7 +424,7 @@ impl World {
 
     // Turns.
 
-    fn client_turn(&mut self, client: ClientId, inputs: Vec<Input<Coordinator>>) {
+    fn client_turn(&mut self, client: ClientId, inputs: Vec<InputOf<Coordinator>>) {
         let (cluster, now) = (self.members.cluster.clone(), self.now);
         let coordinator = self.clients.entry(client).or_insert_with(|| Coordinator::new(cluster, CoordinatorOptions::default()));
         let mut outbox = Outbox::default();
@@ -453,7 +453,7 @@ impl World {
         }
     }
 
-    fn replica_turn(&mut self, replica: ReplicaId, inputs: Vec<Input<Node<Memory>>>) {
+    fn replica_turn(&mut self, replica: ReplicaId, inputs: Vec<InputOf<Node<Memory>>>) {
         let now = self.seats[&replica].clock(self.now);
         let mut outbox = Outbox::default();
         let Some(mut node) = self.seat(replica).node.take() else { return };
@@ -495,7 +495,7 @@ impl World {
     }
 
     /// Seals a turn's drafts under one root and posts everything.
-    fn say(&mut self, replica: ReplicaId, node: &Node<Memory>, outbox: Outbox<Node<Memory>>) {
+    fn say(&mut self, replica: ReplicaId, node: &Node<Memory>, outbox: OutboxOf<Node<Memory>>) {
         let silenced = self.silenced.contains(&replica);
         let cluster = self.members.cluster.id();
         let mut drafts = outbox.drafts;
@@ -542,7 +542,7 @@ impl World {
         }
     }
 
-    fn remember_question(&mut self, input: &Input<Node<Memory>>) {
+    fn remember_question(&mut self, input: &InputOf<Node<Memory>>) {
         if let Input::Message { from, message } = input
             && let Message::Read { request, keys, .. } = &**message
         {
@@ -854,7 +854,7 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     }
 }
 
-fn asks_vote(input: &Input<Node<Memory>>) -> Option<TransactionId> {
+fn asks_vote(input: &InputOf<Node<Memory>>) -> Option<TransactionId> {
     let Input::Message { message, .. } = input else { return None };
     match &**message {
         Message::Prepare { transaction } | Message::Recover { transaction, .. } => Some(transaction.id()),
@@ -862,7 +862,7 @@ fn asks_vote(input: &Input<Node<Memory>>) -> Option<TransactionId> {
     }
 }
 
-fn ends(input: &Input<Node<Memory>>) -> Option<TransactionId> {
+fn ends(input: &InputOf<Node<Memory>>) -> Option<TransactionId> {
     let Input::Message { message, .. } = input else { return None };
     match &**message {
         Message::Writeback { certificate, .. } => Some(certificate.id),

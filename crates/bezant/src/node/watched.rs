@@ -9,7 +9,7 @@ use std::time::Instant;
 use basil::check::Cause;
 use basil::replica::ReplicaCounts;
 use basil::{Message, NodeEvent};
-use machine::{Durable, Input, Machine, Outbox, Time};
+use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -60,20 +60,8 @@ impl Machine for Watched {
     type Draft = <Inner as Machine>::Draft;
     type Event = NodeEvent;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
-        let input = match input {
-            Input::Command(never) => match never {},
-            Input::Message { from, message } => Input::Message { from, message },
-            Input::Tick => Input::Tick,
-        };
-        // The same parts under another type's name: moved over and back.
-        let mut inner = Outbox {
-            sends: std::mem::take(&mut outbox.sends),
-            drafts: std::mem::take(&mut outbox.drafts),
-            events: std::mem::take(&mut outbox.events),
-        };
-        self.inner.step(now, input, &mut inner);
-        *outbox = Outbox { sends: inner.sends, drafts: inner.drafts, events: inner.events };
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        self.inner.step(now, input, outbox);
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crypto::{Claim, Claims, Pack, Rejection, Seal, Sealable, Sealer, SecretKey, Signatures, Statement, Verified, Verifier};
-use machine::{Input, Machine, Outbox, Time};
+use machine::{Input, InputOf, Machine, OutboxOf, Time};
 use runtime::frame::{FRAME_VERSION, Greeting, HEADER_BYTES, Role};
 use runtime::{Delays, Durable, Identity, Limits, Metrics, NoSeals, Node, Place, Plan, Sealing, make_certificate};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
@@ -143,7 +143,7 @@ impl Machine for Doubler {
     type Draft = Doubled;
     type Event = Doubled;
 
-    fn step(&mut self, _now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(AskPeer(peer, number)) => outbox.send(Party::Replica(peer), Word::Ask(number)),
             Input::Message { from, message } => match message.into_inner() {
@@ -209,7 +209,7 @@ impl Machine for Asker {
     type Draft = std::convert::Infallible;
     type Event = Told;
 
-    fn step(&mut self, now: Time, input: Input<Self>, outbox: &mut Outbox<Self>) {
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(Order::Say(replica, word)) => outbox.send(Party::Replica(replica), word),
             Input::Command(Order::RingAfterMs(wait)) => self.alarm = Some(now.after_ms(wait)),

@@ -79,7 +79,7 @@ impl World {
                 self.replicas[at].inbox.push((from_party, message));
                 self.want_turn(at);
             }
-            Actor::Client(at) => self.step_client(at, Heard::Message(from_party, message)),
+            Actor::Client(at) => self.step_client(at, Heard::Message { from: from_party, message }),
         }
     }
 
