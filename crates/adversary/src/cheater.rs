@@ -7,10 +7,10 @@ use basil::certificate::{Certificate, Decision};
 use basil::{Command, Coordinator, Event, Message};
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time, Timers};
+use random::Random;
 use types::{ClientId, Cluster, Party, Timestamp, Transaction, TransactionId};
 
 use crate::plot::{Aim, Plot};
-use crate::random::Random;
 use crate::rogue::{Heard, Rogue, Sends};
 use crate::strategy::ClientStrategy;
 

@@ -15,13 +15,10 @@
 //! holds its own key and nobody else's, and can do what its rights allow.
 
 mod cheater;
-mod names;
 mod plot;
-pub mod random;
 mod rogue;
 mod strategy;
 
 pub use cheater::{CheatEvent, Cheater, Deed, DeedCounts, Habits};
-pub use names::Named;
 pub use random::Random;
 pub use strategy::ClientStrategy;

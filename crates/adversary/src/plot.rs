@@ -12,9 +12,9 @@ use basil::certificate::{
 use basil::message::Justified;
 use basil::{Message, Quorums};
 use crypto::{Seal, SignedRoot, leaf};
+use random::Random;
 use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId};
 
-use crate::random::Random;
 use crate::rogue::{Heard, Sends};
 
 /// How often one plot calls for a leader, at most.

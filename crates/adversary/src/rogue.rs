@@ -6,9 +6,9 @@ use std::sync::Arc;
 use basil::certificate::{SignedVote, VoteSet, logging_shard};
 use basil::{Decision, Message, Quorums, Vote};
 use machine::Time;
+use random::Random;
 use types::{ClientId, Cluster, Party, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
 
-use crate::random::Random;
 use crate::strategy::ClientStrategy;
 
 /// What is said, and to whom.

@@ -1,7 +1,6 @@
 //! The ways for a client to cheat, by name.
 
-use crate::Named;
-use crate::random::Random;
+use random::{Named, Random};
 
 /// A way for a client to cheat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

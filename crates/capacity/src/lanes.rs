@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use adversary::Random;
 use basil::{Buffer, Command, Decision, Event};
+use random::Random;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, Value};
 
 use crate::Shape;

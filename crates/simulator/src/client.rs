@@ -9,8 +9,8 @@ use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Transaction, Valu
 
 use crate::adversary::{CheatEvent, Cheater, Habits};
 use crate::clock::Clock;
-use crate::random::Random;
 use crate::workload::{Ask, Plan};
+use random::Random;
 
 /// A client.
 pub(crate) struct ClientActor {

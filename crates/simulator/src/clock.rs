@@ -2,8 +2,8 @@
 
 use machine::Time;
 
-use crate::random::Random;
 use crate::setting::Clocks;
+use random::Random;
 
 /// Where true time begins: no machine may depend on it, and some day in the future is as good as any.
 pub(crate) const EPOCH_NS: u64 = 1_800_000_000_000_000_000;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use store::{Crash, Medium as _, Memory, Options, SegmentNumber, Store, StoreError};
 
-use crate::random::Random;
+use random::Random;
 
 /// When in its turn a process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

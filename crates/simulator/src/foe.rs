@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use adversary::named;
 use basil::{Decision, Message, Vote};
+use random::named;
 use types::{Cluster, Party, ReplicaId, ShardId, Transaction, TransactionId};
 
-use crate::random::Random;
+use random::Random;
 
 named! {
     /// A way for the network to be late where it hurts.
@@ -36,7 +36,7 @@ named! {
 impl Ploy {
     /// Mostly one to three, now and then all.
     pub fn draw(random: &mut Random) -> BTreeSet<Self> {
-        use adversary::Named as _;
+        use random::Named as _;
         if random.chance(125) {
             return Self::ALL.iter().copied().collect();
         }

@@ -52,7 +52,6 @@ mod words;
 mod workload;
 mod world;
 
-use ::adversary::random;
 pub use adversary::{ClientStrategy, ReplicaStrategy};
 pub use checker::Violation;
 pub use report::{Counts, Report};

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::random::Random;
 use crate::world::Actor;
+use random::Random;
 
 /// What is the matter with the network just now.
 #[derive(Clone, Copy, Debug)]

@@ -14,8 +14,8 @@ use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction};
 use crate::adversary::{Heard, Liar, Lies};
 use crate::clock::Clock;
 use crate::disk::{self, Doom, Rot};
-use crate::random::Random;
 use crate::upgrade::{Leaving, Version};
+use random::Random;
 
 /// The most drafts under one root, as in the real shell when nobody sets it.
 const BATCH_MAX: usize = 64;

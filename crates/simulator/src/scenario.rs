@@ -1,7 +1,7 @@
 //! What a run is made of. A scenario says what kinds of trouble there are; how much of each, and when, comes from the seed
 //! (see [`crate::setting`]), and any of that can be put in words and set by hand.
 
-use adversary::named;
+use random::named;
 
 use crate::setting::Setting;
 

@@ -5,18 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use adversary::Named;
 use basil::{CoordinatorOptions, ReadQuorum, ReplicaOptions};
+use random::Named;
 use types::{ReplicaId, ShardId};
 
 use crate::adversary::{ClientStrategy, ReplicaStrategy};
 use crate::foe::Ploy;
 use crate::network::Weather;
-use crate::random::Random;
 use crate::scenario::{Scenario, Trouble};
 use crate::trouble::Mishap;
 use crate::words;
 use crate::workload::PlanKind;
+use random::Random;
 
 /// How a replica may be at fault. Up to `f` of a shard are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) struct Setting {
     pub verifiers: Verifiers,
 }
 
-adversary::named! {
+random::named! {
     /// How right clocks are.
     pub(crate) enum Clocks {
         /// They all show the same.
@@ -71,7 +71,7 @@ adversary::named! {
     }
 }
 
-adversary::named! {
+random::named! {
     /// Who remembers which signatures are good.
     pub(crate) enum Verifiers {
         /// All together, so that each is checked once in the world.

@@ -46,7 +46,7 @@ const AUDIT_MS_MAX: u64 = 20_000;
 /// How often somebody looks whether all is done, in milliseconds.
 const LOOK_MS: u64 = 20;
 
-adversary::named! {
+random::named! {
     /// Something that goes wrong now and then, while there is trouble.
     pub(crate) enum Mishap {
         /// Nothing gets from one to another any more.

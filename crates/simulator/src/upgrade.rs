@@ -8,9 +8,9 @@ use basil::{CoordinatorOptions, ReplicaOptions};
 use store::Options;
 use types::ShardId;
 
-use crate::random::Random;
 use crate::trouble::Phase;
 use crate::world::{Happening, World};
+use random::Random;
 
 const MS: u64 = 1_000_000;
 /// How often somebody looks whether the next replica may be stopped, in milliseconds, from and to.

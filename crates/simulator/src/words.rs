@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use adversary::Named;
 use basil::ReadQuorum;
+use random::Named;
 use types::{ReplicaId, ShardId};
 
 use crate::adversary::{ClientStrategy, ReplicaStrategy};

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use adversary::Named as _;
 use basil::Buffer;
+use random::Named as _;
 use types::{Key, Value};
 
-use crate::random::Random;
+use random::Random;
 
 /// How many accounts there are, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 8;
@@ -42,7 +42,7 @@ pub(crate) enum Plan {
     Everything,
 }
 
-adversary::named! {
+random::named! {
     /// A kind of plan.
     pub(crate) enum PlanKind {
         /// See [`Plan::Transfer`].

@@ -17,7 +17,6 @@ use crate::clock::EPOCH_NS;
 use crate::faults::Budget;
 use crate::foe::Foe;
 use crate::network::Network;
-use crate::random::Random;
 use crate::replica::ReplicaActor;
 use crate::report::{Counts, Report};
 use crate::scenario::Scenario;
@@ -25,6 +24,7 @@ use crate::setting::Setting;
 use crate::trace::Trace;
 use crate::trouble::Phase;
 use crate::upgrade::Rollout;
+use random::Random;
 
 /// Someone in the world, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

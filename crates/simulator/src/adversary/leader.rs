@@ -10,7 +10,7 @@ use crypto::Seal;
 use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use super::ReplicaStrategy;
-use crate::random::Random;
+use random::Random;
 
 /// Of how many views of transactions a liar keeps what others elected it with.
 const VIEWS_MAX: usize = 256;

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ::adversary::{Named, named};
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Conflict, Draft, Newer, ReadResult, Refusal, Subject};
 use basil::{Certificate, Decision, Message, Vote};
+use random::{Named, named};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
 
 use super::leader::Leader;
-use crate::random::Random;
+use random::Random;
 
 named! {
     /// A way for a replica to lie.

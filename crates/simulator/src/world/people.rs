@@ -14,13 +14,13 @@ use crate::clock::{Clock, EPOCH_NS};
 use crate::faults::Budget;
 use crate::foe::Foe;
 use crate::network::Network;
-use crate::random::Random;
 use crate::replica::{Parts, ReplicaActor, friends_of};
 use crate::report::Counts;
 use crate::scenario::Scenario;
 use crate::setting::{Fault, Setting, Verifiers};
 use crate::trace::{Trace, Tracing};
 use crate::trouble::Phase;
+use random::Random;
 
 fn secret(seed: u64, name: &str) -> SecretKey {
     let mut random = Random::stream(seed, name);

@@ -1,4 +1,4 @@
-//! Names for ways to cheat and things that go wrong, as people write them on a command line.
+//! Enumerations whose values have names, as people write them on a command line.
 
 use std::fmt;
 
@@ -42,14 +42,23 @@ macro_rules! named {
 #[cfg(test)]
 mod tests {
     use super::Named;
-    use crate::ClientStrategy;
+
+    crate::named! {
+        /// Something to choose.
+        enum Choice {
+            /// One word.
+            Early,
+            /// Two words.
+            StallEarly,
+        }
+    }
 
     #[test]
-    fn everything_is_found_by_its_name_again() {
-        assert_eq!(ClientStrategy::StallEarly.name(), "stall-early");
-        for strategy in ClientStrategy::ALL {
-            assert_eq!(ClientStrategy::named(strategy.name()), Some(*strategy));
+    fn every_value_is_found_by_its_name() {
+        assert_eq!(Choice::StallEarly.name(), "stall-early");
+        for choice in Choice::ALL {
+            assert_eq!(Choice::named(&choice.name()), Some(*choice));
         }
-        assert_eq!(ClientStrategy::named("StallEarly"), None);
+        assert_eq!(Choice::named("StallEarly"), None);
     }
 }

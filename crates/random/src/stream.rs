@@ -1,4 +1,4 @@
-//! Randomness from the seed: one independent stream for each thing that chance decides.
+//! Random numbers from a seed: one independent stream for each thing that is drawn.
 //!
 //! The generator is ours (xoshiro256++, seeded by SplitMix64), because a seed written down today must mean the same run for
 //! ever: no crate promises that over its versions.
