@@ -1,6 +1,6 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
 
-use store::{Medium, StoreError};
+use store::{StorageBackend, StoreError};
 use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ShardId, Timestamp, Transaction, TransactionId};
 
@@ -110,7 +110,7 @@ impl Cause {
 
 /// Judges `transaction` against everything this replica has prepared, committed and shown to readers.
 /// Only keys of the replica's own shard are judged; the other shards judge the rest.
-pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction, bounds: Bounds) -> Result<Finding, StoreError> {
+pub(crate) fn check<M: StorageBackend>(ledger: &mut Ledger<M>, transaction: &Transaction, bounds: Bounds) -> Result<Finding, StoreError> {
     let timestamp = transaction.timestamp();
     if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
         return Ok(Finding::Abort(Cause::TooNew)); // L1-2
@@ -125,7 +125,7 @@ pub(crate) fn check<M: Medium>(ledger: &mut Ledger<M>, transaction: &Transaction
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
         return Ok(Finding::Abort(Cause::TimestampTaken(other)));
     }
-    ledger.store.warm(transaction.keys());
+    ledger.store.prefetch(transaction.keys());
     let mut pending = Vec::new();
     for read in transaction.reads() {
         if !ledger.holds(&read.key) {
@@ -178,7 +178,7 @@ pub(crate) enum Dependency {
 }
 
 /// L7: a committed or prepared write between the version read and the reader.
-fn missed_write<M: Medium>(
+fn missed_write<M: StorageBackend>(
     ledger: &mut Ledger<M>,
     key: &Key,
     version: Timestamp,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use smallvec::SmallVec;
-use store::{Marks, Medium, Store, StoreError, Version};
+use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
@@ -162,12 +162,12 @@ pub(crate) struct KeyState {
     readers: InOrder<Timestamp>,
 }
 
-impl Marks for KeyState {
+impl KeyMeta for KeyState {
     fn is_empty(&self) -> bool {
         self.writers.is_empty() && self.readers.is_empty()
     }
 
-    fn look(&self) -> u64 {
+    fn touch(&self) -> u64 {
         self.readers.oldest().map_or(0, |(timestamp, _)| timestamp.time)
     }
 }
@@ -211,7 +211,7 @@ impl ReadTimestamps {
 }
 
 /// Everything a replica knows.
-pub(crate) struct Ledger<M: Medium> {
+pub(crate) struct Ledger<M: StorageBackend> {
     /// With each key it keeps who reads and writes it.
     pub store: Store<M, KeyState>,
     cluster: Arc<Cluster>,
@@ -264,10 +264,10 @@ pub(crate) struct Load {
     pub bytes: usize,
 }
 
-impl<M: Medium> Ledger<M> {
+impl<M: StorageBackend> Ledger<M> {
     pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64, read_timestamps: usize) -> Self {
         Self {
-            store: store.marked(),
+            store: store.with_key_meta(),
             cluster,
             shard,
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
@@ -471,12 +471,12 @@ impl<M: Medium> Ledger<M> {
         before: Timestamp,
         take: impl FnOnce(&Version) -> T,
     ) -> Result<(Option<T>, Option<At>), StoreError> {
-        self.store.look_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
+        self.store.with_latest_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
     }
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
     pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let mut readers = self.store.marks(key)?.readers.above(timestamp);
+        let mut readers = self.store.meta(key)?.readers.above(timestamp);
         readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.name_of(*at))
     }
 
@@ -512,12 +512,12 @@ impl<M: Medium> Ledger<M> {
         self.holders.entry(at.0).or_insert(id);
         for read in transaction.reads() {
             if self.holds(&read.key) {
-                self.store.mark(&read.key, |state| state.readers.add(at, read.version));
+                self.store.update_meta(&read.key, |state| state.readers.add(at, read.version));
             }
         }
         for write in transaction.writes().iter().filter(|_| means_to_write) {
             if self.holds(&write.key) {
-                self.store.mark(&write.key, |state| state.writers.add(at, ()));
+                self.store.update_meta(&write.key, |state| state.writers.add(at, ()));
             }
         }
     }
@@ -535,10 +535,10 @@ impl<M: Medium> Ledger<M> {
             self.holders.remove(&at.0);
         }
         for read in transaction.reads() {
-            self.store.amend(&read.key, |state| state.readers.remove(at));
+            self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at));
         }
         for write in transaction.writes().iter().filter(|_| means_to_write) {
-            self.store.amend(&write.key, |state| state.writers.remove(at));
+            self.store.update_meta_if_present(&write.key, |state| state.writers.remove(at));
         }
     }
 
@@ -560,14 +560,14 @@ impl<M: Medium> Ledger<M> {
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
-            self.store.warm(transaction.writes().iter().map(|write| &write.key));
+            self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
             if broken(Mutant::CommittedReaderMissed) {
-                transaction.reads().iter().for_each(|read| self.store.amend(&read.key, |state| state.readers.remove(at)));
+                transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at)));
             }
             for write in transaction.writes() {
                 if self.holds(&write.key) {
                     let version = Version { timestamp, value: write.value.clone() };
-                    self.store.commit_marked(&write.key, version, |state| state.writers.remove(at));
+                    self.store.commit_with_meta(&write.key, version, |state| state.writers.remove(at));
                 }
             }
         }
@@ -605,7 +605,7 @@ impl<M: Medium> Ledger<M> {
             };
             let (together, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             let reads = together.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|entry| entry.transaction.reads());
-            self.store.warm(reads.map(|read| &read.key));
+            self.store.prefetch(reads.map(|read| &read.key));
             for (_, id) in together {
                 self.forget_ended(*id);
             }

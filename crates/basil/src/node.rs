@@ -2,7 +2,7 @@
 
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
-use store::{Medium, StoreError};
+use store::{StorageBackend, StoreError};
 use types::{ClientId, Transaction};
 
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
@@ -22,13 +22,13 @@ pub enum NodeEvent {
 }
 
 /// One replica's process as a machine.
-pub struct Node<M: Medium> {
+pub struct Node<M: StorageBackend> {
     replica: Replica<M>,
     janitor: Coordinator,
     from_janitor: OutboxOf<Coordinator>,
 }
 
-impl<M: Medium> Node<M> {
+impl<M: StorageBackend> Node<M> {
     /// Puts a replica and its janitor together.
     #[must_use]
     pub fn new(replica: Replica<M>, janitor: Coordinator) -> Self {
@@ -64,7 +64,7 @@ impl<M: Medium> Node<M> {
     }
 }
 
-impl<M: Medium> Machine for Node<M> {
+impl<M: StorageBackend> Machine for Node<M> {
     type Command = std::convert::Infallible;
     type Received = Verified<Message>;
     type Message = Message;
@@ -88,7 +88,7 @@ impl<M: Medium> Machine for Node<M> {
     }
 }
 
-impl<M: Medium> Durable for Node<M> {
+impl<M: StorageBackend> Durable for Node<M> {
     type Failure = StoreError;
 
     fn persist(&mut self) -> Result<(), StoreError> {

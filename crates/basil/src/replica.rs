@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
-use store::{Marks, Medium, SegmentNumber, Store, StoreError};
+use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
 
 use self::housekeeping::Sweep;
@@ -63,7 +63,7 @@ pub struct ReplicaOptions {
     /// The most transactions remembered, decided ones included.
     pub known_max: usize,
     /// Versions are folded into the base when those in memory take so many bytes,
-    pub overlay_bytes_max: usize,
+    pub memtable_bytes_max: usize,
     /// or when the journal is so long.
     pub journal_bytes_max: u64,
     /// How many buckets the keys share for their read timestamps, of sixteen bytes each.
@@ -85,7 +85,7 @@ impl Default for ReplicaOptions {
             left_per_second: 50,
             left_seconds: 10,
             known_max: 2_000_000,
-            overlay_bytes_max: 128 << 20,
+            memtable_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
             read_timestamps: 1 << 20,
             seed: 0,
@@ -139,7 +139,7 @@ pub struct ReplicaCounts {
 }
 
 /// One replica of one shard.
-pub struct Replica<M: Medium> {
+pub struct Replica<M: StorageBackend> {
     me: ReplicaId,
     cluster: Arc<Cluster>,
     quorums: Quorums,
@@ -171,12 +171,12 @@ pub struct Replica<M: Medium> {
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
     /// The newest watermark whose fold is known to be durable.
-    folded: u64,
+    checkpointed: u64,
 }
 
 type Out<M> = OutboxOf<Replica<M>>;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Who this is.
     #[must_use]
     pub fn id(&self) -> ReplicaId {
@@ -208,7 +208,7 @@ impl<M: Medium> Replica<M> {
 
     /// The store, for its statistics.
     #[must_use]
-    pub fn store(&self) -> &Store<M, impl Marks> {
+    pub fn store(&self) -> &Store<M, impl KeyMeta> {
         &self.ledger.store
     }
 
@@ -270,7 +270,7 @@ impl<M: Medium> Replica<M> {
     }
 }
 
-impl<M: Medium> Machine for Replica<M> {
+impl<M: StorageBackend> Machine for Replica<M> {
     type Command = std::convert::Infallible;
     type Received = Verified<Message>;
     type Message = Message;
@@ -297,7 +297,7 @@ impl<M: Medium> Machine for Replica<M> {
     }
 }
 
-impl<M: Medium> Durable for Replica<M> {
+impl<M: StorageBackend> Durable for Replica<M> {
     type Failure = StoreError;
 
     /// The first failure of the store is final: the process must end, and come back from what is really on the disk.

@@ -206,7 +206,7 @@ fn a_replica_with_nothing_to_do_folds_what_it_has() {
     let mut held_at = |ms: u64| {
         replica.step(Time(ms * 1_000_000), Input::Tick, &mut Outbox::default());
         let statistics = replica.store().statistics();
-        (statistics.overlay_versions, statistics.folds)
+        (statistics.memtable_versions, statistics.checkpoints)
     };
     for ms in (NOW_MS..NOW_MS + options.window_ms - 100).step_by(50) {
         assert_eq!(held_at(ms), (1, 0), "it may still be asked for what was before");
@@ -225,9 +225,9 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
     const A_TURN: u64 = 80;
     let members = members(1);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
-    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, overlay_bytes_max: 1 << 10, ..ReplicaOptions::default() };
+    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, memtable_bytes_max: 1 << 10, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
-    let (mut most_known, mut most_at_once, mut folds_before) = (0, 0, 0);
+    let (mut most_known, mut most_at_once, mut checkpoints_before) = (0, 0, 0);
     for turn in 0..60 {
         let now_ms = NOW_MS + turn * TURN_MS;
         let before = replica.load().0;
@@ -247,11 +247,11 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
         }
         most_known = most_known.max(replica.load().0);
         if turn == 40 {
-            folds_before = replica.store().statistics().folds;
+            checkpoints_before = replica.store().statistics().checkpoints;
         }
     }
     // In a window there are 1,600; two checkpoints let as many again grow old.
     assert!(most_known <= 3_200, "{most_known} were known at once");
     assert!((1..=400).contains(&most_at_once), "{most_at_once} were forgotten at once");
-    assert!(replica.store().statistics().folds > folds_before, "it folds on");
+    assert!(replica.store().statistics().checkpoints > checkpoints_before, "it folds on");
 }

@@ -280,9 +280,10 @@ impl Said {
 /// How many versions the replicas of a status report hold in memory, together.
 fn in_memory(status: &Json) -> u64 {
     match status {
-        Json::Object(fields) => {
-            fields.iter().map(|(name, value)| if name == "overlay_versions" { value.as_u64().unwrap_or(0) } else { in_memory(value) }).sum()
-        }
+        Json::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| if name == "memtable_versions" { value.as_u64().unwrap_or(0) } else { in_memory(value) })
+            .sum(),
         Json::Array(items) => items.iter().map(in_memory).sum(),
         _ => 0,
     }
@@ -334,7 +335,7 @@ mod tests {
 
     #[test]
     fn versions_in_memory_are_found_wherever_they_are_told() {
-        let replica = |versions: u64| json!({"up": true, "status": {"store": {"overlay_versions": versions, "overlay_bytes": 7}}});
+        let replica = |versions: u64| json!({"up": true, "status": {"store": {"memtable_versions": versions, "memtable_bytes": 7}}});
         assert_eq!(in_memory(&json!({"replicas": [replica(3), replica(40)], "engine": "basil"})), 43);
     }
 

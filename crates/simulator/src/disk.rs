@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use store::{Crash, Medium as _, Memory, Options, SegmentNumber, Store, StoreError};
+use store::{Crash, Memory, Options, SegmentNumber, StorageBackend as _, Store, StoreError};
 
 use random::Random;
 
@@ -33,8 +33,8 @@ pub(crate) fn cut_power(medium: &Memory, random: &mut Random) {
         1 => usize::MAX / 2,
         _ => random.index(2_048),
     };
-    let fold_rows_kept = random.index(8);
-    medium.crash(Crash { journal_bytes_kept, fold_rows_kept });
+    let checkpoint_rows_kept = random.index(8);
+    medium.crash(Crash { journal_bytes_kept, checkpoint_rows_kept });
 }
 
 /// What became of a disk on which bits flipped.

@@ -261,7 +261,7 @@ fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
         stall_ms: random.pick(&[250, 1_000]),
         authorship_grace_ms: random.pick(&[400, 2_000]),
         checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
-        overlay_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
+        memtable_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
         journal_bytes_max: if is_small { 16 << 10 } else { 512 << 20 },
         left_per_second: if is_small { 2 } else { 50 },
         seed: random.next(),

@@ -214,7 +214,7 @@ fn plainer(setting: &Setting) -> Vec<Setting> {
         |other| other.replica.stall_ms = ReplicaOptions::default().stall_ms,
         |other| other.replica.authorship_grace_ms = ReplicaOptions::default().authorship_grace_ms,
         |other| other.replica.checkpoint_ms = ReplicaOptions::default().checkpoint_ms,
-        |other| other.replica.overlay_bytes_max = ReplicaOptions::default().overlay_bytes_max,
+        |other| other.replica.memtable_bytes_max = ReplicaOptions::default().memtable_bytes_max,
         |other| other.replica.journal_bytes_max = ReplicaOptions::default().journal_bytes_max,
         |other| other.replica.read_timestamps = 1 << 12,
         |other| other.segment_bytes_max = 16 << 20,

@@ -38,7 +38,7 @@ impl Version {
                 stall_ms: random.pick(&[250, 1_000, 2_000]),
                 authorship_grace_ms: random.pick(&[400, 2_000]),
                 checkpoint_ms: random.pick(&[200, 1_000, 5_000]),
-                overlay_bytes_max: random.pick(&[2 << 10, 64 << 10, 64 << 20]),
+                memtable_bytes_max: random.pick(&[2 << 10, 64 << 10, 64 << 20]),
                 journal_bytes_max: random.pick(&[16 << 10, 256 << 10, 512 << 20]),
                 read_timestamps: random.pick(&[64, 1 << 12]),
                 ..self.replica
@@ -47,7 +47,7 @@ impl Version {
             store: Options {
                 segment_bytes_max: random.pick(&[4 << 10, 64 << 10, 16 << 20]),
                 cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
-                fold_versions_max: random.pick(&[16, 1_024, 16_384]),
+                checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
             },
             batch_max: random.pick(&[1, 4, 64]),
         }

@@ -1,6 +1,6 @@
-//! Measures the store on a real disk: batches a second and CPU a batch, folds, and reads of what was folded.
+//! Measures the store on a real disk: batches a second and CPU a batch, checkpoints, and reads of what was checkpointed.
 //!
-//! `cargo run --release -p store --example measure -- [DIRECTORY [FOLD_VERSIONS UNMERGED_FOLDS]]`
+//! `cargo run --release -p store --example measure -- [DIRECTORY [CHECKPOINT_VERSIONS UNMERGED_CHECKPOINTS]]`
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir_in(parent)?;
     let (mut options, mut disk_options) = (Options::default(), DiskOptions::default());
     if let (Some(versions), Some(unmerged)) = (std::env::args().nth(2), std::env::args().nth(3)) {
-        options.fold_versions_max = versions.parse()?;
-        disk_options.unmerged_folds_max = unmerged.parse()?;
+        options.checkpoint_versions_max = versions.parse()?;
+        disk_options.unmerged_checkpoints_max = unmerged.parse()?;
     } else {
         measure_journal(&directory.path().join("journal-only"))?;
     }
     println!("{options:?} {disk_options:?}");
-    measure_folds(&directory.path().join("folds"), options, disk_options)?;
+    measure_checkpoints(&directory.path().join("checkpoints"), options, disk_options)?;
     Ok(())
 }
 
@@ -69,7 +69,7 @@ fn measure_journal(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) -> Result<(), Box<dyn std::error::Error>> {
+fn measure_checkpoints(directory: &Path, options: Options, disk_options: DiskOptions) -> Result<(), Box<dyn std::error::Error>> {
     let mut store = open(directory, options, disk_options)?;
     let value = Value::new(vec![7; 100]).ok_or("100 bytes are a short value")?;
     let mut random = Random(7);
@@ -82,13 +82,13 @@ fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) 
             let time = if what == "load" { index } else { KEYS + index } + 1;
             let version = Version { timestamp: Timestamp::new(time, ClientId(1)), value: Some(value.clone()) };
             store.commit(&key(number), version);
-            if index as usize % options.fold_versions_max == options.fold_versions_max - 1 || index + 1 == commits {
+            if index as usize % options.checkpoint_versions_max == options.checkpoint_versions_max - 1 || index + 1 == commits {
                 let begun = Instant::now();
-                store.fold(Timestamp::new(time, ClientId(1)))?;
+                store.begin_checkpoint(Timestamp::new(time, ClientId(1)))?;
                 begin_us.push(begun.elapsed().as_micros());
                 loop {
                     let begun = Instant::now();
-                    let finished = store.fold_finished()?.is_some();
+                    let finished = store.checkpoint_finished()?.is_some();
                     end_us.push(begun.elapsed().as_micros());
                     if finished {
                         break;
@@ -97,9 +97,9 @@ fn measure_folds(directory: &Path, options: Options, disk_options: DiskOptions) 
                 }
             }
         }
-        let (elapsed, folds) = (start.elapsed(), store.statistics().folds);
+        let (elapsed, checkpoints) = (start.elapsed(), store.statistics().checkpoints);
         println!(
-            "{what}: {commits} versions committed and folded in {elapsed:?}, {:.1} us CPU each, {folds} folds so far; \
+            "{what}: {commits} versions committed and checkpointed in {elapsed:?}, {:.1} us CPU each, {checkpoints} checkpoints so far; \
              pauses: beginning {}; a step of ending {}",
             (cpu_us()? - cpu) / commits as f64,
             percentiles(begin_us),
@@ -134,9 +134,9 @@ fn measure_reads(store: &mut Store<Disk>, when: &str) -> Result<(), Box<dyn std:
         }
         let now = store.statistics();
         println!(
-            "reads, {when}, {what} pass: {:.2} us each, {:.0} % from the base, cache {} MiB",
+            "reads, {when}, {what} pass: {:.2} us each, {:.0} % from the base table, cache {} MiB",
             begun.elapsed().as_secs_f64() * 1e6 / READS as f64,
-            (now.base_reads - before.base_reads) as f64 * 100.0 / READS as f64,
+            (now.base_table_reads - before.base_table_reads) as f64 * 100.0 / READS as f64,
             now.cache_bytes >> 20
         );
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! bezant.lock      held while a process uses the directory; says which
 //! identity.toml    whose data these are, in text; written last, so from then on anything missing is a loss
-//! watermark        that of the newest fold begun
+//! watermark        that of the newest checkpoint begun
 //! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
 //! base/            the rows, in an LSM tree
 //! ```
@@ -11,8 +11,8 @@
 //! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes about
 //! two thirds of the time. Spares are released segments, or files of zeros made ahead in the background.
 //!
-//! A fold's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
-//! nor its memory; so what the base holds rests on the tables' checksums alone.
+//! A checkpoint's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
+//! nor its memory; so what the base table holds rests on the tables' checksums alone.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -29,7 +29,7 @@ use types::codec::Encode;
 use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Fold, Medium, OWNER_BYTES_MAX, Row, SegmentNumber, StoreError, row};
+use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -45,29 +45,29 @@ const SPARE_OF_ZEROS: &str = "spare.zeros";
 const DIRECTORY_FORMAT: u32 = 1;
 const WATERMARK_FORMAT: u32 = 1;
 const WATERMARK_BYTES: usize = 28;
-/// The size of one table of the base.
+/// The size of one table of the base table.
 const TABLE_BYTES: u64 = 64 << 20;
-/// How nice folding and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
+/// How nice checkpointing and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 5;
-/// Keys of the base begin with this: the tree has no empty keys, and we do.
+/// Keys of the base table begin with this: the tree has no empty keys, and we do.
 const ROW_PREFIX: u8 = b'k';
 
 /// How much memory and how many files a [`Disk`] may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The memory for cached blocks of the base, compressed and not yet decoded rows.
+    /// The memory for cached blocks of the base table, compressed and not yet decoded rows.
     pub block_cache_bytes_max: u64,
     /// Released segments kept to be recycled.
     pub spare_segments_max: usize,
-    /// So many folds may lie in the base as tables of their own before they are merged into the rest. More of
+    /// So many checkpoints may lie in the base table as tables of their own before they are merged into the rest. More of
     /// them make merging cheaper, and reads that miss every cache slower. A directory keeps what it was made with.
-    pub unmerged_folds_max: u8,
+    pub unmerged_checkpoints_max: u8,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_folds_max: 32 }
+        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_checkpoints_max: 32 }
     }
 }
 
@@ -84,8 +84,8 @@ pub struct Disk {
     making: Option<JoinHandle<Result<PathBuf, StoreError>>>,
     rows: Keyspace,
     database: Database,
-    /// The thread that writes the fold that has begun.
-    fold: Option<JoinHandle<Result<(), StoreError>>>,
+    /// The thread that writes the checkpoint that has begun.
+    checkpoint: Option<JoinHandle<Result<(), StoreError>>>,
     /// Dropped last: until then, nobody else may use the directory.
     _lock: File,
 }
@@ -115,7 +115,7 @@ impl Disk {
         }
         for part in [JOURNAL, BASE, WATERMARK] {
             if !is_new && !exists(&directory.join(part))? {
-                return Err(StoreError::Missing { place: directory.join(part).display().to_string() });
+                return Err(StoreError::Missing { location: directory.join(part).display().to_string() });
             }
         }
         // Names made by a process that died before it could sync them are made durable here.
@@ -124,7 +124,7 @@ impl Disk {
         let base = directory.join(BASE);
         // Its own threads are as patient as the one that opens it. Should that panic, which nothing that a peer sends can bring about at a
         // start, then so does this one.
-        let opening = in_background("store-open", move || open_base(&base, options))?;
+        let opening = in_background("store-open", move || open_base_table(&base, options))?;
         let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let spares = find_spares(&journal)?;
         Ok(Self {
@@ -136,7 +136,7 @@ impl Disk {
             making: None,
             rows,
             database,
-            fold: None,
+            checkpoint: None,
             _lock: lock,
         })
     }
@@ -180,17 +180,17 @@ impl Disk {
         Ok(())
     }
 
-    fn finish_fold(&mut self) -> Result<(), StoreError> {
-        self.fold.take().map_or(Ok(()), join)
+    fn finish_checkpoint(&mut self) -> Result<(), StoreError> {
+        self.checkpoint.take().map_or(Ok(()), join)
     }
 }
 
-impl Medium for Disk {
+impl StorageBackend for Disk {
     fn owner(&self) -> &str {
         &self.owner
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.directory.display().to_string()
     }
 
@@ -206,7 +206,7 @@ impl Medium for Disk {
         }
         numbers.sort_unstable();
         if numbers.is_empty() && exists(&self.directory.join(IDENTITY))? {
-            return Err(StoreError::Missing { place: format!("every segment in {}", self.directory.join(JOURNAL).display()) });
+            return Err(StoreError::Missing { location: format!("every segment in {}", self.directory.join(JOURNAL).display()) });
         }
         Ok(numbers)
     }
@@ -280,7 +280,7 @@ impl Medium for Disk {
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let row = self.rows.get(row_key(key.as_bytes())).map_err(|error| base_error(&self.directory, "read", &error))?;
+        let row = self.rows.get(row_key(key.as_bytes())).map_err(|error| base_table_error(&self.directory, "read", &error))?;
         Ok(row.map(|row| Bytes::copy_from_slice(&row)))
     }
 
@@ -288,25 +288,25 @@ impl Medium for Disk {
         read_watermark(&self.directory).map(Some)
     }
 
-    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
-        assert!(self.fold.is_none(), "the store folds one thing at a time");
+    fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError> {
+        assert!(self.checkpoint.is_none(), "the store checkpoints one thing at a time");
         let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
-        self.fold = Some(in_background("store-fold", move || {
-            write_watermark(&directory, fold.watermark)?;
-            let rows = fold.rows(|key| {
-                let row = keyspace.get(row_key(key)).map_err(|error| base_error(&directory, "read", &error))?;
+        self.checkpoint = Some(in_background("store-checkpoint", move || {
+            write_watermark(&directory, checkpoint.watermark)?;
+            let rows = checkpoint.rows(|key| {
+                let row = keyspace.get(row_key(key)).map_err(|error| base_table_error(&directory, "read", &error))?;
                 row.map(|row| row::written_at(key, Bytes::copy_from_slice(&row))).transpose()
             })?;
-            write_rows(&database, &keyspace, &rows).map_err(|error| base_error(&directory, "fold into", &error))
+            write_rows(&database, &keyspace, &rows).map_err(|error| base_table_error(&directory, "fold into", &error))
         })?);
         Ok(())
     }
 
-    fn fold_done(&mut self) -> Result<bool, StoreError> {
-        if self.fold.as_ref().is_some_and(|fold| !fold.is_finished()) {
+    fn checkpoint_done(&mut self) -> Result<bool, StoreError> {
+        if self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_finished()) {
             return Ok(false);
         }
-        self.finish_fold()?;
+        self.finish_checkpoint()?;
         Ok(true)
     }
 }
@@ -314,7 +314,7 @@ impl Medium for Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         // Whether it succeeded no longer matters: without it, the journal still has everything.
-        let _ = self.finish_fold();
+        let _ = self.finish_checkpoint();
         let _ = self.making.take().map(join);
     }
 }
@@ -337,7 +337,7 @@ fn lock(directory: &Path, owner: &str) -> Result<File, StoreError> {
             let read = (&file).take(512).read_to_string(&mut holder);
             let known = read.is_ok() && !holder.trim().is_empty();
             let holder = if known { holder.trim().to_owned() } else { "another process".to_owned() };
-            return Err(StoreError::Locked { place: directory.display().to_string(), holder });
+            return Err(StoreError::Locked { location: directory.display().to_string(), holder });
         }
         Err(fs::TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
     }
@@ -358,15 +358,15 @@ fn check_identity(directory: &Path, owner: &str) -> Result<bool, StoreError> {
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         lines.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().trim_matches('"').to_owned())
     };
-    let place = path.display().to_string();
+    let location = path.display().to_string();
     let (format, found) = (field("format").and_then(|format| format.parse::<u32>().ok()), field("owner"));
     match (format, found) {
-        (Some(format), _) if format > DIRECTORY_FORMAT => Err(StoreError::NewerFormat { place, found: format, known: DIRECTORY_FORMAT }),
+        (Some(format), _) if format > DIRECTORY_FORMAT => Err(StoreError::NewerFormat { location, found: format, known: DIRECTORY_FORMAT }),
         (Some(DIRECTORY_FORMAT), Some(found)) if found == owner => Ok(true),
         (Some(DIRECTORY_FORMAT), Some(found)) => {
-            Err(StoreError::Foreign { place: directory.display().to_string(), found, expected: owner.to_owned() })
+            Err(StoreError::Foreign { location: directory.display().to_string(), found, expected: owner.to_owned() })
         }
-        _ => Err(StoreError::Corrupt { place, offset: 0, reason: "it names no format or no owner".to_owned() }),
+        _ => Err(StoreError::Corrupt { location, offset: 0, reason: "it names no format or no owner".to_owned() }),
     }
 }
 
@@ -382,8 +382,8 @@ fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
     thread.map_err(StoreError::io("start a thread"))
 }
 
-fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
-    let merging = Leveled::default().with_l0_threshold(options.unmerged_folds_max.max(1)).with_table_target_size(TABLE_BYTES);
+fn open_base_table(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
+    let merging = Leveled::default().with_l0_threshold(options.unmerged_checkpoints_max.max(1)).with_table_target_size(TABLE_BYTES);
     // One worker: it only compacts, and shares its cores with whole replicas.
     let database = Database::builder(path).cache_size(options.block_cache_bytes_max).worker_threads(1).open();
     let opened = database.and_then(|database| {
@@ -391,10 +391,10 @@ fn open_base(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), 
         database.persist(PersistMode::SyncAll)?;
         Ok((database, rows))
     });
-    opened.map_err(|error| base_error(path.parent().unwrap_or(path), "open", &error))
+    opened.map_err(|error| base_table_error(path.parent().unwrap_or(path), "open", &error))
 }
 
-/// Writes ascending rows into the base, durably.
+/// Writes ascending rows into the base table, durably.
 fn write_rows(database: &Database, keyspace: &Keyspace, rows: &[Row<'_>]) -> fjall::Result<()> {
     let mut ingestion = keyspace.start_ingestion()?;
     for Row { key, row } in rows {
@@ -423,13 +423,13 @@ fn write_watermark(directory: &Path, watermark: Timestamp) -> Result<(), StoreEr
 fn read_watermark(directory: &Path) -> Result<Timestamp, StoreError> {
     let path = directory.join(WATERMARK);
     let bytes = fs::read(&path).map_err(failed("read", &path))?;
-    let place = path.display().to_string();
-    let corrupt = |reason: &str| StoreError::Corrupt { place: place.clone(), offset: 0, reason: reason.to_owned() };
+    let location = path.display().to_string();
+    let corrupt = |reason: &str| StoreError::Corrupt { location: location.clone(), offset: 0, reason: reason.to_owned() };
     let mut rest = &bytes[..];
     match rest.try_get_u32_le() {
         Ok(WATERMARK_FORMAT) => {}
         Ok(found) if found > WATERMARK_FORMAT => {
-            return Err(StoreError::NewerFormat { place, found, known: WATERMARK_FORMAT });
+            return Err(StoreError::NewerFormat { location, found, known: WATERMARK_FORMAT });
         }
         _ => return Err(corrupt("it does not begin as a watermark")),
     }
@@ -508,17 +508,17 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreEr
 }
 
 /// What the tree's errors mean: damage, or a failing disk.
-fn base_error(directory: &Path, doing: &str, error: &fjall::Error) -> StoreError {
-    let place = directory.join(BASE).display().to_string();
+fn base_table_error(directory: &Path, doing: &str, error: &fjall::Error) -> StoreError {
+    let location = directory.join(BASE).display().to_string();
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             let source = io::Error::new(source.kind(), source.to_string());
-            StoreError::io(format!("{doing} {place}"))(source)
+            StoreError::io(format!("{doing} {location}"))(source)
         }
         fjall::Error::Poisoned | fjall::Error::KeyspaceDeleted => {
-            StoreError::io(format!("{doing} {place}"))(io::Error::other(error.to_string()))
+            StoreError::io(format!("{doing} {location}"))(io::Error::other(error.to_string()))
         }
-        fjall::Error::Locked => StoreError::Locked { place, holder: "another process".to_owned() },
-        other => StoreError::Corrupt { place, offset: 0, reason: other.to_string() },
+        fjall::Error::Locked => StoreError::Locked { location, holder: "another process".to_owned() },
+        other => StoreError::Corrupt { location, offset: 0, reason: other.to_string() },
     }
 }

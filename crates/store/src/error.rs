@@ -25,57 +25,57 @@ pub enum StoreError {
     Closed(String),
     /// What is stored is damaged. Starting again does not help: rebuild the replica from its peers.
     #[error(
-        "{place} is damaged at byte {offset}: {reason}; keep the files, and rebuild this replica from its peers: \
+        "{location} is damaged at byte {offset}: {reason}; keep the files, and rebuild this replica from its peers: \
          it can no longer tell what it has promised"
     )]
     Corrupt {
         /// The damaged file.
-        place: String,
+        location: String,
         /// Where in it.
         offset: u64,
         /// What is wrong there.
         reason: String,
     },
     /// A part of the journal is gone. Restore it, or rebuild the replica from its peers.
-    #[error("{place} is missing; put it back, or rebuild this replica from its peers: without it, it cannot tell what it has promised")]
+    #[error("{location} is missing; put it back, or rebuild this replica from its peers: without it, it cannot tell what it has promised")]
     Missing {
         /// What should be there.
-        place: String,
+        location: String,
     },
     /// The data belong to somebody else. Point the replica to its own data.
-    #[error("{place} belongs to \"{found}\", not to \"{expected}\"; give each replica its own data directory")]
+    #[error("{location} belongs to \"{found}\", not to \"{expected}\"; give each replica its own data directory")]
     Foreign {
         /// The data's place.
-        place: String,
+        location: String,
         /// Whose they are.
         found: String,
         /// Who wanted to open them.
         expected: String,
     },
     /// The data were written by a newer program. Run that one.
-    #[error("{place} has format {found}, and this program knows formats up to {known}; run the newer program that wrote it")]
+    #[error("{location} has format {found}, and this program knows formats up to {known}; run the newer program that wrote it")]
     NewerFormat {
         /// The data's place.
-        place: String,
+        location: String,
         /// Its format.
         found: u32,
         /// The newest format this program knows.
         known: u32,
     },
     /// Another process uses the data. Stop it first.
-    #[error("{place} is in use by {holder}; stop that process before starting another")]
+    #[error("{location} is in use by {holder}; stop that process before starting another")]
     Locked {
         /// The data's place.
-        place: String,
+        location: String,
         /// Who seems to hold it.
         holder: String,
     },
-    /// The read asks for what folding has already forgotten; the store stays usable. Ask above the watermark.
-    #[error("cannot read before {before}: versions up to {watermark} are folded into their newest")]
+    /// The read asks for what checkpointing has already forgotten; the store stays usable. Ask above the watermark.
+    #[error("cannot read before {before}: versions up to {watermark} are checkpointed into their newest")]
     BelowWatermark {
         /// The read's bound.
         before: Timestamp,
-        /// What is folded.
+        /// What is checkpointed.
         watermark: Timestamp,
     },
 }
@@ -95,6 +95,6 @@ impl StoreError {
 
     /// Damage in a segment of the journal.
     pub(crate) fn corrupt_segment(segment: SegmentNumber, offset: u64, reason: impl Into<String>) -> Self {
-        Self::Corrupt { place: segment.file_name(), offset, reason: reason.into() }
+        Self::Corrupt { location: segment.file_name(), offset, reason: reason.into() }
     }
 }

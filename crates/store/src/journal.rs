@@ -23,7 +23,7 @@ use types::codec::Encode;
 use types::mutant::{Mutant, broken};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::{Medium, StoreError};
+use crate::{StorageBackend, StoreError};
 
 /// A segment's number. Counted from 1, and never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,10 +98,10 @@ struct Replay {
 }
 
 impl Journal {
-    /// Opens the journal on `medium`, or begins it. It must then be replayed to its end.
-    pub(crate) fn open<M: Medium>(medium: &mut M, segment_bytes_max: u64) -> Result<Self, StoreError> {
-        assert!(medium.owner().len() <= OWNER_BYTES_MAX, "the owner's name is our own, and short");
-        let mut numbers = medium.segments()?;
+    /// Opens the journal on `backend`, or begins it. It must then be replayed to its end.
+    pub(crate) fn open<M: StorageBackend>(backend: &mut M, segment_bytes_max: u64) -> Result<Self, StoreError> {
+        assert!(backend.owner().len() <= OWNER_BYTES_MAX, "the owner's name is our own, and short");
+        let mut numbers = backend.segments()?;
         let mut journal = Self {
             segments: BTreeMap::new(),
             replay: None,
@@ -111,17 +111,17 @@ impl Journal {
             segment_bytes_max,
         };
         if numbers.is_empty() {
-            journal.create(medium, SegmentNumber(1))?;
+            journal.create(backend, SegmentNumber(1))?;
             numbers = vec![SegmentNumber(1)];
         }
         for pair in numbers.windows(2) {
             if pair[1] != pair[0].next() {
-                return Err(StoreError::Missing { place: format!("{}/{}", medium.place(), pair[0].next().file_name()) });
+                return Err(StoreError::Missing { location: format!("{}/{}", backend.location(), pair[0].next().file_name()) });
             }
         }
         for number in &numbers {
-            let header = medium.read(*number, 0, HEADER_BYTES)?;
-            let segment = decode_header(&header, *number, &medium.place(), medium.owner())?;
+            let header = backend.read(*number, 0, HEADER_BYTES)?;
+            let segment = decode_header(&header, *number, &backend.location(), backend.owner())?;
             journal.segments.insert(*number, segment);
         }
         let first = numbers[0];
@@ -131,7 +131,7 @@ impl Journal {
     }
 
     /// The next batch of the journal, or nothing at its end. From then on it may be written.
-    pub(crate) fn replay<M: Medium>(&mut self, medium: &mut M) -> Result<Option<Batch>, StoreError> {
+    pub(crate) fn replay<M: StorageBackend>(&mut self, backend: &mut M) -> Result<Option<Batch>, StoreError> {
         while let Some(mut replay) = self.replay.take() {
             let number = replay.segment;
             let following = self.segments.get(&number.next()).map(|next| next.first_sequence);
@@ -143,7 +143,7 @@ impl Journal {
             let bytes = match replay.bytes.take() {
                 Some(bytes) => bytes,
                 // What lies behind a segment's maximum is at most one batch, so this is bounded.
-                None => Bytes::from(medium.read(number, 0, usize::MAX)?),
+                None => Bytes::from(backend.read(number, 0, usize::MAX)?),
             };
             let offset = usize::try_from(segment.end).expect("the end lies within the bytes that were read");
             match read_batch(&bytes, offset, segment.salt, self.next_sequence) {
@@ -162,8 +162,8 @@ impl Journal {
                     // If the process before this one died of a failed sync, the system may show bytes that are
                     // not on the disk and no longer count as unwritten. Written again, they are synced for sure.
                     if let Some(last) = replay.last {
-                        medium.write(number, last.start as u64, &bytes[last])?;
-                        medium.sync(number)?;
+                        backend.write(number, last.start as u64, &bytes[last])?;
+                        backend.sync(number)?;
                     }
                 }
             }
@@ -199,13 +199,13 @@ impl Journal {
     }
 
     /// Writes and syncs what is pending: one batch, unless it is huge. Gives the batches and bytes written.
-    pub(crate) fn sync<M: Medium>(&mut self, medium: &mut M) -> Result<(u64, u64), StoreError> {
+    pub(crate) fn sync<M: StorageBackend>(&mut self, backend: &mut M) -> Result<(u64, u64), StoreError> {
         assert!(self.is_replayed(), "a journal is replayed to its end before it is written");
         let mut pending = std::mem::take(&mut self.pending);
         let starts = std::mem::take(&mut self.pending_starts);
         for (index, start) in starts.iter().enumerate() {
             let end = starts.get(index + 1).copied().unwrap_or(pending.len());
-            self.write_batch(medium, &mut pending[*start..end])?;
+            self.write_batch(backend, &mut pending[*start..end])?;
         }
         let written = (starts.len() as u64, pending.len() as u64);
         if pending.capacity() <= PENDING_BYTES_KEPT {
@@ -215,17 +215,17 @@ impl Journal {
         Ok(written)
     }
 
-    fn write_batch<M: Medium>(&mut self, medium: &mut M, batch: &mut [u8]) -> Result<(), StoreError> {
+    fn write_batch<M: StorageBackend>(&mut self, backend: &mut M, batch: &mut [u8]) -> Result<(), StoreError> {
         let (_, segment) = self.segments.last_key_value().expect("a journal has a segment");
         if segment.end + batch.len() as u64 > self.segment_bytes_max && segment.end > HEADER_BYTES as u64 {
-            self.rotate(medium)?;
+            self.rotate(backend)?;
         }
         let sequence = self.next_sequence;
         let (number, segment) = self.segments.iter_mut().next_back().expect("a journal has a segment");
         write_frame(batch, segment.salt, sequence);
-        medium.write(*number, segment.end, batch)?;
+        backend.write(*number, segment.end, batch)?;
         if !broken(Mutant::SyncSkipped) {
-            medium.sync(*number)?;
+            backend.sync(*number)?;
         }
         segment.end += batch.len() as u64;
         self.next_sequence += 1;
@@ -233,28 +233,28 @@ impl Journal {
     }
 
     /// Begins a new segment; what is pending goes there.
-    pub(crate) fn rotate<M: Medium>(&mut self, medium: &mut M) -> Result<SegmentNumber, StoreError> {
+    pub(crate) fn rotate<M: StorageBackend>(&mut self, backend: &mut M) -> Result<SegmentNumber, StoreError> {
         assert!(self.is_replayed(), "a journal is replayed to its end before it is written");
         let number = self.current().next();
-        self.create(medium, number)?;
+        self.create(backend, number)?;
         Ok(number)
     }
 
-    fn create<M: Medium>(&mut self, medium: &mut M, number: SegmentNumber) -> Result<(), StoreError> {
-        let segment = Segment { first_sequence: self.next_sequence, salt: medium.salt()?, end: HEADER_BYTES as u64 };
-        let header = encode_header(&segment, number, medium.owner());
-        medium.create(number, &header, self.segment_bytes_max)?;
+    fn create<M: StorageBackend>(&mut self, backend: &mut M, number: SegmentNumber) -> Result<(), StoreError> {
+        let segment = Segment { first_sequence: self.next_sequence, salt: backend.salt()?, end: HEADER_BYTES as u64 };
+        let header = encode_header(&segment, number, backend.owner());
+        backend.create(number, &header, self.segment_bytes_max)?;
         self.segments.insert(number, segment);
         Ok(())
     }
 
     /// Gives up the segments up to `through`, but never the one being written.
-    pub(crate) fn release<M: Medium>(&mut self, medium: &mut M, through: SegmentNumber) -> Result<(), StoreError> {
+    pub(crate) fn release<M: StorageBackend>(&mut self, backend: &mut M, through: SegmentNumber) -> Result<(), StoreError> {
         assert!(self.is_replayed(), "nothing is released before it was replayed");
         let current = self.current();
         while let Some(entry) = self.segments.first_entry().filter(|entry| *entry.key() <= through && *entry.key() < current) {
             let (number, _) = entry.remove_entry();
-            medium.remove(number)?;
+            backend.remove(number)?;
         }
         Ok(())
     }
@@ -284,16 +284,16 @@ fn encode_header(segment: &Segment, number: SegmentNumber, owner: &str) -> Vec<u
     out
 }
 
-fn decode_header(bytes: &[u8], number: SegmentNumber, place: &str, owner: &str) -> Result<Segment, StoreError> {
-    let place = format!("{place}/{}", number.file_name());
-    let corrupt = |reason: &str| StoreError::Corrupt { place: place.clone(), offset: 0, reason: reason.to_owned() };
+fn decode_header(bytes: &[u8], number: SegmentNumber, location: &str, owner: &str) -> Result<Segment, StoreError> {
+    let location = format!("{location}/{}", number.file_name());
+    let corrupt = |reason: &str| StoreError::Corrupt { location: location.clone(), offset: 0, reason: reason.to_owned() };
     if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
         return Err(corrupt("it does not begin as a segment of a journal"));
     }
     let mut rest = &bytes[MAGIC.len()..];
     let format = rest.get_u32_le();
     if format > JOURNAL_FORMAT {
-        return Err(StoreError::NewerFormat { place, found: format, known: JOURNAL_FORMAT });
+        return Err(StoreError::NewerFormat { location, found: format, known: JOURNAL_FORMAT });
     }
     let checksum = (&bytes[HEADER_BYTES - 8..]).get_u64_le();
     if format != JOURNAL_FORMAT || xxh3_64(&bytes[..HEADER_BYTES - 8]) != checksum {
@@ -306,7 +306,7 @@ fn decode_header(bytes: &[u8], number: SegmentNumber, place: &str, owner: &str) 
     let owner_bytes = rest.get_u32_le() as usize;
     let found = String::from_utf8_lossy(rest.get(..owner_bytes).unwrap_or_default());
     if found != owner {
-        return Err(StoreError::Foreign { place, found: found.into_owned(), expected: owner.to_owned() });
+        return Err(StoreError::Foreign { location, found: found.into_owned(), expected: owner.to_owned() });
     }
     Ok(Segment { first_sequence, salt, end: HEADER_BYTES as u64 })
 }

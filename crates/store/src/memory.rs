@@ -8,7 +8,7 @@ use bytes::Bytes;
 use types::{Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Fold, Medium, Row, SegmentNumber, StoreError, row};
+use crate::{Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
 
 /// A medium in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ pub struct Memory {
 pub struct Crash {
     /// How many of the bytes written and not synced reached the medium: a torn write.
     pub journal_bytes_kept: usize,
-    /// How many rows of an unfinished fold reached the base.
-    pub fold_rows_kept: usize,
+    /// How many rows of an unfinished checkpoint reached the base table.
+    pub checkpoint_rows_kept: usize,
 }
 
 #[derive(Clone, Default)]
@@ -32,10 +32,10 @@ struct State {
     /// Bytes of removed segments, to be found stale in later ones, as on a real disk.
     spares: Vec<Vec<u8>>,
     salts: u64,
-    base: BTreeMap<Key, Checked>,
+    base_table: BTreeMap<Key, Checked>,
     watermark: Option<Timestamp>,
-    folding: Option<Vec<(Key, Bytes)>>,
-    folds_held: bool,
+    running: Option<Vec<(Key, Bytes)>>,
+    checkpoints_held: bool,
     sync_fails: bool,
     syncs: u64,
 }
@@ -46,7 +46,7 @@ struct Segment {
     unsynced: Vec<(usize, Vec<u8>)>,
 }
 
-/// A row of the base with its checksum, as the tables of a real base have them.
+/// A row of the base table with its checksum, as the tables of a real base have them.
 #[derive(Clone)]
 struct Checked {
     row: Bytes,
@@ -54,12 +54,12 @@ struct Checked {
 }
 
 impl State {
-    /// A row of the base, which must not be damaged.
+    /// A row of the base table, which must not be damaged.
     fn row(&self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let Some(Checked { row, checksum }) = self.base.get(key) else { return Ok(None) };
+        let Some(Checked { row, checksum }) = self.base_table.get(key) else { return Ok(None) };
         if xxh3_64(row) != *checksum {
-            let place = format!("the base's row of {key}");
-            return Err(StoreError::Corrupt { place, offset: 0, reason: "its checksum does not match".to_owned() });
+            let location = format!("the base table's row of {key}");
+            return Err(StoreError::Corrupt { location, offset: 0, reason: "its checksum does not match".to_owned() });
         }
         Ok(Some(row.clone()))
     }
@@ -88,7 +88,7 @@ impl Memory {
     pub fn crash(&self, crash: Crash) {
         let mut state = self.state();
         state.sync_fails = false;
-        state.folds_held = false;
+        state.checkpoints_held = false;
         let mut kept = crash.journal_bytes_kept;
         for segment in state.segments.values_mut() {
             for (offset, bytes) in std::mem::take(&mut segment.unsynced) {
@@ -97,8 +97,8 @@ impl Memory {
                 patch(&mut segment.durable, offset, &bytes[..length]);
             }
         }
-        if let Some(rows) = state.folding.take() {
-            state.base.extend(rows.into_iter().take(crash.fold_rows_kept).map(|(key, row)| (key, Checked::new(row))));
+        if let Some(rows) = state.running.take() {
+            state.base_table.extend(rows.into_iter().take(crash.checkpoint_rows_kept).map(|(key, row)| (key, Checked::new(row))));
         }
     }
 
@@ -108,14 +108,14 @@ impl Memory {
         self.state().sync_fails = true;
     }
 
-    /// Keeps folds from finishing until [`Memory::release_folds`].
-    pub fn hold_folds(&self) {
-        self.state().folds_held = true;
+    /// Keeps checkpoints from finishing until [`Memory::release_checkpoints`].
+    pub fn hold_checkpoints(&self) {
+        self.state().checkpoints_held = true;
     }
 
-    /// Lets folds finish again.
-    pub fn release_folds(&self) {
-        self.state().folds_held = false;
+    /// Lets checkpoints finish again.
+    pub fn release_checkpoints(&self) {
+        self.state().checkpoints_held = false;
     }
 
     /// Flips a bit of a segment, which must be there.
@@ -128,22 +128,22 @@ impl Memory {
         segment.durable[offset] ^= 1 << (bit % 8);
     }
 
-    /// Flips a bit of a key's row in the base, which must be there.
+    /// Flips a bit of a key's row in the base table, which must be there.
     ///
     /// # Panics
     /// When `key` has no row with a byte at `offset`.
     pub fn flip_row_bit(&self, key: &Key, offset: usize, bit: u8) {
         let mut state = self.state();
-        let checked = state.base.get_mut(key).expect("the caller names a row that is there");
+        let checked = state.base_table.get_mut(key).expect("the caller names a row that is there");
         let mut bytes = checked.row.to_vec();
         bytes[offset] ^= 1 << (bit % 8);
         checked.row = bytes.into();
     }
 
-    /// The keys that have a row in the base, each with the row's length.
+    /// The keys that have a row in the base table, each with the row's length.
     #[must_use]
     pub fn rows(&self) -> Vec<(Key, usize)> {
-        self.state().base.iter().map(|(key, checked)| (key.clone(), checked.row.len())).collect()
+        self.state().base_table.iter().map(|(key, checked)| (key.clone(), checked.row.len())).collect()
     }
 
     /// A segment's durable bytes; nothing when there is no such segment.
@@ -163,12 +163,12 @@ impl Memory {
     }
 }
 
-impl Medium for Memory {
+impl StorageBackend for Memory {
     fn owner(&self) -> &str {
         &self.owner
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "memory".to_owned()
     }
 
@@ -245,26 +245,26 @@ impl Medium for Memory {
         Ok(self.state().watermark)
     }
 
-    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError> {
+    fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError> {
         let mut state = self.state();
-        state.watermark = Some(fold.watermark);
+        state.watermark = Some(checkpoint.watermark);
         let owned = |row: Row<'_>| (Key::new(row.key.to_vec()).expect("it was a key"), Bytes::copy_from_slice(row.row));
-        let base = |key: &[u8]| {
+        let base_table = |key: &[u8]| {
             let known = Key::new(key.to_vec()).map_or(Ok(None), |key| state.row(&key))?;
             known.map(|row| row::written_at(key, row)).transpose()
         };
-        let rows = fold.rows(base)?.into_iter().map(owned).collect();
-        state.folding = Some(rows);
+        let rows = checkpoint.rows(base_table)?.into_iter().map(owned).collect();
+        state.running = Some(rows);
         Ok(())
     }
 
-    fn fold_done(&mut self) -> Result<bool, StoreError> {
+    fn checkpoint_done(&mut self) -> Result<bool, StoreError> {
         let mut state = self.state();
-        if state.folds_held {
+        if state.checkpoints_held {
             return Ok(false);
         }
-        if let Some(rows) = state.folding.take() {
-            state.base.extend(rows.into_iter().map(|(key, row)| (key, Checked::new(row))));
+        if let Some(rows) = state.running.take() {
+            state.base_table.extend(rows.into_iter().map(|(key, row)| (key, Checked::new(row))));
         }
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! A version, and its bytes in the base.
+//! A version, and its bytes in the base table.
 
 use bytes::Bytes;
 use types::codec::{Decode, Encode, Reader};
@@ -18,7 +18,7 @@ pub struct Version {
 /// The format of a row; its first byte.
 const ROW_FORMAT: u8 = 1;
 
-/// Appends a version as a row of the base. A deletion is a row too, so that a late, older write stays older.
+/// Appends a version as a row of the base table. A deletion is a row too, so that a late, older write stays older.
 pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
     ROW_FORMAT.encode(out);
     version.timestamp.encode(out);
@@ -31,7 +31,7 @@ pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
     Timestamp::new(number(1), ClientId(number(9)))
 }
 
-/// When a row of the base was written. One that cannot be read is damage.
+/// When a row of the base table was written. One that cannot be read is damage.
 pub(crate) fn written_at(key: &[u8], row: Bytes) -> Result<Timestamp, StoreError> {
     let key = Key::new(key.to_vec()).expect("keys that were taken in are short enough");
     decode(&key, row).map(|version| version.timestamp)
@@ -42,9 +42,9 @@ pub(crate) fn value_bytes(row: &[u8]) -> usize {
     row.len().saturating_sub(22)
 }
 
-/// Reads a row of the base back. The base has checksums of its own, so a row that cannot be read is damage.
+/// Reads a row of the base table back. The base table has checksums of its own, so a row that cannot be read is damage.
 pub(crate) fn decode(key: &Key, row: Bytes) -> Result<Version, StoreError> {
-    let corrupt = |reason: String| StoreError::Corrupt { place: format!("the base's row of {key}"), offset: 0, reason };
+    let corrupt = |reason: String| StoreError::Corrupt { location: format!("the base table's row of {key}"), offset: 0, reason };
     // Rows hold no identifiers, so no cluster is needed to read them.
     let mut reader = Reader::new(row, ClusterId::new([0; 16]));
     let mut read = || {

@@ -17,18 +17,18 @@ use crate::index::Index;
 use crate::versions::Versions;
 
 /// What whoever uses the store keeps with a key. A key that is marked stays in memory.
-pub trait Marks: Default {
+pub trait KeyMeta: Default {
     /// Whether there is nothing to keep.
     fn is_empty(&self) -> bool;
 
-    /// Looks at what it keeps elsewhere in memory, so that this is near ([`crate::Store::warm`]). What it gives means nothing.
-    fn look(&self) -> u64 {
+    /// Looks at what it keeps elsewhere in memory, so that this is near ([`crate::Store::prefetch`]). What it gives means nothing.
+    fn touch(&self) -> u64 {
         0
     }
 }
 
 /// Keeps nothing.
-impl Marks for () {
+impl KeyMeta for () {
     fn is_empty(&self) -> bool {
         true
     }
@@ -36,23 +36,23 @@ impl Marks for () {
 
 /// Where a key's slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub(crate) struct EntryId(u32);
 
 /// A key, and what is known of it.
 #[derive(Default)]
-pub(crate) struct Slot<K> {
+pub(crate) struct Entry<K> {
     pub key: Key,
     pub versions: Versions,
-    /// Whether the versions include the base's row, or the base is known to have none.
+    /// Whether the versions include the base table's row, or the base table is known to have none.
     pub is_complete: bool,
     /// Whether it was read since the hand last passed.
-    pub is_touched: bool,
-    pub marks: K,
+    pub is_referenced: bool,
+    pub meta: K,
 }
 
-impl<K: Marks> Slot<K> {
-    /// The newest version before `before`, if this tells. A version that is not late does: it was newer than all that the base had when it
-    /// came, and what came since is here, unless the base's row was forgotten, and then it went too.
+impl<K: KeyMeta> Entry<K> {
+    /// The newest version before `before`, if this tells. A version that is not late does: it was newer than all that the base table had when it
+    /// came, and what came since is here, unless the base table's row was forgotten, and then it went too.
     pub fn newest_before(&self, before: Timestamp) -> Option<Option<&Version>> {
         let newest = self.versions.newest_before(before);
         let is_told = self.is_complete || newest.is_some_and(|(_, is_late)| !is_late || broken(Mutant::LateTaken));
@@ -60,111 +60,111 @@ impl<K: Marks> Slot<K> {
     }
 
     /// Looks at each part of it. What it gives means nothing.
-    fn look(&self) -> u64 {
+    fn touch(&self) -> u64 {
         let newest = self.versions.newest().map_or(0, |version| version.timestamp.time);
-        self.key.as_bytes().len() as u64 ^ newest ^ u64::from(self.marks.is_empty())
+        self.key.as_bytes().len() as u64 ^ newest ^ u64::from(self.meta.is_empty())
     }
 
     fn is_empty(&self) -> bool {
-        !self.is_complete && self.versions.is_empty() && self.marks.is_empty()
+        !self.is_complete && self.versions.is_empty() && self.meta.is_empty()
     }
 }
 
 /// Slots are made so many at once, and never move.
-const CHUNK_SLOTS: usize = 1 << CHUNK_BITS;
+const CHUNK_ENTRIES: usize = 1 << CHUNK_BITS;
 const CHUNK_BITS: u32 = 10;
 /// How many keys are brought near together.
-const WARM_STEP: usize = 64;
+const PREFETCH_STEP: usize = 64;
 
 /// All slots.
 pub(crate) struct Table<K> {
     hasher: RandomState,
-    places: Index,
-    chunks: Vec<Box<[Slot<K>]>>,
+    ids: Index,
+    chunks: Vec<Box<[Entry<K>]>>,
     /// How many slots were ever used.
     made: u32,
-    free: Vec<Place>,
+    free: Vec<EntryId>,
     /// Where the hand stands that goes over all slots in turn.
-    hand: u32,
+    clock_hand: u32,
 }
 
-impl<K: Marks> Default for Table<K> {
+impl<K: KeyMeta> Default for Table<K> {
     fn default() -> Self {
-        Self { hasher: RandomState::default(), places: Index::default(), chunks: Vec::new(), made: 0, free: Vec::new(), hand: 0 }
+        Self { hasher: RandomState::default(), ids: Index::default(), chunks: Vec::new(), made: 0, free: Vec::new(), clock_hand: 0 }
     }
 }
 
-impl<K: Marks> Table<K> {
+impl<K: KeyMeta> Table<K> {
     /// The key's place, if it has one.
-    pub fn find(&self, key: &Key) -> Option<Place> {
+    pub fn find(&self, key: &Key) -> Option<EntryId> {
         self.find_hashed(key, self.hash(key))
     }
 
-    fn find_hashed(&self, key: &Key, hash: u32) -> Option<Place> {
-        self.places.find(hash, |number| self.slot(Place(number)).key == *key).map(Place)
+    fn find_hashed(&self, key: &Key, hash: u32) -> Option<EntryId> {
+        self.ids.find(hash, |number| self.entry(EntryId(number)).key == *key).map(EntryId)
     }
 
     /// The key's place, made now if it has none. It keeps a copy of the key, in a buffer of its own.
-    pub fn find_or_make(&mut self, key: &Key) -> Place {
+    pub fn find_or_make(&mut self, key: &Key) -> EntryId {
         let hash = self.hash(key);
-        if let Some(place) = self.find_hashed(key, hash) {
-            return place;
+        if let Some(id) = self.find_hashed(key, hash) {
+            return id;
         }
-        let place = self.free.pop().unwrap_or_else(|| {
+        let id = self.free.pop().unwrap_or_else(|| {
             if self.made as usize == self.chunks.len() << CHUNK_BITS {
-                self.chunks.push(std::iter::repeat_with(Slot::default).take(CHUNK_SLOTS).collect());
+                self.chunks.push(std::iter::repeat_with(Entry::default).take(CHUNK_ENTRIES).collect());
             }
-            let place = Place(self.made);
+            let id = EntryId(self.made);
             self.made = self.made.checked_add(1).expect("so many keys do not fit in memory");
-            place
+            id
         });
-        self.places.insert(hash, place.0);
-        self.slot_mut(place).key = key.detached();
-        place
+        self.ids.insert(hash, id.0);
+        self.entry_mut(id).key = key.detached();
+        id
     }
 
     /// Brings near what is known of `keys`. One after the other, each would wait for memory; here they wait together.
-    pub fn warm<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let mut keys = keys.peekable();
         while keys.peek().is_some() {
-            let hashes: SmallVec<[u32; WARM_STEP]> = keys.by_ref().take(WARM_STEP).map(|key| self.hash(key)).collect();
+            let hashes: SmallVec<[u32; PREFETCH_STEP]> = keys.by_ref().take(PREFETCH_STEP).map(|key| self.hash(key)).collect();
             // What is added up does not matter: that it was looked at does, and that no look waits for another.
-            black_box(hashes.iter().fold(0, |sum, hash| sum ^ self.places.first_word(*hash)));
-            let found = hashes.iter().filter_map(|hash| self.places.find(*hash, |_| true));
-            let slots: SmallVec<[&Slot<K>; WARM_STEP]> = found.map(|number| self.slot(Place(number))).collect();
-            black_box(slots.iter().fold(0, |sum, slot| sum ^ slot.look()));
-            black_box(slots.iter().fold(0, |sum, slot| sum ^ slot.marks.look()));
+            black_box(hashes.iter().fold(0, |sum, hash| sum ^ self.ids.first_word(*hash)));
+            let found = hashes.iter().filter_map(|hash| self.ids.find(*hash, |_| true));
+            let entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = found.map(|number| self.entry(EntryId(number))).collect();
+            black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.touch()));
+            black_box(entries.iter().fold(0, |sum, entry| sum ^ entry.meta.touch()));
         }
     }
 
-    pub fn slot(&self, place: Place) -> &Slot<K> {
-        &self.chunks[place.0 as usize >> CHUNK_BITS][place.0 as usize % CHUNK_SLOTS]
+    pub fn entry(&self, id: EntryId) -> &Entry<K> {
+        &self.chunks[id.0 as usize >> CHUNK_BITS][id.0 as usize % CHUNK_ENTRIES]
     }
 
-    pub fn slot_mut(&mut self, place: Place) -> &mut Slot<K> {
-        &mut self.chunks[place.0 as usize >> CHUNK_BITS][place.0 as usize % CHUNK_SLOTS]
+    pub fn entry_mut(&mut self, id: EntryId) -> &mut Entry<K> {
+        &mut self.chunks[id.0 as usize >> CHUNK_BITS][id.0 as usize % CHUNK_ENTRIES]
     }
 
     /// Gives the slot up if nothing is known in it.
-    pub fn tidy(&mut self, place: Place) {
-        if !self.slot(place).is_empty() {
+    pub fn remove_if_empty(&mut self, id: EntryId) {
+        if !self.entry(id).is_empty() {
             return;
         }
-        let hash = self.hash(&self.slot(place).key);
-        if self.places.remove(hash, place.0) {
-            *self.slot_mut(place) = Slot::default();
-            self.free.push(place);
+        let hash = self.hash(&self.entry(id).key);
+        if self.ids.remove(hash, id.0) {
+            *self.entry_mut(id) = Entry::default();
+            self.free.push(id);
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.places.len() == 0
+        self.ids.len() == 0
     }
 
     /// The next place the hand comes to, in use or not; nothing when there are none.
-    pub fn next_in_turn(&mut self) -> Option<Place> {
-        self.hand = (self.hand + 1).checked_rem(self.made)?;
-        Some(Place(self.hand))
+    pub fn advance_clock_hand(&mut self) -> Option<EntryId> {
+        self.clock_hand = (self.clock_hand + 1).checked_rem(self.made)?;
+        Some(EntryId(self.clock_hand))
     }
 
     fn hash(&self, key: &Key) -> u32 {
@@ -179,7 +179,7 @@ mod tests {
     #[derive(Default)]
     struct Mark(bool);
 
-    impl Marks for Mark {
+    impl KeyMeta for Mark {
         fn is_empty(&self) -> bool {
             !self.0
         }
@@ -189,22 +189,22 @@ mod tests {
     fn keys_are_found_until_nothing_is_known_of_them() {
         let mut table = Table::<Mark>::default();
         let keys: Vec<Key> = (0..5_000).map(|number| Key::from(format!("key {number}").as_str())).collect();
-        let places: Vec<Place> = keys.iter().map(|key| table.find_or_make(key)).collect();
-        for (key, place) in keys.iter().zip(&places) {
-            assert_eq!((table.find(key), table.find_or_make(key)), (Some(*place), *place));
-            assert_eq!(table.slot(*place).key, *key);
+        let ids: Vec<EntryId> = keys.iter().map(|key| table.find_or_make(key)).collect();
+        for (key, id) in keys.iter().zip(&ids) {
+            assert_eq!((table.find(key), table.find_or_make(key)), (Some(*id), *id));
+            assert_eq!(table.entry(*id).key, *key);
         }
-        table.slot_mut(places[7]).marks = Mark(true);
-        places.iter().for_each(|place| table.tidy(*place));
-        assert_eq!(table.find(&keys[7]), Some(places[7]));
-        table.slot_mut(places[7]).marks = Mark(false);
-        table.tidy(places[7]);
-        table.tidy(places[7]);
+        table.entry_mut(ids[7]).meta = Mark(true);
+        ids.iter().for_each(|id| table.remove_if_empty(*id));
+        assert_eq!(table.find(&keys[7]), Some(ids[7]));
+        table.entry_mut(ids[7]).meta = Mark(false);
+        table.remove_if_empty(ids[7]);
+        table.remove_if_empty(ids[7]);
         assert!(keys.iter().all(|key| table.find(key).is_none()));
         // Their slots are used again, and the hand passes each once in a turn.
         let again = keys.iter().map(|key| table.find_or_make(key));
         assert_eq!((again.count(), table.chunks.len()), (5_000, 5));
-        let turn: std::collections::BTreeSet<u32> = (0..5_000).filter_map(|_| Some(table.next_in_turn()?.0)).collect();
+        let turn: std::collections::BTreeSet<u32> = (0..5_000).filter_map(|_| Some(table.advance_clock_hand()?.0)).collect();
         assert_eq!(turn.len(), 5_000);
     }
 }

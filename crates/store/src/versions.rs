@@ -23,12 +23,12 @@ const FEW: usize = 8;
 
 struct Held {
     version: Version,
-    /// The fold that takes it, when it is late: committed below the watermark, so that the base may have a newer one.
-    late_for: Option<FoldNumber>,
+    /// The checkpoint that takes it, when it is late: committed below the watermark, so that the base table may have a newer one.
+    late_for: Option<CheckpointNumber>,
 }
 
-/// Folds are numbered in turn, from 1.
-pub(crate) type FoldNumber = NonZeroU32;
+/// Checkpoints are numbered in turn, from 1.
+pub(crate) type CheckpointNumber = NonZeroU32;
 
 impl Held {
     fn value_bytes(&self) -> usize {
@@ -61,9 +61,9 @@ impl Versions {
         found.map(|held| (&held.version, held.late_for.is_some()))
     }
 
-    /// The newest of those at or below `folded` that are not late: when a fold up to there is done, the base has it, or there is none.
-    pub fn newest_settled(&self, folded: Timestamp) -> Option<&Version> {
-        self.held[..self.up_to(folded)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
+    /// The newest of those at or below `checkpointed` that are not late: when a checkpoint up to there is done, the base table has it, or there is none.
+    pub fn newest_checkpointed(&self, checkpointed: Timestamp) -> Option<&Version> {
+        self.held[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
     }
 
     /// How many are at or below `timestamp`.
@@ -72,9 +72,9 @@ impl Versions {
     }
 
     /// Adds one and gives it back; nothing when it is there already. It is no longer late then, if it is not late now.
-    pub fn insert(&mut self, version: Version, late_for: Option<FoldNumber>) -> Option<&Version> {
-        let place = self.up_to(version.timestamp);
-        if let Some(held) = self.held[..place].last_mut().filter(|held| held.version.timestamp == version.timestamp) {
+    pub fn insert(&mut self, version: Version, late_for: Option<CheckpointNumber>) -> Option<&Version> {
+        let index = self.up_to(version.timestamp);
+        if let Some(held) = self.held[..index].last_mut().filter(|held| held.version.timestamp == version.timestamp) {
             if late_for.is_none() && held.late_for.take().is_some() {
                 self.late -= 1;
             }
@@ -83,31 +83,31 @@ impl Versions {
         let held = Held { version, late_for };
         self.late += usize::from(late_for.is_some());
         self.value_bytes += held.value_bytes();
-        self.held.insert(place, held);
-        Some(&self.held[place].version)
+        self.held.insert(index, held);
+        Some(&self.held[index].version)
     }
 
-    /// Leaves out what is at or below `folded` and not late: the base has it.
-    pub fn forget_settled(&mut self, folded: Timestamp) {
-        self.forget(self.up_to(folded), |held| held.late_for.is_none());
+    /// Leaves out what is at or below `checkpointed` and not late: the base table has it.
+    pub fn forget_checkpointed(&mut self, checkpointed: Timestamp) {
+        self.forget(self.up_to(checkpointed), |held| held.late_for.is_none());
     }
 
-    /// Leaves out what stands behind a newer one that the base has: nobody reads below that. It waits while some are late, and of many
+    /// Leaves out what stands behind a newer one that the base table has: nobody reads below that. It waits while some are late, and of many
     /// versions until half of them leave, so that each is moved about once.
-    pub fn trim(&mut self, folded: Timestamp) {
+    pub fn trim(&mut self, checkpointed: Timestamp) {
         if self.held.len() < 2 || self.late > 0 {
             return;
         }
-        let behind = self.up_to(folded).saturating_sub(1);
+        let behind = self.up_to(checkpointed).saturating_sub(1);
         if behind > 0 && (self.held.len() <= FEW || behind * 2 >= self.held.len()) {
             self.forget(behind, |_| true);
         }
     }
 
-    /// Fold `number`, which went up to `folded`, is done. What was late for it is so no more where the others tell what the base had before
-    /// (or they are `complete`). Else it leaves: the base may have a newer one, and from now on it is to be asked.
-    pub fn caught_up(&mut self, number: FoldNumber, folded: Timestamp, complete: bool) {
-        let is_told = complete || self.newest_settled(folded).is_some();
+    /// Fold `number`, which went up to `checkpointed`, is done. What was late for it is so no more where the others tell what the base table had before
+    /// (or they are `complete`). Else it leaves: the base table may have a newer one, and from now on it is to be asked.
+    pub fn checkpoint_finished(&mut self, number: CheckpointNumber, checkpointed: Timestamp, complete: bool) {
+        let is_told = complete || self.newest_checkpointed(checkpointed).is_some();
         if !is_told {
             self.forget(self.held.len(), |held| held.late_for.is_some_and(|late_for| late_for <= number));
             return;
@@ -122,11 +122,11 @@ impl Versions {
 
     /// Leaves out those of the first `count` that `leaves` says so of.
     fn forget(&mut self, count: usize, leaves: impl Fn(&Held) -> bool) {
-        let mut place = 0;
+        let mut index = 0;
         let (value_bytes, late) = (&mut self.value_bytes, &mut self.late);
         self.held.retain(|held| {
-            place += 1;
-            let is_left = place <= count && leaves(held);
+            index += 1;
+            let is_left = index <= count && leaves(held);
             if is_left {
                 *value_bytes -= held.value_bytes();
                 *late -= usize::from(held.late_for.is_some());
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: FoldNumber = FoldNumber::MIN;
+    const FIRST: CheckpointNumber = CheckpointNumber::MIN;
 
     fn at(time: u64) -> Timestamp {
         Timestamp::new(time, ClientId(1))
@@ -183,7 +183,7 @@ mod tests {
             for bound in [0, 5, 10, 20, 30, 99] {
                 let below = all.iter().copied().find(|(time, _)| *time < bound);
                 assert_eq!(versions.newest_before(at(bound)).map(|(version, is_late)| (version.timestamp.time, is_late)), below);
-                assert_eq!(versions.newest_settled(at(bound)).map(|version| version.timestamp.time), settled_at(bound));
+                assert_eq!(versions.newest_checkpointed(at(bound)).map(|version| version.timestamp.time), settled_at(bound));
             }
             versions.trim(at(20));
             let mut kept = all.clone();
@@ -191,28 +191,28 @@ mod tests {
                 kept.retain(|(time, _)| *time >= settled_at(20).unwrap_or(0));
             }
             assert!(times(&versions) == kept && is_counted(&versions));
-            // Where nothing tells what the base has, those that were late leave.
+            // Where nothing tells what the base table has, those that were late leave.
             let is_told = settled_at(20).is_some();
-            versions.caught_up(FIRST, at(20), false);
+            versions.checkpoint_finished(FIRST, at(20), false);
             kept.retain(|(_, is_late)| is_told || !is_late);
             kept.iter_mut().for_each(|(_, is_late)| *is_late = false);
             assert!(times(&versions) == kept && is_counted(&versions), "{all:?}");
-            versions.forget_settled(at(10));
+            versions.forget_checkpointed(at(10));
             kept.retain(|(time, _)| *time > 10);
             assert!(times(&versions) == kept && is_counted(&versions));
         }
     }
 
     #[test]
-    fn what_is_late_for_the_next_fold_stays_so() {
+    fn what_is_late_for_the_next_checkpoint_stays_so() {
         let (mut versions, second) = (Versions::default(), FIRST.saturating_add(1));
         for (time, late_for) in [(5, None), (6, Some(FIRST)), (7, Some(second))] {
             versions.insert(Version { timestamp: at(time), value: Some(Value::from("v")) }, late_for);
         }
-        versions.caught_up(FIRST, at(9), false);
+        versions.checkpoint_finished(FIRST, at(9), false);
         assert!(times(&versions) == [(7, true), (6, false), (5, false)] && is_counted(&versions));
-        versions.forget_settled(at(9));
-        versions.caught_up(second, at(9), false);
+        versions.forget_checkpointed(at(9));
+        versions.checkpoint_finished(second, at(9), false);
         assert!(versions.is_empty() && is_counted(&versions));
     }
 

@@ -52,15 +52,15 @@ fn end_of_journal(directory: &Path) -> usize {
     usize::try_from(open(directory).0.journal_bytes()).expect("a short journal")
 }
 
-fn fold(store: &mut Store<Disk>, watermark: Timestamp) {
-    assert!(store.fold(watermark).expect("the disk is whole"));
-    while store.fold_finished().expect("the disk is whole").is_none() {
+fn checkpoint(store: &mut Store<Disk>, watermark: Timestamp) {
+    assert!(store.begin_checkpoint(watermark).expect("the disk is whole"));
+    while store.checkpoint_finished().expect("the disk is whole").is_none() {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn records_and_folded_versions_are_there_after_reopening() {
+fn records_and_checkpointed_versions_are_there_after_reopening() {
     let directory = three_batches();
     let (mut store, records) = open(directory.path());
     assert_eq!(records, ["one", "two", "three"]);
@@ -69,9 +69,9 @@ fn records_and_folded_versions_are_there_after_reopening() {
     store.commit(&a, version(20, "new"));
     store.commit(&b, Version { timestamp: at(15), value: None });
     store.commit(&empty, version(16, "even the empty key"));
-    store.commit(&a, version(30, "not folded"));
-    fold(&mut store, at(25));
-    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(30, "not folded")));
+    store.commit(&a, version(30, "not checkpointed"));
+    checkpoint(&mut store, at(25));
+    assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(30, "not checkpointed")));
     drop(store);
 
     let (mut store, _) = open(directory.path());
@@ -87,19 +87,19 @@ fn records_and_folded_versions_are_there_after_reopening() {
     assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(20, "new")));
     store.commit(&a, version(24, "late too"));
     assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(24, "late too")));
-    fold(&mut store, at(26));
-    assert_eq!(store.statistics().overlay_versions, 0);
+    checkpoint(&mut store, at(26));
+    assert_eq!(store.statistics().memtable_versions, 0);
     assert_eq!(store.latest_before(&a, at(99)).expect("readable"), Some(version(24, "late too")));
 }
 
 #[test]
-fn later_folds_win_after_any_number_of_reopenings() {
+fn later_checkpoints_win_after_any_number_of_reopenings() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let key = Key::from("k");
     for round in 1..=12 {
         let (mut store, _) = open(directory.path());
         store.commit(&key, version(round * 10, &format!("round {round}")));
-        fold(&mut store, at(round * 10));
+        checkpoint(&mut store, at(round * 10));
         drop(store);
         let (mut store, _) = open(directory.path());
         let found = store.latest_before(&key, at(9_999)).expect("readable");
@@ -151,11 +151,11 @@ fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
     for (number, key) in (0..).zip(&keys) {
         store.commit(key, of(number));
     }
-    fold(&mut store, at(1_000));
+    checkpoint(&mut store, at(1_000));
     drop(store);
     // The keyspace's own table, not the one in which the tree keeps its names.
     let table = directory.path().join("base/keyspaces/1/tables/0");
-    let whole = fs::read(&table).expect("the fold made one table");
+    let whole = fs::read(&table).expect("the checkpoint made one table");
     assert!(whole.len() > 200 * 20, "{} bytes are too few for all rows", whole.len());
     let mut noticed = 0;
     for at_byte in (0..whole.len()).step_by(whole.len() / 60) {

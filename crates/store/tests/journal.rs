@@ -2,13 +2,13 @@
 //! for either. All on the medium in memory, which can be crashed and damaged at every byte.
 
 use bytes::Bytes;
-use store::{BATCH_BYTES_MAX, Crash, Medium, Memory, Options, SegmentNumber, Store, StoreError, Version};
+use store::{BATCH_BYTES_MAX, Crash, Memory, Options, SegmentNumber, StorageBackend, Store, StoreError, Version};
 use types::{ClientId, Key, Timestamp, Value};
 
 const OWNER: &str = "cluster 07 replica s0-r3";
 
-fn open(medium: &Memory) -> (Store<Memory>, Vec<Vec<Bytes>>) {
-    let mut store = Store::open(medium.clone(), Options::default()).expect("the medium is whole");
+fn open(backend: &Memory) -> (Store<Memory>, Vec<Vec<Bytes>>) {
+    let mut store = Store::open(backend.clone(), Options::default()).expect("the medium is whole");
     let mut batches = Vec::new();
     while let Some(batch) = store.replay().expect("the journal is whole") {
         batches.push(batch.records);
@@ -16,8 +16,8 @@ fn open(medium: &Memory) -> (Store<Memory>, Vec<Vec<Bytes>>) {
     (store, batches)
 }
 
-fn replay_error(medium: &Memory) -> StoreError {
-    let mut store = match Store::open(medium.clone(), Options::default()) {
+fn replay_error(backend: &Memory) -> StoreError {
+    let mut store = match Store::open(backend.clone(), Options::default()) {
         Ok(store) => store,
         Err(error) => return error,
     };
@@ -35,40 +35,40 @@ fn replay_error(medium: &Memory) -> StoreError {
 
 /// A journal of three batches, the second of two records.
 fn three_batches() -> Memory {
-    let medium = Memory::new(OWNER);
-    let (mut store, _) = open(&medium);
+    let backend = Memory::new(OWNER);
+    let (mut store, _) = open(&backend);
     for records in [&["one"][..], &["two", ""], &["three"]] {
         for record in records {
             store.append(record.as_bytes());
         }
         store.sync().expect("the medium is whole");
     }
-    medium
+    backend
 }
 
 #[test]
 fn what_was_synced_comes_back_in_order_and_what_was_not_is_lost() {
-    let medium = three_batches();
-    let (mut store, batches) = open(&medium);
+    let backend = three_batches();
+    let (mut store, batches) = open(&backend);
     assert_eq!(batches, [vec![Bytes::from("one")], vec![Bytes::from("two"), Bytes::new()], vec![Bytes::from("three")]]);
     store.append(b"four");
     assert!(store.is_pending());
     drop(store);
-    medium.crash(Crash::default());
-    let (_, again) = open(&medium);
+    backend.crash(Crash::default());
+    let (_, again) = open(&backend);
     assert_eq!(again, batches);
 }
 
 #[test]
 fn a_turn_costs_one_sync_and_an_idle_one_none() {
-    let medium = Memory::new(OWNER);
-    let (mut store, _) = open(&medium);
-    let before = medium.syncs();
+    let backend = Memory::new(OWNER);
+    let (mut store, _) = open(&backend);
+    let before = backend.syncs();
     store.append(b"one");
     store.append_with(|out| out.extend_from_slice(b"two"));
     store.sync().expect("the medium is whole");
     store.sync().expect("the medium is whole");
-    assert_eq!(medium.syncs() - before, 1);
+    assert_eq!(backend.syncs() - before, 1);
     assert_eq!((store.statistics().batches, store.statistics().records), (1, 2));
 }
 
@@ -76,16 +76,16 @@ fn a_turn_costs_one_sync_and_an_idle_one_none() {
 fn a_batch_torn_at_any_byte_is_as_if_never_written() {
     let torn = b"a record that the crash tears, long enough to look like something";
     for kept in 0..=200 {
-        let medium = three_batches();
-        let (mut store, before) = open(&medium);
+        let backend = three_batches();
+        let (mut store, before) = open(&backend);
         store.append(torn);
-        medium.fail_next_sync();
+        backend.fail_next_sync();
         assert!(matches!(store.sync(), Err(StoreError::Io { .. })));
         assert!(matches!(store.sync(), Err(StoreError::Closed(_))), "after a failed sync nobody may go on");
         drop(store);
-        medium.crash(Crash { journal_bytes_kept: kept, ..Crash::default() });
+        backend.crash(Crash { journal_bytes_kept: kept, ..Crash::default() });
 
-        let (mut store, after) = open(&medium);
+        let (mut store, after) = open(&backend);
         let whole = after.len() > before.len();
         assert_eq!(whole, kept >= 28 + 4 + torn.len(), "{kept} bytes kept");
         assert_eq!(after[..before.len()], before);
@@ -93,20 +93,20 @@ fn a_batch_torn_at_any_byte_is_as_if_never_written() {
         store.append(b"next");
         store.sync().expect("the medium is whole");
         drop(store);
-        let (_, batches) = open(&medium);
+        let (_, batches) = open(&backend);
         assert_eq!((batches.len(), &batches[batches.len() - 1][0][..]), (after.len() + 1, &b"next"[..]));
     }
 }
 
 #[test]
 fn every_flipped_bit_before_the_last_batch_is_noticed_and_named() {
-    let medium = three_batches();
-    let whole = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let backend = three_batches();
+    let whole = backend.segment_bytes(SegmentNumber(1)).expect("the first segment");
     let last_batch = 28 + 4 + "three".len();
     for offset in 0..whole.len() - last_batch {
-        let medium = three_batches();
-        medium.flip_bit(SegmentNumber(1), offset, u8::try_from(offset % 8).expect("below 8"));
-        let error = replay_error(&medium);
+        let backend = three_batches();
+        backend.flip_bit(SegmentNumber(1), offset, u8::try_from(offset % 8).expect("below 8"));
+        let error = replay_error(&backend);
         let text = error.to_string();
         match error {
             StoreError::Corrupt { .. } => assert!(text.contains("journal/00000001.log"), "{text}"),
@@ -119,38 +119,38 @@ fn every_flipped_bit_before_the_last_batch_is_noticed_and_named() {
 
 #[test]
 fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
-    let medium = three_batches();
-    let (mut store, _) = open(&medium);
+    let backend = three_batches();
+    let (mut store, _) = open(&backend);
     assert_eq!(store.rotate().expect("the medium is whole"), SegmentNumber(2));
     drop(store);
-    let end = medium.segment_bytes(SegmentNumber(1)).expect("the first segment").len();
-    medium.flip_bit(SegmentNumber(1), end - 1, 3);
-    let text = replay_error(&medium).to_string();
+    let end = backend.segment_bytes(SegmentNumber(1)).expect("the first segment").len();
+    backend.flip_bit(SegmentNumber(1), end - 1, 3);
+    let text = replay_error(&backend).to_string();
     assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
     assert!(text.contains("the checksum of batch 3 does not match"), "{text}");
     assert!(text.contains("rebuild this replica"), "{text}");
 }
 
 #[test]
-fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read_or_folded_upon() {
-    let medium = Memory::new("owner");
-    let (mut store, _) = open(&medium);
+fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read_or_checkpointed_upon() {
+    let backend = Memory::new("owner");
+    let (mut store, _) = open(&backend);
     let (key, at) = (Key::from("k"), |time| Timestamp::new(time, ClientId(1)));
     store.commit(&key, Version { timestamp: at(10), value: Some(Value::from("ten")) });
-    assert!(store.fold(at(10)).expect("it is above the last watermark"));
-    while store.fold_finished().expect("memory folds").is_none() {}
+    assert!(store.begin_checkpoint(at(10)).expect("it is above the last watermark"));
+    while store.checkpoint_finished().expect("memory checkpoints").is_none() {}
     drop(store);
-    let before = medium.copied();
-    let (_, length) = medium.rows()[0];
+    let before = backend.copied();
+    let (_, length) = backend.rows()[0];
     for offset in 0..length {
-        let medium = before.copied();
-        medium.flip_row_bit(&key, offset, 5);
-        let error = open(&medium).0.latest_before(&key, at(99)).expect_err("it is damaged");
+        let backend = before.copied();
+        backend.flip_row_bit(&key, offset, 5);
+        let error = open(&backend).0.latest_before(&key, at(99)).expect_err("it is damaged");
         assert!(matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains('k'), "{error}");
-        // Nor does a fold go by it, which has to know whether what came late is newer.
-        let mut store = open(&medium).0;
+        // Nor does a checkpoint go by it, which has to know whether what came late is newer.
+        let mut store = open(&backend).0;
         store.commit(&key, Version { timestamp: at(9), value: Some(Value::from("nine")) });
-        let error = store.fold(at(20)).expect_err("it is damaged");
+        let error = store.begin_checkpoint(at(20)).expect_err("it is damaged");
         assert!(matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains('k'), "{error}");
     }
     let found = open(&before).0.latest_before(&key, at(99)).expect("the copy is whole");
@@ -159,38 +159,38 @@ fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read_or_folded_
 
 #[test]
 fn a_torn_tail_is_no_damage_once_a_later_segment_goes_on_from_before_it() {
-    let medium = three_batches();
-    let (mut store, before) = open(&medium);
+    let backend = three_batches();
+    let (mut store, before) = open(&backend);
     store.append(b"torn");
-    medium.fail_next_sync();
+    backend.fail_next_sync();
     store.sync().expect_err("the test lets it fail");
     drop(store);
-    medium.crash(Crash { journal_bytes_kept: 30, ..Crash::default() });
-    let (mut store, _) = open(&medium);
+    backend.crash(Crash { journal_bytes_kept: 30, ..Crash::default() });
+    let (mut store, _) = open(&backend);
     store.rotate().expect("the medium is whole");
     store.append(b"four");
     store.sync().expect("the medium is whole");
     drop(store);
-    let (_, batches) = open(&medium);
+    let (_, batches) = open(&backend);
     assert_eq!((batches.len(), &batches[3][0][..]), (before.len() + 1, &b"four"[..]));
 }
 
 #[test]
 fn a_missing_segment_is_a_loss() {
-    let mut medium = three_batches();
-    let (mut store, _) = open(&medium);
+    let mut backend = three_batches();
+    let (mut store, _) = open(&backend);
     store.rotate().expect("the medium is whole");
     store.rotate().expect("the medium is whole");
     drop(store);
-    medium.remove(SegmentNumber(2)).expect("it is there");
-    let text = replay_error(&medium).to_string();
+    backend.remove(SegmentNumber(2)).expect("it is there");
+    let text = replay_error(&backend).to_string();
     assert!(text.contains("journal/00000002.log is missing"), "{text}");
 }
 
 #[test]
 fn stale_batches_of_a_recycled_segment_are_never_taken_for_new() {
-    let medium = Memory::new(OWNER);
-    let (mut store, _) = open(&medium);
+    let backend = Memory::new(OWNER);
+    let (mut store, _) = open(&backend);
     for _ in 0..5 {
         // The same sizes again and again, so that old batches lie exactly where new ones would begin.
         for _ in 0..4 {
@@ -204,32 +204,32 @@ fn stale_batches_of_a_recycled_segment_are_never_taken_for_new() {
     store.append(b"last");
     store.sync().expect("the medium is whole");
     drop(store);
-    let (_, batches) = open(&medium);
+    let (_, batches) = open(&backend);
     assert_eq!(batches, [vec![Bytes::from("last")]]);
 }
 
 #[test]
 fn a_record_that_looks_like_a_batch_does_not_pass_for_one() {
     // A client writes the whole of an earlier batch into a value; then the batch that holds it is torn.
-    let medium = three_batches();
-    let segment = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let backend = three_batches();
+    let segment = backend.segment_bytes(SegmentNumber(1)).expect("the first segment");
     let mut forged = segment[512..].to_vec();
     forged[4] = 5;
-    let (mut store, before) = open(&medium);
+    let (mut store, before) = open(&backend);
     store.append(&forged);
-    medium.fail_next_sync();
+    backend.fail_next_sync();
     store.sync().expect_err("the test lets it fail");
     drop(store);
-    medium.crash(Crash { journal_bytes_kept: 28 + 4 + forged.len() - 1, ..Crash::default() });
-    let (_, batches) = open(&medium);
+    backend.crash(Crash { journal_bytes_kept: 28 + 4 + forged.len() - 1, ..Crash::default() });
+    let (_, batches) = open(&backend);
     assert_eq!(batches, before);
 }
 
 #[test]
 fn a_full_segment_gives_way_to_the_next() {
-    let medium = Memory::new(OWNER);
+    let backend = Memory::new(OWNER);
     let options = Options { segment_bytes_max: 1_000, ..Options::default() };
-    let mut store = Store::open(medium.clone(), options).expect("the medium is whole");
+    let mut store = Store::open(backend.clone(), options).expect("the medium is whole");
     assert_eq!(store.replay().expect("the journal is new"), None);
     for _ in 0..6 {
         store.append(&[7; 200]);
@@ -241,14 +241,14 @@ fn a_full_segment_gives_way_to_the_next() {
     assert_eq!(store.current_segment(), SegmentNumber(4));
     assert!(store.segments().take(3).all(|(_, bytes)| bytes <= 1_000));
     drop(store);
-    let (store, batches) = open(&medium);
+    let (store, batches) = open(&backend);
     assert_eq!((batches.len(), store.current_segment()), (7, SegmentNumber(4)));
 }
 
 #[test]
 fn a_huge_turn_is_cut_into_batches_with_a_sync_each() {
-    let medium = Memory::new(OWNER);
-    let (mut store, _) = open(&medium);
+    let backend = Memory::new(OWNER);
+    let (mut store, _) = open(&backend);
     let record = vec![1; BATCH_BYTES_MAX / 2];
     for _ in 0..5 {
         store.append(&record);
@@ -256,14 +256,14 @@ fn a_huge_turn_is_cut_into_batches_with_a_sync_each() {
     store.sync().expect("the medium is whole");
     assert_eq!(store.statistics().batches, 3);
     drop(store);
-    let (_, batches) = open(&medium);
+    let (_, batches) = open(&backend);
     assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
 }
 
 #[test]
 fn another_owners_journal_is_refused_by_name() {
-    let medium = three_batches();
-    let bytes = medium.segment_bytes(SegmentNumber(1)).expect("the first segment");
+    let backend = three_batches();
+    let bytes = backend.segment_bytes(SegmentNumber(1)).expect("the first segment");
     let mut other = Memory::new("cluster 07 replica s0-r4");
     other.create(SegmentNumber(1), &bytes, 0).expect("memory takes anything");
     let text = replay_error(&other).to_string();

@@ -1,4 +1,4 @@
-//! Random commits, syncs, folds, checkpoints, reads and crashes, against a model that keeps everything in one map.
+//! Random commits, syncs, checkpoints, journal releases, reads and crashes, against a model that keeps everything in one map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use store::{Crash, Disk, DiskOptions, Medium, Memory, Options, SegmentNumber, Store, Version};
+use store::{Crash, Disk, DiskOptions, Memory, Options, SegmentNumber, StorageBackend, Store, Version};
 use tempfile::TempDir;
 use types::codec::{Decode, Encode, Reader};
 use types::{ClientId, ClusterId, Key, Timestamp, Value};
@@ -18,10 +18,10 @@ enum Step {
     Commit { key: u8, time: u64, value: Option<u16> },
     Sync,
     Read { key: u8, before: u64 },
-    Fold { watermark: u64 },
-    FinishFold,
-    Checkpoint,
-    Crash { torn: Option<usize>, fold_rows_kept: usize },
+    Checkpoint { watermark: u64 },
+    FinishCheckpoint,
+    ReleaseJournal,
+    Crash { torn: Option<usize>, checkpoint_rows_kept: usize },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -30,42 +30,42 @@ fn step() -> impl Strategy<Value = Step> {
         12 => commit.prop_map(|(key, time, value)| Step::Commit { key, time, value }),
         4 => Just(Step::Sync),
         12 => (0..8_u8, 1..220_u64).prop_map(|(key, before)| Step::Read { key, before }),
-        3 => (1..200_u64).prop_map(|watermark| Step::Fold { watermark }),
-        3 => Just(Step::FinishFold),
-        1 => Just(Step::Checkpoint),
-        2 => (proptest::option::of(0..400_usize), 0..4_usize).prop_map(|(torn, fold_rows_kept)| Step::Crash { torn, fold_rows_kept }),
+        3 => (1..200_u64).prop_map(|watermark| Step::Checkpoint { watermark }),
+        3 => Just(Step::FinishCheckpoint),
+        1 => Just(Step::ReleaseJournal),
+        2 => (proptest::option::of(0..400_usize), 0..4_usize).prop_map(|(torn, checkpoint_rows_kept)| Step::Crash { torn, checkpoint_rows_kept }),
     ]
 }
 
 /// Something that outlives the process.
 trait World {
-    type Medium: Medium;
-    fn medium(&self) -> Self::Medium;
+    type StorageBackend: StorageBackend;
+    fn backend(&self) -> Self::StorageBackend;
     /// Ends the process, perhaps in the middle of a sync.
-    fn crash(&self, store: Store<Self::Medium>, torn: Option<usize>, fold_rows_kept: usize);
+    fn crash(&self, store: Store<Self::StorageBackend>, torn: Option<usize>, checkpoint_rows_kept: usize);
 }
 
 impl World for Memory {
-    type Medium = Memory;
+    type StorageBackend = Memory;
 
-    fn medium(&self) -> Memory {
+    fn backend(&self) -> Memory {
         self.clone()
     }
 
-    fn crash(&self, mut store: Store<Memory>, torn: Option<usize>, fold_rows_kept: usize) {
+    fn crash(&self, mut store: Store<Memory>, torn: Option<usize>, checkpoint_rows_kept: usize) {
         if torn.is_some() && store.is_pending() {
             self.fail_next_sync();
             store.sync().expect_err("the sync was made to fail");
         }
         drop(store);
-        self.crash(Crash { journal_bytes_kept: torn.unwrap_or(0), fold_rows_kept });
+        self.crash(Crash { journal_bytes_kept: torn.unwrap_or(0), checkpoint_rows_kept });
     }
 }
 
 impl World for TempDir {
-    type Medium = Disk;
+    type StorageBackend = Disk;
 
-    fn medium(&self) -> Disk {
+    fn backend(&self) -> Disk {
         Disk::open(self.path(), OWNER, DiskOptions::default()).expect("the directory is whole")
     }
 
@@ -83,18 +83,18 @@ type Commit = (Key, Version);
 struct Harness<'a, W: World> {
     world: &'a W,
     cache_bytes_max: usize,
-    store: Option<Store<W::Medium>>,
+    store: Option<Store<W::StorageBackend>>,
     /// Everything committed and not lost in a crash.
     versions: BTreeMap<Key, BTreeMap<Timestamp, Option<Value>>>,
     /// What the journal holds durably, and what it would hold after the next sync.
     journal: Vec<(SegmentNumber, Commit)>,
     pending: Vec<Commit>,
-    /// What no finished fold has taken, and what the running one takes.
-    unfolded: BTreeSet<(Timestamp, Key)>,
-    folding: BTreeSet<(Timestamp, Key)>,
+    /// What no finished checkpoint has taken, and what the running one takes.
+    unflushed: BTreeSet<(Timestamp, Key)>,
+    running: BTreeSet<(Timestamp, Key)>,
 }
 
-/// Four at a time within one of the stretches by which folds are cut.
+/// Four at a time within one of the stretches by which checkpoints are cut.
 fn at(time: u64) -> Timestamp {
     Timestamp::new(time << 24, ClientId(time % 3))
 }
@@ -123,21 +123,21 @@ impl<'a, W: World> Harness<'a, W> {
             versions: BTreeMap::new(),
             journal: Vec::new(),
             pending: Vec::new(),
-            unfolded: BTreeSet::new(),
-            folding: BTreeSet::new(),
+            unflushed: BTreeSet::new(),
+            running: BTreeSet::new(),
         };
         harness.open();
         harness
     }
 
-    fn store(&mut self) -> &mut Store<W::Medium> {
+    fn store(&mut self) -> &mut Store<W::StorageBackend> {
         self.store.as_mut().expect("a store is open between steps")
     }
 
     fn open(&mut self) {
-        // Small enough that segments fill and folds are cut short.
-        let options = Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, fold_versions_max: 4 };
-        let mut store = Store::open(self.world.medium(), options).expect("the medium is whole");
+        // Small enough that segments fill and checkpoints are cut short.
+        let options = Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, checkpoint_versions_max: 4 };
+        let mut store = Store::open(self.world.backend(), options).expect("the medium is whole");
         let mut replayed = Vec::new();
         while let Some(batch) = store.replay().expect("the journal is whole") {
             replayed.extend(batch.records.into_iter().map(|record| (batch.segment, decode(record))));
@@ -159,12 +159,12 @@ impl<'a, W: World> Harness<'a, W> {
         }
         // What was only pending is lost, unless an earlier commit of the same version is kept.
         for (key, version) in std::mem::take(&mut self.pending) {
-            if !kept.contains(&(version.timestamp, key.clone())) && self.unfolded.remove(&(version.timestamp, key.clone())) {
+            if !kept.contains(&(version.timestamp, key.clone())) && self.unflushed.remove(&(version.timestamp, key.clone())) {
                 self.versions.get_mut(&key).expect("it was committed").remove(&version.timestamp);
             }
         }
-        self.unfolded.extend(kept);
-        self.folding.clear();
+        self.unflushed.extend(kept);
+        self.running.clear();
         self.store = Some(store);
     }
 
@@ -173,12 +173,12 @@ impl<'a, W: World> Harness<'a, W> {
             Step::Commit { key, time, value } => self.commit(key, time, value),
             Step::Sync => self.sync(),
             Step::Read { key, before } => self.read(key, before),
-            Step::Fold { watermark } => self.fold(watermark),
-            Step::FinishFold => self.look_after_fold(),
-            Step::Checkpoint => self.checkpoint(),
-            Step::Crash { torn, fold_rows_kept } => {
+            Step::Checkpoint { watermark } => self.begin_checkpoint(watermark),
+            Step::FinishCheckpoint => self.poll_checkpoint(),
+            Step::ReleaseJournal => self.release_journal(),
+            Step::Crash { torn, checkpoint_rows_kept } => {
                 let store = self.store.take().expect("a store is open between steps");
-                self.world.crash(store, torn, fold_rows_kept);
+                self.world.crash(store, torn, checkpoint_rows_kept);
                 self.open();
             }
         }
@@ -195,7 +195,7 @@ impl<'a, W: World> Harness<'a, W> {
         self.store().append(&encode(&commit));
         self.store().commit(&key, commit.1.clone());
         if !known_already {
-            self.unfolded.insert((timestamp, key.clone()));
+            self.unflushed.insert((timestamp, key.clone()));
         }
         self.versions.entry(key).or_default().insert(timestamp, commit.1.value.clone());
         self.pending.push(commit);
@@ -227,36 +227,36 @@ impl<'a, W: World> Harness<'a, W> {
         assert_eq!(self.store().latest_before(&key, before).expect("readable"), expected);
     }
 
-    fn fold(&mut self, watermark: u64) {
+    fn begin_checkpoint(&mut self, watermark: u64) {
         let before = self.store().watermark();
-        if self.store().fold(at(watermark)).expect("the medium is whole") {
+        if self.store().begin_checkpoint(at(watermark)).expect("the medium is whole") {
             let reached = self.store().watermark();
             assert!(before <= reached && reached <= at(watermark));
-            self.folding = self.unfolded.iter().filter(|(timestamp, _)| *timestamp <= reached).cloned().collect();
+            self.running = self.unflushed.iter().filter(|(timestamp, _)| *timestamp <= reached).cloned().collect();
             self.synced();
         }
     }
 
-    fn look_after_fold(&mut self) {
-        if self.store().fold_finished().expect("the medium is whole").is_some() {
-            for folded in std::mem::take(&mut self.folding) {
-                self.unfolded.remove(&folded);
+    fn poll_checkpoint(&mut self) {
+        if self.store().checkpoint_finished().expect("the medium is whole").is_some() {
+            for checkpointed in std::mem::take(&mut self.running) {
+                self.unflushed.remove(&checkpointed);
             }
         }
     }
 
-    fn finish_fold(&mut self) {
-        while self.store().is_folding() {
-            self.look_after_fold();
+    fn finish_checkpoint(&mut self) {
+        while self.store().is_checkpointing() {
+            self.poll_checkpoint();
         }
     }
 
-    /// Writes what no fold has taken into a new segment, and releases the older ones.
-    fn checkpoint(&mut self) {
-        self.finish_fold();
+    /// Writes what no checkpoint has taken into a new segment, and releases the older ones.
+    fn release_journal(&mut self) {
+        self.finish_checkpoint();
         self.sync();
         let current = self.store().rotate().expect("the medium is whole");
-        for (timestamp, key) in self.unfolded.clone() {
+        for (timestamp, key) in self.unflushed.clone() {
             let value = self.versions[&key][&timestamp].clone();
             let commit = (key, Version { timestamp, value });
             self.store().append(&encode(&commit));
@@ -282,46 +282,46 @@ fn numbered(number: u64) -> Key {
     Key::from(format!("key {number}").as_str())
 }
 
-/// While a fold ends piece by piece, a version that was committed late, and is not of that fold, must not stand for the newer one
-/// that has just been folded.
+/// While a checkpoint ends piece by piece, a version that was committed late, and is not of that checkpoint, must not stand for the newer one
+/// that has just been checkpointed.
 #[test]
-fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_folded() {
+fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_checkpointed() {
     let (mut store, hot) = (opened(32 << 20), Key::from("hot"));
     store.commit(&hot, version(10));
     (0..3_000).for_each(|number| store.commit(&numbered(number), version(11 + number)));
-    assert!(store.fold(at(5_000)).expect("the medium is whole"));
+    assert!(store.begin_checkpoint(at(5_000)).expect("the medium is whole"));
     store.commit(&hot, version(5));
     loop {
         assert_eq!(store.latest_before(&hot, at(6_000)).expect("readable"), Some(version(10)));
-        if store.fold_finished().expect("the medium is whole").is_some() {
+        if store.checkpoint_finished().expect("the medium is whole").is_some() {
             break;
         }
     }
 }
 
-/// While a fold ends piece by piece, the newer of two versions may be forgotten, since the base has it, before the older one is known
+/// While a checkpoint ends piece by piece, the newer of two versions may be forgotten, since the base table has it, before the older one is known
 /// to have come late for the last time.
 #[test]
 fn a_late_version_does_not_stand_for_a_newer_one_that_was_forgotten_here() {
     let (mut store, hot) = (opened(0), Key::from("a hot key"));
-    assert!(store.fold(at(10)).expect("the medium is whole"));
-    assert_eq!(store.fold_finished().expect("the medium is whole"), Some(at(10)));
+    assert!(store.begin_checkpoint(at(10)).expect("the medium is whole"));
+    assert_eq!(store.checkpoint_finished().expect("the medium is whole"), Some(at(10)));
     store.commit(&hot, version(6));
     (0..3_000).for_each(|number| store.commit(&numbered(number), version(5)));
     store.commit(&hot, version(12));
-    assert!(store.fold(at(20)).expect("the medium is whole"));
+    assert!(store.begin_checkpoint(at(20)).expect("the medium is whole"));
     let mut filled = 0;
-    while store.fold_finished().expect("the medium is whole").is_none() {
-        // There is no room for anything: what these bring in pushes out all that the base has.
+    while store.checkpoint_finished().expect("the medium is whole").is_none() {
+        // There is no room for anything: what these bring in pushes out all that the base table has.
         (0..2_000).for_each(|number| store.commit(&numbered(10_000 + filled + number), version(30)));
         filled += 2_000;
     }
     assert!(filled > 2_000, "it ended at once");
     assert_eq!(store.latest_timestamp_before(&hot, at(100)).expect("readable"), Some(at(12)));
-    // One that comes late again is older still, and must not take its place in the base.
+    // One that comes late again is older still, and must not take its place in the base table.
     store.commit(&hot, version(8));
-    assert!(store.fold(at(25)).expect("the medium is whole"));
-    while store.fold_finished().expect("the medium is whole").is_none() {}
+    assert!(store.begin_checkpoint(at(25)).expect("the medium is whole"));
+    while store.checkpoint_finished().expect("the medium is whole").is_none() {}
     assert_eq!(store.latest_timestamp_before(&hot, at(100)).expect("readable"), Some(at(12)));
 }
 
@@ -330,8 +330,8 @@ fn large_rows_find_room_among_many_small_ones() {
     let mut store = opened(4 << 20);
     let large = |time| Version { timestamp: at(time), value: Value::new(vec![7; 100_000]) };
     (0..100).for_each(|number| store.commit(&numbered(number), large(1)));
-    assert!(store.fold(at(10)).expect("the medium is whole"));
-    while store.fold_finished().expect("the medium is whole").is_none() {}
+    assert!(store.begin_checkpoint(at(10)).expect("the medium is whole"));
+    while store.checkpoint_finished().expect("the medium is whole").is_none() {}
     // Keys that have no row are remembered too.
     for number in 1_000..40_000 {
         assert_eq!(store.latest_before(&numbered(number), at(20)).expect("readable"), None);
@@ -344,7 +344,7 @@ fn large_rows_find_room_among_many_small_ones() {
     }
 }
 
-/// How much of the base may stay in memory: nothing, some rows, all.
+/// How much of the base table may stay in memory: nothing, some rows, all.
 fn cache_bytes_max() -> impl Strategy<Value = usize> {
     prop_oneof![Just(0), Just(1_000), Just(1 << 20)]
 }
@@ -354,7 +354,7 @@ fn run<W: World>(world: &W, cache_bytes_max: usize, steps: Vec<Step>) {
     for step in steps {
         harness.step(step);
     }
-    harness.finish_fold();
+    harness.finish_checkpoint();
     for key in 0..8 {
         harness.read(key, 10_000);
     }

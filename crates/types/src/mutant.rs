@@ -146,10 +146,10 @@ mutants! {
     ClusterUnnamed: "seals", "what is signed and hashed does not name the cluster";
     SyncSkipped: "the store", "what is written is not synced";
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
-    ReleasedUnfolded: "the store", "parts of the journal go before what they hold is folded";
-    LateFoldWins: "the store", "a version folded late takes the place of a newer one";
+    ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";
+    LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
     LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
-    UnfoldedEvicted: "the store", "to make room, versions are forgotten that a fold is still to bring to the base";
+    UnflushedEvicted: "the store", "versions are evicted that no checkpoint has written to the base table";
 }
 
 /// Whether this thread is to break the rule.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use store::{Fold, Medium, Options, SegmentNumber, Store, StoreError};
+use store::{Checkpoint, Options, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{Key, Timestamp};
 
 use crate::Target;
@@ -34,12 +34,12 @@ impl Shelf {
     }
 }
 
-impl Medium for Shelf {
+impl StorageBackend for Shelf {
     fn owner(&self) -> &str {
         "fuzz"
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "shelf".to_owned()
     }
 
@@ -94,11 +94,11 @@ impl Medium for Shelf {
         Ok(None)
     }
 
-    fn begin_fold(&mut self, _fold: Fold) -> Result<(), StoreError> {
+    fn begin_checkpoint(&mut self, _checkpoint: Checkpoint) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn fold_done(&mut self) -> Result<bool, StoreError> {
+    fn checkpoint_done(&mut self) -> Result<bool, StoreError> {
         Ok(true)
     }
 }

@@ -62,7 +62,7 @@ fn open_store(medium: &Memory) -> Store<Memory> {
 fn open(medium: &Memory) -> Option<Replica<Memory>> {
     let options = Options { segment_bytes_max: 4_096, cache_bytes_max: 4_096, ..Options::default() };
     let store = Store::open(medium.clone(), options).expect("the medium is whole");
-    let settings = ReplicaOptions { overlay_bytes_max: 512, journal_bytes_max: 2_048, ..ReplicaOptions::default() };
+    let settings = ReplicaOptions { memtable_bytes_max: 512, journal_bytes_max: 2_048, ..ReplicaOptions::default() };
     Replica::open(town().cluster.clone(), replica(0, 0), settings, store, Time(NOW)).ok()
 }
 

@@ -76,13 +76,13 @@ impl Life {
     }
 
     fn start(&mut self) {
-        let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, fold_versions_max: 4 };
+        let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4 };
         let store = Store::open(self.medium.clone(), options).expect("memory is whole after a crash");
         let settings = ReplicaOptions {
             window_ms: 10_000,
             checkpoint_ms: 1_000,
             undecided_max: UNDECIDED_MAX,
-            overlay_bytes_max: 400,
+            memtable_bytes_max: 400,
             journal_bytes_max: 4_096,
             ..ReplicaOptions::default()
         };
@@ -118,7 +118,7 @@ impl Life {
                 let kept = usize::from(choices.byte()) * 4;
                 let node = self.node.as_mut().expect("it runs");
                 if node.persist().is_err() {
-                    self.restart(Crash { journal_bytes_kept: kept, fold_rows_kept: usize::from(choices.byte() % 4) }, 0);
+                    self.restart(Crash { journal_bytes_kept: kept, checkpoint_rows_kept: usize::from(choices.byte() % 4) }, 0);
                 } else {
                     self.restart(Crash::default(), 0);
                 }

@@ -2,7 +2,7 @@
 //! room for.
 
 use machine::Time;
-use store::Medium;
+use store::StorageBackend;
 use types::mutant::{Mutant, broken};
 use types::{Party, Transaction};
 
@@ -14,7 +14,7 @@ use crate::message::Refusal;
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
 pub(super) const ASKERS_MAX: usize = 64;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Nothing below is remembered or may be read, in nanoseconds. A clock set back does not lower it.
     pub(super) fn watermark(&self, now: Time) -> u64 {
         let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);

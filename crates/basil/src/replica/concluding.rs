@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::Time;
-use store::Medium;
+use store::StorageBackend;
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
@@ -16,7 +16,7 @@ use crate::message::{Message, Refusal, Subject};
 use crate::passing_on::Tellers;
 use crate::record::Record;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_writeback(
         &mut self,
         now: Time,

@@ -1,7 +1,7 @@
 //! A replica's part in the divergent case of recovery (§5). The rules, and why they are safe, are in [`crate::recovery`].
 
 use machine::Time;
-use store::Medium;
+use store::StorageBackend;
 use types::codec::Encode;
 use types::mutant::{Mutant, broken};
 use types::{Party, ReplicaId, Transaction, TransactionId};
@@ -13,7 +13,7 @@ use crate::message::{Draft, Message, Refusal, Subject};
 use crate::record::Record;
 use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// §5 (1) arrives; §5 (2): rises to the view that the signed views call for, and elects its leader.
     pub(super) fn on_invoke_fallback(
         &mut self,

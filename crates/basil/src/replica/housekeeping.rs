@@ -2,7 +2,7 @@
 //! let go (all beyond the paper).
 
 use machine::Time;
-use store::{Medium, SegmentNumber, StoreError};
+use store::{SegmentNumber, StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
@@ -38,7 +38,7 @@ pub(super) fn next_checkpoint(now: Time, every_ms: u64, me: ReplicaId, cluster: 
     Time(now.0.saturating_add(every - since_turn))
 }
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// When to look next.
     pub(super) fn due(&self) -> Option<Time> {
         let stalled = self.watch.deadline(self.options.stall_ms);
@@ -96,21 +96,21 @@ impl<M: Medium> Replica<M> {
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
-        let folded = if broken(Mutant::ReleasedUnfolded) { u64::MAX } else { self.folded };
-        if self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
+        let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
+        if self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
             undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
             self.ledger.write_forgotten();
         }
-        while self.segments.front().is_some_and(|(_, highest)| *highest < folded) {
+        while self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
             self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
             self.ledger.store.release(segment)?;
         }
         let store = &self.ledger.store;
-        let grown = store.overlay_bytes() > self.options.overlay_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
+        let grown = store.memtable_bytes() > self.options.memtable_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
         let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
         let is_all_old = self.ledger.known() == 0 && self.ledger.highest() < foldable;
-        let idle = is_all_old && store.overlay_bytes() > 0 && store.watermark().time < foldable;
+        let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
         if (grown || idle) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
@@ -118,16 +118,16 @@ impl<M: Medium> Replica<M> {
             if !broken(Mutant::BoundsLetGo) {
                 self.ledger.write_bounds();
             }
-            let highest = self.ledger.highest().max(self.folded);
+            let highest = self.ledger.highest().max(self.checkpointed);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = foldable;
-            self.begin_fold(now)?;
+            self.begin_checkpoint(now)?;
         }
         Ok(())
     }
 
-    fn begin_fold(&mut self, now: Time) -> Result<(), StoreError> {
-        if self.ledger.store.fold(Timestamp::new(self.fold_wanted, ClientId(0)))? {
+    fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
+        if self.ledger.store.begin_checkpoint(Timestamp::new(self.fold_wanted, ClientId(0)))? {
             self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         }
         Ok(())
@@ -136,11 +136,11 @@ impl<M: Medium> Replica<M> {
     /// A fold ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
-        if let Some(watermark) = self.ledger.store.fold_finished()? {
-            self.folded = watermark.time;
+        if let Some(watermark) = self.ledger.store.checkpoint_finished()? {
+            self.checkpointed = watermark.time;
             self.fold_poll_at = None;
             if watermark.time < self.fold_wanted {
-                self.begin_fold(now)?;
+                self.begin_checkpoint(now)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! How a replica of the logging shard writes decisions down: ST2 (basil.txt §4.2 (5), (6)).
 
 use machine::Time;
-use store::Medium;
+use store::StorageBackend;
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
@@ -13,7 +13,7 @@ use crate::ledger::Entry;
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::record::Record;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// ST2 (§4.2 (5)), answered by ST2R (6).
     pub(super) fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
         if self.log_from_memory(now, from, transaction, out) {

@@ -1,7 +1,7 @@
 //! How a replica answers reads (basil.txt §4.1).
 
 use machine::Time;
-use store::{Medium, StoreError, Version};
+use store::{StorageBackend, StoreError, Version};
 use types::mutant::{Mutant, broken};
 use types::{Key, Party, Timestamp, Transaction};
 
@@ -12,7 +12,7 @@ use crate::message::{Message, Newer, ReadResult, Refusal, Subject};
 /// The most bytes of values and transactions in one read reply.
 pub(super) const READ_REPLY_BYTES_MAX: usize = 8 << 20;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_read(
         &mut self,
         now: Time,
@@ -27,7 +27,7 @@ impl<M: Medium> Replica<M> {
             return Ok(());
         }
         self.ledger.make_readable(timestamp.time);
-        self.ledger.store.warm(keys.iter());
+        self.ledger.store.prefetch(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
         let mut prepared: Vec<Transaction> = Vec::new();
         let mut bytes = 0;

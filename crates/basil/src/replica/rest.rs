@@ -35,7 +35,7 @@
 use std::collections::BTreeMap;
 
 use machine::Time;
-use store::{Medium, StoreError};
+use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
@@ -91,7 +91,7 @@ pub(super) struct Inquiries(BTreeMap<TransactionId, Inquiry>);
 
 impl Inquiries {
     /// Ends those whose transaction has ended, and those that have had their time.
-    pub(super) fn prune<M: Medium>(&mut self, now: Time, ledger: &Ledger<M>) {
+    pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, ledger: &Ledger<M>) {
         let is_open = |id: &TransactionId| ledger.entry(*id).is_some_and(|entry| entry.decision.is_none());
         self.0.retain(|id, inquiry| is_open(id) && inquiry.since.after_ms(INQUIRY_MS) > now);
     }
@@ -178,7 +178,7 @@ impl Inquiry {
     }
 }
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Asks everybody else about an undecided transaction below the watermark, ever more rarely.
     pub(super) fn inquire(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry(id) else { return };

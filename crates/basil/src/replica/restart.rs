@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use machine::Time;
-use store::{Medium, Store, StoreError};
+use store::{StorageBackend, Store, StoreError};
 use types::codec::{Decode, DecodeError};
 use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
@@ -33,7 +33,7 @@ pub enum RecoverError {
     Record(#[from] DecodeError),
 }
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Brings replica `me` back from its store: votes, decisions and versions are as they were when it last
     /// synced; read timestamps are gone, so it votes against all writes that someone may have read past.
     ///
@@ -48,9 +48,9 @@ impl<M: Medium> Replica<M> {
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
         let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
-        let folded = ledger.store.watermark().time;
-        let watermark = by_clock.max(folded.saturating_add(1));
-        ledger.may_have_forgotten_up_to(folded);
+        let checkpointed = ledger.store.watermark().time;
+        let watermark = by_clock.max(checkpointed.saturating_add(1));
+        ledger.may_have_forgotten_up_to(checkpointed);
         if !ledger.knows_forgotten() {
             ledger.write_bounds();
         }
@@ -78,13 +78,13 @@ impl<M: Medium> Replica<M> {
             fold_poll_at: None,
             fold_wanted: 0,
             segments: VecDeque::new(),
-            folded: 0,
+            checkpointed: 0,
         })
     }
 }
 
 /// Takes one journal record back in.
-fn restore<M: Medium>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: Bytes, now: Time) -> Result<(), DecodeError> {
+fn restore<M: StorageBackend>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: Bytes, now: Time) -> Result<(), DecodeError> {
     match Record::from_bytes(record, cluster.id())? {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();

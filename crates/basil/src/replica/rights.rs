@@ -1,13 +1,13 @@
 //! Who may write what, and who may be told of it, by the rights that the cluster gives its clients (beyond the paper).
 
-use store::Medium;
+use store::StorageBackend;
 use types::mutant::{Mutant, broken};
 use types::{Party, Transaction};
 
 use super::Replica;
 use crate::certificate::Certificate;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Whether the author may read and write what `transaction` does.
     pub(super) fn permitted(&self, transaction: &Transaction) -> bool {
         self.cluster.permission(transaction.timestamp().client).is_some_and(|permission| {

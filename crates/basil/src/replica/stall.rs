@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use machine::Time;
-use store::Medium;
+use store::StorageBackend;
 use types::TransactionId;
 use types::mutant::{Mutant, broken};
 
@@ -75,7 +75,7 @@ fn gathered(at: Time, us: u64) -> Time {
     Time(at.0.next_multiple_of((us * 1_000).max(1)))
 }
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// Whether `id` has been undecided for so long that whoever it stops should be told.
     pub(super) fn is_left(&self, now: Time, id: TransactionId) -> bool {
         let entry = self.ledger.entry(id);

@@ -2,7 +2,7 @@
 //! [`crate::check`].
 
 use machine::{Time, Voters};
-use store::{Medium, StoreError};
+use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
@@ -15,7 +15,7 @@ use crate::check::{Bounds, Cause, Finding, check};
 use crate::message::{Conflict, Draft, Message, Refusal, Subject};
 use crate::record::Record;
 
-impl<M: Medium> Replica<M> {
+impl<M: StorageBackend> Replica<M> {
     /// ST1 (§4.2).
     pub(super) fn on_prepare(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         if self.answer_known(now, from, transaction.id(), out) {

@@ -197,8 +197,8 @@ impl Board {
             "keys_read": counts.keys_read,
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
             "store": {
-                "journal_bytes": store.journal_bytes, "overlay_versions": store.overlay_versions, "overlay_bytes": store.overlay_bytes,
-                "cache_bytes": store.cache_bytes, "batches": store.batches, "folds": store.folds,
+                "journal_bytes": store.journal_bytes, "memtable_versions": store.memtable_versions, "memtable_bytes": store.memtable_bytes,
+                "cache_bytes": store.cache_bytes, "batches": store.batches, "checkpoints": store.checkpoints,
             },
             "peers": peers,
         });
@@ -247,9 +247,9 @@ impl Collector for Shown {
             ("store_batches", "Durable writes", store.batches),
             ("store_records", "Records in them", store.records),
             ("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written),
-            ("store_folds", "Folds of old versions to disk", store.folds),
+            ("store_checkpoints", "Checkpoints of old versions to the base table", store.checkpoints),
             ("store_cache_hits", "Reads answered by the row cache", store.cache_hits),
-            ("store_base_reads", "Reads that went to the disk's tree", store.base_reads),
+            ("store_base_table_reads", "Reads that went to the base table on disk", store.base_table_reads),
         ];
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value);
@@ -263,8 +263,8 @@ impl Collector for Shown {
         let gauges = [
             ("transactions_known", "Transactions remembered", known as u64),
             ("transactions_undecided", "Transactions without an end yet", undecided as u64),
-            ("store_overlay_versions", "Versions in memory", store.overlay_versions as u64),
-            ("store_overlay_bytes", "Memory they take", store.overlay_bytes as u64),
+            ("store_memtable_versions", "Versions in memory", store.memtable_versions as u64),
+            ("store_memtable_bytes", "Memory they take", store.memtable_bytes as u64),
             ("store_cache_bytes", "Memory of the row cache", store.cache_bytes),
             ("store_journal_bytes", "Size of the journal", store.journal_bytes),
         ];

@@ -1,6 +1,6 @@
-//! What was committed and not folded yet, in the order of time: rows ready to be written, end to end.
+//! What was committed and not checkpointed yet, in the order of time: rows ready to be written, end to end.
 //!
-//! A fold takes whole stretches of time, as they lie, and sorts them where nobody waits; nothing is looked up for it.
+//! A checkpoint takes whole stretches of time, as they lie, and sorts them where nobody waits; nothing is looked up for it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use types::{ClientId, Key, Timestamp};
 use crate::{Row, Version, row};
 
 /// About how long a stretch is, as a power of two in nanoseconds: 67 ms.
-const STRETCH_BITS: u32 = 26;
+const BUCKET_BITS: u32 = 26;
 /// What one version costs in memory beside its value.
 const VERSION_BYTES: usize = 64;
 /// A log that has no room for this much gets more.
@@ -81,16 +81,16 @@ impl Log {
     }
 }
 
-/// All versions that no fold has taken, and how many there are of those that the running one has not brought to the base.
+/// All versions that no checkpoint has taken, and how many there are of those that the running one has not brought to the base table.
 #[derive(Default)]
-pub(crate) struct Unfolded {
-    stretches: BTreeMap<u64, Log>,
-    weight: Weight,
+pub(crate) struct Unflushed {
+    buckets: BTreeMap<u64, Log>,
+    size: Size,
 }
 
 /// How much there is of something.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weight {
+pub(crate) struct Size {
     /// Versions.
     pub versions: usize,
     /// Bytes of their values.
@@ -99,7 +99,7 @@ pub(crate) struct Weight {
     pub memory: usize,
 }
 
-impl Weight {
+impl Size {
     /// What all of `logs` weigh.
     pub fn of(logs: &[Log]) -> Self {
         logs.iter().fold(Self::default(), |sum, log| Self {
@@ -110,27 +110,27 @@ impl Weight {
     }
 }
 
-impl Unfolded {
+impl Unflushed {
     /// Adds a version, which must not be there.
     pub fn push(&mut self, key: &Key, version: &Version) {
-        let log = self.stretches.entry(version.timestamp.time >> STRETCH_BITS).or_default();
+        let log = self.buckets.entry(version.timestamp.time >> BUCKET_BITS).or_default();
         let (memory, value_bytes) = (log.memory(), log.value_bytes);
         log.push(key.as_bytes(), version);
-        self.weight.versions += 1;
-        self.weight.value_bytes += log.value_bytes - value_bytes;
-        self.weight.memory += log.memory() - memory;
+        self.size.versions += 1;
+        self.size.value_bytes += log.value_bytes - value_bytes;
+        self.size.memory += log.memory() - memory;
     }
 
-    /// How much there is, what a fold that runs has taken included, until it is [let go](Unfolded::let_go).
-    pub fn weight(&self) -> Weight {
-        self.weight
+    /// How much there is, what a checkpoint that runs has taken included, until it is [let go](Unflushed::release).
+    pub fn size(&self) -> Size {
+        self.size
     }
 
-    /// What was taken is in the base now.
-    pub fn let_go(&mut self, taken: Weight) {
-        self.weight.versions -= taken.versions;
-        self.weight.value_bytes -= taken.value_bytes;
-        self.weight.memory -= taken.memory;
+    /// What was taken is in the base table now.
+    pub fn release(&mut self, taken: Size) {
+        self.size.versions -= taken.versions;
+        self.size.value_bytes -= taken.value_bytes;
+        self.size.memory -= taken.memory;
     }
 
     /// Takes the versions up to `watermark`, oldest first, and gives the watermark they reach: when there are more than about
@@ -138,20 +138,20 @@ impl Unfolded {
     pub fn take(&mut self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<Log>) {
         assert!(floor <= watermark, "a watermark only rises");
         let (mut taken, mut versions) = (Vec::new(), 0);
-        while let Some(mut stretch) = self.stretches.first_entry() {
-            let number = *stretch.key();
-            let start = number << STRETCH_BITS;
+        while let Some(mut bucket) = self.buckets.first_entry() {
+            let number = *bucket.key();
+            let start = number << BUCKET_BITS;
             if start > watermark.time {
                 break;
             }
             if versions >= count && start > floor.time {
                 return (Timestamp::new(start - 1, ClientId(u64::MAX)), taken);
             }
-            let is_whole = start | ((1 << STRETCH_BITS) - 1) < watermark.time;
-            let above = if is_whole { Log::default() } else { stretch.get_mut().split_above(watermark) };
-            let log = stretch.remove();
+            let is_whole = start | ((1 << BUCKET_BITS) - 1) < watermark.time;
+            let above = if is_whole { Log::default() } else { bucket.get_mut().split_above(watermark) };
+            let log = bucket.remove();
             if above.versions > 0 {
-                self.stretches.insert(number, above);
+                self.buckets.insert(number, above);
             }
             versions += log.versions;
             if log.versions > 0 {
@@ -169,30 +169,30 @@ impl Unfolded {
 mod tests {
     use super::*;
 
-    const STRETCH: u64 = 1 << STRETCH_BITS;
+    const BUCKET: u64 = 1 << BUCKET_BITS;
 
     fn at(time: u64) -> Timestamp {
         Timestamp::new(time, ClientId(1))
     }
 
     #[test]
-    fn a_fold_that_is_cut_short_never_splits_a_timestamp_and_leaves_nothing_below() {
-        let times = [1, 2, 2, 2, 3, STRETCH + 1, STRETCH + 5, 3 * STRETCH, 3 * STRETCH];
-        for floor in [0, 2, STRETCH - 1, STRETCH, STRETCH + 5, 2 * STRETCH] {
-            for watermark in [floor, floor + 2, STRETCH + 1, 2 * STRETCH, 3 * STRETCH, 9 * STRETCH].into_iter().filter(|to| *to >= floor) {
+    fn a_checkpoint_that_is_cut_short_never_splits_a_timestamp_and_leaves_nothing_below() {
+        let times = [1, 2, 2, 2, 3, BUCKET + 1, BUCKET + 5, 3 * BUCKET, 3 * BUCKET];
+        for floor in [0, 2, BUCKET - 1, BUCKET, BUCKET + 5, 2 * BUCKET] {
+            for watermark in [floor, floor + 2, BUCKET + 1, 2 * BUCKET, 3 * BUCKET, 9 * BUCKET].into_iter().filter(|to| *to >= floor) {
                 for count in [1, 4, 6, 100] {
-                    let mut unfolded = Unfolded::default();
+                    let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
                         let key = Key::from(format!("key {number}").as_str());
-                        unfolded.push(&key, &Version { timestamp: at(time), value: None });
+                        unflushed.push(&key, &Version { timestamp: at(time), value: None });
                     }
-                    let (reached, taken) = unfolded.take(at(floor), at(watermark), count);
+                    let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
                     assert!(at(floor) <= reached && reached <= at(watermark));
                     let taken: Vec<Timestamp> = taken.iter().flat_map(|log| log.iter().map(|row| row::timestamp(row.row))).collect();
                     let expected: Vec<Timestamp> = times.into_iter().map(at).filter(|timestamp| *timestamp <= reached).collect();
                     assert_eq!(taken, expected, "from {floor} to {watermark}, about {count}");
                     assert!(reached == at(watermark) || taken.len() >= count);
-                    let (_, rest) = unfolded.take(reached, at(99 * STRETCH), 100);
+                    let (_, rest) = unflushed.take(reached, at(99 * BUCKET), 100);
                     assert_eq!(rest.iter().map(|log| log.versions).sum::<usize>(), times.len() - taken.len());
                 }
             }

@@ -4,21 +4,21 @@ use bytes::Bytes;
 use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp};
 
-use crate::unfolded::Log;
+use crate::unflushed::Log;
 use crate::{SegmentNumber, StoreError, row};
 
-/// What is to be folded into the base.
+/// What is to be checkpointed into the base table.
 #[derive(Clone, Debug)]
-pub struct Fold {
-    /// All versions up to it are being folded.
+pub struct Checkpoint {
+    /// All versions up to it are being checkpointed.
     pub watermark: Timestamp,
-    /// What is at or below was committed late: the base may have newer ones.
+    /// What is at or below was committed late: the base table may have newer ones.
     late_to: Timestamp,
     /// The versions.
     logs: Vec<Log>,
 }
 
-/// A row of the base: a key, and its encoded newest version.
+/// A row of the base table: a key, and its encoded newest version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
     /// The key's bytes.
@@ -27,13 +27,13 @@ pub struct Row<'a> {
     pub row: &'a [u8],
 }
 
-impl Fold {
-    /// Folds what is in `logs`, at or below `watermark`.
+impl Checkpoint {
+    /// Checkpoints what is in `logs`, at or below `watermark`.
     pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Vec<Log>) -> Self {
         Self { watermark, late_to, logs }
     }
 
-    /// The rows to write, ascending by key: the newest version of each. `base` says when the row was written that the base has of a
+    /// The rows to write, ascending by key: the newest version of each. `base` says when the row was written that the base table has of a
     /// key; it is asked only about what was committed late. This sorts, so call it where nobody waits.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Fold {
         let mut newest = Vec::with_capacity(rows.len());
         for (_, row) in rows {
             let timestamp = row::timestamp(row.row);
-            let is_late = timestamp <= self.late_to && !broken(Mutant::LateFoldWins);
+            let is_late = timestamp <= self.late_to && !broken(Mutant::LateCheckpointWins);
             if !is_late || base(row.key)?.is_none_or(|known| known < timestamp) {
                 newest.push(row);
             }
@@ -68,12 +68,12 @@ fn beginning(key: &[u8]) -> u128 {
 /// What a [`crate::Store`] keeps its bytes on: [`crate::Disk`] or [`crate::Memory`].
 ///
 /// After any method failed, the store calls no other: what is on the medium is then unknown.
-pub trait Medium: Send {
+pub trait StorageBackend: Send {
     /// Whose data these are; part of every segment's header.
     fn owner(&self) -> &str;
 
     /// Where the journal is, for messages to people.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 
     /// An unpredictable number. Checksums start from it, so that no client can put bytes into a record that
     /// would pass for a batch, and no batch of a recycled segment passes for one of the new.
@@ -107,7 +107,7 @@ pub trait Medium: Send {
     /// When the medium fails.
     fn opened(&mut self) -> Result<(), StoreError>;
 
-    /// Writes into a segment. Durable only after [`Medium::sync`].
+    /// Writes into a segment. Durable only after [`StorageBackend::sync`].
     ///
     /// # Errors
     /// When the medium fails.
@@ -125,28 +125,28 @@ pub trait Medium: Send {
     /// When the medium fails.
     fn remove(&mut self, segment: SegmentNumber) -> Result<(), StoreError>;
 
-    /// The row of `key` in the base.
+    /// The row of `key` in the base table.
     ///
     /// # Errors
     /// When the medium fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
-    /// The watermark of the newest fold that has begun, durably.
+    /// The watermark of the newest checkpoint that has begun, durably.
     ///
     /// # Errors
     /// When the medium fails.
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError>;
 
-    /// Begins to write a fold's rows into the base, without waiting. First the watermark is made durable, then
+    /// Begins to write a checkpoint's rows into the base table, without waiting. First the watermark is made durable, then
     /// the rows, in any order: a crash may leave some.
     ///
     /// # Errors
     /// When the medium fails.
-    fn begin_fold(&mut self, fold: Fold) -> Result<(), StoreError>;
+    fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError>;
 
-    /// Whether the fold that has begun is durable.
+    /// Whether the checkpoint that has begun is durable.
     ///
     /// # Errors
-    /// When the fold failed.
-    fn fold_done(&mut self) -> Result<bool, StoreError>;
+    /// When the checkpoint failed.
+    fn checkpoint_done(&mut self) -> Result<bool, StoreError>;
 }
