@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, Newer, OldVersion, ReadResult, Subject};
+use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Vote};
 use crypto::{Seal, SignedRoot};
@@ -320,10 +320,10 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
         }
         7 => decide(choices, number),
-        12 => Message::Committed { id: transaction.id() },
+        12 => Message::CommitNotice { id: transaction.id() },
         10 => {
             let here = transaction.writes().iter().map(|write| &write.key).filter(|key| town().cluster.shard_of(key) == ShardId(0));
-            Message::Inquire { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }
+            Message::StatusQuery { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }
         }
         11 => {
             let written = transaction.writes().iter().filter(|write| town().cluster.shard_of(&write.key) == ShardId(0)).count();
@@ -335,15 +335,15 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             });
             let versions = versions.collect();
             let end = choices.rarely(2).then(|| decision(choices));
-            Message::Rested { id: transaction.id(), end, versions }
+            Message::StatusReply { id: transaction.id(), end, versions }
         }
         _ => {
             let mut certificate = certificate(choices, number);
             for _ in 0..choices.byte() / 128 {
                 damage(choices, &mut certificate);
             }
-            let pass_on = choices.rarely(2);
-            Message::Writeback { transaction: (!choices.rarely(3)).then_some(transaction), certificate: Arc::new(certificate), pass_on }
+            let relay = choices.rarely(2);
+            Message::Writeback { transaction: (!choices.rarely(3)).then_some(transaction), certificate: Arc::new(certificate), relay }
         }
     }
 }
@@ -396,8 +396,14 @@ pub fn read_reply(choices: &mut Choices<'_>) -> Message {
     let results = (0..choices.below(4)).map(|_| {
         let version = if choices.rarely(2) { transaction(choices).timestamp() } else { Timestamp::ZERO };
         let value = choices.rarely(2).then(|| Value::from(choices.one_of(&["", "1", "2"])));
-        let newer = choices.one_of(&[Newer::Nothing, Newer::Prepared(0), Newer::Prepared(1), Newer::Prepared(9), Newer::Hidden]);
-        ReadResult { version, value, newer }
+        let pending = choices.one_of(&[
+            PendingWrite::None,
+            PendingWrite::Prepared(0),
+            PendingWrite::Prepared(1),
+            PendingWrite::Prepared(9),
+            PendingWrite::Hidden,
+        ]);
+        ReadResult { version, value, pending }
     });
     Message::ReadReply { request, results: results.collect(), prepared }
 }

@@ -21,9 +21,9 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::Prepare { .. }
         | Message::ReadReply { .. }
         | Message::Refused { .. }
-        | Message::Inquire { .. }
-        | Message::Rested { .. }
-        | Message::Committed { .. } => true,
+        | Message::StatusQuery { .. }
+        | Message::StatusReply { .. }
+        | Message::CommitNotice { .. } => true,
         Message::Recover { transaction, evidence } => evidence.iter().all(|vote| {
             let rightly = vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;
             rightly && is_vote(cluster, vote)
@@ -35,7 +35,7 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         }
         Message::ElectFallback { elect } => is_elect(cluster, elect),
         Message::DecideFallback { decide, electors } => is_decide(cluster, decide, electors),
-        Message::Writeback { transaction, certificate, pass_on: _ } => {
+        Message::Writeback { transaction, certificate, relay: _ } => {
             transaction.as_ref().is_none_or(|transaction| fits(cluster, certificate, transaction)) && holds(cluster, certificate)
         }
         Message::Voted { vote, conflict } => {

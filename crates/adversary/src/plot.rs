@@ -141,8 +141,7 @@ impl Plot {
             let certificate = Arc::new(certificate);
             for replica in &replicas {
                 let transaction = Some(self.transaction.clone());
-                sends
-                    .push((Party::Replica(*replica), Message::Writeback { transaction, certificate: certificate.clone(), pass_on: false }));
+                sends.push((Party::Replica(*replica), Message::Writeback { transaction, certificate: certificate.clone(), relay: false }));
             }
         }
         sends

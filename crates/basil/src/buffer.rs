@@ -48,10 +48,10 @@ impl Buffer {
     /// When it has only read, and only what is committed: for whom each of its reads is settled, in the order in which
     /// the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
     #[must_use]
-    pub fn settled(&self) -> Option<Vec<Voters>> {
-        let depends = self.reads.values().any(|found| found.dependency.is_some()) && !broken(Mutant::DependencySettled);
+    pub fn validated(&self) -> Option<Vec<Voters>> {
+        let depends = self.reads.values().any(|found| found.dependency.is_some()) && !broken(Mutant::DependencyValidated);
         let may_be = self.writes.is_empty() && !depends;
-        may_be.then(|| self.reads.values().map(|found| found.settled).collect())
+        may_be.then(|| self.reads.values().map(|found| found.validated).collect())
     }
 
     /// How many keys it means to write.

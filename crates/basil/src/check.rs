@@ -20,19 +20,19 @@ pub struct Bounds {
 
 /// What the check finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum CheckResult {
     /// L14: nothing stands against it; it is to be prepared, and committed once these are.
     Prepare {
         /// Transactions it read from that are not decided yet (L15).
         pending: Vec<TransactionId>,
     },
     /// It is to be voted down.
-    Abort(Cause),
+    Abort(AbortReason),
 }
 
 /// Why a transaction is voted down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum AbortReason {
     /// L1: its timestamp lies too far in the future.
     TooNew,
     /// Its author came so late with it, or it waited for its author or for somebody to finish it so long, that it is not judged any more.
@@ -57,7 +57,7 @@ pub enum Cause {
     NotAuthored,
 }
 
-impl Cause {
+impl AbortReason {
     /// The transaction in the way, where there is one that could be finished or shown.
     #[must_use]
     pub fn conflicting(self) -> Option<TransactionId> {
@@ -68,7 +68,7 @@ impl Cause {
         }
     }
 
-    /// Every short name, in the order of [`Cause::number`].
+    /// Every short name, in the order of [`AbortReason::number`].
     pub const LABELS: [&'static str; 11] = [
         "too_new",
         "too_old",
@@ -110,20 +110,24 @@ impl Cause {
 
 /// Judges `transaction` against everything this replica has prepared, committed and shown to readers.
 /// Only keys of the replica's own shard are judged; the other shards judge the rest.
-pub(crate) fn check<M: StorageBackend>(ledger: &mut Ledger<M>, transaction: &Transaction, bounds: Bounds) -> Result<Finding, StoreError> {
+pub(crate) fn check<M: StorageBackend>(
+    ledger: &mut Ledger<M>,
+    transaction: &Transaction,
+    bounds: Bounds,
+) -> Result<CheckResult, StoreError> {
     let timestamp = transaction.timestamp();
     if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
-        return Ok(Finding::Abort(Cause::TooNew)); // L1-2
+        return Ok(CheckResult::Abort(AbortReason::TooNew)); // L1-2
     }
     if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
-        return Ok(Finding::Abort(Cause::TooOld));
+        return Ok(CheckResult::Abort(AbortReason::TooOld));
     }
     if let Some(other) = ledger.holder_of(timestamp, transaction.id())
         && !broken(Mutant::TimestampShared)
     {
         // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
-        return Ok(Finding::Abort(Cause::TimestampTaken(other)));
+        return Ok(CheckResult::Abort(AbortReason::TimestampTaken(other)));
     }
     ledger.store.prefetch(transaction.keys());
     let mut pending = Vec::new();
@@ -132,7 +136,7 @@ pub(crate) fn check<M: StorageBackend>(ledger: &mut Ledger<M>, transaction: &Tra
             continue;
         }
         if read.version >= timestamp && !broken(Mutant::FutureRead) {
-            return Ok(Finding::Abort(Cause::Misbehavior)); // L6
+            return Ok(CheckResult::Abort(AbortReason::Misbehavior)); // L6
         }
         if let Some(dependency) = read.dependency {
             // L3-4
@@ -140,13 +144,13 @@ pub(crate) fn check<M: StorageBackend>(ledger: &mut Ledger<M>, transaction: &Tra
                 Dependency::Committed => {}
                 Dependency::Prepared => pending.push(dependency),
                 Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => {}
-                Dependency::Aborted => return Ok(Finding::Abort(Cause::DependencyAborted)), // L16, already known
+                Dependency::Aborted => return Ok(CheckResult::Abort(AbortReason::DependencyAborted)), // L16, already known
                 Dependency::Invalid if broken(Mutant::DependencyUnknown) => {}
-                Dependency::Invalid => return Ok(Finding::Abort(Cause::InvalidDependency)),
+                Dependency::Invalid => return Ok(CheckResult::Abort(AbortReason::InvalidDependency)),
             }
         }
         if let Some(cause) = missed_write(ledger, &read.key, read.version, timestamp)? {
-            return Ok(Finding::Abort(cause)); // L7-8
+            return Ok(CheckResult::Abort(cause)); // L7-8
         }
     }
     for write in transaction.writes() {
@@ -156,16 +160,16 @@ pub(crate) fn check<M: StorageBackend>(ledger: &mut Ledger<M>, transaction: &Tra
         if let Some(other) = ledger.reader_past(&write.key, timestamp)
             && !broken(Mutant::ReaderMissed)
         {
-            return Ok(Finding::Abort(Cause::ReadByOther(other))); // L10-11
+            return Ok(CheckResult::Abort(AbortReason::ReadByOther(other))); // L10-11
         }
         let is_read_past = ledger.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
-        if is_read_past || (timestamp.time < bounds.floor && !broken(Mutant::FloorIgnored)) {
-            return Ok(Finding::Abort(Cause::ReadTimestamp)); // L12-13
+        if is_read_past || (timestamp.time < bounds.floor && !broken(Mutant::WriteFloorIgnored)) {
+            return Ok(CheckResult::Abort(AbortReason::ReadTimestamp)); // L12-13
         }
     }
     pending.sort_unstable();
     pending.dedup();
-    Ok(Finding::Prepare { pending }) // L14
+    Ok(CheckResult::Prepare { pending }) // L14
 }
 
 /// What a replica knows of a transaction that another one read from.
@@ -183,15 +187,17 @@ fn missed_write<M: StorageBackend>(
     key: &Key,
     version: Timestamp,
     timestamp: Timestamp,
-) -> Result<Option<Cause>, StoreError> {
+) -> Result<Option<AbortReason>, StoreError> {
     let (committed, prepared) = ledger.newest_before(key, timestamp, |committed| committed.timestamp)?;
     if let Some(other) = prepared.filter(|other| version < other.0)
         && !broken(Mutant::PreparedWriteMissed)
     {
-        return Ok(Some(Cause::MissedWrite(Some(ledger.name_of(other)))));
+        return Ok(Some(AbortReason::MissedWrite(Some(ledger.name_of(other)))));
     }
     match committed {
-        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Ok(Some(Cause::MissedWrite(ledger.writer_at(newest)))),
+        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => {
+            Ok(Some(AbortReason::MissedWrite(ledger.writer_at(newest))))
+        }
         _ => Ok(None),
     }
 }

@@ -27,7 +27,7 @@ use crate::message::{Message, Refusal, Subject};
 use crate::passing_on::FreshCommits;
 use crate::patience::{Patience, UsualTime};
 use crate::quorum::Quorums;
-use crate::read_only::Confirmation;
+use crate::read_only::ReadValidation;
 use crate::reading::{ReadFound, ReadQuorum};
 
 /// How a coordinator is set. Every duration is in milliseconds.
@@ -52,7 +52,7 @@ impl Default for CoordinatorOptions {
         Self {
             read_quorum: ReadQuorum::default(),
             fast_path: FastPath::On,
-            read_only: ReadOnly::Settled,
+            read_only: ReadOnly::Validated,
             read_escalation_ms: 20,
             retry_ms: 100,
             timeout_ms: 10_000,
@@ -65,7 +65,7 @@ impl Default for CoordinatorOptions {
 pub enum ReadOnly {
     /// When enough replicas have settled what it read ([`crate::read_only`]).
     #[default]
-    Settled,
+    Validated,
     /// Like any other, by their votes, as in the paper.
     Voted,
 }
@@ -104,14 +104,14 @@ pub enum Command {
         /// The undecided transactions it read from, to be finished if nobody else does.
         dependencies: Vec<Transaction>,
     },
-    /// Commit a transaction that has only read. Ends in [`Event::Settled`], or, when it had to be prepared, in [`Event::Ended`].
+    /// Commit a transaction that has only read. Ends in [`Event::Validated`], or, when it had to be prepared, in [`Event::Ended`].
     CommitReads {
         /// The asker's number for it.
         operation: u64,
         /// The transaction.
         transaction: Transaction,
-        /// For whom its reads are settled ([`crate::Buffer::settled`]).
-        settled: Vec<Voters>,
+        /// For whom its reads are settled ([`crate::Buffer::validated`]).
+        validated: Vec<Voters>,
     },
     /// Finish a transaction that somebody else left (§5). Nobody is told.
     Finish {
@@ -158,7 +158,7 @@ pub enum Event {
         result: Result<(Arc<Certificate>, Path), Failure>,
     },
     /// A transaction that only read has committed, without being prepared.
-    Settled {
+    Validated {
         /// The asker's number for it.
         operation: u64,
     },
@@ -168,9 +168,9 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoordinatorCounts {
     /// Transactions that only read and were not prepared.
-    pub settled: u64,
+    pub validated: u64,
     /// Transactions that only read and had to ask once more at commit, however that went.
-    pub confirmed: u64,
+    pub validation_rounds: u64,
     /// Transactions ended over the fast path.
     pub fast: u64,
     /// Transactions ended over the slow path.
@@ -186,13 +186,13 @@ pub struct CoordinatorCounts {
     /// Reads that had to ask more replicas.
     pub read_escalations: u64,
     /// Times a replica took no transaction, because this client has left too many for others to end.
-    pub left_too_much: u64,
+    pub abandon_limited: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     ReadEscalation(u64),
-    Confirmation(u64),
+    ReadValidation(u64),
     Grace(TransactionId),
     Dependencies(TransactionId),
     Retry(TransactionId),
@@ -208,7 +208,7 @@ pub struct Coordinator {
     requests: BTreeMap<u64, ReadRequest>,
     requests_made: u64,
     /// Read-only transactions that ask for what their reads lack, by the number of the request.
-    confirmations: BTreeMap<u64, Confirmation>,
+    read_validations: BTreeMap<u64, ReadValidation>,
     endings: HashMap<TransactionId, Ending>,
     /// How many of them are finished for others.
     finishing: usize,
@@ -241,7 +241,7 @@ impl Coordinator {
             operations: HashMap::new(),
             requests: BTreeMap::new(),
             requests_made: 0,
-            confirmations: BTreeMap::new(),
+            read_validations: BTreeMap::new(),
             endings: HashMap::new(),
             finishing: 0,
             timers: Timers::default(),
@@ -277,14 +277,14 @@ impl Machine for Coordinator {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
-                let read_only = read_only && self.options.read_only == ReadOnly::Settled;
+                let read_only = read_only && self.options.read_only == ReadOnly::Validated;
                 self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
             }
             Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only == ReadOnly::Voted => {
                 self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);
             }
-            Input::Command(Command::CommitReads { operation, transaction, settled }) => {
-                self.on_commit_reads_command(now, operation, transaction, settled, outbox);
+            Input::Command(Command::CommitReads { operation, transaction, validated }) => {
+                self.on_commit_reads_command(now, operation, transaction, validated, outbox);
             }
             Input::Command(Command::Commit { operation, transaction, dependencies }) => {
                 self.on_commit_command(now, Some(operation), transaction, dependencies, outbox);
@@ -310,10 +310,10 @@ impl Machine for Coordinator {
                     | Message::InvokeFallback { .. }
                     | Message::ElectFallback { .. }
                     | Message::DecideFallback { .. }
-                    | Message::Inquire { .. }
-                    | Message::Rested { .. }
+                    | Message::StatusQuery { .. }
+                    | Message::StatusReply { .. }
                     | Message::Writeback { .. }
-                    | Message::Committed { .. } => {}
+                    | Message::CommitNotice { .. } => {}
                 }
             }
             Input::Message { from: Party::Client(..), .. } => {}
@@ -321,7 +321,7 @@ impl Machine for Coordinator {
                 while let Some(timer) = self.timers.expire(now) {
                     match timer {
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
-                        Timer::Confirmation(number) => self.on_confirmation_over(now, number, outbox),
+                        Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::Grace(id) => self.on_grace_over(now, id, outbox),
                         Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),
                         Timer::Retry(id) => self.on_retry(now, id, outbox),

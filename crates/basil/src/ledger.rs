@@ -13,7 +13,7 @@ use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
-use crate::check::{Cause, Dependency};
+use crate::check::{AbortReason, Dependency};
 use crate::forgotten::{End, Forgotten, Trace};
 use crate::in_order::{At, InOrder};
 use crate::message::KeyVersion;
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     /// The replica's vote, once cast: final.
     pub vote: Option<Vote>,
     /// Why it was voted down, as far as this process remembers.
-    pub cause: Option<Cause>,
+    pub cause: Option<AbortReason>,
     /// Whether its reads and writes count in the checks of others.
     pub prepared: bool,
     /// How many undecided transactions its vote waits for.
@@ -117,7 +117,7 @@ impl Entry {
 
     /// Whether it aborted without this replica having said anything of it: then it is forgotten altogether.
     fn is_hearsay(&self) -> bool {
-        self.decision == Some(Decision::Abort) && self.vote.is_none() && self.logged.is_none() && !broken(Mutant::MadeUpKept)
+        self.decision == Some(Decision::Abort) && self.vote.is_none() && self.logged.is_none() && !broken(Mutant::FabricatedAbortKept)
     }
 
     /// Its place among those who read or mean to write a key.
@@ -309,7 +309,7 @@ impl<M: StorageBackend> Ledger<M> {
         if time >= self.ceiling {
             self.ceiling = time.saturating_add(READABLE_STEP_NS);
             let record = Record::Readable { up_to: self.ceiling };
-            if !broken(Mutant::CeilingUnwritten) {
+            if !broken(Mutant::ReadCeilingUnlogged) {
                 self.store.append_with(|bytes| record.encode(bytes));
             }
         }
@@ -325,7 +325,7 @@ impl<M: StorageBackend> Ledger<M> {
         if to > self.horizon {
             self.horizon = to;
             let record = Record::Horizon { below: to };
-            if !broken(Mutant::HorizonUnwritten) {
+            if !broken(Mutant::LowWatermarkUnlogged) {
                 self.store.append_with(|bytes| record.encode(bytes));
             }
         }
@@ -417,7 +417,7 @@ impl<M: StorageBackend> Ledger<M> {
         self.highest
     }
 
-    fn settled(&mut self, payer: Payer, bytes: usize) {
+    fn release_quota(&mut self, payer: Payer, bytes: usize) {
         self.undecided.transactions -= 1;
         self.undecided.bytes -= bytes;
         if let Some(load) = self.undecided_of.get_mut(&payer) {
@@ -556,7 +556,7 @@ impl<M: StorageBackend> Ledger<M> {
         let (transaction, at) = (entry.transaction.clone(), entry.at());
         let timestamp = at.0;
         if first {
-            self.settled(payer, transaction.encoded_bytes());
+            self.release_quota(payer, transaction.encoded_bytes());
         }
         if decision == Decision::Commit {
             self.holders.insert(timestamp, id);
@@ -657,7 +657,7 @@ impl<M: StorageBackend> Ledger<M> {
         let end = self.end_of(id);
         if let Some(entry) = self.entries.remove(&id) {
             match entry.decision {
-                None => self.settled(entry.payer, entry.transaction.encoded_bytes()),
+                None => self.release_quota(entry.payer, entry.transaction.encoded_bytes()),
                 Some(_) if entry.is_hearsay() => {}
                 Some(_) => self.forgotten.note(&entry.transaction, end),
             }

@@ -83,16 +83,16 @@ pub enum Message {
         /// The proof.
         certificate: Arc<Certificate>,
         /// Whether its author asks the receiver to tell the others, who are not sent the proof.
-        pass_on: bool,
+        relay: bool,
     },
     /// Replica to every other of a transaction's shards, at its author's wish: it committed. Not signed, and without the proof: who hears it
     /// from `f + 1` of those who are to tell has it from one that is correct.
-    Committed {
+    CommitNotice {
         /// The transaction.
         id: TransactionId,
     },
     /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::rest`]).
-    Inquire {
+    StatusQuery {
         /// The transaction.
         id: TransactionId,
         /// When it means to take place.
@@ -101,7 +101,7 @@ pub enum Message {
         keys: Vec<Key>,
     },
     /// Replica to the one that inquired: it holds the transaction no more, and will not vote for it.
-    Rested {
+    StatusReply {
         /// The transaction.
         id: TransactionId,
         /// How that ended, if it remembers: it has seen a proof of it, or heard it from `f + 1` who had.
@@ -159,10 +159,10 @@ impl Message {
             | Self::InvokeFallback { .. }
             | Self::ElectFallback { .. }
             | Self::DecideFallback { .. }
-            | Self::Inquire { .. }
-            | Self::Rested { .. }
+            | Self::StatusQuery { .. }
+            | Self::StatusReply { .. }
             | Self::Writeback { .. }
-            | Self::Committed { .. } => false,
+            | Self::CommitNotice { .. } => false,
             Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
         }
     }
@@ -215,27 +215,27 @@ pub struct ReadResult {
     /// Its value; `None` when the key is deleted or was never written.
     pub value: Option<Value>,
     /// Whether a newer version, still below the reader's timestamp, is prepared.
-    pub newer: Newer,
+    pub pending: PendingWrite,
 }
 
 /// Whether a prepared, undecided transaction writes a version of a key between the newest committed one and the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Newer {
+pub enum PendingWrite {
     /// None does: the committed version is settled, as far as this replica is concerned. Having raised the key's read
     /// timestamp it votes for none that would come between from now on.
-    Nothing,
+    None,
     /// One does, by its place in [`Message::ReadReply`]'s list.
     Prepared(u16),
     /// One does, and touches keys that the reader may not read, so it is not shown.
     Hidden,
 }
 
-impl Newer {
+impl PendingWrite {
     /// Whose version it is, of the transactions that came with it.
     pub(crate) fn writer(self, prepared: &[Transaction]) -> Option<&Transaction> {
         match self {
             Self::Prepared(place) => prepared.get(usize::from(place)),
-            Self::Nothing | Self::Hidden => None,
+            Self::None | Self::Hidden => None,
         }
     }
 }
@@ -290,7 +290,7 @@ pub enum Refusal {
     /// The replica has more undecided work than it will hold; come back later.
     Overloaded,
     /// The client has left too many of its transactions for others to end; come back later.
-    LeftTooMuch,
+    AbandonLimit,
     /// The answer would be longer than a message may be; ask for fewer keys at once.
     TooLarge,
     /// The replica was told how a transaction ended but has never seen the transaction.
@@ -365,9 +365,9 @@ impl Claims for Message {
             | Self::Prepare { .. }
             | Self::ReadReply { .. }
             | Self::Refused { .. }
-            | Self::Inquire { .. }
-            | Self::Rested { .. }
-            | Self::Committed { .. } => Ok(()),
+            | Self::StatusQuery { .. }
+            | Self::StatusReply { .. }
+            | Self::CommitNotice { .. } => Ok(()),
             Self::Recover { transaction, evidence } => {
                 for vote in evidence {
                     if vote.statement != (VoteStatement { id: transaction.id(), vote: Vote::Commit }) {
@@ -386,7 +386,7 @@ impl Claims for Message {
             }
             Self::ElectFallback { elect } => elect.claims(cluster, out),
             Self::DecideFallback { decide, electors } => decision_claims(cluster, decide, electors, out),
-            Self::Writeback { transaction, certificate, pass_on: _ } => {
+            Self::Writeback { transaction, certificate, relay: _ } => {
                 if let Some(transaction) = transaction {
                     certificate.fits(cluster, transaction)?;
                 }
@@ -477,11 +477,11 @@ impl Pack for Message {
                 decision.encode(out);
                 packing.pack_sequence(tallies, out);
             }
-            Self::Writeback { transaction, certificate, pass_on } => {
+            Self::Writeback { transaction, certificate, relay } => {
                 out.push(5);
                 transaction.encode(out);
                 certificate.pack(packing, out);
-                pass_on.encode(out);
+                relay.encode(out);
             }
             Self::ReadReply { request, results, prepared } => {
                 out.push(6);
@@ -522,19 +522,19 @@ impl Pack for Message {
                 decide.encode(out);
                 encode_electors(electors, out);
             }
-            Self::Inquire { id, timestamp, keys } => {
+            Self::StatusQuery { id, timestamp, keys } => {
                 out.push(14);
                 id.encode(out);
                 timestamp.encode(out);
                 encode_sequence(keys, out);
             }
-            Self::Rested { id, end, versions } => {
+            Self::StatusReply { id, end, versions } => {
                 out.push(15);
                 id.encode(out);
                 end.encode(out);
                 encode_sequence(versions, out);
             }
-            Self::Committed { id } => {
+            Self::CommitNotice { id } => {
                 out.push(16);
                 id.encode(out);
             }
@@ -561,7 +561,7 @@ impl Pack for Message {
             5 => Self::Writeback {
                 transaction: Option::decode(reader)?,
                 certificate: Arc::new(Certificate::unpack(reader, packing)?),
-                pass_on: bool::decode(reader)?,
+                relay: bool::decode(reader)?,
             },
             6 => Self::ReadReply {
                 request: u64::decode(reader)?,
@@ -579,17 +579,17 @@ impl Pack for Message {
             },
             12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
             13 => Self::DecideFallback { decide: SignedDecide::decode(reader)?, electors: decode_electors(reader)? },
-            14 => Self::Inquire {
+            14 => Self::StatusQuery {
                 id: TransactionId::decode(reader)?,
                 timestamp: Timestamp::decode(reader)?,
                 keys: reader.sequence("keys", TRANSACTION_WRITES_MAX)?,
             },
-            15 => Self::Rested {
+            15 => Self::StatusReply {
                 id: TransactionId::decode(reader)?,
                 end: Option::decode(reader)?,
                 versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)?,
             },
-            16 => Self::Committed { id: TransactionId::decode(reader)? },
+            16 => Self::CommitNotice { id: TransactionId::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }
@@ -612,13 +612,13 @@ impl Encode for ReadResult {
     fn encode(&self, out: &mut Vec<u8>) {
         self.version.encode(out);
         self.value.encode(out);
-        self.newer.encode(out);
+        self.pending.encode(out);
     }
 }
 
 impl Decode for ReadResult {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, newer: Newer::decode(reader)? })
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, pending: PendingWrite::decode(reader)? })
     }
 }
 
@@ -648,10 +648,10 @@ impl Decode for KeyVersion {
     }
 }
 
-impl Encode for Newer {
+impl Encode for PendingWrite {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Nothing => out.push(0),
+            Self::None => out.push(0),
             Self::Prepared(place) => {
                 out.push(1);
                 place.encode(out);
@@ -661,10 +661,10 @@ impl Encode for Newer {
     }
 }
 
-impl Decode for Newer {
+impl Decode for PendingWrite {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
-            0 => Ok(Self::Nothing),
+            0 => Ok(Self::None),
             1 => Ok(Self::Prepared(u16::decode(reader)?)),
             2 => Ok(Self::Hidden),
             _ => Err(DecodeError::UnknownTag("whether a newer version is prepared")),
@@ -735,7 +735,7 @@ impl Encode for Refusal {
             Self::Overloaded => 5,
             Self::Unknown => 6,
             Self::TooLarge => 7,
-            Self::LeftTooMuch => 8,
+            Self::AbandonLimit => 8,
         });
     }
 }
@@ -750,7 +750,7 @@ impl Decode for Refusal {
             5 => Self::Overloaded,
             6 => Self::Unknown,
             7 => Self::TooLarge,
-            8 => Self::LeftTooMuch,
+            8 => Self::AbandonLimit,
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

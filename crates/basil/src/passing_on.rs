@@ -3,7 +3,7 @@
 //!
 //! Such a proof holds a vote of every replica of every shard. If every replica checked all of them, that would be more work than all
 //! the rest: the square of the number of shards. So its author shows it to `2f + 1` replicas of one shard, the *tellers*. Each checks it, writes the
-//! end down, and says so to all others, unsigned ([`crate::Message::Committed`]). A replica believes that once `f + 1` tellers have told it.
+//! end down, and says so to all others, unsigned ([`crate::Message::CommitNotice`]). A replica believes that once `f + 1` tellers have told it.
 //!
 //! **Why that is safe.** One of the `f + 1` is correct, and a correct teller says so only when it has been shown the proof.
 //!
@@ -29,14 +29,14 @@ const TURN_BITS: u32 = 27;
 
 /// The tellers of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tellers {
+pub(crate) struct Relays {
     shard: ShardId,
     /// The index of the first; the others come after it, and after the last index the first.
     first: u16,
     quorums: Quorums,
 }
 
-impl Tellers {
+impl Relays {
     /// Those of `transaction`; nobody where one shard takes part alone, and everybody is shown the proof.
     pub fn of(cluster: &Cluster, transaction: &Transaction) -> Option<Self> {
         let (participants, quorums) = (cluster.participants(transaction), Quorums::new(cluster.faults()));
@@ -55,7 +55,7 @@ impl Tellers {
     pub fn contains(self, replica: ReplicaId) -> bool {
         let replicas = self.quorums.replicas();
         let place = (usize::from(replica.index) + replicas - usize::from(self.first)) % replicas;
-        replica.shard == self.shard && place < self.quorums.tellers()
+        replica.shard == self.shard && place < self.quorums.relays()
     }
 }
 
@@ -89,7 +89,7 @@ impl FreshCommits {
 
     /// Whether `id` is known to have committed.
     pub fn contains(&self, id: TransactionId) -> bool {
-        self.proofs.contains_key(&id) || broken(Mutant::AllFresh)
+        self.proofs.contains_key(&id) || broken(Mutant::AllCommitsRecent)
     }
 
     /// Since when `id` is known to have committed, while not all have been shown the proof.
@@ -116,23 +116,23 @@ mod tests {
         Cluster::new(ClusterId::new([1; 16]), 1, placement, vec![keys(1), keys(2)], vec![]).expect("the parts fit")
     }
 
-    fn tellers(cluster: &Cluster, time: u64, client: u64, keys: &[&str]) -> Vec<ReplicaId> {
+    fn relays(cluster: &Cluster, time: u64, client: u64, keys: &[&str]) -> Vec<ReplicaId> {
         let writes = keys.iter().map(|key| Write { key: Key::from(*key), value: Some(Value::from("1")) }).collect();
         let transaction = Transaction::new(cluster.id(), Timestamp::new(time, ClientId(client)), vec![], writes).expect("it is small");
-        let tellers = Tellers::of(cluster, &transaction);
-        cluster.replicas().filter(|replica| tellers.is_some_and(|tellers| tellers.contains(*replica))).collect()
+        let relays = Relays::of(cluster, &transaction);
+        cluster.replicas().filter(|replica| relays.is_some_and(|relays| relays.contains(*replica))).collect()
     }
 
     #[test]
     fn they_are_enough_of_one_shard_and_everybody_has_a_turn() {
         let cluster = cluster();
-        assert!(tellers(&cluster, 5, 1, &["a", "b"]).is_empty(), "one shard alone needs none");
+        assert!(relays(&cluster, 5, 1, &["a", "b"]).is_empty(), "one shard alone needs none");
         let mut all = std::collections::BTreeSet::new();
         for turn in 0..12 {
-            let those = tellers(&cluster, turn << TURN_BITS, 1, &["a", "z"]);
+            let those = relays(&cluster, turn << TURN_BITS, 1, &["a", "z"]);
             assert!(those.len() == 3 && those.iter().all(|replica| replica.shard == those[0].shard), "{those:?}");
-            assert_eq!(those, tellers(&cluster, (turn << TURN_BITS) + 100_000_000, 1, &["b", "y"]));
-            assert_ne!(those, tellers(&cluster, turn << TURN_BITS, 2, &["a", "z"]));
+            assert_eq!(those, relays(&cluster, (turn << TURN_BITS) + 100_000_000, 1, &["b", "y"]));
+            assert_ne!(those, relays(&cluster, turn << TURN_BITS, 2, &["a", "z"]));
             all.extend(those);
         }
         assert_eq!(all.len(), 12);

@@ -26,14 +26,14 @@ impl Quorums {
 
     /// `f + 1`: at least one of them is correct, so what they all say is not made up.
     #[must_use]
-    pub const fn vouched(self) -> usize {
+    pub const fn weak(self) -> usize {
         self.faults + 1
     }
 
     /// `2f + 1` are sent the proof that a transaction of several shards committed, and tell the others: `f` of them may be silent, and
     /// those who are left are enough to be believed.
     #[must_use]
-    pub const fn tellers(self) -> usize {
+    pub const fn relays(self) -> usize {
         2 * self.faults + 1
     }
 
@@ -47,15 +47,15 @@ impl Quorums {
     /// `3f + 1` replicas for which what was read is settled: whoever writes underneath needs `3f + 1` votes to commit, so a
     /// correct one of these would have to give one, which it does not (beyond the paper: see [`crate::read_only`]).
     #[must_use]
-    pub fn settled(self) -> usize {
-        3 * self.faults + 1 - one_less(Mutant::SettledQuorum)
+    pub fn validation(self) -> usize {
+        3 * self.faults + 1 - one_less(Mutant::ValidationQuorum)
     }
 
     /// `3f + 1` replicas that hold an old transaction no more, have not learned that it committed, and will not vote for it: at least
     /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::rest`]).
     #[must_use]
     pub fn let_go(self) -> usize {
-        3 * self.faults + 1 - one_less(Mutant::RestedByFew)
+        3 * self.faults + 1 - one_less(Mutant::OrphanReleasedByFew)
     }
 
     /// `f + 1` votes to abort: one of them comes from a correct replica, so liars alone abort nobody (§4.2 (2)).
@@ -117,7 +117,7 @@ mod tests {
             // Two commit quorums share a correct replica.
             assert!(2 * quorums.commit_slow() - n > faults);
             // Of those who settle a read, a correct one is in every commit quorum.
-            assert!(quorums.settled() + quorums.commit_slow() - n > faults);
+            assert!(quorums.validation() + quorums.commit_slow() - n > faults);
             // What so many have let go of can gather no commit quorum.
             assert!(n - (quorums.let_go() - faults) < quorums.commit_slow());
             // After a fast commit, n - f answers with f liars among them still show a commit quorum.
@@ -130,10 +130,10 @@ mod tests {
             let in_any_answer = honest_logged + quorums.logged() - n;
             assert!(2 * in_any_answer > quorums.logged());
             // Of those who bring a view to its end, f + 1 correct ones are in any 4f + 1 answers.
-            assert!(quorums.view_passed() - faults + quorums.logged() - n >= quorums.vouched());
+            assert!(quorums.view_passed() - faults + quorums.logged() - n >= quorums.weak());
             assert!(quorums.elected() % 2 == 1 && quorums.elected() <= n - faults);
             // Of those who are to tell, enough are left when f are silent.
-            assert!(quorums.tellers() - faults >= quorums.vouched());
+            assert!(quorums.relays() - faults >= quorums.weak());
             // Progress: with f replicas silent, a commit or an abort quorum can always be seen.
             assert!(n - faults >= quorums.commit_slow() + quorums.abort_slow() - 1);
         }

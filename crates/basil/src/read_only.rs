@@ -14,7 +14,7 @@
 //!
 //! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
 //! ceiling above the timestamp, and when it comes back votes against all writes below (`Ledger::make_readable`); no clock is believed
-//! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::Newer::Hidden`].
+//! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::PendingWrite::Hidden`].
 //!
 //! **In one round trip**, when the reads say beforehand that nothing will be written ([`crate::Command::Read`]): then `3f + 1`
 //! replicas are asked at once. Else at commit those are asked who have not settled the reads yet: also one round trip, as for
@@ -29,11 +29,11 @@ use crate::quorum::Quorums;
 
 /// A read-only transaction that asks for what its reads still lack.
 #[derive(Debug)]
-pub(crate) struct Confirmation {
+pub(crate) struct ReadValidation {
     pub operation: u64,
     pub transaction: Transaction,
     /// Of each read, for whom it is settled.
-    settled: Vec<Voters>,
+    validated: Vec<Voters>,
     questions: Vec<Question>,
 }
 
@@ -51,33 +51,34 @@ struct Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It has committed.
-    Settled,
+    Validated,
     /// Answers to come may settle it.
     Open,
     /// It has to be prepared.
-    Unsettled,
+    NotValidated,
 }
 
-impl Confirmation {
-    /// For `transaction`, whose reads are settled for `settled`, in the order of the reads.
-    pub fn new(cluster: &Cluster, quorums: Quorums, operation: u64, transaction: Transaction, settled: Vec<Voters>) -> Self {
-        let mut confirmation = Self { operation, transaction, settled, questions: Vec::new() };
-        confirmation.settled.resize(confirmation.transaction.reads().len(), Voters::default());
-        for shard in cluster.participants(&confirmation.transaction) {
-            let reads = confirmation.transaction.reads().iter().zip(&confirmation.settled).enumerate();
-            let lacking = reads.filter(|(_, (read, settled))| cluster.shard_of(&read.key) == shard && settled.count() < quorums.settled());
+impl ReadValidation {
+    /// For `transaction`, whose reads are settled for `validated`, in the order of the reads.
+    pub fn new(cluster: &Cluster, quorums: Quorums, operation: u64, transaction: Transaction, validated: Vec<Voters>) -> Self {
+        let mut read_validation = Self { operation, transaction, validated, questions: Vec::new() };
+        read_validation.validated.resize(read_validation.transaction.reads().len(), Voters::default());
+        for shard in cluster.participants(&read_validation.transaction) {
+            let reads = read_validation.transaction.reads().iter().zip(&read_validation.validated).enumerate();
+            let lacking =
+                reads.filter(|(_, (read, validated))| cluster.shard_of(&read.key) == shard && validated.count() < quorums.validation());
             let places: Vec<usize> = lacking.map(|(place, _)| place).collect();
             if places.is_empty() {
                 continue;
             }
             let mut awaited = Voters::default();
-            let lacks = |index: &u16| places.iter().any(|place| !confirmation.settled[*place].contains(*index));
+            let lacks = |index: &u16| places.iter().any(|place| !read_validation.validated[*place].contains(*index));
             cluster.replicas_of(shard).map(|replica| replica.index).filter(lacks).for_each(|index| {
                 awaited.insert(index);
             });
-            confirmation.questions.push(Question { shard, places, awaited });
+            read_validation.questions.push(Question { shard, places, awaited });
         }
-        confirmation
+        read_validation
     }
 
     /// Who is to be asked for what.
@@ -100,25 +101,25 @@ impl Confirmation {
         let Some(versions) = versions.filter(|versions| versions.len() == question.places.len()) else { return };
         for (place, version) in question.places.iter().zip(versions) {
             if *version == Some(self.transaction.reads()[*place].version) {
-                self.settled[*place].insert(from.index);
+                self.validated[*place].insert(from.index);
             }
         }
     }
 
     /// What is known by now.
     pub fn verdict(&self, quorums: Quorums) -> Verdict {
-        let depends = self.transaction.reads().iter().any(|read| read.dependency.is_some()) && !broken(Mutant::DependencySettled);
+        let depends = self.transaction.reads().iter().any(|read| read.dependency.is_some()) && !broken(Mutant::DependencyValidated);
         if depends || !self.transaction.writes().is_empty() {
-            return Verdict::Unsettled;
+            return Verdict::NotValidated;
         }
-        if self.settled.iter().all(|settled| settled.count() >= quorums.settled()) {
-            return Verdict::Settled;
+        if self.validated.iter().all(|validated| validated.count() >= quorums.validation()) {
+            return Verdict::Validated;
         }
         let hopeless = self.questions.iter().any(|question| {
-            let too_few = |place: &usize| self.settled[*place].or(question.awaited).count() < quorums.settled();
+            let too_few = |place: &usize| self.validated[*place].or(question.awaited).count() < quorums.validation();
             question.places.len() > READ_KEYS_MAX || question.places.iter().any(too_few)
         });
-        if hopeless { Verdict::Unsettled } else { Verdict::Open }
+        if hopeless { Verdict::NotValidated } else { Verdict::Open }
     }
 }
 
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use crate::{Buffer, ReadFound};
 
-    fn settled_for(count: u16) -> Voters {
+    fn validated_by(count: u16) -> Voters {
         (0..count).fold(Voters::default(), |mut voters, index| {
             voters.insert(index);
             voters
@@ -143,19 +144,19 @@ mod tests {
         let (at, reader) = (Timestamp::new(5, ClientId(1)), Timestamp::new(9, ClientId(2)));
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
         let writer = Transaction::new(cluster.id(), at, vec![], vec![write]).expect("it is small");
-        let verdict = |dependency: Option<TransactionId>, settled: u16| {
+        let verdict = |dependency: Option<TransactionId>, validated: u16| {
             let read = Read { key: Key::from("a"), version: at, dependency };
             let transaction = Transaction::new(cluster.id(), reader, vec![read], vec![]).expect("it is small");
             let quorums = Quorums::new(1);
-            Confirmation::new(&cluster, quorums, 1, transaction, vec![settled_for(settled)]).verdict(quorums)
+            ReadValidation::new(&cluster, quorums, 1, transaction, vec![validated_by(validated)]).verdict(quorums)
         };
-        assert_eq!((verdict(None, 4), verdict(None, 3)), (Verdict::Settled, Verdict::Open));
-        assert_eq!(verdict(Some(writer.id()), 6), Verdict::Unsettled);
-        let settled = |dependency: Option<Transaction>| {
+        assert_eq!((verdict(None, 4), verdict(None, 3)), (Verdict::Validated, Verdict::Open));
+        assert_eq!(verdict(Some(writer.id()), 6), Verdict::NotValidated);
+        let validated = |dependency: Option<Transaction>| {
             let mut buffer = Buffer::new(reader);
-            buffer.found(ReadFound { key: Key::from("a"), version: at, value: None, dependency, settled: settled_for(6) });
-            buffer.settled()
+            buffer.found(ReadFound { key: Key::from("a"), version: at, value: None, dependency, validated: validated_by(6) });
+            buffer.validated()
         };
-        assert!(settled(None).is_some() && settled(Some(writer)).is_none());
+        assert!(validated(None).is_some() && validated(Some(writer)).is_none());
     }
 }

@@ -4,7 +4,7 @@ use machine::Voters;
 use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp, Transaction, Value};
 
-use crate::message::{Newer, ReadResult};
+use crate::message::{PendingWrite, ReadResult};
 use crate::quorum::Quorums;
 
 /// What a read found.
@@ -20,7 +20,7 @@ pub struct ReadFound {
     pub dependency: Option<Transaction>,
     /// The replicas for which this version, once it is committed, is settled: it is the last below the reader's timestamp that is committed or
     /// prepared there, and none will come after it.
-    pub settled: Voters,
+    pub validated: Voters,
 }
 
 /// The replies heard so far for one key.
@@ -90,8 +90,8 @@ impl KeyReplies {
     }
 
     /// How many have answered something that does not settle `found`.
-    pub fn gainsaid(&self, found: &ReadFound) -> usize {
-        self.heard.count() - self.heard.and(found.settled).count()
+    pub fn contradicted(&self, found: &ReadFound) -> usize {
+        self.heard.count() - self.heard.and(found.validated).count()
     }
 
     /// The highest version that at least `f + 1` replicas vouch for: one of those is correct. A committed version
@@ -106,11 +106,11 @@ impl KeyReplies {
         let committed = vouched_committed.max_by_key(|(version, _, _)| *version);
         let added = |transaction: &Transaction| {
             let same = self.committed.iter().filter(|(version, _, _)| *version == transaction.timestamp());
-            if broken(Mutant::VouchersAdded) { same.map(|(_, _, voters)| voters.count()).sum() } else { 0 }
+            if broken(Mutant::VotersAdded) { same.map(|(_, _, voters)| voters.count()).sum() } else { 0 }
         };
         let vouched_prepared = self.prepared.iter().filter(|(transaction, voters)| voters.count() + added(transaction) >= needed);
         let prepared = vouched_prepared.max_by_key(|(transaction, _)| transaction.timestamp());
-        let settled = |version: Timestamp| {
+        let validated = |version: Timestamp| {
             let last = self.last.iter().find(|(last, _)| *last == version);
             last.map_or_else(Voters::default, |(_, voters)| *voters)
         };
@@ -119,23 +119,23 @@ impl KeyReplies {
             version: *version,
             value: value.clone(),
             dependency: None,
-            settled: settled(*version),
+            validated: validated(*version),
         });
         let found = match (committed, prepared) {
-            (Some(found), _) if found.settled.count() >= quorums.settled() => return Choice::Newest(found),
+            (Some(found), _) if found.validated.count() >= quorums.validation() => return Choice::Newest(found),
             (committed, Some((transaction, _))) if committed.as_ref().is_none_or(|found| found.version < transaction.timestamp()) => {
                 ReadFound {
                     key: self.key.clone(),
                     version: transaction.timestamp(),
                     value: transaction.write_of(&self.key).and_then(|write| write.value.clone()),
                     dependency: (!has_committed(transaction)).then(|| transaction.clone()),
-                    settled: settled(transaction.timestamp()),
+                    validated: validated(transaction.timestamp()),
                 }
             }
             (Some(found), _) => found,
             (None, _) => return Choice::Nothing,
         };
-        if found.dependency.is_none() && found.settled.count() >= quorums.settled() {
+        if found.dependency.is_none() && found.validated.count() >= quorums.validation() {
             return Choice::Newest(found);
         }
         let named = self.committed.iter().map(|(version, _, _)| *version);
@@ -147,11 +147,11 @@ impl KeyReplies {
 /// The last version below the reader's timestamp that whoever answers so has, committed or prepared: none comes after it. Nothing where it has
 /// one that it does not show. `prepared` is what it names, if that can be true.
 pub(crate) fn last_version(result: &ReadResult, prepared: Option<&Transaction>) -> Option<Timestamp> {
-    match result.newer {
-        Newer::Nothing => Some(result.version),
-        _ if broken(Mutant::PreparedSettled) => Some(result.version),
-        Newer::Prepared(_) => prepared.map(Transaction::timestamp),
-        Newer::Hidden => None,
+    match result.pending {
+        PendingWrite::None => Some(result.version),
+        _ if broken(Mutant::PreparedValidated) => Some(result.version),
+        PendingWrite::Prepared(_) => prepared.map(Transaction::timestamp),
+        PendingWrite::Hidden => None,
     }
 }
 
@@ -161,7 +161,7 @@ pub enum ReadQuorum {
     /// One, which is believed: only for measuring what belief in one replica would save. Gives up Byzantine independence.
     One,
     /// `f + 1`.
-    VouchedOnly,
+    WeakQuorum,
     /// `2f + 1`: one correct, up-to-date majority among those who answer. The default.
     #[default]
     Majority,
@@ -174,7 +174,7 @@ impl ReadQuorum {
     pub(crate) fn asked(self, faults: usize) -> usize {
         match self {
             Self::One => 1,
-            Self::VouchedOnly => faults + 1,
+            Self::WeakQuorum => faults + 1,
             Self::Majority => 2 * faults + 1,
             Self::Commit => 3 * faults + 1,
         }
@@ -185,7 +185,7 @@ impl ReadQuorum {
         match self {
             Self::One => 1,
             _ if broken(Mutant::ReadOfOne) => 1,
-            _ => quorums.vouched(),
+            _ => quorums.weak(),
         }
     }
 }

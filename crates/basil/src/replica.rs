@@ -29,7 +29,7 @@ use self::housekeeping::Sweep;
 use self::leavers::Leavers;
 use self::rest::{Answer, Inquiries};
 use self::stall::Watch;
-use crate::check::Cause;
+use crate::check::AbortReason;
 use crate::ledger::Ledger;
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::quorum::Quorums;
@@ -48,7 +48,7 @@ pub struct ReplicaOptions {
     /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
     pub stall_ms: u64,
     /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
-    pub authorship_grace_ms: u64,
+    pub authorship_wait_ms: u64,
     /// How often versions are folded, the journal is let go, and old transactions are forgotten.
     pub checkpoint_ms: u64,
     /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`]. One client may have a quarter.
@@ -56,12 +56,12 @@ pub struct ReplicaOptions {
     /// The most bytes of undecided transactions held. One client may have a quarter.
     pub undecided_bytes_max: usize,
     /// How many of a client's transactions a second others may have to end; one that leaves more finds its next ones refused as
-    /// [`Refusal::LeftTooMuch`].
-    pub left_per_second: u32,
+    /// [`Refusal::AbandonLimit`].
+    pub abandoned_per_second: u32,
     /// So many seconds' worth of these may come at once.
-    pub left_seconds: u32,
+    pub abandoned_burst_seconds: u32,
     /// The most transactions remembered, decided ones included.
-    pub known_max: usize,
+    pub tracked_max: usize,
     /// Versions are folded into the base when those in memory take so many bytes,
     pub memtable_bytes_max: usize,
     /// or when the journal is so long.
@@ -78,13 +78,13 @@ impl Default for ReplicaOptions {
             time_bound_ms: 500,
             window_ms: 30_000,
             stall_ms: 1_000,
-            authorship_grace_ms: 2_000,
+            authorship_wait_ms: 2_000,
             checkpoint_ms: 5_000,
             undecided_max: 100_000,
             undecided_bytes_max: 1 << 30,
-            left_per_second: 50,
-            left_seconds: 10,
-            known_max: 2_000_000,
+            abandoned_per_second: 50,
+            abandoned_burst_seconds: 10,
+            tracked_max: 2_000_000,
             memtable_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
             read_timestamps: 1 << 20,
@@ -116,8 +116,8 @@ pub struct ReplicaCounts {
     pub votes_commit: u64,
     /// Votes cast to abort.
     pub votes_abort: u64,
-    /// Of these, how many for which [`Cause`], by [`Cause::number`].
-    pub votes_abort_by: [u64; Cause::LABELS.len()],
+    /// Of these, how many for which [`AbortReason`], by [`AbortReason::number`].
+    pub votes_abort_by: [u64; AbortReason::LABELS.len()],
     /// Votes repeated for those who asked again.
     pub votes_repeated: u64,
     /// Decisions written down, for clients on the slow path or for leaders.
@@ -129,13 +129,13 @@ pub struct ReplicaCounts {
     /// Transactions learned to have aborted.
     pub aborted: u64,
     /// Transactions that somebody other than their author ended here.
-    pub left: u64,
+    pub abandoned: u64,
     /// Requests refused.
     pub refused: u64,
     /// Transactions handed over to be finished because nobody else did.
     pub stalled: u64,
     /// Old transactions let go because the others had.
-    pub rested: u64,
+    pub orphans_released: u64,
 }
 
 /// One replica of one shard.
@@ -202,7 +202,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Why this replica voted a transaction down, as far as this process remembers; for whoever wants to know. It proves nothing.
     #[must_use]
-    pub fn cause_of(&self, id: TransactionId) -> Option<Cause> {
+    pub fn abort_reason_of(&self, id: TransactionId) -> Option<AbortReason> {
         self.ledger.entry(id)?.cause
     }
 
@@ -242,19 +242,19 @@ impl<M: StorageBackend> Replica<M> {
                 self.on_decide_fallback(now, from, decide.leader, decide.statement, out);
                 Ok(())
             }
-            Message::Writeback { transaction, certificate, pass_on } => {
+            Message::Writeback { transaction, certificate, relay } => {
                 self.on_writeback(now, from, transaction.as_ref(), certificate.clone(), out);
-                if pass_on {
-                    self.pass_on(from, &certificate, out);
+                if relay {
+                    self.relay(from, &certificate, out);
                 }
                 Ok(())
             }
-            Message::Committed { id } => {
+            Message::CommitNotice { id } => {
                 self.on_committed(now, from, id, out);
                 Ok(())
             }
-            Message::Inquire { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),
-            Message::Rested { id, end, versions } => self.on_rested(now, from, id, Answer { end, versions }, out),
+            Message::StatusQuery { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),
+            Message::StatusReply { id, end, versions } => self.on_rested(now, from, id, Answer { end, versions }, out),
             // Replies; the coordinator beside this machine hears those.
             Message::ReadReply { .. }
             | Message::Voted { .. }

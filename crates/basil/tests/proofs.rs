@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, Newer, OldVersion, ReadResult, Subject};
+use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Refusal, Vote};
 use crypto::{Seal, Verifier, leaf};
@@ -151,9 +151,9 @@ impl Desk {
             OldVersion { version: Timestamp::new(7, ClientId(2)), value: Some(Some(Value::from("v"))) },
         ];
         let results = vec![
-            ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Hidden },
-            ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing },
-            ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), newer: Newer::Prepared(0) },
+            ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Hidden },
+            ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None },
+            ReadResult { version: Timestamp::new(7, ClientId(2)), value: Some(Value::from("v")), pending: PendingWrite::Prepared(0) },
         ];
         let certificates = [
             self.fast_commit(&transaction),
@@ -164,16 +164,16 @@ impl Desk {
         let mut messages = vec![
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
             Message::Prepare { transaction: transaction.clone() },
-            Message::Inquire { id, timestamp: transaction.timestamp(), keys: vec![Key::from("a")] },
-            Message::Rested { id, end: Some(Decision::Abort), versions },
+            Message::StatusQuery { id, timestamp: transaction.timestamp(), keys: vec![Key::from("a")] },
+            Message::StatusReply { id, end: Some(Decision::Abort), versions },
             Message::Recover { transaction: transaction.clone(), evidence: vec![vote(Vote::Commit)] },
             Message::Log { transaction: transaction.clone(), decision: Decision::Commit, tallies },
             Message::Writeback {
                 transaction: Some(transaction.clone()),
                 certificate: Arc::new(self.fast_commit(&transaction)),
-                pass_on: true,
+                relay: true,
             },
-            Message::Committed { id: transaction.id() },
+            Message::CommitNotice { id: transaction.id() },
             Message::ReadReply { request: 5, results, prepared: vec![other.clone()] },
             Message::Voted { vote: vote(Vote::Commit), conflict: None },
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(committed) },
@@ -196,7 +196,7 @@ impl Desk {
             Refusal::NotPermitted,
             Refusal::WrongShard,
             Refusal::Overloaded,
-            Refusal::LeftTooMuch,
+            Refusal::AbandonLimit,
             Refusal::Unknown,
             Refusal::TooLarge,
         ];

@@ -62,7 +62,7 @@ fn answer(members: &Members, replica: &mut Replica<Memory>, from: Party, message
 fn made_up_aborts_leave_room_for_others() {
     let members = members(1);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
-    let options = ReplicaOptions { known_max: KNOWN_MAX, ..ReplicaOptions::default() };
+    let options = ReplicaOptions { tracked_max: KNOWN_MAX, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let other = transaction(&members, ClientId(2), NOW_MS - 50, &[], ("a", "1"));
     let certificate = Arc::new(committed(&members, &other));
@@ -70,7 +70,7 @@ fn made_up_aborts_leave_room_for_others() {
         let made_up = transaction(&members, ClientId(2), ms, &["a"], ("b", "1"));
         let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: certificate.clone() };
         let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
-        Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), pass_on: false }
+        Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), relay: false }
     };
     let refused = |refusal: Refusal, answers: &[Message]| matches!(answers, [Message::Refused { subject: Subject::Transaction(_), refusal: found }] if *found == refusal);
     for number in 0..3 * KNOWN_MAX as u64 {
@@ -80,7 +80,7 @@ fn made_up_aborts_leave_room_for_others() {
     }
     assert_eq!(replica.load(), (KNOWN_MAX / 2, 0));
     // What did commit is taken in all the same, and others still find room.
-    let writeback = Message::Writeback { transaction: Some(other), certificate: certificate.clone(), pass_on: false };
+    let writeback = Message::Writeback { transaction: Some(other), certificate: certificate.clone(), relay: false };
     assert!(answer(&members, &mut replica, LIAR, writeback).is_empty());
     let honest = transaction(&members, ClientId(1), NOW_MS, &[], ("c", "1"));
     assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: honest }).is_empty());
@@ -99,7 +99,7 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     let made_up = transaction(&members, ClientId(2), 50_001, &["a"], ("b", "1"));
     let proof = ShardProof::Conflict { shard: SHARD, transaction: other.clone(), certificate: Arc::new(committed(&members, &other)) };
     let certificate = Certificate { id: made_up.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) };
-    let writeback = Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), pass_on: false };
+    let writeback = Message::Writeback { transaction: Some(made_up), certificate: Arc::new(certificate), relay: false };
     let answers = answer(&members, &mut replica, LIAR, writeback);
     assert!(matches!(answers.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{answers:?}");
     assert_eq!(replica.load(), (0, 0));
@@ -110,17 +110,17 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
 fn who_leaves_too_much_to_others_is_refused() {
     let members = members(1);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
-    let options = ReplicaOptions { left_per_second: 1, left_seconds: 3, ..ReplicaOptions::default() };
+    let options = ReplicaOptions { abandoned_per_second: 1, abandoned_burst_seconds: 3, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS + number, &[], ("a", "1"));
     let is_refused = |replica: &mut Replica<Memory>, party: Party, transaction: Transaction| {
         let answers = answer(&members, replica, party, Message::Prepare { transaction });
-        assert!(matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::LeftTooMuch, .. }]), "{answers:?}");
+        assert!(matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::AbandonLimit, .. }]), "{answers:?}");
         !answers.is_empty()
     };
     let end = |replica: &mut Replica<Memory>, party: Party, transaction: &Transaction| {
         let certificate = Arc::new(committed(&members, transaction));
-        assert!(answer(&members, replica, party, Message::Writeback { transaction: None, certificate, pass_on: false }).is_empty());
+        assert!(answer(&members, replica, party, Message::Writeback { transaction: None, certificate, relay: false }).is_empty());
     };
     let left: Vec<Transaction> = (0..5).map(|number| of(2, number)).collect();
     for transaction in &left {
@@ -137,7 +137,7 @@ fn who_leaves_too_much_to_others_is_refused() {
     end(&mut replica, HONEST, &left[4]);
     end(&mut replica, LIAR, &left[0]);
     assert!(is_refused(&mut replica, LIAR, of(2, 9)));
-    assert_eq!(replica.counts().left, 5);
+    assert_eq!(replica.counts().abandoned, 5);
 }
 
 /// With the proof and at its author's wish the others are told, once. Who is told so knows that the author has not left it.
@@ -145,7 +145,7 @@ fn who_leaves_too_much_to_others_is_refused() {
 fn what_its_author_has_passed_on_was_not_left() {
     let members = members(2);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
-    let options = ReplicaOptions { left_per_second: 1, left_seconds: 1, ..ReplicaOptions::default() };
+    let options = ReplicaOptions { abandoned_per_second: 1, abandoned_burst_seconds: 1, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     // Those who are to tell stay the same for an eighth of a second. In this one they are r5, r0 and r1.
     let of = |number: u64| {
@@ -153,9 +153,9 @@ fn what_its_author_has_passed_on_was_not_left() {
         let timestamp = Timestamp::new((740 << 27) + number, ClientId(2));
         Transaction::new(members.cluster.id(), timestamp, vec![], vec![written("a"), written("z")]).expect("small enough")
     };
-    let proof = |transaction: &Transaction, pass_on| {
+    let proof = |transaction: &Transaction, relay| {
         let certificate = Arc::new(committed_on(&members, &[SHARD, ShardId(1)], transaction));
-        Message::Writeback { transaction: None, certificate, pass_on }
+        Message::Writeback { transaction: None, certificate, relay }
     };
     let told_by = |index| Party::Replica(ReplicaId { shard: SHARD, index });
     let transactions: Vec<Transaction> = (0..4).map(of).collect();
@@ -166,15 +166,15 @@ fn what_its_author_has_passed_on_was_not_left() {
     for transaction in &transactions[..2] {
         assert!(answer(&members, &mut replica, HONEST, proof(transaction, true)).is_empty());
     }
-    assert_eq!(replica.counts().left, 2);
+    assert_eq!(replica.counts().abandoned, 2);
     let one_shards = Arc::new(committed_on(&members, &[SHARD], &transactions[0]));
-    let unproven = Message::Writeback { transaction: None, certificate: one_shards, pass_on: true };
+    let unproven = Message::Writeback { transaction: None, certificate: one_shards, relay: true };
     assert!(answer(&members, &mut replica, LIAR, unproven).is_empty());
     let is_refused =
         |replica: &mut Replica<Memory>, number| !answer(&members, replica, LIAR, Message::Prepare { transaction: of(number) }).is_empty();
     assert!(is_refused(&mut replica, 4));
     // Of the first, others say that its author had it passed on. One of them is not believed, nor is who is not to tell.
-    let told = Message::Committed { id: transactions[0].id() };
+    let told = Message::CommitNotice { id: transactions[0].id() };
     for index in [1, 1, 2, 3, 4] {
         assert!(answer(&members, &mut replica, told_by(index), told.clone()).is_empty());
     }
@@ -183,14 +183,14 @@ fn what_its_author_has_passed_on_was_not_left() {
     assert!(!is_refused(&mut replica, 6));
     // The third ends as others say, the fourth as its author shows, who has it passed on, once.
     for index in [1, 5] {
-        assert!(answer(&members, &mut replica, told_by(index), Message::Committed { id: transactions[2].id() }).is_empty());
+        assert!(answer(&members, &mut replica, told_by(index), Message::CommitNotice { id: transactions[2].id() }).is_empty());
     }
     assert_eq!(replica.counts().committed, 3);
     let said = answer(&members, &mut replica, LIAR, proof(&transactions[3], true));
     let id = transactions[3].id();
-    assert!(said.len() == 11 && said.iter().all(|message| *message == Message::Committed { id }), "{said:?}");
+    assert!(said.len() == 11 && said.iter().all(|message| *message == Message::CommitNotice { id }), "{said:?}");
     assert!(answer(&members, &mut replica, LIAR, proof(&transactions[3], true)).is_empty());
-    assert_eq!((replica.counts().committed, replica.counts().left), (4, 2));
+    assert_eq!((replica.counts().committed, replica.counts().abandoned), (4, 2));
 }
 
 /// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.
@@ -202,7 +202,7 @@ fn a_replica_with_nothing_to_do_folds_what_it_has() {
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let other = transaction(&members, ClientId(2), NOW_MS - 50, &[], ("a", "1"));
     let certificate = Arc::new(committed(&members, &other));
-    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: Some(other), certificate, pass_on: false }).is_empty());
+    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: Some(other), certificate, relay: false }).is_empty());
     let mut held_at = |ms: u64| {
         replica.step(Time(ms * 1_000_000), Input::Tick, &mut Outbox::default());
         let statistics = replica.store().statistics();
@@ -241,7 +241,7 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
             let certificate = Arc::new(committed(&members, &transaction));
             let message = members
                 .stranger()
-                .verify(Message::Writeback { transaction: Some(transaction), certificate, pass_on: false })
+                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
                 .expect("it is signed");
             replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
         }

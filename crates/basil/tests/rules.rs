@@ -52,7 +52,7 @@ fn transaction(time: u64, reads: &[(&str, u64)], writes: &[&str]) -> Transaction
 fn quorums_are_those_of_the_paper() {
     let all = |f| {
         let q = Quorums::new(f);
-        [q.replicas(), q.vouched(), q.abort_slow(), q.commit_slow(), q.abort_fast(), q.logged(), q.commit_fast()]
+        [q.replicas(), q.weak(), q.abort_slow(), q.commit_slow(), q.abort_fast(), q.logged(), q.commit_fast()]
     };
     assert_eq!(all(1), [6, 2, 2, 4, 4, 5, 6]);
     assert_eq!(all(2), [11, 3, 3, 7, 7, 9, 11]);

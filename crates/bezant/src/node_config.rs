@@ -23,7 +23,7 @@ const WINDOW_MS_MIN: u64 = 1_000;
 /// The longest that unfinished transactions may be left alone: one hour.
 const JANITOR_TIMEOUT_MS_MAX: u64 = 3_600_000;
 /// The most that a client may be allowed to leave a second: no limit that a client could reach.
-const LEFT_PER_SECOND_MAX: u64 = 1_000_000;
+const ABANDONED_PER_SECOND_MAX: u64 = 1_000_000;
 /// The least memory that a cache can work with.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// One tebibyte: more is a slip of the keyboard.
@@ -50,9 +50,9 @@ pub struct Settings {
     #[serde(deserialize_with = "within::<1, JANITOR_TIMEOUT_MS_MAX, _>")]
     pub janitor_timeout_ms: u64,
     /// How many transactions a second one client may leave for others to end, before its next ones are refused for a while
-    #[arg(long, value_name = "N", default_value_t = Self::default().left_per_second, value_parser = number(1, LEFT_PER_SECOND_MAX))]
-    #[serde(deserialize_with = "within::<1, LEFT_PER_SECOND_MAX, _>")]
-    pub left_per_second: u64,
+    #[arg(long, value_name = "N", default_value_t = Self::default().abandoned_per_second, value_parser = number(1, ABANDONED_PER_SECOND_MAX))]
+    #[serde(deserialize_with = "within::<1, ABANDONED_PER_SECOND_MAX, _>")]
+    pub abandoned_per_second: u64,
     /// Memory of one replica for caching what lies on disk, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = number(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX))]
     #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
@@ -73,7 +73,7 @@ impl Default for Settings {
             time_bound_ms: 500,
             window_ms: 30_000,
             janitor_timeout_ms: 1_000,
-            left_per_second: 50,
+            abandoned_per_second: 50,
             cache_bytes: 512 << 20,
             log_level: "info".parse().expect("info is a level"),
             log_format: LogFormat::Text,

@@ -134,7 +134,7 @@ fn show(args: &SimArgs, report: &Report) {
                 "aborted": counts.aborted,
                 "unknown": counts.unknown,
                 "fast": counts.fast,
-                "settled": counts.settled,
+                "validated": counts.validated,
                 "divided": counts.divided,
                 "elections": counts.elections,
                 "led": counts.led,

@@ -74,7 +74,7 @@ fn every_workload_runs_and_keeps_its_promise() {
     // Unless it is told to.
     let settings = place.path("bezant-data/client/client.toml");
     let text = std::fs::read_to_string(&settings).expect("there is one");
-    std::fs::write(&settings, text.replace("read_only = \"settled\"", "read_only = \"voted\"")).expect("written");
+    std::fs::write(&settings, text.replace("read_only = \"validated\"", "read_only = \"voted\"")).expect("written");
     let before = signatures(&place);
     let report = run(&place, "ro-u --keys 300");
     assert!(report["read_only"].as_u64().unwrap_or_default() == 0 && signatures(&place) > before, "{report}");

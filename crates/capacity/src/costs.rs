@@ -72,7 +72,7 @@ impl Step {
             Message::Log { .. } => Self::Log,
             Message::Logged { .. } => Self::Logged,
             Message::Writeback { .. } => Self::Writeback,
-            Message::Committed { .. } => Self::Committed,
+            Message::CommitNotice { .. } => Self::Committed,
             _ => Self::Other,
         }
     }

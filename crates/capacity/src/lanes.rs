@@ -74,7 +74,7 @@ impl Lanes {
 
     /// An answer is there; the lane has yet to find the time to look at it. Says whose it is.
     pub fn hear(&mut self, event: Event) -> usize {
-        let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Settled { operation }) = &event;
+        let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
         let lane = usize::try_from(*operation).expect("a lane's number is its operation's");
         self.lanes[lane].heard = Some(event);
         lane
@@ -89,7 +89,7 @@ impl Lanes {
                 found.into_iter().for_each(|found| buffer.found(found));
                 return None;
             }
-            Event::Settled { .. } => Outcome::Committed(now - *began),
+            Event::Validated { .. } => Outcome::Committed(now - *began),
             Event::Ended { result: Ok((certificate, _)), .. } if certificate.decision == Decision::Commit => {
                 Outcome::Committed(now - *began)
             }
@@ -138,11 +138,11 @@ impl Lanes {
         let at = &mut self.lanes[lane];
         let mut buffer = at.buffer.take().expect("who commits has begun");
         at.keys[self.draw.reads..].iter().for_each(|key| buffer.write(key.clone(), Some(self.value.clone())));
-        let settled = buffer.settled();
+        let validated = buffer.validated();
         let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("a transaction of a few keys is below all limits");
         let operation = lane as u64;
-        match settled {
-            Some(settled) => Command::CommitReads { operation, transaction, settled },
+        match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
         }
     }

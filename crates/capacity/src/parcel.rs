@@ -89,10 +89,10 @@ fn is_same(one: &Message, other: &Message) -> bool {
     match (one, other) {
         (Message::Prepare { transaction: one }, Message::Prepare { transaction: other }) => one.id() == other.id(),
         (
-            Message::Writeback { transaction: of_one, certificate: one, pass_on },
-            Message::Writeback { transaction: of_other, certificate: other, pass_on: passes_other_on },
-        ) => Arc::ptr_eq(one, other) && of_one.is_some() == of_other.is_some() && pass_on == passes_other_on,
-        (Message::Committed { id: one }, Message::Committed { id: other }) => one == other,
+            Message::Writeback { transaction: of_one, certificate: one, relay },
+            Message::Writeback { transaction: of_other, certificate: other, relay: relays_other },
+        ) => Arc::ptr_eq(one, other) && of_one.is_some() == of_other.is_some() && relay == relays_other,
+        (Message::CommitNotice { id: one }, Message::CommitNotice { id: other }) => one == other,
         _ => false,
     }
 }

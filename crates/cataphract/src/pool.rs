@@ -46,14 +46,14 @@ pub enum Ask {
         /// The undecided transactions it read from.
         dependencies: Vec<Transaction>,
     },
-    /// Commit a transaction that has only read; tell [`Pool::on_settled`], or [`Pool::on_ended`] when it had to be prepared.
+    /// Commit a transaction that has only read; tell [`Pool::on_validated`], or [`Pool::on_ended`] when it had to be prepared.
     CommitReads {
         /// The batch.
         batch: u64,
         /// The transaction made of it.
         transaction: Transaction,
         /// For whom its reads are settled.
-        settled: Vec<Voters>,
+        validated: Vec<Voters>,
     },
 }
 
@@ -438,20 +438,20 @@ impl Pool {
         let ready = self.flights.iter_mut().filter(|(_, flight)| matches!(flight.stage, Stage::Ready(_)));
         for (batch, flight) in ready.take(room) {
             let Stage::Ready(rebuilt) = std::mem::replace(&mut flight.stage, Stage::Reading) else { continue };
-            let Rebuilt { transaction, settled, dependencies, values, resolved } = rebuilt;
+            let Rebuilt { transaction, validated, dependencies, values, resolved } = rebuilt;
             self.counts.outside_reads += resolved.outside;
             self.counts.own_reads += resolved.own;
             self.counts.chained_reads += resolved.chained;
             flight.stage = Stage::Committing { id: transaction.id(), values };
-            turn.asks.push(match settled {
-                Some(settled) => Ask::CommitReads { batch: *batch, transaction, settled },
+            turn.asks.push(match validated {
+                Some(validated) => Ask::CommitReads { batch: *batch, transaction, validated },
                 None => Ask::Commit { batch: *batch, transaction, dependencies },
             });
         }
     }
 
     /// A batch that only read has committed without being prepared.
-    pub fn on_settled(&mut self, now: Time, batch: u64, turn: &mut Turn) {
+    pub fn on_validated(&mut self, now: Time, batch: u64, turn: &mut Turn) {
         if self.flights.contains_key(&batch) {
             let flight = self.end(batch, Ended::Committed, turn);
             self.committed(now, flight, None, turn);

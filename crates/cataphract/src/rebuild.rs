@@ -69,7 +69,7 @@ pub(crate) struct Resolved {
 pub(crate) struct Rebuilt {
     pub transaction: Transaction,
     /// If it only reads, and only what is committed: for whom each read is settled.
-    pub settled: Option<Vec<Voters>>,
+    pub validated: Option<Vec<Voters>>,
     /// The undecided transactions it read from.
     pub dependencies: Vec<Transaction>,
     /// What each member's reads found, in the members' order.
@@ -140,7 +140,7 @@ pub(crate) fn rebuild(
                     // What was found just now is the same, and may be known to have committed meanwhile. What
                     // was settled when it ran was settled at its timestamp of then, which is not the batch's.
                     let now = found.get(&read.key).cloned();
-                    buffer.found(now.unwrap_or_else(|| ReadFound { settled: Voters::default(), ..read.clone() }));
+                    buffer.found(now.unwrap_or_else(|| ReadFound { validated: Voters::default(), ..read.clone() }));
                 }
                 written.extend(own.write_set().map(|(key, value)| (key, (place, value.as_ref()))));
             }
@@ -161,7 +161,7 @@ pub(crate) fn rebuild(
         }
     }
     resolved.outside = buffer.read_set().len() as u64;
-    let settled = buffer.settled();
+    let validated = buffer.validated();
     let (transaction, dependencies) = buffer.finish(cluster).map_err(Unready::TooLarge)?;
-    Ok(Rebuilt { transaction, settled, dependencies, values, resolved })
+    Ok(Rebuilt { transaction, validated, dependencies, values, resolved })
 }

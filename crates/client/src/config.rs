@@ -99,7 +99,7 @@ pub enum FastPath {
 pub enum ReadOnly {
     /// When enough replicas say that nothing newer is under way: without a vote or a signature.
     #[default]
-    Settled,
+    Validated,
     /// By the replicas' votes, like any other: for measurement.
     Voted,
 }
@@ -279,7 +279,7 @@ impl From<ReadQuorum> for basil::ReadQuorum {
     fn from(quorum: ReadQuorum) -> Self {
         match quorum {
             ReadQuorum::One => Self::One,
-            ReadQuorum::FaultsPlusOne => Self::VouchedOnly,
+            ReadQuorum::FaultsPlusOne => Self::WeakQuorum,
             ReadQuorum::TwoFaultsPlusOne => Self::Majority,
             ReadQuorum::ThreeFaultsPlusOne => Self::Commit,
         }
@@ -289,7 +289,7 @@ impl From<ReadQuorum> for basil::ReadQuorum {
 impl From<ReadOnly> for basil::ReadOnly {
     fn from(way: ReadOnly) -> Self {
         match way {
-            ReadOnly::Settled => Self::Settled,
+            ReadOnly::Validated => Self::Validated,
             ReadOnly::Voted => Self::Voted,
         }
     }

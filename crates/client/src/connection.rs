@@ -73,7 +73,7 @@ impl Connection {
         let waiters: Waiters = Arc::default();
         let woken = waiters.clone();
         let on_event = move |event: Event| {
-            let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Settled { operation }) = &event;
+            let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
             let waiter = lock(&woken).remove(operation);
             if let Some(waiter) = waiter {
                 // Whoever asked may have gone away meanwhile.

@@ -100,7 +100,7 @@ impl Error {
                 "a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'".to_owned(),
             ),
             Refusal::Overloaded => Self::Refused("the replicas are overloaded; come back later".to_owned()),
-            Refusal::LeftTooMuch => Self::Refused(
+            Refusal::AbandonLimit => Self::Refused(
                 "this client left too many of its transactions for others to end, as one does that is killed again and again; come back later"
                     .to_owned(),
             ),

@@ -16,7 +16,7 @@ use crate::adversary::Cheating;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Transactions that only read, and on which nobody voted.
-    pub settled: u64,
+    pub validated: u64,
     /// Transactions decided in one round trip.
     pub fast: u64,
     /// Transactions whose decision was written down first.
@@ -35,8 +35,8 @@ pub struct Counts {
 
 impl From<CoordinatorCounts> for Counts {
     fn from(counts: CoordinatorCounts) -> Self {
-        let CoordinatorCounts { settled, fast, slow, recovered, finishes, fallbacks, retries, read_escalations, .. } = counts;
-        Self { settled, fast, slow, recovered, finished_for_others: finishes, elections: fallbacks, retries, read_escalations }
+        let CoordinatorCounts { validated, fast, slow, recovered, finishes, fallbacks, retries, read_escalations, .. } = counts;
+        Self { validated, fast, slow, recovered, finished_for_others: finishes, elections: fallbacks, retries, read_escalations }
     }
 }
 

@@ -347,7 +347,7 @@ impl Shared {
             match answer {
                 Answer::Found(batch, result) => state.machine.on_read(now, batch, result, &mut turn),
                 Answer::Ended(batch, result) => state.machine.on_ended(now, batch, result, &mut turn),
-                Answer::Settled(batch) => state.machine.on_settled(now, batch, &mut turn),
+                Answer::Validated(batch) => state.machine.on_validated(now, batch, &mut turn),
                 Answer::Unanswered(batch) => state.machine.on_ended(now, batch, Err(Failure::TimedOut), &mut turn),
                 Answer::Closed(batch) => {
                     // Nothing of it was asked to be committed, and nobody will answer any more.
@@ -370,14 +370,14 @@ impl Shared {
             Ask::Commit { batch, transaction, dependencies } => {
                 (batch, self.connection.ask(|operation| Command::Commit { operation, transaction, dependencies }).await)
             }
-            Ask::CommitReads { batch, transaction, settled } => {
-                (batch, self.connection.ask(|operation| Command::CommitReads { operation, transaction, settled }).await)
+            Ask::CommitReads { batch, transaction, validated } => {
+                (batch, self.connection.ask(|operation| Command::CommitReads { operation, transaction, validated }).await)
             }
         };
         match event {
             Ok(Some(Event::Read { result, .. })) => Answer::Found(batch, result),
             Ok(Some(Event::Ended { result, .. })) => Answer::Ended(batch, result),
-            Ok(Some(Event::Settled { .. })) => Answer::Settled(batch),
+            Ok(Some(Event::Validated { .. })) => Answer::Validated(batch),
             Ok(None) if !is_read => Answer::Unanswered(batch),
             Ok(None) | Err(_) => Answer::Closed(batch),
         }
@@ -421,7 +421,7 @@ impl Shared {
 enum Answer {
     Found(u64, Result<Vec<basil::ReadFound>, Failure>),
     Ended(u64, Result<(Arc<basil::Certificate>, Path), Failure>),
-    Settled(u64),
+    Validated(u64),
     /// It was closed while a commit was under way.
     Unanswered(u64),
     /// It was closed before a commit was.

@@ -130,7 +130,7 @@ impl Transaction {
     pub async fn commit(&self) -> Result<Commit, Error> {
         let buffer = self.slot().take().ok_or_else(ended)?;
         let timestamp = buffer.timestamp();
-        let (empty, settled) = (buffer.is_empty(), buffer.settled());
+        let (empty, validated) = (buffer.is_empty(), buffer.validated());
         if self.read_only && buffer.writes() > 0 {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -148,13 +148,13 @@ impl Transaction {
         }
         self.connection.may_write(transaction.writes().iter().map(|write| &write.key))?;
         let waited_ms = self.connection.timeout_ms();
-        let ask = |operation| match settled {
-            Some(settled) => Command::CommitReads { operation, transaction, settled },
+        let ask = |operation| match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
         };
         let result = match self.connection.ask(ask).await? {
             Some(Event::Ended { result, .. }) => result,
-            Some(Event::Settled { .. }) => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
+            Some(Event::Validated { .. }) => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
             Some(Event::Read { .. }) | None => return Err(Error::OutcomeUnknown { waited_ms }),
         };
         match result {

@@ -156,10 +156,10 @@ impl ClientActor {
             }
             Ask::Commit => {
                 let buffer = job.buffer.take()?;
-                let settled = buffer.settled();
+                let validated = buffer.validated();
                 let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
                 job.transaction = Some(transaction.clone());
-                Some(Next::Commit(transaction, dependencies, settled))
+                Some(Next::Commit(transaction, dependencies, validated))
             }
         }
     }

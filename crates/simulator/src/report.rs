@@ -41,7 +41,7 @@ pub struct Counts {
     /// Of the commits that honest clients were told of, those that took one round trip.
     pub fast: u64,
     /// Transactions of honest clients that only read, and committed without a vote.
-    pub settled: u64,
+    pub validated: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
     /// Transactions for which honest replicas elected a leader.
@@ -82,7 +82,7 @@ impl Counts {
         self.aborted += other.aborted;
         self.unknown += other.unknown;
         self.fast += other.fast;
-        self.settled += other.settled;
+        self.validated += other.validated;
         self.divided += other.divided;
         self.elections += other.elections;
         self.led += other.led;

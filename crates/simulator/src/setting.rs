@@ -168,7 +168,7 @@ impl Setting {
                 read_quorum: knob("read-quorum").pick(&[
                     ReadQuorum::Majority,
                     ReadQuorum::Majority,
-                    ReadQuorum::VouchedOnly,
+                    ReadQuorum::WeakQuorum,
                     ReadQuorum::Commit,
                 ]),
                 timeout_ms: knob("timeout").pick(&[3_000, 10_000]),
@@ -259,11 +259,11 @@ fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
     ReplicaOptions {
         window_ms: if is_small { random.pick(&[8_000, 15_000]) } else { 30_000 },
         stall_ms: random.pick(&[250, 1_000]),
-        authorship_grace_ms: random.pick(&[400, 2_000]),
+        authorship_wait_ms: random.pick(&[400, 2_000]),
         checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
         memtable_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
         journal_bytes_max: if is_small { 16 << 10 } else { 512 << 20 },
-        left_per_second: if is_small { 2 } else { 50 },
+        abandoned_per_second: if is_small { 2 } else { 50 },
         seed: random.next(),
         // A table as large as a real one takes more time to clear, at each start of each replica, than all the rest.
         read_timestamps: random.pick(&[64, 1 << 12, 1 << 12]),

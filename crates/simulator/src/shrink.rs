@@ -212,7 +212,7 @@ fn plainer(setting: &Setting) -> Vec<Setting> {
     let changes: [fn(&mut Setting); 11] = [
         |other| other.replica.window_ms = ReplicaOptions::default().window_ms,
         |other| other.replica.stall_ms = ReplicaOptions::default().stall_ms,
-        |other| other.replica.authorship_grace_ms = ReplicaOptions::default().authorship_grace_ms,
+        |other| other.replica.authorship_wait_ms = ReplicaOptions::default().authorship_wait_ms,
         |other| other.replica.checkpoint_ms = ReplicaOptions::default().checkpoint_ms,
         |other| other.replica.memtable_bytes_max = ReplicaOptions::default().memtable_bytes_max,
         |other| other.replica.journal_bytes_max = ReplicaOptions::default().journal_bytes_max,

@@ -36,7 +36,7 @@ impl Version {
         Self {
             replica: ReplicaOptions {
                 stall_ms: random.pick(&[250, 1_000, 2_000]),
-                authorship_grace_ms: random.pick(&[400, 2_000]),
+                authorship_wait_ms: random.pick(&[400, 2_000]),
                 checkpoint_ms: random.pick(&[200, 1_000, 5_000]),
                 memtable_bytes_max: random.pick(&[2 << 10, 64 << 10, 64 << 20]),
                 journal_bytes_max: random.pick(&[16 << 10, 256 << 10, 512 << 20]),

@@ -42,7 +42,7 @@ pub(crate) fn describe(setting: &Setting) -> Vec<String> {
         format!("clocks={}", setting.clocks.name()),
         format!("window-ms={}", replica.window_ms),
         format!("stall-ms={}", replica.stall_ms),
-        format!("grace-ms={}", replica.authorship_grace_ms),
+        format!("authorship-wait-ms={}", replica.authorship_wait_ms),
         format!("checkpoint-ms={}", replica.checkpoint_ms),
         format!("memtable-bytes={}", replica.memtable_bytes_max),
         format!("journal-bytes={}", replica.journal_bytes_max),
@@ -76,7 +76,7 @@ pub(crate) fn apply(setting: &mut Setting, word: &str) -> Result<(), String> {
         "clocks" => setting.clocks = one::<Clocks>(value).map_err(wrong)?,
         "window-ms" => setting.replica.window_ms = number(value, 1_000, 3_600_000).map_err(wrong)?,
         "stall-ms" => setting.replica.stall_ms = number(value, 1, 600_000).map_err(wrong)?,
-        "grace-ms" => setting.replica.authorship_grace_ms = number(value, 1, 600_000).map_err(wrong)?,
+        "authorship-wait-ms" => setting.replica.authorship_wait_ms = number(value, 1, 600_000).map_err(wrong)?,
         "checkpoint-ms" => setting.replica.checkpoint_ms = number(value, 1, 600_000).map_err(wrong)?,
         "memtable-bytes" => setting.replica.memtable_bytes_max = number(value, 1, 1 << 30).map_err(wrong)?,
         "journal-bytes" => setting.replica.journal_bytes_max = number(value, 1, 1 << 40).map_err(wrong)?,
@@ -96,7 +96,7 @@ pub(crate) fn apply(setting: &mut Setting, word: &str) -> Result<(), String> {
 
 /// Not one alone, which would have to be believed.
 const READ_QUORUMS: [(&str, ReadQuorum); 3] =
-    [("vouched", ReadQuorum::VouchedOnly), ("majority", ReadQuorum::Majority), ("commit", ReadQuorum::Commit)];
+    [("weak", ReadQuorum::WeakQuorum), ("majority", ReadQuorum::Majority), ("commit", ReadQuorum::Commit)];
 
 fn read_quorum(text: &str) -> Result<ReadQuorum, String> {
     let found = READ_QUORUMS.iter().find(|(name, _)| *name == text).map(|(_, quorum)| *quorum);

@@ -19,8 +19,8 @@ fn keeps_its_promises(name: &str) -> Vec<Report> {
 #[test]
 fn when_nothing_goes_wrong_nothing_breaks_and_most_commits_take_one_round_trip() {
     for report in keeps_its_promises("calm") {
-        let Counts { fast, settled, committed, .. } = report.counts;
-        assert!(settled > 0 && 2 * (fast + settled) > committed, "{report}");
+        let Counts { fast, validated, committed, .. } = report.counts;
+        assert!(validated > 0 && 2 * (fast + validated) > committed, "{report}");
     }
 }
 

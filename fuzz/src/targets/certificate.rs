@@ -39,7 +39,7 @@ fn run(bytes: &[u8]) {
 
 fn check(certificate: &Certificate, transaction: &Transaction) {
     let cluster = &town().cluster;
-    let whole = Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(certificate.clone()), pass_on: false };
+    let whole = Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(certificate.clone()), relay: false };
     let bare = Message::Decided { certificate: Arc::new(certificate.clone()) };
     let accepted = verifier().verify(whole.clone()).is_ok();
     // To the letter, and in what it means.

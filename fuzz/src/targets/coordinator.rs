@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
-use basil::message::{Newer, ReadResult};
+use basil::message::{PendingWrite, ReadResult};
 use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, ReadFound, ReadQuorum, Vote};
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
@@ -34,7 +34,7 @@ const TIMEOUT_MS: u64 = 2_000;
 
 fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
-    let quorums = [ReadQuorum::Majority, ReadQuorum::VouchedOnly, ReadQuorum::Commit, ReadQuorum::One];
+    let quorums = [ReadQuorum::Majority, ReadQuorum::WeakQuorum, ReadQuorum::Commit, ReadQuorum::One];
     let read_quorum = choices.one_of(&quorums);
     let fast_path = choices.one_of(&[FastPath::On, FastPath::Off]);
     let options = CoordinatorOptions { read_quorum, fast_path, timeout_ms: TIMEOUT_MS, ..CoordinatorOptions::default() };
@@ -47,7 +47,7 @@ fn run(bytes: &[u8]) {
         reads: BTreeMap::new(),
         found: Vec::new(),
         readings: BTreeMap::new(),
-        settled: BTreeSet::new(),
+        validated: BTreeSet::new(),
         commits: BTreeMap::new(),
         committed: Vec::new(),
         requests: BTreeMap::new(),
@@ -81,7 +81,7 @@ struct Process {
     found: Vec<(Timestamp, Vec<ReadFound>)>,
     readings: BTreeMap<Timestamp, Reading>,
     /// For whom a version of a key is settled, read at which timestamp.
-    settled: BTreeSet<(Timestamp, Key, Timestamp, u16)>,
+    validated: BTreeSet<(Timestamp, Key, Timestamp, u16)>,
     commits: BTreeMap<u64, Transaction>,
     /// What it has seen commit.
     committed: Vec<Transaction>,
@@ -145,11 +145,11 @@ impl Process {
         };
         let reads = found.iter().map(read).collect();
         let transaction = Transaction::new(CLUSTER, timestamp, reads, Vec::new()).expect("keys are distinct and few");
-        let of = |read: &Read| found.iter().find(|found| found.key == read.key).map_or(Voters::default(), |found| found.settled);
-        let settled = transaction.reads().iter().map(of).collect();
+        let of = |read: &Read| found.iter().find(|found| found.key == read.key).map_or(Voters::default(), |found| found.validated);
+        let validated = transaction.reads().iter().map(of).collect();
         self.operations += 1;
         self.commits.insert(self.operations, transaction.clone());
-        self.command(Command::CommitReads { operation: self.operations, transaction, settled });
+        self.command(Command::CommitReads { operation: self.operations, transaction, validated });
     }
 
     /// The votes of several replicas of one shard, in one go.
@@ -194,10 +194,10 @@ impl Process {
         let writer = town().transactions[forge::number(choices)].clone();
         let kinds = choices.byte();
         let results = keys.iter().enumerate().map(|(at, _)| match kinds >> (at % 4 * 2) & 3 {
-            0 => ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing },
-            1 => ReadResult { version: writer.timestamp(), value: Some(Value::from("1")), newer: Newer::Nothing },
-            2 => ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Prepared(0) },
-            _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, newer: Newer::Hidden },
+            0 => ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None },
+            1 => ReadResult { version: writer.timestamp(), value: Some(Value::from("1")), pending: PendingWrite::None },
+            2 => ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Prepared(0) },
+            _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, pending: PendingWrite::Hidden },
         });
         let message = Message::ReadReply { request, results: results.collect(), prepared: vec![writer] };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
@@ -231,14 +231,14 @@ impl Process {
             let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
             if town().cluster.shard_of(key) == from.shard {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
-                match result.newer {
-                    Newer::Prepared(place) => {
+                match result.pending {
+                    PendingWrite::Prepared(place) => {
                         let Some(writer) = prepared.get(usize::from(place)) else { continue };
                         reading.prepared.insert((key.clone(), writer.id(), from.index));
-                        self.settled.insert((*timestamp, key.clone(), writer.timestamp(), from.index));
+                        self.validated.insert((*timestamp, key.clone(), writer.timestamp(), from.index));
                     }
-                    Newer::Nothing => drop(self.settled.insert((*timestamp, key.clone(), result.version, from.index))),
-                    Newer::Hidden => {}
+                    PendingWrite::None => drop(self.validated.insert((*timestamp, key.clone(), result.version, from.index))),
+                    PendingWrite::Hidden => {}
                 }
             }
         }
@@ -273,18 +273,18 @@ impl Process {
                         self.found.push((timestamp, found));
                     }
                 }
-                Event::Settled { operation } => {
+                Event::Validated { operation } => {
                     let transaction = self.commits.remove(&operation).expect("a commit ends once");
                     for Read { key, version, .. } in transaction.reads() {
-                        let settled = |index: &u16| self.is_settled(transaction.timestamp(), key, *version, *index);
-                        assert!((0..REPLICAS).filter(settled).count() >= 4, "{key} is not settled at {version}");
+                        let validated = |index: &u16| self.is_validated(transaction.timestamp(), key, *version, *index);
+                        assert!((0..REPLICAS).filter(validated).count() >= 4, "{key} is not settled at {version}");
                     }
                 }
                 Event::Ended { operation, result } => {
                     let transaction = self.commits.remove(&operation).expect("a commit ends once");
                     if let Ok((certificate, _)) = result {
                         let message =
-                            Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone(), pass_on: false };
+                            Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone(), relay: false };
                         assert!(reference::accepts(&town().cluster, &message), "{certificate:?}");
                         assert!(reference::proves(&town().cluster, &certificate, &transaction), "{certificate:?}");
                         self.committed.extend((certificate.decision == Decision::Commit).then_some(transaction));
@@ -299,9 +299,9 @@ impl Process {
         assert!(found.iter().map(|found| &found.key).eq(keys), "every key asked for, in order");
         let nothing = Reading::default();
         let reading = self.readings.get(&timestamp).unwrap_or(&nothing);
-        for ReadFound { key, version, value, dependency, settled } in found {
-            let settled = (0..REPLICAS).filter(|index| settled.contains(*index));
-            settled.for_each(|index| assert!(self.is_settled(timestamp, key, *version, index)));
+        for ReadFound { key, version, value, dependency, validated } in found {
+            let validated = (0..REPLICAS).filter(|index| validated.contains(*index));
+            validated.for_each(|index| assert!(self.is_validated(timestamp, key, *version, index)));
             let value = value.as_ref().map(|value| value.as_bytes().to_vec());
             let vouchers = match dependency {
                 Some(writer) => {
@@ -325,8 +325,8 @@ impl Process {
     }
 
     /// Whether a replica of the key's shard has said that nothing newer than this version will be there.
-    fn is_settled(&self, timestamp: Timestamp, key: &Key, version: Timestamp, index: u16) -> bool {
-        self.settled.contains(&(timestamp, key.clone(), version, index))
+    fn is_validated(&self, timestamp: Timestamp, key: &Key, version: Timestamp, index: u16) -> bool {
+        self.validated.contains(&(timestamp, key.clone(), version, index))
     }
 
     /// Nobody answers any more: everything ends.

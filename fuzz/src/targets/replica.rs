@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use basil::message::{Conflict, Newer, ReadResult};
+use basil::message::{Conflict, PendingWrite, ReadResult};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
 use crypto::{Sealable as _, Sealer};
 use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf, Time};
@@ -161,7 +161,7 @@ impl Life {
                 check_read(*timestamp, keys, results, prepared);
                 self.word.lets_read(*timestamp, keys, results, prepared);
             }
-            if let Message::Rested { id, .. } = answer {
+            if let Message::StatusReply { id, .. } = answer {
                 self.word.lets_go(*id);
             }
         }
@@ -246,7 +246,7 @@ fn check_read(timestamp: Timestamp, keys: &[Key], results: &[ReadResult], prepar
     assert_eq!(results.len(), keys.len());
     for (key, result) in keys.iter().zip(results) {
         assert!(result.version < timestamp || result.version == Timestamp::ZERO);
-        if let Newer::Prepared(place) = result.newer {
+        if let PendingWrite::Prepared(place) = result.pending {
             let writer = &prepared[usize::from(place)];
             assert!(writer.write_of(key).is_some() && writer.timestamp() < timestamp && writer.timestamp() > result.version);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Draft, Newer, ReadResult};
+use basil::message::{Draft, PendingWrite, ReadResult};
 use basil::{Decision, Message, Vote};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId};
 
@@ -37,7 +37,7 @@ pub(super) struct Word {
 struct Said {
     votes: BTreeMap<TransactionId, Vote>,
     /// What it let be read as settled: key, version, reader. No version will come between the two.
-    settled: BTreeSet<(Key, Timestamp, Timestamp)>,
+    validated: BTreeSet<(Key, Timestamp, Timestamp)>,
     /// What it said that it will not vote for.
     rested: BTreeSet<TransactionId>,
 }
@@ -68,12 +68,12 @@ impl Word {
             | Message::Recover { transaction, .. }
             | Message::Log { transaction, .. }
             | Message::InvokeFallback { transaction, .. } => drop(self.shown.insert(transaction.id(), transaction.clone())),
-            Message::Writeback { transaction, certificate, pass_on: _ } => {
+            Message::Writeback { transaction, certificate, relay: _ } => {
                 self.shown.extend(transaction.iter().map(|transaction| (transaction.id(), transaction.clone())));
                 self.ends.entry(certificate.id).or_default().insert(certificate.decision);
             }
-            Message::Rested { id, .. } => drop(self.gone.insert(*id)),
-            Message::Committed { id } => {
+            Message::StatusReply { id, .. } => drop(self.gone.insert(*id)),
+            Message::CommitNotice { id } => {
                 let Party::Replica(teller) = from else { return };
                 self.told.insert((*id, teller));
                 if self.told.iter().filter(|(told, other)| told == id && other.shard == teller.shard).count() >= 2 {
@@ -87,12 +87,12 @@ impl Word {
     /// It answers a read at `reader`.
     pub(super) fn lets_read(&mut self, reader: Timestamp, keys: &[Key], results: &[ReadResult], prepared: &[Transaction]) {
         for (key, result) in keys.iter().zip(results) {
-            let last = match result.newer {
-                Newer::Nothing => result.version,
-                Newer::Prepared(place) => prepared[usize::from(place)].timestamp(),
-                Newer::Hidden => continue,
+            let last = match result.pending {
+                PendingWrite::None => result.version,
+                PendingWrite::Prepared(place) => prepared[usize::from(place)].timestamp(),
+                PendingWrite::Hidden => continue,
             };
-            self.turn.settled.insert((key.clone(), last, reader));
+            self.turn.validated.insert((key.clone(), last, reader));
         }
     }
 
@@ -120,7 +120,7 @@ impl Word {
     /// Of its own accord it votes to commit nothing that does not go with what it let be read, or with what it voted to commit
     /// before and does not know to have aborted.
     fn check_first_vote(&self, cluster: &Cluster, transaction: &Transaction) {
-        for (key, version, reader) in self.said.settled.iter().chain(&self.turn.settled) {
+        for (key, version, reader) in self.said.validated.iter().chain(&self.turn.validated) {
             let between = *version < transaction.timestamp() && transaction.timestamp() < *reader;
             let writes = transaction.write_of(key).is_some();
             assert!(!(between && writes), "it let {reader} read {key} at {version}, and votes for {transaction:?}");
@@ -181,7 +181,7 @@ impl Word {
     /// The turn ends: what was said is durable, and heard.
     pub(super) fn is_out(&mut self) {
         self.said.votes.append(&mut self.turn.votes);
-        self.said.settled.append(&mut self.turn.settled);
+        self.said.validated.append(&mut self.turn.validated);
         self.said.rested.append(&mut self.turn.rested);
     }
 

@@ -13,7 +13,7 @@ use crate::certificate::{Certificate, Decision, Proof, SignedLogged, SignedVote,
 use crate::check;
 use crate::distance::Asked;
 use crate::message::{Conflict, Message, Refusal};
-use crate::passing_on::Tellers;
+use crate::passing_on::Relays;
 use crate::patience::wait_us;
 use crate::recovery::LoggedReplies;
 use crate::tally::Tally;
@@ -107,7 +107,7 @@ impl Coordinator {
                 if let Some((_, voters)) = known {
                     voters.insert(replica.index);
                     // One replica's word is not enough to be sent after a transaction that may not exist.
-                    stalled = (voters.count() == self.quorums.vouched()).then_some(transaction);
+                    stalled = (voters.count() == self.quorums.weak()).then_some(transaction);
                 } else if ending.stalled.len() < STALLED_MAX {
                     ending.stalled.push((transaction, Voters::of(replica.index)));
                 }
@@ -225,17 +225,17 @@ impl Coordinator {
         }
         // All have voted then. A proof of one shard is short, and what others left has been left long enough.
         let is_passed_on = path == Path::Fast && certificate.decision == Decision::Commit && !ending.was_finish;
-        let tellers = Tellers::of(&self.cluster, &ending.transaction).filter(|_| is_passed_on);
-        if tellers.is_some() {
+        let relays = Relays::of(&self.cluster, &ending.transaction).filter(|_| is_passed_on);
+        if relays.is_some() {
             self.fresh_commits.note(now, &certificate);
         }
         for tally in &ending.tallies {
             let replicas = self.cluster.replicas_of(tally.shard());
-            for replica in replicas.filter(|replica| tellers.is_none_or(|tellers| tellers.contains(*replica))) {
+            for replica in replicas.filter(|replica| relays.is_none_or(|relays| relays.contains(*replica))) {
                 // Whoever voted has the transaction.
                 let transaction = (!tally.heard(replica.index)).then(|| ending.transaction.clone());
-                let (certificate, pass_on) = (certificate.clone(), tellers.is_some());
-                out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, pass_on });
+                let (certificate, relay) = (certificate.clone(), relays.is_some());
+                out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, relay });
             }
         }
         for operation in ending.operations {
@@ -245,9 +245,9 @@ impl Coordinator {
 
     pub(super) fn on_refused(&mut self, from: ReplicaId, id: TransactionId, refusal: Refusal, out: &mut Out) {
         let Some(ending) = self.endings.get_mut(&id) else { return };
-        if refusal == Refusal::LeftTooMuch {
-            self.counts.left_too_much += 1;
-            if self.counts.left_too_much.is_power_of_two() {
+        if refusal == Refusal::AbandonLimit {
+            self.counts.abandon_limited += 1;
+            if self.counts.abandon_limited.is_power_of_two() {
                 tracing::warn!(replica = %from, "takes no new transactions for a while: this client left too many for others to end");
             }
         }

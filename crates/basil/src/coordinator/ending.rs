@@ -52,13 +52,13 @@ impl Ending {
     pub fn evidence(&self, quorums: Quorums) -> Vec<SignedVote> {
         let id = self.transaction.id();
         for tally in &self.tallies {
-            if tally.votes_to(Vote::Commit) >= quorums.vouched() {
+            if tally.votes_to(Vote::Commit) >= quorums.weak() {
                 let set = tally.votes(Vote::Commit);
                 let signed = |(index, seal)| {
                     let replica = ReplicaId { shard: set.shard, index };
                     SignedVote { replica, statement: VoteStatement { id, vote: Vote::Commit }, seal }
                 };
-                return set.voters.into_iter().take(quorums.vouched()).map(signed).collect();
+                return set.voters.into_iter().take(quorums.weak()).map(signed).collect();
             }
         }
         Vec::new()
@@ -82,7 +82,7 @@ impl Ending {
     pub fn slow_decision(&self, quorums: Quorums) -> Option<Decision> {
         let commit = self.tallies.iter().all(|tally| matches!(tally.outcome(quorums), Outcome::CommitFast | Outcome::CommitSlow));
         let abort = self.tallies.iter().any(|tally| tally.votes_to(Vote::Abort) >= quorums.abort_slow());
-        let begun = |decision: Decision| self.logged.count_of(decision) >= quorums.vouched();
+        let begun = |decision: Decision| self.logged.count_of(decision) >= quorums.weak();
         match (commit, abort) {
             (true, true) if begun(Decision::Abort) => Some(Decision::Abort),
             (true, _) => Some(Decision::Commit),

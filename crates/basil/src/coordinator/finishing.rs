@@ -41,7 +41,7 @@ impl Coordinator {
         let Some(certificate) = self.fresh_commits.take_proof(transaction.id()) else { return };
         for replica in self.cluster.participants(transaction).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
             let (transaction, certificate) = (Some(transaction.clone()), certificate.clone());
-            out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, pass_on: false });
+            out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, relay: false });
         }
     }
 

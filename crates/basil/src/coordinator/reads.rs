@@ -57,8 +57,8 @@ impl ReadRequest {
     fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
         let lacking = |(replies, choice): (&KeyReplies, &Choice)| match choice {
             Choice::Newest(found) if found.dependency.is_some() => Some(false),
-            Choice::Newest(found) if found.settled.count() >= quorums.settled() => None,
-            Choice::Newest(found) => Some(replies.gainsaid(found) < quorums.vouched()),
+            Choice::Newest(found) if found.validated.count() >= quorums.validation() => None,
+            Choice::Newest(found) => Some(replies.contradicted(found) < quorums.weak()),
             Choice::Vouched(_) | Choice::Nothing => Some(false),
         };
         let mut lacking = self.keys.iter().zip(choices).filter_map(lacking).peekable();
@@ -102,7 +102,7 @@ impl Coordinator {
         let timed = (now, Voters::default());
         self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
         let read_only = self.operations.get(&operation).is_some_and(|operation| operation.read_only);
-        let least = if read_only { self.quorums.settled() } else { 0 };
+        let least = if read_only { self.quorums.validation() } else { 0 };
         self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
         if let Some(request) = self.requests.get_mut(&number) {
             request.timed.1 = request.asked;
@@ -166,7 +166,7 @@ impl Coordinator {
             self.distances.note(from, Asked::Read, now.since(*asked_at));
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
-            let writer = result.newer.writer(prepared);
+            let writer = result.pending.writer(prepared);
             replies.add(from.index, result, writer, operation.timestamp);
         }
         // It is up, and answers reads in time.
@@ -269,7 +269,7 @@ impl Coordinator {
         request.refusals.push(refusal);
         let same = request.refusals.iter().filter(|other| **other == refusal).count();
         // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
-        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.vouched() };
+        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
         if same < believed || refusal == Refusal::Overloaded {
             self.weigh_read(now, number, out);
             return;

@@ -6,7 +6,7 @@ use types::{Party, ReplicaId, Timestamp, Transaction};
 
 use super::{Coordinator, Event, Out, Timer};
 use crate::message::{Message, ReadResult};
-use crate::read_only::{Confirmation, Verdict};
+use crate::read_only::{ReadValidation, Verdict};
 use crate::reading::last_version;
 
 impl Coordinator {
@@ -15,25 +15,25 @@ impl Coordinator {
         now: Time,
         operation: u64,
         transaction: Transaction,
-        settled: Vec<Voters>,
+        validated: Vec<Voters>,
         out: &mut Out,
     ) {
-        let confirmation = Confirmation::new(&self.cluster, self.quorums, operation, transaction, settled);
-        match confirmation.verdict(self.quorums) {
-            Verdict::Settled => self.settled(operation, out),
-            Verdict::Unsettled => self.on_commit_command(now, Some(operation), confirmation.transaction, Vec::new(), out),
+        let read_validation = ReadValidation::new(&self.cluster, self.quorums, operation, transaction, validated);
+        match read_validation.verdict(self.quorums) {
+            Verdict::Validated => self.validated(operation, out),
+            Verdict::NotValidated => self.on_commit_command(now, Some(operation), read_validation.transaction, Vec::new(), out),
             Verdict::Open => {
-                self.counts.confirmed += 1;
+                self.counts.validation_rounds += 1;
                 self.requests_made += 1;
-                let (request, timestamp) = (self.requests_made, confirmation.transaction.timestamp());
+                let (request, timestamp) = (self.requests_made, read_validation.transaction.timestamp());
                 let mut longest_us = 0;
-                for (replica, keys) in confirmation.questions(&self.cluster) {
+                for (replica, keys) in read_validation.questions(&self.cluster) {
                     longest_us = longest_us.max(self.read_wait_us(replica.shard, 0));
                     out.send(Party::Replica(replica), Message::Read { request, timestamp, keys });
                 }
-                self.confirmations.insert(request, confirmation);
+                self.read_validations.insert(request, read_validation);
                 let wait_us = longest_us.max(self.options.retry_ms * 1_000);
-                self.timers.set(Timer::Confirmation(request), now.after_us(wait_us));
+                self.timers.set(Timer::ReadValidation(request), now.after_us(wait_us));
             }
         }
     }
@@ -47,32 +47,32 @@ impl Coordinator {
         answer: Option<(&[ReadResult], &[Transaction])>,
         out: &mut Out,
     ) {
-        let Some(confirmation) = self.confirmations.get_mut(&number) else { return };
+        let Some(read_validation) = self.read_validations.get_mut(&number) else { return };
         let last_versions = |(results, prepared): (&[ReadResult], &[Transaction])| -> Vec<Option<Timestamp>> {
-            results.iter().map(|result| last_version(result, result.newer.writer(prepared))).collect()
+            results.iter().map(|result| last_version(result, result.pending.writer(prepared))).collect()
         };
-        confirmation.answer(from, answer.map(last_versions).as_deref());
-        match confirmation.verdict(self.quorums) {
+        read_validation.answer(from, answer.map(last_versions).as_deref());
+        match read_validation.verdict(self.quorums) {
             Verdict::Open => {}
-            Verdict::Unsettled => self.on_confirmation_over(now, number, out),
-            Verdict::Settled => {
-                let operation = confirmation.operation;
-                self.confirmations.remove(&number);
-                self.timers.cancel(&Timer::Confirmation(number));
-                self.settled(operation, out);
+            Verdict::NotValidated => self.on_confirmation_over(now, number, out),
+            Verdict::Validated => {
+                let operation = read_validation.operation;
+                self.read_validations.remove(&number);
+                self.timers.cancel(&Timer::ReadValidation(number));
+                self.validated(operation, out);
             }
         }
     }
 
     /// It cannot be settled, or not soon: it is prepared like any other.
     pub(super) fn on_confirmation_over(&mut self, now: Time, number: u64, out: &mut Out) {
-        let Some(confirmation) = self.confirmations.remove(&number) else { return };
-        self.timers.cancel(&Timer::Confirmation(number));
-        self.on_commit_command(now, Some(confirmation.operation), confirmation.transaction, Vec::new(), out);
+        let Some(read_validation) = self.read_validations.remove(&number) else { return };
+        self.timers.cancel(&Timer::ReadValidation(number));
+        self.on_commit_command(now, Some(read_validation.operation), read_validation.transaction, Vec::new(), out);
     }
 
-    fn settled(&mut self, operation: u64, out: &mut Out) {
-        self.counts.settled += 1;
-        out.emit(Event::Settled { operation });
+    fn validated(&mut self, operation: u64, out: &mut Out) {
+        self.counts.validated += 1;
+        out.emit(Event::Validated { operation });
     }
 }

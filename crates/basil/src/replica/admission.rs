@@ -18,7 +18,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Nothing below is remembered or may be read, in nanoseconds. A clock set back does not lower it.
     pub(super) fn watermark(&self, now: Time) -> u64 {
         let by_clock = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        let horizon = if broken(Mutant::HorizonIgnored) { 0 } else { self.ledger.horizon() };
+        let horizon = if broken(Mutant::LowWatermarkIgnored) { 0 } else { self.ledger.horizon() };
         by_clock.max(self.ledger.store.watermark().time.saturating_add(1)).max(horizon)
     }
 
@@ -43,7 +43,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let options = &self.options;
         let (all, own) = (self.ledger.undecided(), self.ledger.undecided_of(payer));
-        let full = self.ledger.known() >= options.known_max
+        let full = self.ledger.known() >= options.tracked_max
             || all.transactions >= options.undecided_max
             || all.bytes >= options.undecided_bytes_max
             || (own.transactions >= options.undecided_max / 4 && !broken(Mutant::ShareUnlimited))
@@ -57,7 +57,7 @@ impl<M: StorageBackend> Replica<M> {
     /// The same of one that comes with the proof that it aborted. Anybody can make up any number of transactions that conflict with
     /// a committed one, and so the proofs. They may take half the room at most.
     pub(super) fn may_enter_aborted(&self, now: Time, payer: Payer, transaction: &Transaction) -> Result<(), Refusal> {
-        if self.ledger.known() >= self.options.known_max / 2 && !broken(Mutant::LoadUnlimited) {
+        if self.ledger.known() >= self.options.tracked_max / 2 && !broken(Mutant::LoadUnlimited) {
             return Err(Refusal::Overloaded);
         }
         self.may_enter(now, self.watermark(now), payer, transaction)
@@ -67,7 +67,7 @@ impl<M: StorageBackend> Replica<M> {
         if self.ledger.entry(transaction.id()).is_none() {
             self.watch.met(now, transaction.id());
         }
-        let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
+        let payer = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
         note_asker(self.ledger.enter(transaction, now, payer), from);
     }
 }

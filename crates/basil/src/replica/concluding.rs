@@ -13,7 +13,7 @@ use super::rights::is_author;
 use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
 use crate::message::{Message, Refusal, Subject};
-use crate::passing_on::Tellers;
+use crate::passing_on::Relays;
 use crate::record::Record;
 
 impl<M: StorageBackend> Replica<M> {
@@ -47,7 +47,7 @@ impl<M: StorageBackend> Replica<M> {
                     return;
                 }
                 if certificate.decision == Decision::Abort
-                    && !broken(Mutant::MadeUpKept)
+                    && !broken(Mutant::FabricatedAbortKept)
                     && let Err(refusal) = self.may_enter_aborted(now, from.into(), transaction)
                 {
                     self.refuse(from, Subject::Transaction(id), refusal, out);
@@ -87,28 +87,28 @@ impl<M: StorageBackend> Replica<M> {
             && !is_author(from, &transaction)
         {
             entry.left = Some(self.leavers.left(now, transaction.timestamp().client));
-            self.counts.left += 1;
+            self.counts.abandoned += 1;
         }
     }
 
     /// The author of a transaction asks this replica, which it has shown the proof, to tell the others ([`crate::passing_on`]). Only the
     /// author's wish counts, and only with the proof, so that who is told knows that the author has not left it; and only once, so that
     /// nobody can have it said again and again.
-    pub(super) fn pass_on(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
+    pub(super) fn relay(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
         let id = certificate.id;
         let Some(entry) = self.ledger.entry_mut(id) else { return };
         let transaction = &entry.transaction;
-        let is_asked = Tellers::of(&self.cluster, transaction).is_some_and(|tellers| tellers.contains(self.me)) && !entry.is_passed_on;
-        let is_wished = is_author(from, transaction) || broken(Mutant::PassedOnForAnyone);
+        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !entry.is_passed_on;
+        let is_wished = is_author(from, transaction) || broken(Mutant::RelayedForAnyone);
         let is_proven = certificate.decision == Decision::Commit && certificate.fits(&self.cluster, transaction).is_ok();
-        let is_known = entry.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::PassedOnUnproven));
-        if !is_asked || !is_wished || !is_known || broken(Mutant::NothingPassedOn) {
+        let is_known = entry.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::RelayedUnproven));
+        if !is_asked || !is_wished || !is_known || broken(Mutant::CommitUnrelayed) {
             return;
         }
         let participants = self.cluster.participants(transaction);
         entry.is_passed_on = true;
         for replica in participants.into_iter().flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
-            out.send(Party::Replica(replica), Message::Committed { id });
+            out.send(Party::Replica(replica), Message::CommitNotice { id });
         }
     }
 
@@ -117,12 +117,12 @@ impl<M: StorageBackend> Replica<M> {
         let Party::Replica(teller) = from else { return };
         let Some(entry) = self.ledger.entry_mut(id) else { return };
         let is_open = entry.decision.is_none() || (entry.decision == Some(Decision::Commit) && entry.left.is_some());
-        let tells = |tellers: Tellers| tellers.contains(teller) || broken(Mutant::AnybodyTells);
-        if !is_open || !Tellers::of(&self.cluster, &entry.transaction).is_some_and(tells) {
+        let tells = |relays: Relays| relays.contains(teller) || broken(Mutant::AnyoneRelays);
+        if !is_open || !Relays::of(&self.cluster, &entry.transaction).is_some_and(tells) {
             return;
         }
         entry.told_by.insert(teller.index);
-        let needed = if broken(Mutant::ToldByOne) { 1 } else { self.quorums.vouched() };
+        let needed = if broken(Mutant::CommitNoticeOfOne) { 1 } else { self.quorums.weak() };
         if entry.told_by.count() < needed {
             return;
         }
@@ -148,9 +148,9 @@ impl<M: StorageBackend> Replica<M> {
         let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
-        let alone = (late || !known_by_vote) && !broken(Mutant::EndNamedOnly);
+        let alone = (late || !known_by_vote) && !broken(Mutant::OutcomeWithoutTransaction);
         let record = Record::Decided { transaction: alone.then(|| transaction.clone()), id, decision };
-        if !broken(Mutant::EndUnwritten) {
+        if !broken(Mutant::OutcomeUnlogged) {
             self.ledger.store.append_with(|bytes| record.encode(bytes));
         }
         match decision {

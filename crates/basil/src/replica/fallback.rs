@@ -33,7 +33,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         // First of all a decision, as if ST2 had come: who has none would rise with nothing to elect with.
-        if !broken(Mutant::UnloggedRises) {
+        if !broken(Mutant::UnloggedEntersView) {
             self.write_down_first(id, justified);
         }
         let Some(entry) = self.ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) else { return };
@@ -49,7 +49,7 @@ impl<M: StorageBackend> Replica<M> {
         if view > own {
             entry.rise(view, now);
             let record = Record::Risen { id, view };
-            if !broken(Mutant::RisenUnwritten) {
+            if !broken(Mutant::ViewEntryUnlogged) {
                 self.ledger.store.append_with(|bytes| record.encode(bytes));
             }
         }
@@ -78,7 +78,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Some(entry) = self.ledger.entry(id) else { return };
         if let Some(certificate) = &entry.certificate {
-            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
         if !self.logs(&entry.transaction) || self.is_remade(now, id) {
@@ -123,7 +123,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         if let (Some(certificate), Party::Replica(_)) = (&entry.certificate, from) {
-            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
+            out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.

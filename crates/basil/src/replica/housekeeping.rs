@@ -9,7 +9,7 @@ use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
 
 use super::{Out, Replica};
 use crate::certificate::Vote;
-use crate::check::Cause;
+use crate::check::AbortReason;
 use crate::record::Record;
 
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
@@ -42,16 +42,16 @@ impl<M: StorageBackend> Replica<M> {
     /// When to look next.
     pub(super) fn due(&self) -> Option<Time> {
         let stalled = self.watch.deadline(self.options.stall_ms);
-        let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_grace_ms));
+        let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
         [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()
     }
 
     pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
-        while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_grace_ms) <= now) {
+        while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_wait_ms) <= now) {
             let Some((_, id)) = self.unauthored.pop_front() else { break };
-            if self.is_unauthored(id) && !broken(Mutant::StrangerKept) {
-                self.cast(id, Vote::Abort, Some(Cause::NotAuthored), None, out);
+            if self.is_unauthored(id) && !broken(Mutant::UnauthoredKept) {
+                self.cast(id, Vote::Abort, Some(AbortReason::NotAuthored), None, out);
             }
         }
         self.inquiries.prune(now, &self.ledger);
@@ -98,7 +98,7 @@ impl<M: StorageBackend> Replica<M> {
         let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
         if self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
-            undecided.into_iter().filter(|_| !broken(Mutant::AnewUnwritten)).for_each(|id| self.write_down_anew(id));
+            undecided.into_iter().filter(|_| !broken(Mutant::UndecidedNotRewritten)).for_each(|id| self.write_down_anew(id));
             self.ledger.write_forgotten();
         }
         while self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
@@ -115,7 +115,7 @@ impl<M: StorageBackend> Replica<M> {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = self.ledger.store.rotate()?;
-            if !broken(Mutant::BoundsLetGo) {
+            if !broken(Mutant::BoundsReleased) {
                 self.ledger.write_bounds();
             }
             let highest = self.ledger.highest().max(self.checkpointed);

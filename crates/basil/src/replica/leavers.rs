@@ -55,7 +55,7 @@ impl Leavers {
     /// Whether `client` has left more than it may.
     pub fn owes(&self, now: Time, client: ClientId) -> bool {
         let until = self.owing.get(&client).copied().unwrap_or_default();
-        until.0 > now.0.saturating_add(self.most_ns) && !broken(Mutant::LeaverUnlimited)
+        until.0 > now.0.saturating_add(self.most_ns) && !broken(Mutant::AbandonmentUnlimited)
     }
 }
 

@@ -31,7 +31,7 @@ impl<M: StorageBackend> Replica<M> {
     fn log_from_memory(&self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
         let id = transaction.id();
         let is_forgotten = self.ledger.entry(id).is_none() || self.is_remade(now, id);
-        let end = self.ledger.end_of(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::MemoryUnlogged));
+        let end = self.ledger.end_of(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::TombstoneUnlogged));
         let Some(End { decision, view: Some(view) }) = end else { return false };
         let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
         out.sign(from, Draft::Logged { replica: self.me, statement });
@@ -81,7 +81,7 @@ impl<M: StorageBackend> Replica<M> {
         let Some(entry) = self.ledger.entry(id) else { return };
         if let (None, Some(decision)) = (entry.logged, entry.decision)
             && self.logs(&entry.transaction)
-            && !broken(Mutant::EndUnlogged)
+            && !broken(Mutant::OutcomeUnrepeated)
         {
             self.write_down(id, decision, 0);
         }
@@ -101,7 +101,7 @@ impl<M: StorageBackend> Replica<M> {
         let transaction = (!is_recorded).then(|| entry.transaction.clone());
         entry.logged = Some((decision, view));
         let record = Record::Logged { transaction, id, decision, view };
-        if !broken(Mutant::LoggedUnwritten) {
+        if !broken(Mutant::DecisionUnlogged) {
             self.ledger.store.append_with(|bytes| record.encode(bytes));
         }
         self.counts.logged += 1;

@@ -7,7 +7,7 @@ use types::{Key, Party, Timestamp, Transaction};
 
 use super::rights::is_author;
 use super::{Out, Replica};
-use crate::message::{Message, Newer, ReadResult, Refusal, Subject};
+use crate::message::{Message, PendingWrite, ReadResult, Refusal, Subject};
 
 /// The most bytes of values and transactions in one read reply.
 pub(super) const READ_REPLY_BYTES_MAX: usize = 8 << 20;
@@ -38,10 +38,10 @@ impl<M: StorageBackend> Replica<M> {
             let (committed, prepared_last) = self.ledger.newest_before(key, timestamp, Version::clone)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let newer = match prepared_last.filter(|at| version < at.0).and_then(|at| self.ledger.entry(self.ledger.name_of(at))) {
-                None => Newer::Nothing,
+            let pending = match prepared_last.filter(|at| version < at.0).and_then(|at| self.ledger.entry(self.ledger.name_of(at))) {
+                None => PendingWrite::None,
                 Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
-                    if broken(Mutant::HiddenDenied) { Newer::Nothing } else { Newer::Hidden }
+                    if broken(Mutant::HiddenDenied) { PendingWrite::None } else { PendingWrite::Hidden }
                 }
                 Some(writer) => {
                     let id = writer.transaction.id();
@@ -50,10 +50,10 @@ impl<M: StorageBackend> Replica<M> {
                         prepared.push(writer.transaction.clone());
                         prepared.len() - 1
                     });
-                    u16::try_from(place).map_or(Newer::Hidden, Newer::Prepared)
+                    u16::try_from(place).map_or(PendingWrite::Hidden, PendingWrite::Prepared)
                 }
             };
-            results.push(ReadResult { version, value, newer });
+            results.push(ReadResult { version, value, pending });
             if bytes > READ_REPLY_BYTES_MAX {
                 self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);
                 return Ok(());

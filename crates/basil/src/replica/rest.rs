@@ -5,8 +5,8 @@
 //! and a refusal says nothing. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
 //! forgets nothing, and so has no such case.)
 //!
-//! The replica asks ([`Message::Inquire`]) and is told by each that will not vote for the transaction any more, in a promise that
-//! outlasts a crash, which versions that one has of the keys written ([`Message::Rested`]). These answers are between replicas, unsigned. From
+//! The replica asks ([`Message::StatusQuery`]) and is told by each that will not vote for the transaction any more, in a promise that
+//! outlasts a crash, which versions that one has of the keys written ([`Message::StatusReply`]). These answers are between replicas, unsigned. From
 //! them follows, for transaction `t` and its keys:
 //!
 //! - **It never commits** if `3f + 1` replicas of one shard have of one of its keys a version older than `t`. Of these `2f + 1` are
@@ -134,7 +134,7 @@ impl Inquiry {
     /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
     fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
         let taken = self.let_go(cluster, quorums, shard, own);
-        let needed = if broken(Mutant::EndedOnOne) { 1 } else { quorums.vouched() };
+        let needed = if broken(Mutant::OutcomeTakenFromOne) { 1 } else { quorums.weak() };
         let said = |shard: ShardId, decision: Decision| {
             self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
         };
@@ -166,7 +166,7 @@ impl Inquiry {
                 continue;
             }
             let shown = answers(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
-            let needed = if broken(Mutant::RestedOnOne) { 1 } else { quorums.vouched() };
+            let needed = if broken(Mutant::VersionTakenFromOne) { 1 } else { quorums.weak() };
             let vouched = shown.filter(|one| answers(shard).filter(|versions| versions[place] == **one).count() >= needed);
             let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return None };
             taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
@@ -197,7 +197,7 @@ impl<M: StorageBackend> Replica<M> {
         for shard in self.cluster.participants(&inquiry.transaction) {
             let keys: Vec<Key> = written(&self.cluster, shard, &inquiry.transaction).cloned().collect();
             for replica in self.cluster.replicas_of(shard).filter(|replica| *replica != self.me) {
-                out.send(Party::Replica(replica), Message::Inquire { id, timestamp, keys: keys.clone() });
+                out.send(Party::Replica(replica), Message::StatusQuery { id, timestamp, keys: keys.clone() });
             }
         }
     }
@@ -221,7 +221,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         if let Some(entry) = self.ledger.entry(id) {
             if let Some(certificate) = &entry.certificate {
-                out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), pass_on: false });
+                out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
             if entry.decision.is_none() && (entry.prepared || entry.vote == Some(Vote::Commit)) {
@@ -239,7 +239,7 @@ impl<M: StorageBackend> Replica<M> {
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
         self.ledger.raise_horizon(timestamp.time.saturating_add(1));
-        out.send(from, Message::Rested { id, end: self.ledger.end_of(id).map(|end| end.decision), versions });
+        out.send(from, Message::StatusReply { id, end: self.ledger.end_of(id).map(|end| end.decision), versions });
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl<M: StorageBackend> Replica<M> {
         self.ledger.store.append_with(|bytes| record.encode(bytes));
         self.ledger.rest(id, end, taken);
         self.ballots.forget(id);
-        self.counts.rested += 1;
+        self.counts.orphans_released += 1;
         for dependent in dependents {
             self.dependency_ended(dependent, end.unwrap_or(Decision::Abort), out);
         }

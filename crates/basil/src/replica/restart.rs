@@ -67,7 +67,7 @@ impl<M: StorageBackend> Replica<M> {
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
             inquiries: Inquiries::default(),
-            leavers: Leavers::new(options.left_per_second, options.left_seconds),
+            leavers: Leavers::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             failure: None,
             failed: false,
             watch,

@@ -67,7 +67,7 @@ impl Watch {
 fn turn(id: TransactionId, index: u16, quorums: Quorums) -> u64 {
     let replicas = quorums.replicas() as u64;
     let place = (u64::from(index) + replicas - u64::from(leader_of(id, 0, quorums.replicas()))) % replicas;
-    place.min(quorums.vouched() as u64)
+    place.min(quorums.weak() as u64)
 }
 
 /// `at`, put off to the next of the moments that lie `us` microseconds apart.
@@ -117,7 +117,7 @@ impl<M: StorageBackend> Replica<M> {
             let Some(entry) = self.ledger.entry(id).filter(|entry| entry.decision.is_none()) else { continue };
             // Of the shards that it touches, the logging shard comes first.
             let is_first = self.logs(&entry.transaction);
-            let others = if is_first { 0 } else { self.quorums.vouched() as u64 };
+            let others = if is_first { 0 } else { self.quorums.weak() as u64 };
             let at = now.after_us((others + turn(id, self.me.index, self.quorums)) * stall_ms * 1_000 / TURN_PART);
             self.watch.turns.insert((gathered(at, stall_ms * 1_000 / GATHER_PART), id));
             self.watch.all.push_back((now, id));

@@ -11,7 +11,7 @@ use super::admission::{author, note_asker};
 use super::rights::is_author;
 use super::{Out, Replica, ReplicaEvent};
 use crate::certificate::{Decision, SignedVote, Vote, VoteStatement};
-use crate::check::{Bounds, Cause, Finding, check};
+use crate::check::{AbortReason, Bounds, CheckResult, check};
 use crate::message::{Conflict, Draft, Message, Refusal, Subject};
 use crate::record::Record;
 
@@ -26,7 +26,7 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
-        let payer = if broken(Mutant::AuthorPays) { author(transaction) } else { from.into() };
+        let payer = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
         if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, payer, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
@@ -35,7 +35,7 @@ impl<M: StorageBackend> Replica<M> {
         self.note_authored(transaction.id(), authored);
         if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
             // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
-            self.cast(transaction.id(), Vote::Abort, Some(Cause::TooOld), None, out);
+            self.cast(transaction.id(), Vote::Abort, Some(AbortReason::TooOld), None, out);
             return Ok(());
         }
         if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
@@ -82,7 +82,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
     fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
         let owes = is_author(from, transaction) && self.leavers.owes(now, transaction.timestamp().client);
-        if owes { Err(Refusal::LeftTooMuch) } else { Ok(()) }
+        if owes { Err(Refusal::AbandonLimit) } else { Ok(()) }
     }
 
     fn note_authored(&mut self, id: TransactionId, authored: bool) {
@@ -107,7 +107,7 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(entry) = self.ledger.entry_mut(id) {
             entry.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
         }
-        self.cast(id, Vote::Abort, Some(Cause::TooOld), None, out);
+        self.cast(id, Vote::Abort, Some(AbortReason::TooOld), None, out);
         true
     }
 
@@ -118,7 +118,7 @@ impl<M: StorageBackend> Replica<M> {
             for vote in evidence.iter().filter(|vote| vote.replica.shard == shard && vote.statement.vote == Vote::Commit) {
                 voters.insert(vote.replica.index);
             }
-            voters.count() >= if broken(Mutant::EvidenceOfOne) { 1 } else { self.quorums.vouched() }
+            voters.count() >= if broken(Mutant::EvidenceOfOne) { 1 } else { self.quorums.weak() }
         })
     }
 
@@ -165,13 +165,13 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn is_remade(&self, now: Time, id: TransactionId) -> bool {
         let entry = self.ledger.entry(id);
         entry.is_some_and(|entry| entry.decision.is_some() && entry.transaction.timestamp().time < self.watermark(now))
-            && !broken(Mutant::RemadeSpeaks)
+            && !broken(Mutant::ResurrectedVotes)
     }
 
     /// A replica that learned the end before it voted votes for it. The end is final, so this vote changes nothing; but
     /// whoever missed the end, and comes when its proof is no longer at hand, may need it to find a quorum again.
     fn vote_for_end(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none() && !broken(Mutant::EndUnvoted)) else { return };
+        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none() && !broken(Mutant::OutcomeUnvoted)) else { return };
         match entry.decision {
             Some(Decision::Commit) => self.cast(id, Vote::Commit, None, None, out),
             Some(Decision::Abort) => self.cast(id, Vote::Abort, None, None, out),
@@ -183,12 +183,12 @@ impl<M: StorageBackend> Replica<M> {
     fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
         let id = transaction.id();
         if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
-            self.cast(id, Vote::Abort, Some(Cause::NotPermitted), None, out);
+            self.cast(id, Vote::Abort, Some(AbortReason::NotPermitted), None, out);
             return Ok(());
         }
         let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, oldest: self.watermark(now), floor: self.ledger.floor() };
         match check(&mut self.ledger, transaction, bounds)? {
-            Finding::Prepare { mut pending } => {
+            CheckResult::Prepare { mut pending } => {
                 if broken(Mutant::DependencyNotAwaited) {
                     pending.clear();
                 }
@@ -205,8 +205,8 @@ impl<M: StorageBackend> Replica<M> {
                     self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }
-            Finding::Abort(cause) => {
-                if cause == Cause::Misbehavior {
+            CheckResult::Abort(cause) => {
+                if cause == AbortReason::Misbehavior {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
                 }
@@ -219,7 +219,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Casts the vote: on disk before anyone hears it, and never another. Who asked is told what stands in the way, if telling
     /// helps.
-    pub(super) fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<Cause>, conflict: Option<Conflict>, out: &mut Out<M>) {
+    pub(super) fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<AbortReason>, conflict: Option<Conflict>, out: &mut Out<M>) {
         let Some(entry) = self.ledger.entry_mut(id) else { return };
         if entry.vote.is_some() && !broken(Mutant::VoteReconsidered) {
             return;
@@ -228,7 +228,7 @@ impl<M: StorageBackend> Replica<M> {
         entry.cause = cause;
         let askers = std::mem::take(&mut entry.askers);
         let record = Record::Voted { transaction: entry.transaction.clone(), vote };
-        if !broken(Mutant::VoteUnwritten) {
+        if !broken(Mutant::VoteUnlogged) {
             self.ledger.store.append_with(|bytes| record.encode(bytes));
         }
         match vote {
@@ -249,7 +249,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// What stands in the way of a transaction that is voted down for `cause`, if telling helps (L8, L11).
-    fn conflict_of(&self, now: Time, cause: Cause) -> Option<Conflict> {
+    fn conflict_of(&self, now: Time, cause: AbortReason) -> Option<Conflict> {
         let other = cause.conflicting()?;
         let entry = self.ledger.entry(other)?;
         let transaction = entry.transaction.clone();
@@ -268,7 +268,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         match decision {
             Decision::Abort if !broken(Mutant::DependencyAbortForgiven) => {
-                self.cast(id, Vote::Abort, Some(Cause::DependencyAborted), None, out); // L16-18
+                self.cast(id, Vote::Abort, Some(AbortReason::DependencyAborted), None, out); // L16-18
             }
             Decision::Abort | Decision::Commit => {
                 entry.waiting_for = entry.waiting_for.saturating_sub(1);

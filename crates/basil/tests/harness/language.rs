@@ -58,7 +58,7 @@ struct Work {
     lies: bool,
     operation: Option<u64>,
     /// Whether it committed without votes.
-    settled: bool,
+    validated: bool,
     certificate: Option<Arc<Certificate>>,
 }
 
@@ -126,7 +126,7 @@ impl Script {
             "decide" => self.deliver_to_replicas(&line, &[Kind::Decide]),
             "mislead" => self.mislead(&line),
             "writeback" => self.deliver_to_replicas(&line, &[Kind::Writeback]),
-            "tell" => self.deliver_to_replicas(&line, &[Kind::Committed]),
+            "tell" => self.deliver_to_replicas(&line, &[Kind::CommitNotice]),
             "pretend" => {
                 let liar = words::parse_replicas(&[line.word(1)])[0];
                 let id = self.transaction(line.word(2)).0.id();
@@ -175,7 +175,7 @@ impl Script {
         let mut committed: Vec<(Transaction, bool)> = Vec::new();
         for work in self.works.values() {
             if let Some((transaction, _)) = &work.made
-                && (work.settled || self.world.has_committed(transaction.id()))
+                && (work.validated || self.world.has_committed(transaction.id()))
             {
                 committed.push((transaction.clone(), work.lies));
             }
@@ -205,7 +205,7 @@ impl Script {
             let client = line.by.unwrap_or(ClientId(1));
             let timestamp = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), client);
             let buffer = Buffer::new(timestamp);
-            let work = Work { client, buffer, made: None, lies: false, operation: None, settled: false, certificate: None };
+            let work = Work { client, buffer, made: None, lies: false, operation: None, validated: false, certificate: None };
             self.works.insert(name.to_owned(), work);
             return;
         }
@@ -222,7 +222,7 @@ impl Script {
                 let dependency = line.words.get(5).map(|other| self.transaction(other).0);
                 let work = self.work(name);
                 work.lies = true;
-                work.buffer.found(ReadFound { key, version, value: None, dependency, settled: Voters::default() });
+                work.buffer.found(ReadFound { key, version, value: None, dependency, validated: Voters::default() });
             }
             _ => self.read(name, line),
         }
@@ -243,8 +243,8 @@ impl Script {
         let operation = self.operation(name);
         let work = self.work(name);
         work.operation = Some(operation);
-        let (client, settled) = (work.client, work.buffer.settled().expect("it has only read, and only what is committed"));
-        self.world.command(client, Command::CommitReads { operation, transaction, settled });
+        let (client, validated) = (work.client, work.buffer.validated().expect("it has only read, and only what is committed"));
+        self.world.command(client, Command::CommitReads { operation, transaction, validated });
         self.deliver_reads(client, line);
     }
 
@@ -302,7 +302,7 @@ impl Script {
             "recover" => Kind::Recover,
             "log" => Kind::Log,
             "writeback" => Kind::Writeback,
-            "tell" => Kind::Committed,
+            "tell" => Kind::CommitNotice,
             "vote" => Kind::Vote,
             "logged" => Kind::Logged,
             "invoke" => Kind::Invoke,
@@ -435,9 +435,9 @@ impl Script {
                     let name = self.world.operations[&operation].clone();
                     self.work(&name).certificate = Some(certificate);
                 }
-                Event::Settled { operation } => {
+                Event::Validated { operation } => {
                     let name = self.world.operations[&operation].clone();
-                    self.work(&name).settled = true;
+                    self.work(&name).validated = true;
                 }
                 Event::Read { .. } | Event::Ended { .. } => {}
             }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft, Newer, ReadResult, Subject};
+use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
@@ -36,7 +36,7 @@ pub enum Kind {
     Recover,
     Log,
     Writeback,
-    Committed,
+    CommitNotice,
     Reply,
     Vote,
     Logged,
@@ -45,8 +45,8 @@ pub enum Kind {
     Invoke,
     Elect,
     Decide,
-    Inquire,
-    Rested,
+    StatusQuery,
+    StatusReply,
 }
 
 /// A message on its way, as bytes.
@@ -372,9 +372,9 @@ impl World {
     pub fn tell(&mut self, teller: ReplicaId, id: TransactionId, to: &[ReplicaId]) {
         self.witness.liars.insert(teller);
         for replica in to {
-            self.post(Party::Replica(teller), Party::Replica(*replica), &Message::Committed { id });
+            self.post(Party::Replica(teller), Party::Replica(*replica), &Message::CommitNotice { id });
         }
-        self.deliver(|envelope| envelope.kind == Kind::Committed && envelope.from == Party::Replica(teller));
+        self.deliver(|envelope| envelope.kind == Kind::CommitNotice && envelope.from == Party::Replica(teller));
     }
 
     /// The leader `leader`, being a liar, shows `to` those of the replicas that elected it in its newest view that
@@ -515,7 +515,7 @@ impl World {
                 self.note_send(replica, to, &message);
             }
             self.witness_certificate(&message);
-            if let Message::Committed { id } = &message {
+            if let Message::CommitNotice { id } = &message {
                 assert!(self.has_committed(*id), "{replica} says that {} committed, and nobody has the proof", self.names.of(*id));
             }
             said.push((to, message));
@@ -574,13 +574,13 @@ impl World {
             for lie in &self.seats[&replica].lies {
                 match lie {
                     Lie::Says { key, version, value } if key == asked => {
-                        *result = ReadResult { version: *version, value: Some(value.clone()), newer: Newer::Nothing };
+                        *result = ReadResult { version: *version, value: Some(value.clone()), pending: PendingWrite::None };
                     }
                     Lie::Hides { key } if key == asked => {
-                        *result = ReadResult { version: Timestamp::ZERO, value: None, newer: Newer::Nothing };
+                        *result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
                     }
                     Lie::Offers { key, transaction } if key == asked => {
-                        result.newer = Newer::Prepared(u16::try_from(prepared.len()).expect("scripts read few keys"));
+                        result.pending = PendingWrite::Prepared(u16::try_from(prepared.len()).expect("scripts read few keys"));
                         prepared.push(transaction.clone());
                     }
                     _ => {}
@@ -662,7 +662,7 @@ impl World {
         let words = match draft {
             Draft::Vote { statement, conflict, .. } => {
                 let name = self.names.of(statement.id);
-                let cause = node.replica().cause_of(statement.id).map(|cause| match cause.conflicting() {
+                let cause = node.replica().abort_reason_of(statement.id).map(|cause| match cause.conflicting() {
                     Some(other) => format!(": {}, {}", cause.label(), self.names.of(other)),
                     None => format!(": {}", cause.label()),
                 });
@@ -711,8 +711,8 @@ impl World {
             Message::Refused { subject: Subject::Transaction(id), refusal } => {
                 Some(format!("refuse{{s}} {}: {}", self.names.of(*id), refused(*refusal)))
             }
-            Message::Inquire { id, .. } => Some(format!("ask{{s}} who still holds {}", self.names.of(*id))),
-            Message::Rested { id, end, versions } => {
+            Message::StatusQuery { id, .. } => Some(format!("ask{{s}} who still holds {}", self.names.of(*id))),
+            Message::StatusReply { id, end, versions } => {
                 let versions: Vec<String> = versions.iter().map(|one| words::version(one.version)).collect();
                 let end = match end {
                     Some(Decision::Commit) => " since it committed",
@@ -722,7 +722,7 @@ impl World {
                 Some(format!("hold{{s}} {} no more{end}, and its keys at {}", self.names.of(*id), versions.join(" ")))
             }
             Message::Writeback { certificate, .. } => Some(format!("end{{s}} {}", self.names.of(certificate.id))),
-            Message::Committed { id } => Some(format!("tell{{s}} the others that {} committed", self.names.of(*id))),
+            Message::CommitNotice { id } => Some(format!("tell{{s}} the others that {} committed", self.names.of(*id))),
             other => self.words_of_coordinator(other),
         };
         if let Some(words) = words {
@@ -732,10 +732,10 @@ impl World {
 
     fn words_of_result(&self, key: &Key, result: &ReadResult, prepared: &[Transaction]) -> String {
         let committed = found(key, result.version, result.value.as_ref());
-        let shown = match result.newer {
-            Newer::Nothing => return committed,
-            Newer::Hidden => None,
-            Newer::Prepared(at) => prepared.get(usize::from(at)),
+        let shown = match result.pending {
+            PendingWrite::None => return committed,
+            PendingWrite::Hidden => None,
+            PendingWrite::Prepared(at) => prepared.get(usize::from(at)),
         };
         match shown {
             None => format!("{committed}, and something prepared that is not shown"),
@@ -780,7 +780,7 @@ impl World {
                     Err(failure) => self.notes.note(format!("{name} cannot read: {}", failed(*failure))),
                 }
             }
-            Event::Settled { operation } => {
+            Event::Validated { operation } => {
                 let name = self.operations.get(operation).cloned().unwrap_or_default();
                 self.notes.note(format!("{name} commits without a vote, having only read"));
             }
@@ -836,13 +836,13 @@ pub fn party(client: ClientId) -> Party {
 fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     match message {
         Message::Read { .. } => (Kind::Read, None),
-        Message::Inquire { id, .. } => (Kind::Inquire, Some(*id)),
-        Message::Rested { id, .. } => (Kind::Rested, Some(*id)),
+        Message::StatusQuery { id, .. } => (Kind::StatusQuery, Some(*id)),
+        Message::StatusReply { id, .. } => (Kind::StatusReply, Some(*id)),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
         Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
-        Message::Committed { id } => (Kind::Committed, Some(*id)),
+        Message::CommitNotice { id } => (Kind::CommitNotice, Some(*id)),
         Message::ReadReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
         Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),
         Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
@@ -866,7 +866,7 @@ fn ends(input: &InputOf<Node<Memory>>) -> Option<TransactionId> {
     let Input::Message { message, .. } = input else { return None };
     match &**message {
         Message::Writeback { certificate, .. } => Some(certificate.id),
-        Message::Committed { id } => Some(*id),
+        Message::CommitNotice { id } => Some(*id),
         _ => None,
     }
 }
@@ -897,7 +897,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::NotPermitted => "not permitted",
         Refusal::WrongShard => "of another shard",
         Refusal::Overloaded => "too much",
-        Refusal::LeftTooMuch => "left too much",
+        Refusal::AbandonLimit => "left too much",
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",
     }

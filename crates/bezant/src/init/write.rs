@@ -155,7 +155,7 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
          # After how long this replica finishes a transaction that its client left unfinished.\n\
          janitor_timeout_ms = {janitor_timeout_ms}\n\
          # How many transactions a second one client may leave for others to end, before its next ones are refused for a while.\n\
-         left_per_second = {left_per_second}\n\
+         abandoned_per_second = {abandoned_per_second}\n\
          # Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n\
          cache_bytes = {cache_bytes}\n\
          # error, warn, info, debug, trace or off; or by module, as in \"warn,runtime=debug\".\n\
@@ -169,7 +169,7 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
         time_bound_ms = settings.time_bound_ms,
         window_ms = settings.window_ms,
         janitor_timeout_ms = settings.janitor_timeout_ms,
-        left_per_second = settings.left_per_second,
+        abandoned_per_second = settings.abandoned_per_second,
         cache_bytes = settings.cache_bytes,
         log_level = quote(&settings.log_level.to_string()),
         log_format = settings.log_format.name(),
@@ -193,8 +193,8 @@ fn client_toml(number: ClientId, plan: &Plan) -> String {
          read_quorum = \"{read_quorum}\"\n\
          # Whether commits take one round trip where all replicas agree: \"on\", or \"off\" for measurement.\n\
          fast_path = \"{fast_path}\"\n\
-         # How a transaction that writes nothing commits: \"settled\", without votes, or \"voted\" for measurement.\n\
-         read_only = \"settled\"\n\
+         # How a transaction that writes nothing commits: \"validated\", without votes, or \"voted\" for measurement.\n\
+         read_only = \"validated\"\n\
          # How long to wait for the cluster at the start, for one read or commit, and for a transaction with its retries.\n\
          connect_timeout_ms = {connect_ms}\n\
          operation_timeout_ms = {operation_ms}\n\

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use basil::check::Cause;
+use basil::check::AbortReason;
 use basil::replica::ReplicaCounts;
 use basil::{Message, NodeEvent};
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
@@ -178,7 +178,7 @@ impl Board {
             .map(|(peer, state)| (peer.to_string(), json!(peer_words(&state))))
             .collect();
         let causes: serde_json::Map<String, serde_json::Value> =
-            Cause::LABELS.iter().zip(counts.votes_abort_by).map(|(cause, count)| ((*cause).to_owned(), json!(count))).collect();
+            AbortReason::LABELS.iter().zip(counts.votes_abort_by).map(|(cause, count)| ((*cause).to_owned(), json!(count))).collect();
         let mut status = json!({
             "replica": self.replica,
             "cluster": self.cluster,
@@ -192,7 +192,7 @@ impl Board {
             "transactions": {
                 "committed": counts.committed, "aborted": counts.aborted, "undecided": undecided, "known": known,
                 "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_abort_by": causes, "votes_repeated": counts.votes_repeated,
-                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "left": counts.left, "stalled": counts.stalled, "finished_for_others": finishes,
+                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "abandoned": counts.abandoned, "stalled": counts.stalled, "finished_for_others": finishes,
             },
             "keys_read": counts.keys_read,
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
@@ -240,7 +240,7 @@ impl Collector for Shown {
             ("transactions_committed", "Transactions learned to have committed", counts.committed),
             ("transactions_aborted", "Transactions learned to have aborted", counts.aborted),
             ("requests_refused", "Requests refused", counts.refused),
-            ("transactions_left", "Transactions that somebody other than their author ended here", counts.left),
+            ("transactions_abandoned", "Transactions that somebody other than their author ended here", counts.abandoned),
             ("transactions_stalled", "Transactions left unfinished by their clients", counts.stalled),
             ("transactions_finished_for_others", "Transactions the janitor set out to finish", finishes),
             ("misbehaviors", "Proven lies of clients", self.0.misbehaviors.load(Ordering::Relaxed)),
@@ -255,7 +255,7 @@ impl Collector for Shown {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
-        for (cause, count) in Cause::LABELS.iter().zip(counts.votes_abort_by) {
+        for (cause, count) in AbortReason::LABELS.iter().zip(counts.votes_abort_by) {
             let counter = ConstCounter::new(count);
             let name = format!("votes_abort_{cause}");
             counter.encode(encoder.encode_descriptor(&name, "Votes to abort for this cause", None, counter.metric_type())?)?;

@@ -45,7 +45,7 @@ impl Store {
         *read_at = at.max(*read_at);
         let newest = self.versions.get(key).and_then(|versions| versions.range(..at).next_back());
         let (version, value) = newest.map_or((Timestamp::ZERO, None), |(version, value)| (*version, value.clone()));
-        ReadFound { key: key.clone(), version, value, dependency: None, settled: Voters::default() }
+        ReadFound { key: key.clone(), version, value, dependency: None, validated: Voters::default() }
     }
 
     /// Algorithm 1 of the paper on Basil, among transactions of which each is decided at once.
@@ -89,7 +89,7 @@ enum Errand {
     Asked(Ask),
     Found(u64, Result<Vec<ReadFound>, Failure>),
     Ended(u64, Result<(Arc<Certificate>, Path), Failure>),
-    Settled(u64),
+    Validated(u64),
 }
 
 /// What the network does to an errand.
@@ -250,17 +250,17 @@ impl World {
                 self.sent.push(transaction);
                 self.errands.push(Errand::Ended(batch, result));
             }
-            Errand::Asked(Ask::CommitReads { batch, transaction, settled }) => {
-                assert!(transaction.writes().is_empty() && settled.len() == transaction.reads().len());
+            Errand::Asked(Ask::CommitReads { batch, transaction, validated }) => {
+                assert!(transaction.writes().is_empty() && validated.len() == transaction.reads().len());
                 let errand = match luck {
-                    Luck::Done if self.store.commit(&transaction) => Errand::Settled(batch),
+                    Luck::Done if self.store.commit(&transaction) => Errand::Validated(batch),
                     Luck::Done => Errand::Ended(batch, Ok((aborted(&transaction), Path::Fast))),
                     Luck::Fails(failure) => Errand::Ended(batch, Err(failure)),
                 };
                 self.sent.push(transaction);
                 self.errands.push(errand);
             }
-            Errand::Settled(batch) => self.pool.on_settled(now, batch, &mut turn),
+            Errand::Validated(batch) => self.pool.on_validated(now, batch, &mut turn),
             Errand::Found(batch, result) => self.pool.on_read(now, batch, result, &mut turn),
             Errand::Ended(batch, result) => self.pool.on_ended(now, batch, result, &mut turn),
         }

@@ -259,7 +259,7 @@ enum At {
 
 impl At {
     fn cluster(self, effort: Effort) -> Cluster {
-        let flags = if matches!(self, Self::Ordinary) { "--clients 2" } else { "--clients 2 --left-per-second 1000000" };
+        let flags = if matches!(self, Self::Ordinary) { "--clients 2" } else { "--clients 2 --abandoned-per-second 1000000" };
         let broken_rule = matches!(self, Self::Gullible).then_some(GULLIBLE);
         Cluster { broken_rule, ..cluster(flags, &[&table(effort)]) }
     }
@@ -297,7 +297,7 @@ fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, sou
                 wrong on purpose and let them (equiv-forced). Whoever meets what they left must finish it. As in the paper, what goes \
                 along is the part of all processed transactions that was faulty. Cheats begin as many transactions as honest clients, which wait \
                 for the end of each; the paper's begin the next at once, as the series `hurried` does, so that those of few clients become \
-                most of all. Cheats have a key of their own. Replicas refuse a client that leaves too much to others (`left_per_second`): that \
+                most of all. Cheats have a key of their own. Replicas refuse a client that leaves too much to others (`abandoned_per_second`): that \
                 limit is off in the series that are not `limited`. Clients that cheat are a process with connections of its own, which alone \
                 costs the others something: so they are compared with the same clients when these behave.",
         panels: vec![

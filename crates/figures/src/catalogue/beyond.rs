@@ -10,7 +10,7 @@ pub fn figures(effort: Effort) -> Vec<Figure> {
 /// Where client and replicas are: for people, and the map.
 const PLACES: [(&str, &str); 3] = [("one zone", "zone"), ("one region", "region"), ("the planet", "planet")];
 /// How a transaction that only reads commits: for people, and the setting.
-const WAYS: [(&str, &str); 2] = [("settled", "settled"), ("by votes", "voted")];
+const WAYS: [(&str, &str); 2] = [("validated", "validated"), ("by votes", "voted")];
 
 fn read_only(effort: Effort) -> Figure {
     let one = |(place, regions): (&str, &'static str), (name, setting): (&str, &str), clients: u32| {
@@ -25,14 +25,14 @@ fn read_only(effort: Effort) -> Figure {
     };
     let panel = |title, y, clients| Panel { title, x: "", y, layout: Layout::Bars, series: of(clients) };
     let latency = |what, place: &str| {
-        Claim::change(what, "not in the papers", Value::LatencyMs, &format!("{place}, settled, 1"), &format!("{place}, by votes, 1"))
+        Claim::change(what, "not in the papers", Value::LatencyMs, &format!("{place}, validated, 1"), &format!("{place}, by votes, 1"))
     };
     Figure {
         name: "bezant-read-only",
         title: "Transactions that only read",
         source: "Beyond the papers",
         about: "Ten reads a transaction, all asked for together and said beforehand to be all. Such a transaction commits when 3f+1 replicas \
-                say that nothing newer is under way: in one round trip, with nothing signed, checked or written (`settled`). The papers' way is \
+                say that nothing newer is under way: in one round trip, with nothing signed, checked or written (`validated`). The papers' way is \
                 `by votes`: one round trip to read, one to prepare (`read_only` in `client.toml`).",
         panels: vec![
             // Many clients first: they read the table into memory while the cluster warms up.
@@ -41,17 +41,17 @@ fn read_only(effort: Effort) -> Figure {
             panel("Cost, 128 clients", Value::CpuUs, 128),
         ],
         claims: vec![
-            latency("latency of one client in one zone, settled against by votes", "one zone"),
+            latency("latency of one client in one zone, validated against by votes", "one zone"),
             latency("the same in one region", "one region"),
             latency("the same over the planet", "the planet"),
             Claim::times(
                 "throughput of 128 clients in one zone",
                 "not in the papers",
                 Value::Throughput,
-                "one zone, settled, 128",
+                "one zone, validated, 128",
                 "one zone, by votes, 128",
             ),
-            Claim::times("CPU of the same", "not in the papers", Value::CpuUs, "one zone, settled, 128", "one zone, by votes, 128"),
+            Claim::times("CPU of the same", "not in the papers", Value::CpuUs, "one zone, validated, 128", "one zone, by votes, 128"),
         ],
     }
 }

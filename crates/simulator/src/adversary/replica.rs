@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, Draft, Newer, ReadResult, Refusal, Subject};
+use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Refusal, Subject};
 use basil::{Certificate, Decision, Message, Vote};
 use random::{Named, named};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
@@ -191,7 +191,7 @@ impl Liar {
                 if self.strategies.contains(&ReplicaStrategy::TellCommits) {
                     let shards = self.cluster.participants(transaction).into_iter();
                     let others = shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|other| *other != replica);
-                    lies.sends.extend(others.map(|other| (Party::Replica(other), Message::Committed { id })));
+                    lies.sends.extend(others.map(|other| (Party::Replica(other), Message::CommitNotice { id })));
                 }
             }
             Message::Log { transaction, decision, .. } if self.does(ReplicaStrategy::EquivocateLogs) => {
@@ -208,7 +208,7 @@ impl Liar {
     fn remember(&mut self, message: &Message) {
         match message {
             Message::Prepare { transaction } => self.others.push_back(transaction.clone()),
-            Message::Writeback { transaction, certificate, pass_on: _ } if certificate.decision == Decision::Commit => {
+            Message::Writeback { transaction, certificate, relay: _ } if certificate.decision == Decision::Commit => {
                 let known = || self.others.iter().find(|one| one.id() == certificate.id).cloned();
                 if let Some(transaction) = transaction.clone().or_else(known) {
                     self.committed.push_back((transaction, certificate.clone()));
@@ -291,13 +291,13 @@ impl Liar {
 
     fn bend_reply(&mut self, asked: Option<(Timestamp, Vec<Key>)>, results: &mut [ReadResult], prepared: &mut Vec<Transaction>) {
         if self.does(ReplicaStrategy::HidePrepared) {
-            results.iter_mut().for_each(|result| result.newer = Newer::Nothing);
+            results.iter_mut().for_each(|result| result.pending = PendingWrite::None);
             prepared.clear();
         }
         if self.does(ReplicaStrategy::StaleReads) {
             let forgets_all = self.random.chance(500);
             for result in results.iter_mut() {
-                result.newer = Newer::Nothing;
+                result.pending = PendingWrite::None;
                 if forgets_all {
                     (result.version, result.value) = (Timestamp::ZERO, None);
                 }
@@ -309,14 +309,14 @@ impl Liar {
         let before = Timestamp::new(timestamp.time.saturating_sub(1), self.victims[0]);
         if self.does(ReplicaStrategy::InventVersions) {
             for result in results.iter_mut() {
-                *result = ReadResult { version: before, value: Some(Value::from("4000#a lie")), newer: Newer::Nothing };
+                *result = ReadResult { version: before, value: Some(Value::from("4000#a lie")), pending: PendingWrite::None };
             }
             prepared.clear();
         }
         if self.does(ReplicaStrategy::InventPrepared) && !results.is_empty() {
             let at = self.random.index(results.len());
             if let Some(transaction) = keys.get(at).and_then(|key| made_up(&self.cluster, before, key)) {
-                results[at].newer = u16::try_from(prepared.len()).map_or(Newer::Hidden, Newer::Prepared);
+                results[at].pending = u16::try_from(prepared.len()).map_or(PendingWrite::Hidden, PendingWrite::Prepared);
                 prepared.push(transaction);
             }
         }

@@ -6,7 +6,7 @@
 //! | votes | an honest replica says one thing of a transaction, and logs one decision a view, over all its lives |
 //! | decisions | no two certificates disagree, and what a client was told stays true |
 //! | independence | behind each abort and each read of an honest client stands an honest replica; nobody commits in its name |
-//! | settled | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
+//! | validated | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
 //! | forgery | whatever passes the check of signatures, its signer has sealed ([`said`]) |
 //! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
 //! | lies | what commits, of whomever, is possible on its face and within its author's rights |
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft, Newer};
+use basil::message::{Conflict, Draft, PendingWrite};
 use basil::{Certificate, Decision, Message, ReadFound, Vote};
 use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
@@ -97,7 +97,7 @@ pub(crate) struct Checker {
     views: views::Views,
     votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
     /// Of each key: which version honest replicas called settled, for a reader at which time.
-    settled: BTreeMap<Key, BTreeMap<(Timestamp, Timestamp), BTreeSet<ReplicaId>>>,
+    validated: BTreeMap<Key, BTreeMap<(Timestamp, Timestamp), BTreeSet<ReplicaId>>>,
     logged: BTreeMap<(TransactionId, ReplicaId, u32), Decision>,
     campaigns: BTreeMap<(TransactionId, ReplicaId, Role), Decision>,
     elections: BTreeMap<TransactionId, Elections>,
@@ -184,15 +184,15 @@ impl Checker {
         let Some(transaction) = self.transactions.get(&id).filter(|_| !self.decisions.contains_key(&id)) else { return };
         let at = transaction.timestamp();
         let broken = transaction.writes().iter().find_map(|write| {
-            let settled = self.settled.get(&write.key)?;
-            let broken = settled.iter().find(|((version, reader), by_whom)| *version < at && at < *reader && by_whom.contains(&by));
+            let validated = self.validated.get(&write.key)?;
+            let broken = validated.iter().find(|((version, reader), by_whom)| *version < at && at < *reader && by_whom.contains(&by));
             broken.map(|((version, reader), _)| (write.key.clone(), *version, *reader))
         });
         if let Some((key, version, reader)) = broken {
             let what = format!(
                 "{by} votes for {id:?}, which writes {key} at {at:?}; it has told a reader at {reader:?} that {version:?} is settled"
             );
-            self.violation("settled", what);
+            self.violation("validated", what);
         }
     }
 
@@ -224,19 +224,19 @@ impl Checker {
         let vouched = self.vouched.entry(client).or_default();
         for (key, result) in keys.iter().zip(results) {
             vouched.insert((key.clone(), result.version, result.value.clone()));
-            if result.newer == Newer::Nothing {
-                let settled = self.settled.entry(key.clone()).or_default();
-                settled.entry((result.version, timestamp)).or_default().insert(by);
+            if result.pending == PendingWrite::None {
+                let validated = self.validated.entry(key.clone()).or_default();
+                validated.entry((result.version, timestamp)).or_default().insert(by);
             }
             // Who names a prepared version as the newest lets nothing come after that either.
-            let writer = match result.newer {
-                Newer::Prepared(place) => prepared.get(usize::from(place)),
-                Newer::Nothing | Newer::Hidden => None,
+            let writer = match result.pending {
+                PendingWrite::Prepared(place) => prepared.get(usize::from(place)),
+                PendingWrite::None | PendingWrite::Hidden => None,
             };
             if let Some((writer, write)) = writer.and_then(|writer| Some((writer, writer.write_of(key)?))) {
                 vouched.insert((key.clone(), writer.timestamp(), write.value.clone()));
-                let settled = self.settled.entry(key.clone()).or_default();
-                settled.entry((writer.timestamp(), timestamp)).or_default().insert(by);
+                let validated = self.validated.entry(key.clone()).or_default();
+                validated.entry((writer.timestamp(), timestamp)).or_default().insert(by);
             }
         }
     }
@@ -257,7 +257,7 @@ impl Checker {
                 self.shown(transaction);
             }
             Message::ReadReply { prepared, .. } => prepared.iter().for_each(|transaction| self.shown(transaction)),
-            Message::Writeback { transaction, certificate, pass_on: _ } => {
+            Message::Writeback { transaction, certificate, relay: _ } => {
                 if let Some(transaction) = transaction {
                     self.shown(transaction);
                 }
@@ -373,19 +373,19 @@ impl Checker {
 
     /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
     /// of the whole run judge whether it may.
-    pub fn settled(&mut self, cluster: &Cluster, id: TransactionId) {
+    pub fn validated(&mut self, cluster: &Cluster, id: TransactionId) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(Decision::Commit);
         }
         let Some(history) = self.histories.get(&id) else { return };
         let enough = 2 * cluster.faults() + 1;
         let lacking = history.transaction.reads().iter().find(|read| {
-            let settled = self.settled.get(&read.key).and_then(|of_key| of_key.get(&(read.version, history.transaction.timestamp())));
-            settled.map_or(0, BTreeSet::len) < enough
+            let validated = self.validated.get(&read.key).and_then(|of_key| of_key.get(&(read.version, history.transaction.timestamp())));
+            validated.map_or(0, BTreeSet::len) < enough
         });
         if let Some(read) = lacking {
             let what = format!("{id:?} committed without a vote, and too few honest replicas settled its read of {}", read.key);
-            self.violation("settled", what);
+            self.violation("validated", what);
         }
         if self.decisions.insert(id, Decision::Commit) == Some(Decision::Abort) {
             self.violation("decisions", format!("{id:?} aborted, and its client is told that it committed without a vote"));

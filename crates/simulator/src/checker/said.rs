@@ -75,10 +75,10 @@ fn in_message(message: &Message, out: &mut Shown) {
     match message {
         Message::Read { .. }
         | Message::Prepare { .. }
-        | Message::Inquire { .. }
+        | Message::StatusQuery { .. }
         | Message::ReadReply { .. }
-        | Message::Rested { .. }
-        | Message::Committed { .. }
+        | Message::StatusReply { .. }
+        | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}
         Message::Recover { evidence, .. } => evidence.iter().for_each(|vote| in_vote(vote, out)),
         Message::Log { transaction, tallies, .. } => tallies.iter().for_each(|set| in_votes(transaction.id(), set, out)),

@@ -39,11 +39,11 @@ impl World {
     fn go_on(&mut self, at: usize, next: Next) {
         match next {
             Next::Command(command) => self.step_client(at, Heard::Command(command)),
-            Next::Commit(transaction, dependencies, settled) => self.commit(at, transaction, dependencies, settled),
+            Next::Commit(transaction, dependencies, validated) => self.commit(at, transaction, dependencies, validated),
         }
     }
 
-    fn commit(&mut self, at: usize, transaction: Transaction, dependencies: Vec<Transaction>, settled: Option<Vec<Voters>>) {
+    fn commit(&mut self, at: usize, transaction: Transaction, dependencies: Vec<Transaction>, validated: Option<Vec<Voters>>) {
         let client = &mut self.clients[at];
         let Some(job) = &client.job else { return };
         let (party, operation) = (client.party(), job.operation);
@@ -52,8 +52,8 @@ impl World {
             let (plan, reads) = (job.plan.clone(), job.reads.clone());
             self.checker.issued(History { plan, reads, transaction: transaction.clone(), told: Told::Nothing });
         }
-        let command = match settled {
-            Some(settled) => Command::CommitReads { operation, transaction, settled },
+        let command = match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
         };
         self.step_client(at, Heard::Command(command));
@@ -120,12 +120,12 @@ impl World {
                 }
                 Err(failure) => self.on_failure(at, failure),
             },
-            Event::Settled { operation } if operation == job.operation => {
+            Event::Validated { operation } if operation == job.operation => {
                 let transaction = job.transaction.as_ref().map(Transaction::id);
                 self.trace.line(self.now, || format!("{id} is told that {transaction:?}, which only read, has committed"));
                 if let (true, Some(transaction)) = (is_honest, transaction) {
-                    self.checker.settled(&self.cluster, transaction);
-                    self.counts.settled += 1;
+                    self.checker.validated(&self.cluster, transaction);
+                    self.counts.validated += 1;
                 }
                 self.clients[at].job = None;
                 self.clients[at].committed_since_heal += u64::from(self.phase != Phase::Trouble);

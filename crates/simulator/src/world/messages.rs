@@ -142,7 +142,7 @@ impl World {
             if let (true, Party::Client(client, _), Message::Refused { refusal, .. }) = (honest, to, &message) {
                 self.checker.refused(client, *refusal);
             }
-            if let (true, Message::Committed { id: transaction }) = (honest, &message) {
+            if let (true, Message::CommitNotice { id: transaction }) = (honest, &message) {
                 self.checker.passed_on(id, *transaction);
             }
             let late = self.replicas[at].liar.as_mut().map_or(0, |liar| liar.holds_back(&message));
@@ -208,7 +208,7 @@ fn describe(message: &Message) -> String {
         Message::Recover { transaction, evidence } => format!("Recover {:?} with {} votes", transaction.id(), evidence.len()),
         Message::Log { transaction, decision, .. } => format!("Log {decision:?} of {:?}", transaction.id()),
         Message::Writeback { certificate, .. } => format!("Writeback {:?} of {:?}", certificate.decision, certificate.id),
-        Message::Committed { id } => format!("Committed {id:?}"),
+        Message::CommitNotice { id } => format!("CommitNotice {id:?}"),
         Message::ReadReply { request, results, prepared } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }
