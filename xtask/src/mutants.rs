@@ -39,7 +39,7 @@ const EXAMPLE: [&str; 9] = ["run", "--release", "--package", "simulator", "--fea
 /// begin with, the program, and the folder it is to run in.
 fn build_tests(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = in_root(workspace);
-    build.args(["test", "--no-run", "--features", "types/mutants", "--message-format", "json-render-diagnostics"]);
+    build.args(["test", "--no-run", "--features", "mutants/enabled", "--message-format", "json-render-diagnostics"]);
     build.args(CRATES.iter().flat_map(|name| ["--package", name]));
     println!("building the tests of {} with mutants", CRATES.join(", "));
     let output = build.stderr(Stdio::inherit()).output().context("cannot run `cargo test`")?;

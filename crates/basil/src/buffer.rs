@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use machine::Voters;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{ClusterId, Key, Read, Timestamp, Transaction, TransactionError, Value, Write};
 
 use crate::reading::ReadFound;

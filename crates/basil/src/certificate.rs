@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Statement, leaf};
+use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
-use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
 
 use crate::check;

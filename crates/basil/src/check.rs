@@ -1,7 +1,7 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
 
+use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
-use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::ledger::Ledger;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
+use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Sealable, leaf};
+use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
-use types::mutant::{Mutant, broken};
 use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
 
 use crate::certificate::{

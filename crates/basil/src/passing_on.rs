@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use machine::Time;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
 
 use crate::certificate::Certificate;

@@ -3,7 +3,7 @@
 //! A shard has `n = 5f + 1` replicas, of which `f` may lie; any two groups of `a` and `b` replicas share at
 //! least `a + b - n` members.
 
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 
 /// The quorums of a shard that survives `f` faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,8 @@
 //! preparing, but without votes. Where that fails, since a writer is under way or replicas lag, the transaction is prepared like any other.
 
 use machine::Voters;
+use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
-use types::mutant::{Mutant, broken};
 use types::{Cluster, Key, ReplicaId, ShardId, Timestamp, Transaction};
 
 use crate::quorum::Quorums;

@@ -1,7 +1,7 @@
 //! What the replies to one read amount to (basil.txt §4.1, client step 3).
 
 use machine::Voters;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Key, Timestamp, Transaction, Value};
 
 use crate::message::{PendingWrite, ReadResult};

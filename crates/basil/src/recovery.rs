@@ -36,8 +36,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
+use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::mutant::{Mutant, broken};
 use types::{Cluster, ReplicaId, TransactionId};
 
 use crate::certificate::{Decision, LoggedSet, SignedLogged, VOTERS_MAX, distinct};

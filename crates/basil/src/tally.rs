@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crypto::Seal;
 use machine::Voters;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{ShardId, Transaction};
 
 use crate::certificate::{Certificate, ShardProof, Vote, VoteSet};

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The rule that the environment names, and that is broken in this process from its start.
 #[cfg(feature = "mutants")]
 pub fn from_environment() -> Result<Option<&'static str>, Failure> {
-    use types::mutant::{Mutant, VARIABLE};
+    use mutants::{Mutant, VARIABLE};
 
     let Some(name) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let Some(mutant) = Mutant::ALL.iter().find(|mutant| name == mutant.name()) else {

@@ -13,8 +13,8 @@ use curve25519_dalek::constants::ED25519_BASEPOINT_POINT;
 use curve25519_dalek::edwards::{CompressedEdwardsY, EdwardsPoint, VartimeEdwardsPrecomputation};
 use curve25519_dalek::scalar::Scalar;
 use curve25519_dalek::traits::{IsIdentity as _, VartimePrecomputedMultiscalarMul as _};
+use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha512};
-use types::mutant::{Mutant, broken};
 
 /// The most keys that get tables of their own: 10 KiB each. The first ones do; others are only decompressed ahead.
 const TABLED_KEYS_MAX: usize = 48;

@@ -8,10 +8,10 @@
 //! a good leaf with a garbage upper path is refused: it would go into certificates that others, who know less of this tree,
 //! must refuse.
 
+use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::Digest;
 use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
-use types::mutant::{Mutant, broken};
 
 use crate::merkle::{self, node};
 use crate::{Seal, SignedRoot};

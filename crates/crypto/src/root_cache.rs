@@ -6,8 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mutants::{Mutant, broken};
 use types::Digest;
-use types::mutant::{Mutant, broken};
 
 use crate::proven_tree::{ProvenTree, TREE_NODES_MAX};
 use crate::{Seal, SignedRoot};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
-use types::mutant::{Mutant, broken};
 use types::{ClusterId, Digest, ReplicaId};
 
 use crate::hash::TAG_LEAF;

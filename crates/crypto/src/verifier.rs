@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ed25519_zebra::{Signature, VerificationKey};
+use mutants::{Mutant, broken};
 use smallvec::SmallVec;
-use types::mutant::{Mutant, broken};
 use types::{Cluster, Digest, ReplicaId};
 
 use crate::batch::{BatchChecker, SignedMessage};

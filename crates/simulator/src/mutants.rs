@@ -1,6 +1,6 @@
 //! Whether a broken rule is noticed: runs with one of the rules of [`Mutant`] broken for everybody.
 
-use types::mutant::{Mutant, breaking};
+use mutants::{Mutant, breaking};
 
 use crate::checker::Violation;
 use crate::{Scenario, Tracing};

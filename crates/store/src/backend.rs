@@ -1,7 +1,7 @@
 //! What bytes are kept on. A medium moves bytes; it knows nothing of batches, checksums or versions.
 
 use bytes::Bytes;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::unflushed::Log;

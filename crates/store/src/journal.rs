@@ -19,8 +19,8 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::{Buf, Bytes};
+use mutants::{Mutant, broken};
 use types::codec::Encode;
-use types::mutant::{Mutant, broken};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::{StorageBackend, StoreError};

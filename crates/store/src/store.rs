@@ -1,6 +1,6 @@
 //! The store: a journal, a table of keys and a base behind one owner.
 
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::journal::Journal;

@@ -8,8 +8,8 @@ use std::hash::BuildHasher as _;
 use std::hint::black_box;
 
 use foldhash::fast::RandomState;
+use mutants::{Mutant, broken};
 use smallvec::SmallVec;
-use types::mutant::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::Version;

@@ -20,7 +20,6 @@
 
 pub mod codec;
 pub mod limits;
-pub mod mutant;
 
 mod bytes_like;
 mod cluster;

@@ -8,8 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use crate::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
-use crate::mutant::{Mutant, broken};
 use crate::{ClusterId, Key, Timestamp, TransactionId, Value};
+use mutants::{Mutant, broken};
 
 /// Format version of a transaction's encoding, its first byte.
 const FORMAT: u8 = 1;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use machine::{Time, Voters};
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Party, ReplicaId, Transaction, TransactionId};
 
 use super::ending::{Ending, Grace};

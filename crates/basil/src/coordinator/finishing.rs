@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use machine::Time;
-use types::mutant::{Mutant, broken};
+use mutants::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
 
 use super::{Coordinator, Out, Path};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
+use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
-use types::mutant::{Mutant, broken};
 use types::{Key, Party, ReplicaId, ShardId, Timestamp, Transaction};
 
 use super::{Coordinator, Event, Failure, Out, Timer};

@@ -2,8 +2,8 @@
 //! room for.
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::mutant::{Mutant, broken};
 use types::{Party, Transaction};
 
 use super::Replica;

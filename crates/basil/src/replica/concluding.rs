@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
 
 use super::admission::author;

@@ -1,9 +1,9 @@
 //! A replica's part in the divergent case of recovery (§5). The rules, and why they are safe, are in [`crate::recovery`].
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode;
-use types::mutant::{Mutant, broken};
 use types::{Party, ReplicaId, Transaction, TransactionId};
 
 use super::admission::ASKERS_MAX;

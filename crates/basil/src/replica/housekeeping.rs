@@ -2,9 +2,9 @@
 //! let go (all beyond the paper).
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::{SegmentNumber, StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
 
 use super::{Out, Replica};

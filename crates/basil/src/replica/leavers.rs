@@ -13,8 +13,8 @@
 use std::collections::BTreeMap;
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use types::ClientId;
-use types::mutant::{Mutant, broken};
 
 /// What each client has left, as the time until which it owes: that of one transaction for each that it has left.
 #[derive(Debug)]

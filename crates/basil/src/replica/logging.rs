@@ -1,9 +1,9 @@
 //! How a replica of the logging shard writes decisions down: ST2 (basil.txt §4.2 (5), (6)).
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
 
 use super::{Out, Replica};

@@ -1,8 +1,8 @@
 //! How a replica answers reads (basil.txt §4.1).
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
-use types::mutant::{Mutant, broken};
 use types::{Key, Party, Timestamp, Transaction};
 
 use super::rights::is_author;

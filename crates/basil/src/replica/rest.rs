@@ -35,9 +35,9 @@
 use std::collections::BTreeMap;
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
 
 use super::reads::READ_REPLY_BYTES_MAX;

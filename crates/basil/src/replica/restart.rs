@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
 use types::codec::{Decode, DecodeError};
-use types::mutant::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::admission::author;

@@ -1,7 +1,7 @@
 //! Who may write what, and who may be told of it, by the rights that the cluster gives its clients (beyond the paper).
 
+use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::mutant::{Mutant, broken};
 use types::{Party, Transaction};
 
 use super::Replica;

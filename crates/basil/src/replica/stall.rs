@@ -16,9 +16,9 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::TransactionId;
-use types::mutant::{Mutant, broken};
 
 use super::{Out, Replica, ReplicaEvent};
 use crate::quorum::Quorums;

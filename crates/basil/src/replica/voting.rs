@@ -2,9 +2,9 @@
 //! [`crate::check`].
 
 use machine::{Time, Voters};
+use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::mutant::{Mutant, broken};
 use types::{Party, Transaction, TransactionId};
 
 use super::admission::{author, note_asker};

@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use mutants::Mutant;
 use simulator::Scenario;
-use types::mutant::Mutant;
 
 use crate::tests::until;
 

@@ -26,11 +26,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use apart::{Catch, hunt, run};
+use mutants::Mutant;
 use simulator::mutants::grounds;
 use simulator::{Scenario, Tracing};
 use table::{Place, Row};
 use tests::{End, Tests, tellings};
-use types::mutant::Mutant;
 
 /// How many runs go on at once.
 const THREADS: usize = 2;

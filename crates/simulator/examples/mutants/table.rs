@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use mutants::Mutant;
 use simulator::Scenario;
-use types::mutant::Mutant;
 
 /// Its first line.
 const HEAD: &str = "| mutant | rule | what it does | noticed by | in |";

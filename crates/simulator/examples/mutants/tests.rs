@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use types::mutant::{Mutant, VARIABLE};
+use mutants::{Mutant, VARIABLE};
 
 /// How long a test may take: it neither passes nor fails when a broken rule keeps it going for ever.
 const LIMIT: Duration = Duration::from_secs(60);

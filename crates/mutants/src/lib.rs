@@ -1,7 +1,7 @@
 //! Rules that can be broken on purpose, one at a time, to see that somebody notices.
 //!
 //! Where a rule is kept, the code asks [`broken`]. In every ordinary build the answer is a constant `false`, and nothing of
-//! this is left. Builds with the feature `mutants` are made to see who notices: there a thread may break one rule
+//! this is left. Builds with the feature `enabled` are made to see who notices: there a thread may break one rule
 //! (`breaking`) for as long as a run takes, or a whole process the one that its environment names (`BEZANT_MUTANT`).
 //! `docs/testing.md` lists what catches each.
 
@@ -153,7 +153,7 @@ mutants! {
 }
 
 /// Whether this thread is to break the rule.
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "enabled"))]
 #[inline]
 #[must_use]
 pub const fn broken(_rule: Mutant) -> bool {
@@ -161,19 +161,21 @@ pub const fn broken(_rule: Mutant) -> bool {
 }
 
 /// Whether this thread is to break the rule.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "enabled")]
+#[inline]
 #[must_use]
 pub fn broken(rule: Mutant) -> bool {
     switch::is(rule)
 }
 
-#[cfg(feature = "mutants")]
+#[cfg(feature = "enabled")]
 pub use switch::{VARIABLE, breaking};
 
-#[cfg(feature = "mutants")]
+#[cfg(feature = "enabled")]
 mod switch {
     use std::cell::Cell;
     use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::Mutant;
 
@@ -181,14 +183,28 @@ mod switch {
     /// to be told.
     pub const VARIABLE: &str = "BEZANT_MUTANT";
 
+    /// True once it is known that the environment names no rule, until some thread breaks one. So a process in which nothing
+    /// is broken pays one load a question, and can be measured.
+    static WHOLE: AtomicBool = AtomicBool::new(false);
+
     thread_local! {
         static BROKEN: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    static BROKEN_EVERYWHERE: LazyLock<Option<Mutant>> = LazyLock::new(named);
+    static BROKEN_EVERYWHERE: LazyLock<Option<Mutant>> = LazyLock::new(|| {
+        let named = named();
+        WHOLE.store(named.is_none(), Ordering::Relaxed);
+        named
+    });
 
+    #[inline]
     pub(super) fn is(rule: Mutant) -> bool {
-        BROKEN.get() == Some(rule) || *BROKEN_EVERYWHERE == Some(rule)
+        !WHOLE.load(Ordering::Relaxed) && is_named(rule)
+    }
+
+    #[cold]
+    fn is_named(rule: Mutant) -> bool {
+        *BROKEN_EVERYWHERE == Some(rule) || BROKEN.get() == Some(rule)
     }
 
     #[expect(clippy::disallowed_methods, reason = "in these builds only: a test has no other way to be told")]
@@ -210,6 +226,9 @@ mod switch {
     /// Does `run` with one rule broken, on this thread and no other.
     pub fn breaking<T>(rule: Mutant, run: impl FnOnce() -> T) -> T {
         let _broken = Broken;
+        // The environment is read before, as reading it may say that nothing is broken.
+        LazyLock::force(&BROKEN_EVERYWHERE);
+        WHOLE.store(false, Ordering::Relaxed);
         BROKEN.set(Some(rule));
         run()
     }
