@@ -43,6 +43,7 @@ const ROOMS: &[Room] = &[
     Room { name: "augustus", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store"] },
     Room { name: "sentinel", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store"] },
     Room { name: "adversary", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "random", "store", "basil"] },
+    Room { name: "toy", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
     Room { name: "runtime", nature: Nature::Shell, may_know: &["types", "crypto", "machine", "store"] },
     Room {
         name: "client",
