@@ -25,12 +25,6 @@ mod tpcc;
 #[path = "../../crates/bezant/src/failure.rs"]
 #[expect(dead_code, reason = "only what reading needs is used here")]
 mod failure;
-#[path = "../../crates/bezant/src/logs.rs"]
-#[expect(dead_code, reason = "only what reading needs is used here")]
-mod logs;
-#[path = "../../crates/bezant/src/node_config.rs"]
-#[expect(dead_code, reason = "only what reading needs is used here")]
-mod node_config;
 // The same of the workloads' rows.
 #[path = "../../crates/workload/src/row.rs"]
 #[cfg_attr(not(test), expect(dead_code, reason = "only what reading needs is used here"))]

@@ -45,10 +45,11 @@ const ROOMS: &[Room] = &[
     Room { name: "adversary", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "random", "store", "basil"] },
     Room { name: "toy", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
     Room { name: "runtime", nature: Nature::Shell, may_know: &["types", "crypto", "machine", "store"] },
+    Room { name: "config", nature: Nature::Shell, may_know: &["types", "crypto", "runtime"] },
     Room {
         name: "client",
         nature: Nature::Shell,
-        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "adversary", "runtime"],
+        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "adversary", "runtime", "config"],
     },
     Room { name: "workload", nature: Nature::Shell, may_know: &["types", "client"] },
     Room {
@@ -60,7 +61,7 @@ const ROOMS: &[Room] = &[
     Room { name: "sql", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "zookeeper", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "console", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "workload", "runtime"] },
+    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "config", "workload", "runtime"] },
     Room { name: "figures", nature: Nature::Shell, may_know: &[] },
     Room {
         name: "bezant",
@@ -78,6 +79,7 @@ const ROOMS: &[Room] = &[
             "adversary",
             "runtime",
             "client",
+            "config",
             "workload",
             "simulator",
             "capacity",
@@ -91,7 +93,20 @@ const ROOMS: &[Room] = &[
     Room {
         name: "fuzz",
         nature: Nature::Shell,
-        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "runtime", "client", "workload"],
+        may_know: &[
+            "types",
+            "crypto",
+            "machine",
+            "store",
+            "basil",
+            "cataphract",
+            "augustus",
+            "sentinel",
+            "runtime",
+            "client",
+            "config",
+            "workload",
+        ],
     },
     Room { name: "xtask", nature: Nature::Shell, may_know: &[] },
 ];

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use client::adversary::{Cheating, ClientStrategy, DeedCounts};
-use client::{Client, Config, Counts};
+use client::{Client, Counts};
+use config::Config;
 use serde::Serialize;
 use tokio::task::JoinSet;
 

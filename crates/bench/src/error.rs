@@ -8,7 +8,7 @@ pub enum BenchError {
     Settings(String),
     /// The cluster's folder is not one, or is damaged; the error says which file.
     #[error(transparent)]
-    Config(#[from] client::config::ConfigError),
+    Config(#[from] config::ConfigError),
     /// The cluster cannot be reached; the error says of every replica why.
     #[error(transparent)]
     Connect(#[from] client::ConnectError),

@@ -34,8 +34,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use client::config::Regions;
-use client::{Client, Config, Pool};
+use client::{Client, Pool};
+use config::{Config, Regions};
 use tokio::sync::watch;
 use workload::{Verdict, Workload};
 

@@ -6,10 +6,11 @@ use std::task::Poll;
 
 use clap::Args;
 use client::Client;
+use config::{LogFormat, LogLevel};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Shape};
-use crate::logs::{self, LogFormat, LogLevel};
+use crate::logs;
 use crate::node::Running;
 use crate::output::out;
 use crate::regions::{ClientRegions, NodeRegions};

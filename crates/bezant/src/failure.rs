@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 use std::process::ExitCode;
 
-use client::config::ConfigError;
 use client::{Advice, ConnectError};
+use config::ConfigError;
 
 /// How a command that did not fail ends. `grep` made the convention: 1 says that nothing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

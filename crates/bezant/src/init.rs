@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use client::config::{Engine, FastPath, ReadQuorum, key_from_text};
+use config::{Engine, FastPath, ReadQuorum, key_from_text};
 use crypto::{SecretKey, Signatures};
 use types::limits::{FAULTS_MAX, SHARDS_MAX};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use crate::failure::{Done, Failure};
-use crate::node_config::Settings;
 use crate::output::out;
+use config::Settings;
 use ports::BasePort;
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.

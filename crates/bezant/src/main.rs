@@ -11,7 +11,6 @@ mod init;
 mod logs;
 mod mutant;
 mod node;
-mod node_config;
 mod output;
 mod predict;
 mod process;

@@ -20,8 +20,8 @@ use types::{Party, ReplicaId};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
-use crate::node_config::NodeConfig;
 use crate::regions::NodeRegions;
+use config::NodeConfig;
 use watched::{Board, Watched};
 
 /// How many checked roots a replica remembers.

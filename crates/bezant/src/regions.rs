@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use clap::Args;
-use client::Config;
-use client::config::Regions;
+use config::{Config, Regions};
 use types::{Party, Session};
 
 use crate::failure::{Attempt as _, Failure};

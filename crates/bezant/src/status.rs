@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use client::Config;
+use config::Config;
 use runtime::ask;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

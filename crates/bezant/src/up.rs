@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use client::config::Regions;
+use config::Regions;
 use runtime::ask;
 use serde_json::json;
 use types::ReplicaId;
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::node_config::NodeConfig;
 use crate::output::out;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
+use config::NodeConfig;
 
 /// How often a starting or stopping node is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::Read as _;
 
-use client::config::{key_from_text, value_from_text};
+use config::{key_from_text, value_from_text};
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{Key, Value};
 

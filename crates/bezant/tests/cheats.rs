@@ -5,7 +5,8 @@ mod place;
 use std::fs;
 
 use client::adversary::{Cheating, ClientStrategy};
-use client::{Client, Config, Error};
+use client::{Client, Error};
+use config::Config;
 use place::{Place, eventually};
 use rustix::process::Signal;
 

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 
-use client::{BatchSize, Client, Committed, Config, ConflictRule, Error, Operation, Order, Pool, PoolOptions};
+use client::{BatchSize, Client, Committed, ConflictRule, Error, Operation, Order, Pool, PoolOptions};
+use config::Config;
 use place::Place;
 use tokio::task::JoinSet;
 use types::{Key, Value};

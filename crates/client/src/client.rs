@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Config;
 use rand::Rng as _;
 use types::Value;
 
 use crate::adversary::{Cheating, DeedCounts};
-use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::{Advice, ConnectError, Error};
 use crate::mind::Counts;
@@ -34,7 +34,8 @@ pub struct Committed<T> {
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use client::{Client, Config};
+/// use client::Client;
+/// use config::Config;
 /// use types::{Key, Value};
 ///
 /// let client = Client::connect(Config::load(std::path::Path::new("bezant-data"))?).await?;

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
+use config::Config;
 use crypto::{SecretKey, Verifier};
 use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, PeerState, Place, Plan};
 use tokio::sync::oneshot;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
 
 use crate::adversary::Cheating;
-use crate::config::Config;
 use crate::error::{ConnectError, Error};
 use crate::mind::{Board, Mind};
 use crate::pool::PoolMetrics;
@@ -48,9 +48,20 @@ impl Connection {
     pub async fn open(config: Config, cheating: Option<Cheating>) -> Result<Arc<Self>, ConnectError> {
         let cluster = config.cluster().clone();
         let options = CoordinatorOptions {
-            read_quorum: config.read_quorum.into(),
-            fast_path: config.fast_path.into(),
-            read_only: config.read_only.into(),
+            read_quorum: match config.read_quorum {
+                config::ReadQuorum::One => basil::ReadQuorum::One,
+                config::ReadQuorum::FaultsPlusOne => basil::ReadQuorum::WeakQuorum,
+                config::ReadQuorum::TwoFaultsPlusOne => basil::ReadQuorum::Majority,
+                config::ReadQuorum::ThreeFaultsPlusOne => basil::ReadQuorum::Commit,
+            },
+            fast_path: match config.fast_path {
+                config::FastPath::On => basil::FastPath::On,
+                config::FastPath::Off => basil::FastPath::Off,
+            },
+            read_only: match config.read_only {
+                config::ReadOnly::Validated => basil::ReadOnly::Validated,
+                config::ReadOnly::Voted => basil::ReadOnly::Voted,
+            },
             timeout_ms: config.timeouts.operation_ms,
             ..CoordinatorOptions::default()
         };

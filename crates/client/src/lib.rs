@@ -1,12 +1,11 @@
 //! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through, but in a commit's certificate.
 //!
-//! [`Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
+//! [`config::Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
 //! [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
 //! transactions at once lets a [`Pool`] join them.
 
 pub mod adversary;
 mod client;
-pub mod config;
 mod connection;
 mod error;
 mod mind;
@@ -14,7 +13,6 @@ mod pool;
 mod transaction;
 
 pub use client::{Client, Committed};
-pub use config::Config;
 pub use error::{Advice, ConnectError, Error};
 pub use mind::Counts;
 pub use pool::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, Pool, PoolCounts, PoolOptions};

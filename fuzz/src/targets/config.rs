@@ -6,15 +6,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use client::Config;
-use client::config::{ConfigError, Topology};
+use config::{Config, ConfigError, NodeConfig, Topology};
 use crypto::{SecretKey, check_members};
 use runtime::make_certificate;
 use runtime::tls::{write_certificate, write_private_key};
 use tempfile::TempDir;
 
 use crate::Target;
-use crate::node_config::NodeConfig;
 use crate::town::CLUSTER as NAME;
 
 pub(super) const CLUSTER: Target = Target {
@@ -137,7 +135,7 @@ fn client(bytes: &[u8]) {
             let known = config.cluster().permission(config.client).expect("a client is one of the cluster's");
             assert_eq!(known.public_key, config.secret.public());
             let waits = [config.timeouts.connect_ms, config.timeouts.operation_ms, config.timeouts.retry_ms];
-            assert!(waits.iter().all(|wait| (1..=client::config::TIMEOUT_MS_MAX).contains(wait)));
+            assert!(waits.iter().all(|wait| (1..=config::TIMEOUT_MS_MAX).contains(wait)));
         }
         Err(error) => check_error(&error, bytes),
     }

@@ -1,6 +1,6 @@
 //! What people type: scripts of statements, keys, values, names of replicas.
 
-use client::config::{key_from_text, replica_from_name, value_from_text};
+use config::{key_from_text, replica_from_name, value_from_text};
 
 use crate::Target;
 use crate::words::{Statement, statements};

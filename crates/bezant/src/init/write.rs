@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use client::config::{FastPath, Timeouts};
+use config::{FastPath, Timeouts};
 use crypto::{SecretKey, Signatures};
 use types::{ClientId, ClusterId, Key, Placement};
 

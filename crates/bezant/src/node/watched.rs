@@ -20,7 +20,7 @@ use serde_json::json;
 use store::{Disk, Statistics, StoreError};
 use types::Party;
 
-use crate::node_config::NodeConfig;
+use config::NodeConfig;
 
 type Inner = basil::Node<Disk>;
 

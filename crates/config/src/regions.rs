@@ -24,8 +24,8 @@ use runtime::{Delay, Delays};
 use serde::Deserialize;
 use types::{ClientId, Party, ReplicaId};
 
-use super::file::{ConfigError, read_text, read_toml_text};
-use super::text::replica_from_name;
+use crate::file::{ConfigError, read_text, read_toml_text};
+use crate::text::replica_from_name;
 
 /// The most regions of one map.
 const REGIONS_MAX: usize = 64;
@@ -33,9 +33,9 @@ const REGIONS_MAX: usize = 64;
 const MS_MAX: f64 = 10_000.0;
 /// The maps that come with the program, by name.
 const BUILT_IN: [(&str, &str); 3] = [
-    ("zone", include_str!("../../regions/zone.toml")),
-    ("region", include_str!("../../regions/region.toml")),
-    ("planet", include_str!("../../regions/planet.toml")),
+    ("zone", include_str!("../regions/zone.toml")),
+    ("region", include_str!("../regions/region.toml")),
+    ("planet", include_str!("../regions/planet.toml")),
 ];
 
 /// Who is where, and how far apart.

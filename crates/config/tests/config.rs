@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use client::Config;
-use client::config::{ConfigError, FastPath, ReadOnly, ReadQuorum};
+use config::{Config, ConfigError, FastPath, ReadOnly, ReadQuorum};
 use crypto::SecretKey;
 use tempfile::TempDir;
 use types::{ClientId, ClusterId, Key, ShardId};

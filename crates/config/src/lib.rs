@@ -9,11 +9,12 @@
 //! | `key` | the client's Ed25519 secret key, in PEM | **yes**, mode 0600 |
 //! | `certificate.pem` | the same key's certificate for TLS | no |
 //!
-//! A replica's folder has the same three beside its `node.toml`, which belongs to the `bezant` program. Files are
-//! TOML; a key nobody knows is refused by name, and an error says which file, which line, and what to do
-//! ([`ConfigError`]).
+//! A replica's folder has the last three and its `node.toml` (`NodeConfig`, with the feature `node`). Files are TOML; an
+//! unknown key is refused by name, and an error says which file, which line, and what to do ([`ConfigError`]).
 
 mod file;
+#[cfg(feature = "node")]
+mod node;
 mod regions;
 mod text;
 mod topology;
@@ -26,6 +27,8 @@ use serde::Deserialize;
 use types::{ClientId, Cluster};
 
 pub use file::{ConfigError, read_certificate, read_secret_key, read_text, read_toml};
+#[cfg(feature = "node")]
+pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
 pub use regions::Regions;
 pub use text::{bytes_from_text, from_str, key_from_text, replica_from_name, value_from_text};
 pub use topology::{Endpoint, Engine, Topology};
@@ -124,9 +127,9 @@ impl Default for Timeouts {
 /// All that a client needs to know before it connects.
 ///
 /// ```no_run
-/// let config = client::Config::load(std::path::Path::new("./bezant-data"))?;
+/// let config = config::Config::load(std::path::Path::new("./bezant-data"))?;
 /// assert!(config.cluster().faults() >= 1);
-/// # Ok::<(), client::config::ConfigError>(())
+/// # Ok::<(), config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -273,33 +276,4 @@ fn timeout_ms<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, 
         return Err(serde::de::Error::custom(format!("a timeout is from 1 to {TIMEOUT_MS_MAX} milliseconds, not {milliseconds}")));
     }
     Ok(milliseconds)
-}
-
-impl From<ReadQuorum> for basil::ReadQuorum {
-    fn from(quorum: ReadQuorum) -> Self {
-        match quorum {
-            ReadQuorum::One => Self::One,
-            ReadQuorum::FaultsPlusOne => Self::WeakQuorum,
-            ReadQuorum::TwoFaultsPlusOne => Self::Majority,
-            ReadQuorum::ThreeFaultsPlusOne => Self::Commit,
-        }
-    }
-}
-
-impl From<ReadOnly> for basil::ReadOnly {
-    fn from(way: ReadOnly) -> Self {
-        match way {
-            ReadOnly::Validated => Self::Validated,
-            ReadOnly::Voted => Self::Voted,
-        }
-    }
-}
-
-impl From<FastPath> for basil::FastPath {
-    fn from(path: FastPath) -> Self {
-        match path {
-            FastPath::On => Self::On,
-            FastPath::Off => Self::Off,
-        }
-    }
 }

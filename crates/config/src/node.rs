@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use client::config::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
+use clap::{Args, ValueEnum};
 use crypto::SecretKey;
 use serde::{Deserialize, Deserializer};
+use tracing_subscriber::filter::Targets;
 use types::ReplicaId;
 
-use crate::logs::{LogFormat, LogLevel};
+use crate::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
 
 /// The most replies under one signature.
 const BATCH_MAX: u64 = runtime::BATCH_MAX as u64;
@@ -88,6 +89,62 @@ impl Settings {
             return Err(format!("window_ms ({}) is less than twice time_bound_ms ({})", self.window_ms, self.time_bound_ms));
         }
         Ok(())
+    }
+}
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// As it is written in `node.toml`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// What is logged: a level, or levels by module, as in `info` or `warn,runtime=debug`.
+#[derive(Clone, Debug)]
+pub struct LogLevel {
+    text: String,
+    targets: Targets,
+}
+
+impl LogLevel {
+    /// The same, for a subscriber.
+    #[must_use]
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+}
+
+impl std::fmt::Display for LogLevel {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<Targets>() {
+            Ok(targets) if !text.is_empty() => Ok(Self { text: text.to_owned(), targets }),
+            _ => Err(format!(
+                "a log level is error, warn, info, debug, trace or off, alone or by module as in warn,runtime=debug; not {text:?}"
+            )),
+        }
     }
 }
 

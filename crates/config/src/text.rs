@@ -13,8 +13,8 @@ use types::{Key, ReplicaId, ShardId, Value};
 /// What is wrong, when what follows `0x` is not pairs of hexadecimal digits.
 ///
 /// ```
-/// assert_eq!(client::config::bytes_from_text("0x6162").unwrap(), b"ab");
-/// assert_eq!(client::config::bytes_from_text("ab").unwrap(), b"ab");
+/// assert_eq!(config::bytes_from_text("0x6162").unwrap(), b"ab");
+/// assert_eq!(config::bytes_from_text("ab").unwrap(), b"ab");
 /// ```
 pub fn bytes_from_text(text: &str) -> Result<Vec<u8>, String> {
     match text.strip_prefix("0x") {

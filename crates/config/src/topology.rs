@@ -9,8 +9,8 @@ use crypto::Signatures;
 use serde::{Deserialize, Deserializer};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
 
-use super::file::{ConfigError, read_toml};
-use super::text::{key_from_text, replica_from_name};
+use crate::file::{ConfigError, read_toml};
+use crate::text::{key_from_text, replica_from_name};
 
 /// The format of `cluster.toml` that is written and read here.
 const FORMAT: u32 = 1;
