@@ -7,9 +7,9 @@ use std::sync::Arc;
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
 use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
-use basil::{Decision, Message, Refusal, Vote};
+use basil::{Decision, Message, Refusal, Transaction, Vote};
 use crypto::{Seal, SignedRoot};
-use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value};
+use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::choices::Choices;
 use crate::reference::{logging_shard, shards_of};

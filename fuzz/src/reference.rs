@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use basil::certificate::{Certificate, Proof, ShardProof, SignedLogged, SignedVote, VoteSet};
 use basil::message::{Conflict, Justified};
 use basil::recovery::{Elector, SignedDecide, SignedElect};
-use basil::{Decision, Message, Vote};
+use basil::{Decision, Message, Transaction, Vote};
 use crypto::Seal;
 use ed25519_zebra::{Signature, VerificationKey};
 use sha2::{Digest as _, Sha256};
-use types::{Cluster, Digest, Key, ReplicaId, ShardId, Transaction, TransactionId};
+use types::{Cluster, Digest, Key, ReplicaId, ShardId, TransactionId};
 
 /// Whether `message` is to be accepted: every rule, to the letter.
 #[must_use]

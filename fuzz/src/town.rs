@@ -9,12 +9,9 @@ use std::sync::{Arc, LazyLock};
 
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::recovery::{DecideStatement, ElectStatement};
-use basil::{Decision, Vote};
+use basil::{Decision, Read, Transaction, Vote, Write};
 use crypto::{Seal, Sealer, SecretKey, Signatures, Verifier, leaf};
-use types::{
-    ClientId, Cluster, ClusterId, Digest, Key, Permission, Placement, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId,
-    Value, Write,
-};
+use types::{ClientId, Cluster, ClusterId, Digest, Key, Permission, Placement, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// The cluster's name.
 pub const CLUSTER: ClusterId = ClusterId::new([0xb7; 16]);

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, Decision};
-use basil::{Command, Coordinator, Event, Message};
+use basil::{Command, Coordinator, Event, Message, Transaction};
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time, Timers};
 use random::Random;
-use types::{ClientId, Cluster, Party, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Party, Timestamp, TransactionId};
 
 use crate::plot::{Aim, Plot};
 use crate::rogue::{Heard, Rogue, Sends};

@@ -10,10 +10,10 @@ use basil::certificate::{
     Certificate, Decision, LoggedSet, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard,
 };
 use basil::message::Justified;
-use basil::{Message, Quorums};
+use basil::{Message, Quorums, Transaction};
 use crypto::{Seal, SignedRoot, leaf};
 use random::Random;
-use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId};
 
 use crate::rogue::{Heard, Sends};
 
@@ -56,7 +56,7 @@ pub(crate) struct Plot {
 
 impl Plot {
     pub fn new(aim: Aim, cluster: Arc<Cluster>, transaction: Transaction, bystander: Option<ClientId>) -> Self {
-        let participants = cluster.participants(&transaction);
+        let participants = transaction.participants(&cluster);
         Self {
             aim,
             cluster,
@@ -357,7 +357,7 @@ impl Plot {
     fn obstacle(&self) -> Option<Transaction> {
         let read = self.transaction.reads().first()?;
         let timestamp = Timestamp::new(self.transaction.timestamp().time.checked_sub(1)?, self.transaction.timestamp().client);
-        let write = types::Write { key: read.key.clone(), value: None };
+        let write = basil::Write { key: read.key.clone(), value: None };
         Transaction::new(self.cluster.id(), timestamp, Vec::new(), vec![write]).ok()
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use basil::certificate::{SignedVote, VoteSet, logging_shard};
-use basil::{Decision, Message, Quorums, Vote};
+use basil::{Decision, Message, Quorums, Read, Transaction, Vote, Write};
 use machine::Time;
 use random::Random;
-use types::{ClientId, Cluster, Party, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+use types::{ClientId, Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::strategy::ClientStrategy;
 
@@ -115,7 +115,7 @@ impl Rogue {
 
     /// Every replica of every shard touched.
     pub fn replicas_of(&self, transaction: &Transaction) -> impl Iterator<Item = ReplicaId> {
-        self.cluster.participants(transaction).into_iter().flat_map(|shard| self.cluster.replicas_of(shard))
+        transaction.participants(&self.cluster).into_iter().flat_map(|shard| self.cluster.replicas_of(shard))
     }
 
     /// Has `f + 1` replicas of a shard prepare a twin just above, which read past what the transaction writes: they vote against
@@ -137,7 +137,7 @@ impl Rogue {
     /// ST2 for both ends, if the votes justify both.
     pub fn equivocate(&mut self, transaction: &Transaction, heard: &Heard) -> Option<Sends> {
         let quorums = Quorums::new(self.cluster.faults());
-        let participants = self.cluster.participants(transaction);
+        let participants = transaction.participants(&self.cluster);
         let commits: Vec<VoteSet> = participants.iter().map(|shard| heard.set(*shard, Vote::Commit)).collect();
         let mut aborts = participants.iter().map(|shard| heard.set(*shard, Vote::Abort));
         let abort = aborts.find(|set| set.voters.len() >= quorums.abort_slow())?;
@@ -147,7 +147,7 @@ impl Rogue {
 
     /// ST2 for both ends, with what votes there are.
     pub fn equivocate_anyway(&mut self, transaction: &Transaction, heard: &Heard) -> Sends {
-        let participants = self.cluster.participants(transaction);
+        let participants = transaction.participants(&self.cluster);
         let sets = |vote: Vote| participants.iter().map(|shard| heard.set(*shard, vote)).collect::<Vec<_>>();
         let (commits, mut aborts) = (sets(Vote::Commit), sets(Vote::Abort));
         aborts.truncate(1);
@@ -156,7 +156,7 @@ impl Rogue {
 
     /// Has some replicas of the logging shard write down the one end and some the other, so that neither can come to `4f + 1`.
     fn log_both(&mut self, transaction: &Transaction, commits: Vec<VoteSet>, aborts: Vec<VoteSet>) -> Sends {
-        let participants = self.cluster.participants(transaction);
+        let participants = transaction.participants(&self.cluster);
         let Some(shard) = logging_shard(&participants, transaction.id()) else { return Vec::new() };
         let mut replicas: Vec<ReplicaId> = self.cluster.replicas_of(shard).collect();
         self.random.shuffle(&mut replicas);

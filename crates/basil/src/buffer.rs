@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::transaction::{Read, Transaction, TransactionError, Write};
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::{ClusterId, Key, Read, Timestamp, Transaction, TransactionError, Value, Write};
+use types::{ClusterId, Key, Timestamp, Value};
 
 use crate::reading::ReadFound;
 

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Statement, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
-use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
+use types::{Cluster, ReplicaId, ShardId, TransactionId};
 
 use crate::check;
 use crate::quorum::Quorums;
@@ -167,7 +168,7 @@ impl Certificate {
         if self.id != transaction.id() && !broken(Mutant::CertificateOfOther) {
             return Err(Rejection::Structure("a certificate is about another transaction"));
         }
-        let participants = cluster.participants(transaction);
+        let participants = transaction.participants(cluster);
         match (&self.proof, self.decision) {
             (Proof::Fast(proofs), Decision::Commit) => {
                 let covers = proofs.iter().map(ShardProof::shard).eq(participants.iter().copied());

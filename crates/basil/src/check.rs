@@ -1,8 +1,9 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
 
+use crate::transaction::Transaction;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
-use types::{Cluster, Key, ShardId, Timestamp, Transaction, TransactionId};
+use types::{Cluster, Key, ShardId, Timestamp, TransactionId};
 
 use crate::ledger::Ledger;
 

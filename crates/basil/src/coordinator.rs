@@ -14,10 +14,11 @@ mod settling;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use crypto::Verified;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Timers, Voters};
-use types::{Cluster, Key, Party, Timestamp, Transaction, TransactionId};
+use types::{Cluster, Key, Party, Timestamp, TransactionId};
 
 use self::ending::Ending;
 use self::reads::{ReadOperation, ReadRequest};

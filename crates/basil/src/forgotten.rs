@@ -14,10 +14,11 @@
 
 use std::collections::VecDeque;
 
+use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use sha2::{Digest as _, Sha256};
+use types::TransactionId;
 use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::{Transaction, TransactionId};
 
 use crate::certificate::Decision;
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{AbortReason, Dependency};
@@ -668,8 +669,9 @@ impl<M: StorageBackend> Ledger<M> {
 
 #[cfg(test)]
 mod tests {
+    use crate::transaction::Write;
     use store::{Memory, Options};
-    use types::{ClusterId, Placement, Value, Write};
+    use types::{ClusterId, Placement, Value};
 
     use super::*;
 

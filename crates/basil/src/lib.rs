@@ -52,6 +52,7 @@ mod record;
 pub mod recovery;
 pub mod replica;
 pub mod tally;
+pub mod transaction;
 
 pub use buffer::Buffer;
 pub use certificate::{Certificate, Decision, Vote};
@@ -61,3 +62,4 @@ pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{ReadFound, ReadQuorum};
 pub use replica::{Replica, ReplicaOptions, rest};
+pub use transaction::{Read, Transaction, TransactionError, Write};

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Sealable, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
-use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+use types::{Cluster, ClusterId, Digest, Key, ReplicaId, Timestamp, TransactionId, Value};
 
 use crate::certificate::{
     Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct,
@@ -425,7 +426,7 @@ fn justification_claims<'a>(
         Decision::Commit => (Vote::Commit, quorums.commit_slow()),
         Decision::Abort => (Vote::Abort, quorums.abort_slow()),
     };
-    let participants = cluster.participants(transaction);
+    let participants = transaction.participants(cluster);
     let covers = match decision {
         Decision::Commit => tallies.iter().map(|set| set.shard).eq(participants.iter().copied()),
         Decision::Abort => matches!(tallies, [set] if participants.contains(&set.shard)),
@@ -445,7 +446,7 @@ fn view_claims<'a>(
     out: &mut Vec<Claim<'a>>,
 ) -> Result<(), Rejection> {
     let id = transaction.id();
-    let shard = logging_shard(&cluster.participants(transaction), id).ok_or(Rejection::Structure("a transaction touches no shard"))?;
+    let shard = logging_shard(&transaction.participants(cluster), id).ok_or(Rejection::Structure("a transaction touches no shard"))?;
     if views.iter().any(|logged| logged.statement.id != id || logged.replica.shard != shard) {
         return Err(Rejection::Structure("a view is another transaction's or from another shard"));
     }

@@ -1,9 +1,10 @@
 //! A replica and, beside it, a coordinator that finishes what others left: its janitor.
 
+use crate::transaction::Transaction;
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
-use types::{ClientId, Transaction};
+use types::ClientId;
 
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
 use crate::message::{Draft, Message};

@@ -16,10 +16,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use foldhash::HashMap;
 use machine::Time;
 use mutants::{Mutant, broken};
-use types::{Cluster, ReplicaId, ShardId, Transaction, TransactionId};
+use types::{Cluster, ReplicaId, ShardId, TransactionId};
 
 use crate::certificate::Certificate;
 use crate::quorum::Quorums;
@@ -39,7 +40,7 @@ pub(crate) struct Relays {
 impl Relays {
     /// Those of `transaction`; nobody where one shard takes part alone, and everybody is shown the proof.
     pub fn of(cluster: &Cluster, transaction: &Transaction) -> Option<Self> {
-        let (participants, quorums) = (cluster.participants(transaction), Quorums::new(cluster.faults()));
+        let (participants, quorums) = (transaction.participants(cluster), Quorums::new(cluster.faults()));
         if participants.len() < 2 {
             return None;
         }
@@ -105,7 +106,8 @@ impl FreshCommits {
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, ClusterId, Key, Placement, Timestamp, Value, Write};
+    use crate::transaction::Write;
+    use types::{ClientId, ClusterId, Key, Placement, Timestamp, Value};
 
     use super::*;
     use crate::certificate::{Decision, Proof};

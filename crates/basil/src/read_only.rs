@@ -20,10 +20,11 @@
 //! replicas are asked at once. Else at commit those are asked who have not settled the reads yet: also one round trip, as for
 //! preparing, but without votes. Where that fails, since a writer is under way or replicas lag, the transaction is prepared like any other.
 
+use crate::transaction::Transaction;
 use machine::Voters;
 use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
-use types::{Cluster, Key, ReplicaId, ShardId, Timestamp, Transaction};
+use types::{Cluster, Key, ReplicaId, ShardId, Timestamp};
 
 use crate::quorum::Quorums;
 
@@ -63,7 +64,7 @@ impl ReadValidation {
     pub fn new(cluster: &Cluster, quorums: Quorums, operation: u64, transaction: Transaction, validated: Vec<Voters>) -> Self {
         let mut read_validation = Self { operation, transaction, validated, questions: Vec::new() };
         read_validation.validated.resize(read_validation.transaction.reads().len(), Voters::default());
-        for shard in cluster.participants(&read_validation.transaction) {
+        for shard in read_validation.transaction.participants(cluster) {
             let reads = read_validation.transaction.reads().iter().zip(&read_validation.validated).enumerate();
             let lacking =
                 reads.filter(|(_, (read, validated))| cluster.shard_of(&read.key) == shard && validated.count() < quorums.validation());
@@ -125,7 +126,8 @@ impl ReadValidation {
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, ClusterId, Placement, Read, TransactionId, Value, Write};
+    use crate::transaction::{Read, Write};
+    use types::{ClientId, ClusterId, Placement, TransactionId, Value};
 
     use super::*;
     use crate::{Buffer, ReadFound};

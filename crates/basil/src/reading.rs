@@ -1,8 +1,9 @@
 //! What the replies to one read amount to (basil.txt §4.1, client step 3).
 
+use crate::transaction::Transaction;
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::{Key, Timestamp, Transaction, Value};
+use types::{Key, Timestamp, Value};
 
 use crate::message::{PendingWrite, ReadResult};
 use crate::quorum::Quorums;

@@ -1,8 +1,9 @@
 //! What a replica writes into its journal, and finds there when it comes back.
 
+use crate::transaction::Transaction;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::TRANSACTION_WRITES_MAX;
-use types::{Key, Transaction, TransactionId};
+use types::{Key, TransactionId};
 
 use crate::certificate::{Decision, Vote};
 use crate::forgotten::Trace;

@@ -20,10 +20,11 @@ mod voting;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use crypto::Verified;
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
-use types::{ClientId, Cluster, Party, ReplicaId, Transaction, TransactionId};
+use types::{ClientId, Cluster, Party, ReplicaId, TransactionId};
 
 use self::housekeeping::Sweep;
 use self::leavers::Leavers;

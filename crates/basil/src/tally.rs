@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use crypto::Seal;
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::{ShardId, Transaction};
+use types::ShardId;
 
 use crate::certificate::{Certificate, ShardProof, Vote, VoteSet};
 use crate::quorum::Quorums;

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
 use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
-use basil::{Certificate, Decision, Message, Refusal, Vote};
+use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
 use crypto::{Seal, Verifier, leaf};
 use members::{Members, members};
 use types::codec::{Decode, DecodeError, Encode};
-use types::{ClientId, Key, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// Transactions and proofs in a cluster of two shards: `a` is a key of shard 0 and `z` one of shard 1.
 struct Desk {
@@ -64,7 +64,7 @@ impl Desk {
 
     fn fast_commit(&self, transaction: &Transaction) -> Certificate {
         let id = transaction.id();
-        let shards = self.members.cluster.participants(transaction);
+        let shards = transaction.participants(&self.members.cluster);
         let proofs = shards.iter().map(|shard| ShardProof::Votes(self.votes(shard.0, id, Vote::Commit, 0..6)));
         Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs.collect()) }
     }
@@ -77,7 +77,7 @@ impl Desk {
 
     fn slow(&self, transaction: &Transaction, decision: Decision) -> Certificate {
         let id = transaction.id();
-        let participants = self.members.cluster.participants(transaction);
+        let participants = transaction.participants(&self.members.cluster);
         let shard = basil::certificate::logging_shard(&participants, id).expect("it touches a shard");
         Certificate { id, decision, proof: Proof::Logged(self.logged(shard.0, id, decision, 1..6)) }
     }
@@ -102,7 +102,7 @@ impl Desk {
     }
 
     fn logging_shard(&self, transaction: &Transaction) -> ShardId {
-        let participants = self.members.cluster.participants(transaction);
+        let participants = transaction.participants(&self.members.cluster);
         basil::certificate::logging_shard(&participants, transaction.id()).expect("it touches a shard")
     }
 
@@ -401,7 +401,7 @@ fn a_certificate_covers_the_right_shards() {
     let abort = Certificate { id: single.id(), decision: Decision::Abort, proof: Proof::Fast(vec![ShardProof::Votes(elsewhere)]) };
     assert!(!desk.convinces(abort, &single), "a shard that is not touched has no say");
 
-    let participants = desk.members.cluster.participants(&both);
+    let participants = both.participants(&desk.members.cluster);
     let logging = basil::certificate::logging_shard(&participants, id).expect("it touches two");
     let wrong = 1 - logging.0;
     let proof = Proof::Logged(desk.logged(wrong, id, Decision::Commit, 0..5));

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
-use basil::{Certificate, Decision, Message, Refusal, Replica, ReplicaOptions, Vote};
+use basil::{Certificate, Decision, Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write};
 use crypto::leaf;
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use members::{Members, members};
 use store::{Memory, Options, Store};
-use types::{ClientId, Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, Value, Write};
+use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
 
 const SHARD: ShardId = ShardId(0);
 const ME: ReplicaId = ReplicaId { shard: SHARD, index: 0 };

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use basil::certificate::{Proof, VoteStatement, logging_shard};
 use basil::check::conflict_at;
 use basil::tally::{Outcome, Tally};
-use basil::{Certificate, Decision, Quorums, Vote};
+use basil::{Certificate, Decision, Quorums, Read, Transaction, Vote, Write};
 use crypto::{Seal, leaf};
 use members::{Members, members};
-use types::{ClientId, Key, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 const ONE_FAULT: Quorums = Quorums::new(1);
 

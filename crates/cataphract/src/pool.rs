@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use basil::{Certificate, Decision, Failure, Path, ReadFound, Refusal};
+use basil::{Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction, TransactionError};
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
-use types::{ClusterId, Key, Timestamp, Transaction, TransactionError, TransactionId, Value};
+use types::{ClusterId, Key, Timestamp, TransactionId, Value};
 
 use crate::counts::PoolCounts;
 use crate::draft::{Bounds, ConflictRule, Draft, Fit};

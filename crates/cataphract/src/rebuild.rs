@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use basil::{Buffer, ReadFound};
+use basil::{Buffer, ReadFound, Transaction, TransactionError};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use machine::Voters;
-use types::{ClusterId, Key, Timestamp, Transaction, TransactionError, Value};
+use types::{ClusterId, Key, Timestamp, Value};
 
 use crate::work::{Member, Operation, Work};
 

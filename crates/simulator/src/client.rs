@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use basil::{Buffer, Command, Coordinator, CoordinatorOptions, Message};
+use basil::{Buffer, Command, Coordinator, CoordinatorOptions, Message, Transaction};
 use crypto::Verified;
 use machine::{Input, Machine, Outbox, Time, Voters};
-use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Transaction, Value};
+use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Value};
 
 use crate::adversary::{CheatEvent, Cheater, Habits};
 use crate::clock::Clock;

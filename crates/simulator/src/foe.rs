@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use basil::{Decision, Message, Vote};
+use basil::{Decision, Message, Transaction, Vote};
 use random::named;
-use types::{Cluster, Party, ReplicaId, ShardId, Transaction, TransactionId};
+use types::{Cluster, Party, ReplicaId, ShardId, TransactionId};
 
 use random::Random;
 
@@ -261,7 +261,8 @@ fn to_be_voted_on(message: &Message) -> Option<&Transaction> {
 
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, ClusterId, Key, Permission, Placement, Session, Timestamp, Value, Write};
+    use basil::Write;
+    use types::{ClientId, ClusterId, Key, Permission, Placement, Session, Timestamp, Value};
 
     use super::*;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use basil::message::Draft;
 use basil::replica::RecoverError;
-use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
+use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, Transaction};
 use crypto::{Sealable, Sealer, Verified};
 use machine::{Durable, Input, Machine, Outbox, OutboxOf};
 use store::{Memory, Options, Store, StoreError};
-use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction};
+use types::{Cluster, Key, Party, ReplicaId, Timestamp};
 
 use crate::adversary::{Heard, Liar, Lies};
 use crate::clock::Clock;

@@ -1,6 +1,6 @@
 //! What goes wrong, when it ends, and what is demanded then.
 
-use types::Transaction;
+use basil::Transaction;
 
 use crate::adversary::ReplicaStrategy;
 use crate::disk::{Doom, Rot};

@@ -2,7 +2,7 @@
 //! clients and their rights. Addresses and files are the runtime's business.
 
 use crate::limits::{FAULTS_MAX, SHARDS_MAX};
-use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId, Transaction};
+use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId};
 
 /// Which shard holds a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,15 +172,13 @@ impl Cluster {
         }
     }
 
-    /// The shards that `transaction` touches, in order, each once.
-    ///
-    /// Participants are worked out from the keys and never claimed, so no client can leave one out (basil.txt §4.2 (1)).
+    /// The shards that hold `keys`, in order, each once.
     #[must_use]
-    pub fn participants(&self, transaction: &Transaction) -> Vec<ShardId> {
+    pub fn shards_of<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> Vec<ShardId> {
         if self.replicas.len() == 1 {
             return vec![ShardId(0)];
         }
-        let mut shards: Vec<ShardId> = transaction.keys().map(|key| self.shard_of(key)).collect();
+        let mut shards: Vec<ShardId> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         shards.sort_unstable();
         shards.dedup();
         shards

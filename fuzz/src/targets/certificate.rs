@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use basil::{Certificate, Message};
-use types::Transaction;
+use basil::{Certificate, Message, Transaction};
 use types::codec::{Decode, Encode};
 
 use crate::Target;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use types::{ClientId, Cluster, Key, Permission, Placement, Read, ShardId, Timestamp, Transaction, Write};
+use basil::{Read, Transaction, Write};
+use types::{ClientId, Cluster, Key, Permission, Placement, ShardId, Timestamp};
 
 use crate::Target;
 use crate::choices::Choices;
@@ -82,9 +83,9 @@ fn check_keys(choices: &mut Choices<'_>, cluster: &Cluster) {
     let writes = written.into_iter().map(|key| Write { key, value: None }).collect();
     let transaction = Transaction::new(CLUSTER, Timestamp::ZERO, reads, writes).expect("keys are distinct");
     if cluster.shards().count() > 1 {
-        assert_eq!(cluster.participants(&transaction), reference::shards_of(cluster, &transaction));
+        assert_eq!(transaction.participants(cluster), reference::shards_of(cluster, &transaction));
     } else {
-        assert_eq!(cluster.participants(&transaction), [ShardId(0)]);
+        assert_eq!(transaction.participants(cluster), [ShardId(0)]);
     }
 }
 

@@ -5,11 +5,11 @@ use std::fmt::Debug;
 use basil::certificate::{Certificate, LoggedSet, SignedLogged, SignedVote, VoteSet};
 use basil::message::{Conflict, Justified, KeyVersion, ReadResult, Subject};
 use basil::recovery::{SignedDecide, SignedElect};
-use basil::{Decision, Refusal, Vote};
+use basil::{Decision, Read, Refusal, Transaction, Vote, Write};
 use bytes::Bytes;
 use crypto::{Seal, SignedRoot};
 use types::codec::{Decode, Encode, Reader};
-use types::{ClusterId, Key, Read, ReplicaId, ShardId, Timestamp, Transaction, TransactionId, Value, Write};
+use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::Target;
 use crate::choices::Choices;

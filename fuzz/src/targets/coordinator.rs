@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
 use basil::message::{PendingWrite, ReadResult};
-use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, ReadFound, ReadQuorum, Vote};
+use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, Read, ReadFound, ReadQuorum, Transaction, Vote};
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
-use types::{Key, Party, Read, ReplicaId, Session, ShardId, Timestamp, Transaction, TransactionId, Value};
+use types::{Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
 
 use crate::Target;
 use crate::choices::Choices;

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 
 use basil::message::{Conflict, PendingWrite, ReadResult};
-use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions};
+use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
 use crypto::{Sealable as _, Sealer};
 use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, Read, ReplicaId, Session, Timestamp, Transaction, Value, Write};
+use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Value};
 
 use super::word::Word;
 use crate::Target;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Draft, PendingWrite, ReadResult};
-use basil::{Decision, Message, Vote};
-use types::{Cluster, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId};
+use basil::{Decision, Message, Transaction, Vote};
+use types::{Cluster, Key, Party, ReplicaId, Timestamp, TransactionId};
 
 use crate::reference;
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
-use types::{Party, ReplicaId, Transaction, TransactionId};
+use types::{Party, ReplicaId, TransactionId};
 
 use super::ending::{Ending, Grace};
 use super::{Coordinator, Event, Failure, FastPath, Out, Path, Timer};
@@ -44,7 +45,7 @@ impl Coordinator {
             ending.started = now;
             return;
         }
-        let participants = self.cluster.participants(&transaction);
+        let participants = transaction.participants(&self.cluster);
         let ending = Ending {
             operations: operation.into_iter().collect(),
             tallies: participants.iter().map(|shard| Tally::new(*shard)).collect(),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::transaction::Transaction;
 use machine::{Time, Voters};
 use smallvec::SmallVec;
-use types::{ReplicaId, ShardId, Transaction};
+use types::{ReplicaId, ShardId};
 
 use crate::certificate::{Decision, ShardProof, SignedVote, Vote, VoteSet, VoteStatement};
 use crate::quorum::Quorums;

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
-use types::{Party, Transaction, TransactionId};
+use types::{Party, TransactionId};
 
 use super::{Coordinator, Out, Path};
 use crate::certificate::{Certificate, logging_shard};
@@ -39,7 +40,7 @@ impl Coordinator {
     /// A commit of this process's own, which it has had passed on, is waited for: perhaps those who were to tell of it did not.
     fn show_to_all(&mut self, transaction: &Transaction, out: &mut Out) {
         let Some(certificate) = self.fresh_commits.take_proof(transaction.id()) else { return };
-        for replica in self.cluster.participants(transaction).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
+        for replica in transaction.participants(&self.cluster).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
             let (transaction, certificate) = (Some(transaction.clone()), certificate.clone());
             out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, relay: false });
         }
@@ -68,7 +69,7 @@ impl Coordinator {
 
     /// What it takes to ask and tell all who take part in `transaction`, at least.
     fn least_us(&self, transaction: &Transaction) -> u64 {
-        let shards = self.cluster.participants(transaction);
+        let shards = transaction.participants(&self.cluster);
         let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
         DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us)
     }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use types::limits::READ_KEYS_MAX;
-use types::{Key, Party, ReplicaId, ShardId, Timestamp, Transaction};
+use types::{Key, Party, ReplicaId, ShardId, Timestamp};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::distance::Asked;

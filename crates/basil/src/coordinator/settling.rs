@@ -1,8 +1,9 @@
 //! How the coordinator commits a transaction that has only read. The rule, which is beyond the paper, and why it is safe, are in
 //! [`crate::read_only`].
 
+use crate::transaction::Transaction;
 use machine::{Time, Voters};
-use types::{Party, ReplicaId, Timestamp, Transaction};
+use types::{Party, ReplicaId, Timestamp};
 
 use super::{Coordinator, Event, Out, Timer};
 use crate::message::{Message, ReadResult};

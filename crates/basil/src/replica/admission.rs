@@ -1,10 +1,11 @@
 //! What a replica takes in at all: nothing too old, nothing from the future (basil.txt Alg. 1 L1-2), and no more than there is
 //! room for.
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::{Party, Transaction};
+use types::Party;
 
 use super::Replica;
 use super::rights::is_author;

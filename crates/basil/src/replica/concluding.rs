@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode as _;
-use types::{Party, Transaction, TransactionId};
+use types::{Party, TransactionId};
 
 use super::admission::author;
 use super::rights::is_author;
@@ -105,7 +106,7 @@ impl<M: StorageBackend> Replica<M> {
         if !is_asked || !is_wished || !is_known || broken(Mutant::CommitUnrelayed) {
             return;
         }
-        let participants = self.cluster.participants(transaction);
+        let participants = transaction.participants(&self.cluster);
         entry.is_passed_on = true;
         for replica in participants.into_iter().flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
             out.send(Party::Replica(replica), Message::CommitNotice { id });

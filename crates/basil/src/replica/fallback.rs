@@ -1,10 +1,11 @@
 //! A replica's part in the divergent case of recovery (§5). The rules, and why they are safe, are in [`crate::recovery`].
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode;
-use types::{Party, ReplicaId, Transaction, TransactionId};
+use types::{Party, ReplicaId, TransactionId};
 
 use super::admission::ASKERS_MAX;
 use super::{Out, Replica};

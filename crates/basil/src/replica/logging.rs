@@ -1,10 +1,11 @@
 //! How a replica of the logging shard writes decisions down: ST2 (basil.txt §4.2 (5), (6)).
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::codec::Encode as _;
-use types::{Party, Transaction, TransactionId};
+use types::{Party, TransactionId};
 
 use super::{Out, Replica};
 use crate::certificate::{Decision, LoggedStatement, logging_shard};
@@ -116,7 +117,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Whether decisions on `transaction` are logged on this replica's shard.
     pub(super) fn logs(&self, transaction: &Transaction) -> bool {
-        logging_shard(&self.cluster.participants(transaction), transaction.id()) == Some(self.me.shard)
-            || (broken(Mutant::LoggedAnywhere) && self.cluster.participants(transaction).contains(&self.me.shard))
+        logging_shard(&transaction.participants(&self.cluster), transaction.id()) == Some(self.me.shard)
+            || (broken(Mutant::LoggedAnywhere) && transaction.participants(&self.cluster).contains(&self.me.shard))
     }
 }

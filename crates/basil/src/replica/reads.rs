@@ -1,9 +1,10 @@
 //! How a replica answers reads (basil.txt §4.1).
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
-use types::{Key, Party, Timestamp, Transaction};
+use types::{Key, Party, Timestamp};
 
 use super::rights::is_author;
 use super::{Out, Replica};

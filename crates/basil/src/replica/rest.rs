@@ -34,11 +34,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transaction, TransactionId};
+use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use super::reads::READ_REPLY_BYTES_MAX;
 use super::{Out, Replica};
@@ -106,7 +107,7 @@ impl Inquiry {
     /// Keeps what counts of an answer; says whether it is news.
     fn note(&mut self, cluster: &Cluster, from: ReplicaId, mut answer: Answer) -> bool {
         let versions = &mut answer.versions;
-        let fits = cluster.participants(&self.transaction).contains(&from.shard)
+        let fits = self.transaction.participants(cluster).contains(&from.shard)
             && versions.len() == written(cluster, from.shard, &self.transaction).count()
             && versions.iter().filter_map(|one| one.value.as_ref()?.as_ref()).map(|value| value.as_bytes().len()).sum::<usize>()
                 <= READ_REPLY_BYTES_MAX;
@@ -138,7 +139,7 @@ impl Inquiry {
         let said = |shard: ShardId, decision: Decision| {
             self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
         };
-        let participants = cluster.participants(&self.transaction);
+        let participants = self.transaction.participants(cluster);
         let ended = |decision: &Decision| participants.iter().any(|shard| said(*shard, *decision) >= needed);
         let end = [Decision::Commit, Decision::Abort].into_iter().find(ended);
         match (taken, end) {
@@ -153,7 +154,7 @@ impl Inquiry {
         let timestamp = self.transaction.timestamp();
         let answers =
             |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions);
-        for other in cluster.participants(&self.transaction) {
+        for other in self.transaction.participants(cluster) {
             for place in 0..written(cluster, other, &self.transaction).count() {
                 if answers(other).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go() {
                     return Some(Vec::new());
@@ -194,7 +195,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         inquiry.ask_again = now.after_ms(ASK_AGAIN_MS << inquiry.times_asked.min(8));
         inquiry.times_asked += 1;
-        for shard in self.cluster.participants(&inquiry.transaction) {
+        for shard in inquiry.transaction.participants(&self.cluster) {
             let keys: Vec<Key> = written(&self.cluster, shard, &inquiry.transaction).cloned().collect();
             for replica in self.cluster.replicas_of(shard).filter(|replica| *replica != self.me) {
                 out.send(Party::Replica(replica), Message::StatusQuery { id, timestamp, keys: keys.clone() });

@@ -1,8 +1,9 @@
 //! Who may write what, and who may be told of it, by the rights that the cluster gives its clients (beyond the paper).
 
+use crate::transaction::Transaction;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::{Party, Transaction};
+use types::Party;
 
 use super::Replica;
 use crate::certificate::Certificate;

@@ -1,11 +1,12 @@
 //! How a replica votes: ST1 (basil.txt §4.2), and RP (§5), by which somebody else asks for the same. Algorithm 1 itself is in
 //! [`crate::check`].
 
+use crate::transaction::Transaction;
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
-use types::{Party, Transaction, TransactionId};
+use types::{Party, TransactionId};
 
 use super::admission::{author, note_asker};
 use super::rights::is_author;
@@ -113,7 +114,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// `f + 1` distinct replicas of one shard that the transaction touches have voted to commit it.
     fn shows_authorship(&self, transaction: &Transaction, evidence: &[SignedVote]) -> bool {
-        self.cluster.participants(transaction).into_iter().any(|shard| {
+        transaction.participants(&self.cluster).into_iter().any(|shard| {
             let mut voters = Voters::default();
             for vote in evidence.iter().filter(|vote| vote.replica.shard == shard && vote.statement.vote == Vote::Commit) {
                 voters.insert(vote.replica.index);

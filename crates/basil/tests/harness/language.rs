@@ -37,10 +37,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use basil::{Buffer, Certificate, Command, Decision, Event, ReadFound, Vote};
+use basil::{Buffer, Certificate, Command, Decision, Event, ReadFound, Transaction, Vote};
 use machine::Voters;
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::words::{self, instant};
 use super::world::{Envelope, Kind, Lie, World, party};

@@ -11,14 +11,14 @@ use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
-    Replica, ReplicaOptions, Vote,
+    Replica, ReplicaOptions, Transaction, Vote,
 };
 use bytes::Bytes;
 use crypto::{Rejection, Sealable, Verified, Verifier};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Transaction, TransactionId, Value};
+use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, TransactionId, Value};
 
 use super::members::{Members, members};
 use super::words::{self, BEGINNING, Names, Notes};
@@ -754,7 +754,7 @@ impl World {
                 Some(format!("ask{{s}} for votes to finish {}{shown}", self.names.of(transaction.id())))
             }
             Message::Log { transaction, decision: wanted, .. } => {
-                let participants = self.members.cluster.participants(transaction);
+                let participants = transaction.participants(&self.members.cluster);
                 let shard = basil::certificate::logging_shard(&participants, transaction.id()).expect("it touches a shard");
                 Some(format!("ask{{s}} {} to log {} of {}", words::shard(shard), decision(*wanted), self.names.of(transaction.id())))
             }

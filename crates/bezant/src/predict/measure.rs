@@ -9,13 +9,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
+use basil::{Message, Transaction, Write};
 use bytes::Bytes;
 use capacity::{Costs, Hosting, Shape, Step};
 use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, Statement, Verifier};
 use rustix::time::{ClockId, clock_gettime};
-use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, Transaction, Value, Write};
+use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, Value};
 
-use basil::Message;
 use types::codec::{Decode as _, Encode as _};
 
 use crate::failure::{Attempt as _, Failure};

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use basil::certificate::Proof;
-use basil::{Buffer, Certificate, Decision, Failure, Path, ReadFound, Refusal};
+use basil::{Buffer, Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction};
 use cataphract::{Ask, Failed, Operation, Placed, Pool, PoolOptions, Turn, Work};
 use machine::{Time, Voters};
-use types::{ClientId, ClusterId, Key, Timestamp, Transaction, Value};
+use types::{ClientId, ClusterId, Key, Timestamp, Value};
 
 pub const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 
@@ -187,7 +187,7 @@ impl World {
     /// Somebody else's transaction commits.
     pub fn foreign_write(&mut self, name: &str, value: &str) {
         let at = self.timestamp();
-        let write = types::Write { key: key(name), value: Some(Value::from(value)) };
+        let write = basil::Write { key: key(name), value: Some(Value::from(value)) };
         let transaction = Transaction::new(CLUSTER, at, Vec::new(), vec![write]).expect("it is small");
         self.store.commit(&transaction);
     }

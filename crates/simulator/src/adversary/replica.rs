@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Refusal, Subject};
-use basil::{Certificate, Decision, Message, Vote};
+use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, named};
-use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Transaction, Value, Write};
+use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Value};
 
 use super::leader::Leader;
 use random::Random;
@@ -189,7 +189,7 @@ impl Liar {
                     say(Vote::Commit);
                 }
                 if self.strategies.contains(&ReplicaStrategy::TellCommits) {
-                    let shards = self.cluster.participants(transaction).into_iter();
+                    let shards = transaction.participants(&self.cluster).into_iter();
                     let others = shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|other| *other != replica);
                     lies.sends.extend(others.map(|other| (Party::Replica(other), Message::CommitNotice { id })));
                 }

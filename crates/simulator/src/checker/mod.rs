@@ -22,11 +22,10 @@ pub(crate) mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
 use basil::message::{Conflict, Draft, PendingWrite};
-use basil::{Certificate, Decision, Message, ReadFound, Vote};
-use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, Transaction, TransactionId, Value};
+use basil::{Certificate, Decision, Message, ReadFound, Refusal, Transaction, Vote};
+use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, TransactionId, Value};
 
 use crate::workload::{self, Plan};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use basil::Decision;
-use types::{Key, Timestamp, Transaction, Value};
+use basil::{Decision, Transaction};
+use types::{Key, Timestamp, Value};
 
 use super::Checker;
 

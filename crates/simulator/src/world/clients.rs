@@ -1,8 +1,7 @@
 //! What clients do, and what they are told.
 
-use basil::{Command, Decision, Event, Failure, Path};
+use basil::{Command, Decision, Event, Failure, Path, Transaction};
 use machine::Voters;
-use types::Transaction;
 
 use super::{Actor, Happening, World};
 use crate::adversary::CheatEvent;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use crate::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
-use crate::{ClusterId, Key, Timestamp, TransactionId, Value};
 use mutants::{Mutant, broken};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
+use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
+use types::{Cluster, ClusterId, Key, ShardId, Timestamp, TransactionId, Value};
 
 /// Format version of a transaction's encoding, its first byte.
 const FORMAT: u8 = 1;
@@ -136,6 +136,14 @@ impl Transaction {
     /// Every key it touches; one both read and written comes twice.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.0.reads.iter().map(|read| &read.key).chain(self.0.writes.iter().map(|write| &write.key))
+    }
+
+    /// The shards that it touches, in order, each once.
+    ///
+    /// They follow from the keys and are never claimed, so no client can leave one out (§4.2 (1)).
+    #[must_use]
+    pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
+        cluster.shards_of(self.keys())
     }
 
     /// The length of its encoding, in bytes.
