@@ -21,17 +21,10 @@ mod targets;
 mod town;
 mod tpcc;
 
-// The program is no library; what it reads is tried all the same, from its own files.
-#[path = "../../crates/bezant/src/failure.rs"]
-#[expect(dead_code, reason = "only what reading needs is used here")]
-mod failure;
-// The same of the workloads' rows.
+// The workloads show nobody their rows; how they are read is tried all the same.
 #[path = "../../crates/workload/src/row.rs"]
 #[cfg_attr(not(test), expect(dead_code, reason = "only what reading needs is used here"))]
 mod row;
-#[path = "../../crates/bezant/src/words.rs"]
-#[expect(dead_code, reason = "only what reading needs is used here")]
-mod words;
 
 /// Something that takes arbitrary bytes.
 pub struct Target {

@@ -59,9 +59,9 @@ fn tests(workspace: &Workspace) -> Result<()> {
 /// How many seeds of each of the simulator's scenarios are run: as many as fit in two to three minutes.
 const SIMULATOR_SEEDS: &str = "1..8";
 
-/// Every scenario of the simulator, in release: the program is built already, for the README's first command.
+/// Every scenario of the simulator, in release.
 fn simulator(workspace: &Workspace) -> Result<()> {
-    show(in_root(workspace).args(["run", "--release", "--bin", "bezant", "--", "sim", "all", "--seeds", SIMULATOR_SEEDS]))
+    show(in_root(workspace).args(["run", "--release", "--package", "bezant-lab", "--", "sim", "all", "--seeds", SIMULATOR_SEEDS]))
 }
 
 fn docs(workspace: &Workspace) -> Result<()> {

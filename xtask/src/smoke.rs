@@ -43,7 +43,7 @@ fn judge_first_command(output: &str) -> Result<()> {
 
 /// Makes a cluster, starts it as processes, benches it for two seconds, and stops it, whatever happens.
 pub fn bench(workspace: &Workspace) -> Result<()> {
-    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--bin", "bezant"]))?;
+    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant"]))?;
     let bezant = workspace.target.join("release/bezant");
     let folder = Folder::new(&workspace.root.join("target/smoke/bench"))?;
     let cluster = folder.0.join("cluster").to_str().context("the repository's path is not text")?.to_owned();

@@ -7,7 +7,7 @@ use clap::Args;
 use tokio::sync::watch;
 
 use crate::failure::{Done, Failure};
-use crate::output::out;
+use crate::out;
 use crate::regions::ClientRegions;
 
 /// The exit code of a program that an interrupt ended.

@@ -12,7 +12,7 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Shape};
 use crate::logs;
 use crate::node::Running;
-use crate::output::out;
+use crate::out;
 use crate::regions::{ClientRegions, NodeRegions};
 use crate::{mutant, regions, statements, up};
 

@@ -22,7 +22,7 @@ use types::limits::{FAULTS_MAX, SHARDS_MAX};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use crate::failure::{Done, Failure};
-use crate::output::out;
+use crate::out;
 use config::Settings;
 use ports::BasePort;
 

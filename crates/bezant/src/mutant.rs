@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 
 /// The rule that the environment names, and that is broken in this process from its start.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "lab")]
 pub fn from_environment() -> Result<Option<&'static str>, Failure> {
     use mutants::{Mutant, VARIABLE};
 
@@ -24,7 +24,7 @@ pub fn from_environment() -> Result<Option<&'static str>, Failure> {
 }
 
 /// Refuses an environment that names a rule.
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "lab"))]
 pub fn from_environment() -> Result<Option<&'static str>, Failure> {
     match std::env::var_os("BEZANT_MUTANT") {
         None => Ok(None),

@@ -17,9 +17,9 @@ pub fn line(text: Arguments<'_>) {
 }
 
 /// `println!`, by way of [`line()`].
+#[macro_export]
 macro_rules! out {
     ($($argument:tt)*) => {
         $crate::output::line(format_args!($($argument)*))
     };
 }
-pub(crate) use out;

@@ -16,7 +16,7 @@ use rustyline::{Context, Editor, Helper};
 use tokio::runtime::Handle;
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use crate::out;
 use crate::regions::ClientRegions;
 use crate::statements::{self, Reach};
 use crate::words::{self, Statement};

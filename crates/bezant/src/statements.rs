@@ -12,7 +12,7 @@ use serde_json::json;
 use types::{Key, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use crate::out;
 use crate::regions::ClientRegions;
 use crate::words::{self, Statement};
 

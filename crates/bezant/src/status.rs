@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use types::{Cluster, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use crate::out;
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]

@@ -12,7 +12,7 @@ use serde_json::json;
 use types::ReplicaId;
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use crate::out;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
 use config::NodeConfig;

@@ -86,7 +86,7 @@ impl Step {
     }
 }
 
-/// What things cost, in nanoseconds of one core, but for `sync_ns` and `slice_ns`. `bezant predict --measure` measures
+/// What things cost, in nanoseconds of one core, but for `sync_ns` and `slice_ns`. `bezant-lab predict --measure` measures
 /// them, but for those that say that they are set by hand. The default is about what it measured on the two-core machine of the page on
 /// capacity, before a fit to real runs: what comes of it is too good.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! The command line of `bezant figures`.
+//! The command line of `bezant-lab figures`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ const SECONDS_MAX: f64 = 3_600.0;
 /// Each cluster is made for it in a temporary folder, by commands of this program, and is gone afterwards. What was measured
 /// is kept as it comes: the same command again goes on where it was stopped.
 ///
-/// Example: `bezant figures --quick --only 5a,6b`
+/// Example: `bezant-lab figures --quick --only 5a,6b`
 #[derive(Clone, Debug, Args)]
 pub struct FiguresArgs {
     /// Which, by name or number, as in basil-5a, 7a,7b or cataphract; all when not said

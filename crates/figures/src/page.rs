@@ -7,19 +7,19 @@ use crate::results::{Measured, Results, Spread};
 
 const HEAD: &str = "# The papers' figures, measured
 
-Each figure below is measured by `bezant figures`, with real processes over mutual TLS, on a real disk with sync on, by the same
+Each figure below is measured by `bezant-lab figures`, with real processes over mutual TLS, on a real disk with sync on, by the same
 commands that anybody can give. The papers ran on machines that we do not have, so what compares is the shape: ratios, and
 where curves bend. Beside each claim that a paper's text makes in numbers stands the same number of ours.
 
 ```sh
-bezant figures --quick             # all of them, roughly, in minutes
-bezant figures                     # all of them, in about three hours; stopped, the same command goes on
-bezant figures --only 5a,7b        # some of them
-bezant figures --list              # which there are, and how long each takes
-bezant figures --draw              # draw again what was measured
+bezant-lab figures --quick             # all of them, roughly, in minutes
+bezant-lab figures                     # all of them, in about three hours; stopped, the same command goes on
+bezant-lab figures --only 5a,7b        # some of them
+bezant-lab figures --list              # which there are, and how long each takes
+bezant-lab figures --draw              # draw again what was measured
 ```
 
-This page, its pictures and its raw reports are written by `bezant figures --out docs/figures --page docs/reproduction.md`, and
+This page, its pictures and its raw reports are written by `bezant-lab figures --out docs/figures --page docs/reproduction.md`, and
 by nobody's hand. Values are medians over the runs, with the lowest and the highest run in brackets. One machine runs
 everything, clients and all replicas: differences within the spread mean nothing.
 
@@ -39,7 +39,7 @@ pub fn page(figures: &[(&Figure, Option<Results>)], pictures: &str) -> String {
         put(&mut out, &format!("## {}: {}\n", figure.source, figure.title));
         put(&mut out, &format!("{}\n", figure.about));
         match results {
-            None => put(&mut out, &format!("Not measured yet: `bezant figures --only {}`.\n", figure.name)),
+            None => put(&mut out, &format!("Not measured yet: `bezant-lab figures --only {}`.\n", figure.name)),
             Some(_) => put(&mut out, &format!("![{}]({pictures}{}.svg)\n", figure.title, figure.name)),
         }
         claims(&mut out, figure, results.as_ref());
@@ -186,7 +186,7 @@ mod tests {
             "| a | 1000 | – | – | – | – | `rw-u --seconds 1` | `--shards 2` `batch_max = 4` `--regions zone` |",
             "1 to 2 runs of each point, in turns; tables: `bezant bench rw-u --load --seconds 0`. [Every report](figures/f.json)",
             "**1 of the runs of b failed:** nothing committed",
-            "Not measured yet: `bezant figures --only f`.",
+            "Not measured yet: `bezant-lab figures --only f`.",
             "![A figure](figures/f.svg)",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

@@ -85,7 +85,7 @@ fn what_was_kept_becomes_pictures_and_a_page_always_the_same() {
         "`rw-u --keys 20000 --clients 128 --seconds ",
         "`fast_path = \"off\"`",
         "2 runs of each point, in turns",
-        "Not measured yet: `bezant figures --only cataphract-7`.",
+        "Not measured yet: `bezant-lab figures --only cataphract-7`.",
     ] {
         assert!(page.contains(part), "{part} is missing in\n{page}");
     }
@@ -122,8 +122,7 @@ fn the_book_shows_what_was_measured() {
         Err(FiguresError::Failed { .. }) => fs::read_dir(&pictures).expect("listed").map(|entry| entry.expect("listed").path()).collect(),
         drawn => drawn.expect("drawn"),
     };
-    let stale =
-        "differs from what the results in docs/figures give: run `bezant figures --draw --out docs/figures --page docs/reproduction.md`";
+    let stale = "differs from what the results in docs/figures give: run `bezant-lab figures --draw --out docs/figures --page docs/reproduction.md`";
     assert!(text(&page) == text(&root().join("docs/reproduction.md")), "docs/reproduction.md {stale}");
     for path in written.iter().filter(|path| path.extension().is_some_and(|ending| ending == "svg")) {
         let name = path.file_name().expect("a file");

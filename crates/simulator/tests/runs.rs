@@ -6,7 +6,7 @@ fn scenario(name: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is")
 }
 
-/// Runs a few seeds for a short while; the long runs are `bezant sim`'s.
+/// Runs a few seeds for a short while; the long runs are `bezant-lab sim`'s.
 fn keeps_its_promises(name: &str) -> Vec<Report> {
     let reports: Vec<Report> = (1..=3).map(|seed| run(&scenario(name).lasting_ms(1_500), seed, Tracing::Off)).collect();
     for report in &reports {

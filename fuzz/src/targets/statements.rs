@@ -3,7 +3,7 @@
 use config::{key_from_text, replica_from_name, value_from_text};
 
 use crate::Target;
-use crate::words::{Statement, statements};
+use bezant::words::{Statement, statements};
 
 pub(super) const TARGET: Target = Target {
     name: "statements",

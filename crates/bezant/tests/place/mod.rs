@@ -16,6 +16,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// The program that is tried: that of the package whose tests these are.
+const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_bezant"), option_env!("CARGO_BIN_EXE_bezant-lab")) {
+    (Some(program), _) | (None, Some(program)) => program,
+    (None, None) => panic!("cargo names the program to tests of its package"),
+};
+
 /// How long anything may take that is waited for. It decides only when a test that fails does so.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often it is looked at.
@@ -53,7 +59,7 @@ impl Place {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+        let mut command = Command::new(PROGRAM);
         command.args(arguments).current_dir(self.folder.path()).env("HOME", self.folder.path());
         command
     }

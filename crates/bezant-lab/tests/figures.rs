@@ -1,5 +1,6 @@
-//! `bezant figures` on real processes, as small as it gets.
+//! `bezant-lab figures` on real processes, as small as it gets.
 
+#[path = "../../bezant/tests/place/mod.rs"]
 mod place;
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! `bezant sim`: runs the simulator over seeds, and prints what it found.
+//! `bezant-lab sim`: runs the simulator over seeds, and prints what it found.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use simulator::{Counts, Report, Scenario, Smallest, Tracing};
 
-use crate::failure::{Done, Failure};
+use bezant::failure::{Done, Failure};
 
 /// Tries the protocol in a simulated world of faults and liars.
 #[derive(Args, Debug)]
@@ -54,7 +54,7 @@ fn seeds(text: &str) -> Result<Seeds, String> {
     Ok(seeds)
 }
 
-/// Carries out `bezant sim`. Whatever seeds break a promise, the rest are run too.
+/// Carries out `bezant-lab sim`. Whatever seeds break a promise, the rest are run too.
 pub fn run(args: &SimArgs) -> Result<Done, Failure> {
     let mut failed: Vec<String> = Vec::new();
     for scenario in scenarios(args)? {
@@ -159,7 +159,7 @@ fn show(args: &SimArgs, report: &Report) {
 /// The one command that runs the same again, and shows it.
 fn replay(report: &Report) -> String {
     let with = if report.words.is_empty() { String::new() } else { format!(" --with \"{}\"", report.words.join(" ")) };
-    format!("bezant sim {} --seed {}{with} --trace", report.scenario, report.seed)
+    format!("bezant-lab sim {} --seed {}{with} --trace", report.scenario, report.seed)
 }
 
 #[cfg(test)]

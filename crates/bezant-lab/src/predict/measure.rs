@@ -18,7 +18,7 @@ use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, V
 
 use types::codec::{Decode as _, Encode as _};
 
-use crate::failure::{Attempt as _, Failure};
+use bezant::failure::{Attempt as _, Failure};
 
 const CLUSTER: ClusterId = ClusterId::new([5; 16]);
 /// How often each thing is done.

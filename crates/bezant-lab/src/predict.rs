@@ -1,4 +1,4 @@
-//! `bezant predict`: what a cluster would do on machines that are not here, from prices measured here.
+//! `bezant-lab predict`: what a cluster would do on machines that are not here, from prices measured here.
 
 mod measure;
 
@@ -10,8 +10,8 @@ use capacity::{Costs, Hosting, Prediction, Shape, Step};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use bezant::failure::{Attempt as _, Done, Failure};
+use bezant::out;
 
 /// The largest cluster: each of its processes remembers signatures of each replica, so a larger one would take gigabytes.
 const SHARDS_MAX: u64 = 64;
@@ -101,7 +101,7 @@ pub struct PredictArgs {
     json: bool,
 }
 
-/// Carries out `bezant predict`.
+/// Carries out `bezant-lab predict`.
 pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
     let shape = args.shape();
     let keys_min = KEYS_TIMES_MIN * args.shards * (args.reads + args.writes);
@@ -288,7 +288,7 @@ fn to_json(costs: &Costs) -> Value {
 }
 
 fn read(file: &Path) -> Result<Costs, Failure> {
-    let wrong = |what: String| Failure::wrong(what).at(file.display()).help("write it with `bezant predict --measure FILE`");
+    let wrong = |what: String| Failure::wrong(what).at(file.display()).help("write it with `bezant-lab predict --measure FILE`");
     let text = fs::read_to_string(file).map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
     let json: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     let price = |value: &Value, name: &str| {

@@ -1,5 +1,6 @@
 //! Clients that cheat, against real replicas: what they leave is finished, and nobody else is harmed.
 
+#[path = "../../bezant/tests/place/mod.rs"]
 mod place;
 
 use std::fs;

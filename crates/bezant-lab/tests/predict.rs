@@ -1,5 +1,6 @@
-//! `bezant predict`: no cluster, no processes, virtual time only.
+//! `bezant-lab predict`: no cluster, no processes, virtual time only.
 
+#[path = "../../bezant/tests/place/mod.rs"]
 mod place;
 
 use std::fs;

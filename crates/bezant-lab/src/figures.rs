@@ -1,4 +1,4 @@
-//! `bezant figures`: hands over to the crate `figures`, which runs this program.
+//! `bezant-lab figures`: hands over to the crate `figures`, which runs this program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use ::figures::FiguresArgs;
 use ::figures::FiguresError;
 
-use crate::failure::{Attempt as _, Done, Failure};
-use crate::output::out;
+use bezant::failure::{Attempt as _, Done, Failure};
+use bezant::out;
 
-/// Carries out `bezant figures`.
+/// Carries out `bezant-lab figures`.
 pub async fn run(args: &FiguresArgs) -> Result<Done, Failure> {
     if args.list {
         for (name, title, seconds) in ::figures::list(args) {
@@ -28,20 +28,18 @@ pub async fn run(args: &FiguresArgs) -> Result<Done, Failure> {
     });
     let args = args.clone();
     let working = tokio::task::spawn_blocking(move || ::figures::run(&args, &program, &stop, |path| out!("{}", path.display())));
-    working.await.attempt("measure", "this process")??;
+    working.await.attempt("measure", "this process")?.map_err(failure)?;
     Ok(Done::Well)
 }
 
-impl From<FiguresError> for Failure {
-    fn from(error: FiguresError) -> Self {
-        let text = error.to_string();
-        match error {
-            FiguresError::Unknown { .. } => Self::wrong(text).help("see `bezant figures --list`"),
-            FiguresError::Otherwise { .. } => {
-                Self::wrong(text).help("measure into another folder (--out), or forget what is there (--again), or only --draw it")
-            }
-            FiguresError::Results { .. } => Self::wrong(text),
-            FiguresError::Run(_) | FiguresError::File { .. } | FiguresError::Picture(_) | FiguresError::Failed { .. } => Self::failed(text),
+fn failure(error: FiguresError) -> Failure {
+    let text = error.to_string();
+    match error {
+        FiguresError::Unknown { .. } => Failure::wrong(text).help("see `bezant-lab figures --list`"),
+        FiguresError::Otherwise { .. } => {
+            Failure::wrong(text).help("measure into another folder (--out), or forget what is there (--again), or only --draw it")
         }
+        FiguresError::Results { .. } => Failure::wrong(text),
+        FiguresError::Run(_) | FiguresError::File { .. } | FiguresError::Picture(_) | FiguresError::Failed { .. } => Failure::failed(text),
     }
 }

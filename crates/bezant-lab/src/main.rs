@@ -1,0 +1,64 @@
+//! `bezant-lab`: everything that `bezant` does, and what experiments need beside it.
+//!
+//! Three commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
+//! machines would do. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
+//! clusters without signatures, and made-up distances, none of which the product has.
+
+mod figures;
+mod predict;
+mod sim;
+
+use std::process::ExitCode;
+
+use bezant::failure::{Done, Failure};
+use bezant::{Cores, EXIT_CODES, conduct};
+use clap::{Parser, Subcommand};
+
+/// The laboratory of Bezant: its simulator, the papers' figures, predictions, and clusters to experiment on. Never for data that
+/// matters: here signatures can be turned off, clients cheat when told to, and replicas break rules.
+#[derive(Parser)]
+#[command(name = "bezant-lab", version, after_help = format!("Begin with:\n  bezant-lab sim everything --seeds 1..5\n\n{EXIT_CODES}"))]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(after_help = "Examples:\n\
+        \x20 bezant-lab sim everything --seeds 1..100\n\
+        \x20 bezant-lab sim crashes --seeds 7 --trace\n\n\
+        Ends with exit code 3 when a promise was broken, and says how to replay it.")]
+    Sim(sim::SimArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant-lab figures --quick --only 5a,6b\n\
+        \x20 bezant-lab figures --out docs/figures --page docs/reproduction.md")]
+    Figures(figures::FiguresArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant-lab predict --measure costs.json\n\
+        \x20 bezant-lab predict --shards 16 --faults 2 --cores 8 --client-machines 16 --costs costs.json\n\
+        \x20 bezant-lab predict --shards 2 --one-machine --cores 2 --clients 128 --json\n\n\
+        Steps the real protocol in virtual time and charges what it does at prices measured on a real machine. What that leaves out,\n\
+        and how far it was from real runs, stands in docs/capacity.md.")]
+    Predict(predict::PredictArgs),
+    #[command(flatten)]
+    Bezant(bezant::Command),
+}
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let cores = match &command {
+        Command::Bezant(command) => command.cores(),
+        _ => Cores::One,
+    };
+    conduct(cores, run(command))
+}
+
+async fn run(command: Command) -> Result<Done, Failure> {
+    match command {
+        Command::Sim(args) => sim::run(&args),
+        Command::Figures(args) => figures::run(&args).await,
+        Command::Predict(args) => predict::run(&args),
+        Command::Bezant(command) => command.run().await,
+    }
+}

@@ -1,0 +1,142 @@
+//! `bezant`: makes clusters, runs their replicas, and speaks to them.
+//!
+//! The program is a library with two binaries: `bezant`, the product, is this crate's own, and `bezant-lab` adds commands for
+//! experiments to the same ones. Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 nothing
+//! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
+
+mod bench;
+mod dev;
+pub mod failure;
+mod init;
+mod logs;
+mod mutant;
+mod node;
+pub mod output;
+mod process;
+mod regions;
+mod shell;
+mod statements;
+mod status;
+mod up;
+pub mod words;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use failure::{Done, Failure};
+
+/// A replica makes and drops some hundred small objects a transaction; the system's allocator took a fifth of its time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What every command line of ours says at the end of its help.
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 nothing there; 2 what was asked or configured is wrong; 3 it could not be done.";
+
+/// What the program can be asked to do.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "each says what it does beside its arguments")]
+pub enum Command {
+    #[command(after_help = "Examples:\n\
+        \x20 bezant dev\n\
+        \x20 bezant dev --exec 'put a 1; get a'\n\
+        \x20 bezant dev ./two-shards --shards 2 --base-port auto")]
+    Dev(dev::DevArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant init bezant-data\n\
+        \x20 bezant init shared --shards 2 --hosts bank1.example,bank2.example,bank3.example --clients 3\n\
+        \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000")]
+    Init(init::InitArgs),
+    #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
+    Node(node::NodeArgs),
+    #[command(after_help = "Example:\n  bezant init bezant-data && bezant up bezant-data")]
+    Up(up::UpArgs),
+    #[command(after_help = "Example:\n  bezant down bezant-data")]
+    Down(up::DownArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant get account/1\n\
+        \x20 bezant get 0x00ff --json\n\n\
+        A key without a value prints nothing on standard output and ends with exit code 1.")]
+    Get(statements::GetArgs),
+    #[command(after_help = "Examples:\n  bezant put account/1 100\n  bezant put picture @picture.png")]
+    Put(statements::PutArgs),
+    #[command(after_help = "Example:\n  bezant delete account/1")]
+    Delete(statements::DeleteArgs),
+    #[command(after_help = "Example:\n  bezant txn 'get a; put b \"two words\"; delete c'")]
+    Txn(statements::TxnArgs),
+    #[command(after_help = "Example:\n\
+        \x20 bezant shell\n\
+        \x20 bezant> begin\n\
+        \x20 bezant (in transaction)> get a\n\
+        \x20 bezant (in transaction)> put a 2\n\
+        \x20 bezant (in transaction)> commit")]
+    Shell(shell::ShellArgs),
+    #[command(after_help = "Example:\n\
+        \x20 bezant status --cluster bezant-data\n\n\
+        Ends with exit code 1 when a replica is down.")]
+    Status(status::StatusArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\
+        \x20 bezant bench ycsb-a --zipf 0.9 --json")]
+    Bench(bench::BenchCommand),
+}
+
+/// How many cores a command can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Replicas, and many clients at once, check signatures on all of them.
+    All,
+    /// One client's few messages are best served by one thread.
+    One,
+}
+
+impl Command {
+    /// How many cores it can use.
+    #[must_use]
+    pub fn cores(&self) -> Cores {
+        match self {
+            Self::Dev(_) | Self::Node(_) | Self::Bench(_) => Cores::All,
+            _ => Cores::One,
+        }
+    }
+
+    /// Carries it out.
+    ///
+    /// # Errors
+    /// [`Failure`], in words for whoever asked.
+    pub async fn run(self) -> Result<Done, Failure> {
+        match self {
+            Self::Dev(args) => dev::run(&args).await,
+            Self::Init(args) => init::run(&args),
+            Self::Node(args) => node::run(&args).await,
+            Self::Up(args) => up::up(&args).await,
+            Self::Down(args) => up::down(&args).await,
+            Self::Get(args) => statements::get(&args).await,
+            Self::Put(args) => statements::put(&args).await,
+            Self::Delete(args) => statements::delete(&args).await,
+            Self::Txn(args) => statements::txn(&args).await,
+            Self::Shell(args) => shell::run(&args).await,
+            Self::Status(args) => status::run(&args).await,
+            Self::Bench(args) => bench::run(&args).await,
+        }
+    }
+}
+
+/// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with.
+pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
+    let mut builder = match cores {
+        Cores::All => tokio::runtime::Builder::new_multi_thread(),
+        Cores::One => tokio::runtime::Builder::new_current_thread(),
+    };
+    let ended = match builder.enable_all().build() {
+        Ok(runtime) => runtime.block_on(command),
+        Err(error) => Err(Failure::failed(format!("the system gives no threads: {error}"))),
+    };
+    match ended {
+        Ok(done) => done.into(),
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code()
+        }
+    }
+}
