@@ -14,7 +14,6 @@ use tempfile::TempDir;
 
 use crate::Target;
 use crate::town::CLUSTER as NAME;
-use config::NodeConfig;
 
 pub(super) const CLUSTER: Target = Target {
     name: "cluster-toml",
