@@ -8,7 +8,7 @@ use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardPr
 use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Transaction, Vote};
-use crypto::{Seal, SignedRoot};
+use crypto::{BatchSignature, SignedRoot};
 use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::choices::Choices;
@@ -48,22 +48,22 @@ fn any_replica(choices: &mut Choices<'_>) -> ReplicaId {
 
 fn signed_vote(number: usize, replica: ReplicaId, vote: Vote) -> SignedVote {
     let statement = VoteStatement { id: town().transactions[number].id(), vote };
-    SignedVote { replica, statement, seal: town().seal(replica, number, &Said::Vote(statement)) }
+    SignedVote { replica, statement, signature: town().signature(replica, number, &Said::Vote(statement)) }
 }
 
 fn signed_logged(number: usize, replica: ReplicaId, decision: Decision, view_decision: u32, view_current: u32) -> SignedLogged {
     let statement = LoggedStatement { id: town().transactions[number].id(), decision, view_decision, view_current };
-    SignedLogged { replica, statement, seal: town().seal(replica, number, &Said::Logged(statement)) }
+    SignedLogged { replica, statement, signature: town().signature(replica, number, &Said::Logged(statement)) }
 }
 
 fn signed_elect(number: usize, replica: ReplicaId, decision: Decision, view: u32) -> SignedElect {
     let statement = ElectStatement { id: town().transactions[number].id(), decision, view };
-    SignedElect { replica, statement, seal: town().seal(replica, number, &Said::Elect(statement)) }
+    SignedElect { replica, statement, signature: town().signature(replica, number, &Said::Elect(statement)) }
 }
 
 /// The votes of the first `count` replicas of a shard.
 fn votes(number: usize, shard: ShardId, vote: Vote, count: u16) -> VoteSet {
-    let voters = (0..count).map(|index| (index, signed_vote(number, ReplicaId { shard, index }, vote).seal));
+    let voters = (0..count).map(|index| (index, signed_vote(number, ReplicaId { shard, index }, vote).signature));
     VoteSet { shard, vote, voters: voters.collect() }
 }
 
@@ -98,7 +98,7 @@ pub fn certificate(choices: &mut Choices<'_>, number: usize) -> Certificate {
             let voters = (0..5 + u16::from(extra)).map(|index| {
                 let view_current = view_decision.max(view(choices));
                 let logged = signed_logged(number, ReplicaId { shard: logs(number), index }, decision, view_decision, view_current);
-                (index, view_current, logged.seal)
+                (index, view_current, logged.signature)
             });
             let set = LoggedSet { shard: logs(number), view_decision, voters: voters.collect() };
             Certificate { id, decision, proof: Proof::Logged(set) }
@@ -177,13 +177,13 @@ fn damage_votes(choices: &mut Choices<'_>, set: &mut VoteSet) {
         3 if !set.voters.is_empty() => set.voters.insert(at, set.voters[at].clone()),
         4 if !set.voters.is_empty() => set.voters.swap(0, at),
         5 => {
-            let seal = any_seal(choices, set.shard);
-            set.voters.push((index(choices), seal));
+            let signature = any_signature(choices, set.shard);
+            set.voters.push((index(choices), signature));
         }
         6 if !set.voters.is_empty() => set.voters[at].0 = index(choices),
         _ => {
-            if let Some((_, seal)) = set.voters.get_mut(at) {
-                damage_seal(choices, set.shard, seal);
+            if let Some((_, signature)) = set.voters.get_mut(at) {
+                damage_signature(choices, set.shard, signature);
             }
         }
     }
@@ -198,14 +198,14 @@ fn damage_logged(choices: &mut Choices<'_>, set: &mut LoggedSet) {
         3 if !set.voters.is_empty() => set.voters.insert(at, set.voters[at].clone()),
         4 if !set.voters.is_empty() => set.voters.swap(0, at),
         5 => {
-            let seal = any_seal(choices, set.shard);
-            set.voters.push((index(choices), view(choices), seal));
+            let signature = any_signature(choices, set.shard);
+            set.voters.push((index(choices), view(choices), signature));
         }
         6 if !set.voters.is_empty() => set.voters[at].0 = index(choices),
         7 if !set.voters.is_empty() => set.voters[at].1 = view(choices),
         _ => {
-            if let Some((_, _, seal)) = set.voters.get_mut(at) {
-                damage_seal(choices, set.shard, seal);
+            if let Some((_, _, signature)) = set.voters.get_mut(at) {
+                damage_signature(choices, set.shard, signature);
             }
         }
     }
@@ -216,36 +216,36 @@ fn index(choices: &mut Choices<'_>) -> u16 {
     choices.one_of(&[0, 1, 2, 3, 4, 5, 6, 63, 64, u16::MAX])
 }
 
-/// A seal that somebody made for something.
-fn any_seal(choices: &mut Choices<'_>, shard: ShardId) -> Seal {
+/// A batch signature that somebody made for something.
+fn any_signature(choices: &mut Choices<'_>, shard: ShardId) -> BatchSignature {
     let (number, mut replica) = (number(choices), any_replica(choices));
     if !choices.rarely(4) {
         replica.shard = shard;
     }
     let id = town().transactions[number].id();
     match choices.below(5) {
-        0 | 1 => signed_vote(number, replica, vote(choices)).seal,
-        2 => signed_logged(number, replica, decision(choices), 0, view(choices)).seal,
-        3 => signed_elect(number, replica, decision(choices), 1 + view(choices)).seal,
+        0 | 1 => signed_vote(number, replica, vote(choices)).signature,
+        2 => signed_logged(number, replica, decision(choices), 0, view(choices)).signature,
+        3 => signed_elect(number, replica, decision(choices), 1 + view(choices)).signature,
         _ => {
             // Signed by somebody else, or in another cluster.
             let holder = any_replica(choices);
             let cluster = if choices.rarely(2) { ClusterId::new([1; 16]) } else { CLUSTER };
             let said = Said::Vote(VoteStatement { id, vote: vote(choices) });
-            town().sealer_as(holder, replica, cluster).seal(&[said.leaf(CLUSTER, replica)]).remove(0)
+            town().signer_as(holder, replica, cluster).sign(&[said.leaf(CLUSTER, replica)]).remove(0)
         }
     }
 }
 
-/// Damages a seal once.
-pub fn damage_seal(choices: &mut Choices<'_>, shard: ShardId, seal: &mut Seal) {
-    let signed = SignedRoot::clone(&seal.signed);
+/// Damages a batch signature once.
+pub fn damage_signature(choices: &mut Choices<'_>, shard: ShardId, signature: &mut BatchSignature) {
+    let signed = SignedRoot::clone(&signature.signed);
     let flip = |bytes: &mut [u8], bit: u8| bytes[usize::from(bit) / 8 % bytes.len()] ^= 1 << (bit % 8);
     match choices.below(9) {
-        0 => *seal = any_seal(choices, shard),
-        1 => seal.index = u16::from(choices.byte()),
+        0 => *signature = any_signature(choices, shard),
+        1 => signature.index = u16::from(choices.byte()),
         2 => {
-            let mut path = seal.path.to_vec();
+            let mut path = signature.path.to_vec();
             let at = choices.below(path.len());
             match choices.below(4) {
                 0 => path.push(signed.root),
@@ -257,22 +257,22 @@ pub fn damage_seal(choices: &mut Choices<'_>, shard: ShardId, seal: &mut Seal) {
                     }
                 }
             }
-            seal.path = path.into();
+            signature.path = path.into();
         }
-        3 => seal.path = any_seal(choices, shard).path,
-        4 => seal.signed = any_seal(choices, shard).signed,
-        5 => seal.signed = Arc::new(SignedRoot { count: u16::from(choices.byte()) + u16::from(choices.byte()), ..signed }),
+        3 => signature.path = any_signature(choices, shard).path,
+        4 => signature.signed = any_signature(choices, shard).signed,
+        5 => signature.signed = Arc::new(SignedRoot { count: u16::from(choices.byte()) + u16::from(choices.byte()), ..signed }),
         6 => {
             let mut root = signed.root;
             flip(&mut root, choices.byte());
-            seal.signed = Arc::new(SignedRoot { root, ..signed });
+            signature.signed = Arc::new(SignedRoot { root, ..signed });
         }
         7 => {
-            let mut signature = signed.signature;
-            signature[choices.below(64)] ^= 1 << choices.below(8);
-            seal.signed = Arc::new(SignedRoot { signature, ..signed });
+            let mut bytes = signed.signature;
+            bytes[choices.below(64)] ^= 1 << choices.below(8);
+            signature.signed = Arc::new(SignedRoot { signature: bytes, ..signed });
         }
-        _ => seal.signed = Arc::new(SignedRoot { signature: any_seal(choices, shard).signed.signature, ..signed }),
+        _ => signature.signed = Arc::new(SignedRoot { signature: any_signature(choices, shard).signed.signature, ..signed }),
     }
 }
 
@@ -458,7 +458,7 @@ fn views(choices: &mut Choices<'_>, number: usize) -> Vec<SignedLogged> {
     }
     if choices.rarely(8) && !views.is_empty() {
         let at = choices.below(views.len());
-        damage_seal(choices, shard, &mut views[at].seal);
+        damage_signature(choices, shard, &mut views[at].signature);
     }
     views
 }
@@ -470,7 +470,7 @@ fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
         .filter(|index| *index != left_out)
         .map(|index| {
             let decision = if sides >> index & 1 == 0 { Decision::Commit } else { Decision::Abort };
-            (index, decision, signed_elect(number, ReplicaId { shard, index }, decision, view).seal)
+            (index, decision, signed_elect(number, ReplicaId { shard, index }, decision, view).signature)
         })
         .collect();
     let aborts = electors.iter().filter(|(_, decision, _)| *decision == Decision::Abort).count();
@@ -481,29 +481,30 @@ fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
         12 => decision = self::decision(choices),
         13 => leader = any_replica(choices),
         14 => electors.swap(0, 1),
-        15 => damage_seal(choices, shard, &mut electors[0].2),
+        15 => damage_signature(choices, shard, &mut electors[0].2),
         _ => {}
     }
     let statement = DecideStatement { id, decision, view };
-    let seal = town().seal(leader, number, &Said::Decide(statement));
-    Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors }
+    let signature = town().signature(leader, number, &Said::Decide(statement));
+    Message::DecideFallback { decide: SignedDecide { leader, statement, signature }, electors }
 }
 
 // Forms.
 
-/// Whether all seals of a message have a form in which they can be written at all; others exist in no bytes.
+/// Whether all signatures of a message have a form in which they can be written at all; others exist in no bytes.
 #[must_use]
 pub fn is_writable(message: &Message) -> bool {
-    let set = |set: &VoteSet| set.voters.iter().all(|(_, seal)| seal.is_well_formed());
+    let set = |set: &VoteSet| set.voters.iter().all(|(_, signature)| signature.is_well_formed());
     match message {
-        Message::Recover { evidence, .. } => evidence.iter().all(|vote| vote.seal.is_well_formed()),
+        Message::Recover { evidence, .. } => evidence.iter().all(|vote| vote.signature.is_well_formed()),
         Message::Log { tallies, .. } => tallies.iter().all(set),
         Message::InvokeFallback { justified, views, .. } => {
-            justified.iter().flat_map(|justified| &justified.tallies).all(set) && views.iter().all(|logged| logged.seal.is_well_formed())
+            justified.iter().flat_map(|justified| &justified.tallies).all(set)
+                && views.iter().all(|logged| logged.signature.is_well_formed())
         }
-        Message::ElectFallback { elect } => elect.seal.is_well_formed(),
+        Message::ElectFallback { elect } => elect.signature.is_well_formed(),
         Message::DecideFallback { decide, electors } => {
-            decide.seal.is_well_formed() && electors.iter().all(|(_, _, seal)| seal.is_well_formed())
+            decide.signature.is_well_formed() && electors.iter().all(|(_, _, signature)| signature.is_well_formed())
         }
         Message::Writeback { certificate, .. } | Message::Decided { certificate } => is_certificate_writable(certificate, 1),
         Message::Voted { vote, conflict } => {
@@ -511,10 +512,10 @@ pub fn is_writable(message: &Message) -> bool {
                 Some(Conflict::Committed { certificate, .. }) => is_certificate_writable(certificate, 1),
                 _ => true,
             };
-            shown && vote.seal.is_well_formed()
+            shown && vote.signature.is_well_formed()
         }
-        Message::Logged { logged } => logged.seal.is_well_formed(),
-        // Nobody's seal is in these.
+        Message::Logged { logged } => logged.signature.is_well_formed(),
+        // Nobody's signature is in these.
         _ => true,
     }
 }
@@ -523,9 +524,9 @@ pub fn is_writable(message: &Message) -> bool {
 fn is_certificate_writable(certificate: &Certificate, deeper: u8) -> bool {
     match &certificate.proof {
         Proof::Fast(proofs) => proofs.iter().all(|proof| match proof {
-            ShardProof::Votes(set) => set.voters.iter().all(|(_, seal)| seal.is_well_formed()),
+            ShardProof::Votes(set) => set.voters.iter().all(|(_, signature)| signature.is_well_formed()),
             ShardProof::Conflict { certificate, .. } => deeper > 0 && is_certificate_writable(certificate, deeper - 1),
         }),
-        Proof::Logged(set) => set.voters.iter().all(|(_, _, seal)| seal.is_well_formed()),
+        Proof::Logged(set) => set.voters.iter().all(|(_, _, signature)| signature.is_well_formed()),
     }
 }

@@ -8,7 +8,7 @@ use basil::certificate::{Certificate, Proof, ShardProof, SignedLogged, SignedVot
 use basil::message::{Conflict, Justified};
 use basil::recovery::{Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Transaction, Vote};
-use crypto::Seal;
+use crypto::BatchSignature;
 use ed25519_zebra::{Signature, VerificationKey};
 use sha2::{Digest as _, Sha256};
 use types::{Cluster, Digest, Key, ReplicaId, ShardId, TransactionId};
@@ -64,7 +64,7 @@ pub fn proves(cluster: &Cluster, certificate: &Certificate, transaction: &Transa
             _ => None,
         });
         let voters = sets.flat_map(|set| &set.voters);
-        let good = voters.filter(|(index, seal)| said(cluster, ReplicaId { shard, index: *index }, seal, &vote_body(id, vote)));
+        let good = voters.filter(|(index, signature)| said(cluster, ReplicaId { shard, index: *index }, signature, &vote_body(id, vote)));
         good.map(|(index, _)| *index).collect::<BTreeSet<u16>>().len()
     };
     certificate.id == id
@@ -83,9 +83,9 @@ pub fn proves(cluster: &Cluster, certificate: &Certificate, transaction: &Transa
                 })
             }
             (Proof::Logged(set), decision) => {
-                let good = set.voters.iter().filter(|(index, view_current, seal)| {
+                let good = set.voters.iter().filter(|(index, view_current, signature)| {
                     let replica = ReplicaId { shard: set.shard, index: *index };
-                    said(cluster, replica, seal, &logged_body(id, decision, set.view_decision, *view_current))
+                    said(cluster, replica, signature, &logged_body(id, decision, set.view_decision, *view_current))
                 });
                 let distinct: BTreeSet<u16> = good.map(|(index, _, _)| *index).collect();
                 logging_shard(&shards, id) == Some(set.shard) && distinct.len() > 4 * faults
@@ -126,19 +126,19 @@ pub fn conflict(cluster: &Cluster, shard: ShardId, one: &Transaction, other: &Tr
 // Messages and their parts, to the letter.
 
 fn is_vote(cluster: &Cluster, vote: &SignedVote) -> bool {
-    said(cluster, vote.replica, &vote.seal, &vote_body(vote.statement.id, vote.statement.vote))
+    said(cluster, vote.replica, &vote.signature, &vote_body(vote.statement.id, vote.statement.vote))
 }
 
 fn is_logged(cluster: &Cluster, logged: &SignedLogged) -> bool {
     let statement = logged.statement;
     let body = logged_body(statement.id, statement.decision, statement.view_decision, statement.view_current);
-    said(cluster, logged.replica, &logged.seal, &body)
+    said(cluster, logged.replica, &logged.signature, &body)
 }
 
 fn is_elect(cluster: &Cluster, elect: &SignedElect) -> bool {
     let statement = elect.statement;
     let body = view_body("basil/elect/1", statement.id, statement.decision, statement.view);
-    statement.view > 0 && said(cluster, elect.replica, &elect.seal, &body)
+    statement.view > 0 && said(cluster, elect.replica, &elect.signature, &body)
 }
 
 fn is_decide(cluster: &Cluster, decide: &SignedDecide, electors: &[Elector]) -> bool {
@@ -147,9 +147,9 @@ fn is_decide(cluster: &Cluster, decide: &SignedDecide, electors: &[Elector]) -> 
     let majority = if 2 * commits > electors.len() { Decision::Commit } else { Decision::Abort };
     let first = statement.id.0[..8].iter().rev().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
     let leader = (first + u128::from(statement.view)) % (5 * faults as u128 + 1);
-    let electing = |(index, decision, seal): &Elector| {
+    let electing = |(index, decision, signature): &Elector| {
         let body = view_body("basil/elect/1", statement.id, *decision, statement.view);
-        said(cluster, ReplicaId { shard, index: *index }, seal, &body)
+        said(cluster, ReplicaId { shard, index: *index }, signature, &body)
     };
     electors.len() == 4 * faults + 1
         && ascend(electors.iter().map(|(index, _, _)| *index))
@@ -157,7 +157,7 @@ fn is_decide(cluster: &Cluster, decide: &SignedDecide, electors: &[Elector]) -> 
         && u128::from(decide.leader.index) == leader
         && statement.decision == majority
         && electors.iter().all(electing)
-        && said(cluster, decide.leader, &decide.seal, &view_body("basil/decide/1", statement.id, statement.decision, statement.view))
+        && said(cluster, decide.leader, &decide.signature, &view_body("basil/decide/1", statement.id, statement.decision, statement.view))
 }
 
 fn is_justified(cluster: &Cluster, transaction: &Transaction, decision: Decision, tallies: &[VoteSet]) -> bool {
@@ -197,9 +197,9 @@ fn holds(cluster: &Cluster, certificate: &Certificate) -> bool {
             _ => false,
         },
         (Proof::Logged(set), decision) => {
-            let logged = |(index, view_current, seal): &(u16, u32, Seal)| {
+            let logged = |(index, view_current, signature): &(u16, u32, BatchSignature)| {
                 let replica = ReplicaId { shard: set.shard, index: *index };
-                said(cluster, replica, seal, &logged_body(id, decision, set.view_decision, *view_current))
+                said(cluster, replica, signature, &logged_body(id, decision, set.view_decision, *view_current))
             };
             set.voters.len() > 4 * faults && ascend(set.voters.iter().map(|(index, _, _)| *index)) && set.voters.iter().all(logged)
         }
@@ -229,7 +229,9 @@ pub fn fits(cluster: &Cluster, certificate: &Certificate, transaction: &Transact
 }
 
 fn is_set(cluster: &Cluster, set: &VoteSet, id: TransactionId, quorum: usize) -> bool {
-    let voted = |(index, seal): &(u16, Seal)| said(cluster, ReplicaId { shard: set.shard, index: *index }, seal, &vote_body(id, set.vote));
+    let voted = |(index, signature): &(u16, BatchSignature)| {
+        said(cluster, ReplicaId { shard: set.shard, index: *index }, signature, &vote_body(id, set.vote))
+    };
     set.voters.len() >= quorum && ascend(set.voters.iter().map(|(index, _)| *index)) && set.voters.iter().all(voted)
 }
 
@@ -262,32 +264,33 @@ fn side(decision: Decision) -> u8 {
 
 /// Whether `replica` said it: it is of the cluster, the statement lies under the root at the seal's place, and the root is
 /// signed, by ZIP 215 and on its own.
-fn said(cluster: &Cluster, replica: ReplicaId, seal: &Seal, Body(kind, body): &Body) -> bool {
-    is_said(cluster, replica, seal, kind, body)
+fn said(cluster: &Cluster, replica: ReplicaId, signature: &BatchSignature, Body(kind, body): &Body) -> bool {
+    is_said(cluster, replica, signature, kind, body)
 }
 
 /// Whether `replica` has signed the statement of this kind with this body: see [`said`].
 #[must_use]
-pub fn is_said(cluster: &Cluster, replica: ReplicaId, seal: &Seal, kind: &str, body: &[u8]) -> bool {
+pub fn is_said(cluster: &Cluster, replica: ReplicaId, signature: &BatchSignature, kind: &str, body: &[u8]) -> bool {
     let Some(key) = cluster.replica_key(replica) else { return false };
     let name = [&replica.shard.0.to_le_bytes()[..], &replica.index.to_le_bytes()].concat();
     let kind_bytes = u8::try_from(kind.len()).expect("kinds are short");
     let leaf = hash(&[&[0, kind_bytes], kind.as_bytes(), cluster.id().as_bytes(), &name, body]);
-    if climb(leaf, seal) != Some(seal.signed.root) {
+    if climb(leaf, signature) != Some(signature.signed.root) {
         return false;
     }
-    let signed = [b"bezant root v1", &cluster.id().as_bytes()[..], &name, &seal.signed.count.to_le_bytes(), &seal.signed.root].concat();
-    is_signed(key, &signed, &seal.signed.signature)
+    let signed =
+        [b"bezant root v1", &cluster.id().as_bytes()[..], &name, &signature.signed.count.to_le_bytes(), &signature.signed.root].concat();
+    is_signed(key, &signed, &signature.signed.signature)
 }
 
 /// The root that a leaf leads to, if the seal's path is exactly what its place in a tree of that size takes.
 #[must_use]
-pub fn climb(leaf: Digest, seal: &Seal) -> Option<Digest> {
-    let (mut hash_so_far, mut at, mut width) = (leaf, usize::from(seal.index), usize::from(seal.signed.count));
+pub fn climb(leaf: Digest, signature: &BatchSignature) -> Option<Digest> {
+    let (mut hash_so_far, mut at, mut width) = (leaf, usize::from(signature.index), usize::from(signature.signed.count));
     if at >= width || width > 256 {
         return None;
     }
-    let mut path = seal.path.iter();
+    let mut path = signature.path.iter();
     while width > 1 {
         let is_alone = at == width - 1 && width % 2 == 1;
         if !is_alone {

@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::recovery::{DecideStatement, ElectStatement};
 use basil::{Decision, Read, Transaction, Vote, Write};
-use crypto::{Seal, Sealer, SecretKey, Signatures, Verifier, leaf};
+use crypto::{BatchSignature, BatchSigner, SecretKey, Signatures, Verifier, leaf};
 use types::{ClientId, Cluster, ClusterId, Digest, Key, Permission, Placement, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// The cluster's name.
@@ -59,7 +59,7 @@ pub struct Town {
     /// The transactions everybody has spoken of.
     pub transactions: Vec<Transaction>,
     secrets: BTreeMap<ReplicaId, SecretKey>,
-    seals: BTreeMap<(ReplicaId, usize), Vec<Seal>>,
+    signatures: BTreeMap<(ReplicaId, usize), Vec<BatchSignature>>,
 }
 
 static TOWN: LazyLock<Town> = LazyLock::new(Town::build);
@@ -108,8 +108,8 @@ impl Town {
         let placement = Placement::Ranges(vec![Key::from("i"), Key::from("q")]);
         let cluster = Arc::new(Cluster::new(CLUSTER, 1, placement, keys.collect(), clients.collect()).expect("the parts fit"));
         let transactions = transactions();
-        let seals = say_everything(&secrets, &transactions);
-        Self { cluster, transactions, secrets, seals }
+        let signatures = say_everything(&secrets, &transactions);
+        Self { cluster, transactions, secrets, signatures }
     }
 
     /// Somebody who knows the public keys and has seen nothing yet.
@@ -120,25 +120,25 @@ impl Town {
 
     /// What `replica` signs with, as a replica of this cluster.
     #[must_use]
-    pub fn sealer(&self, replica: ReplicaId) -> Sealer {
-        self.sealer_as(replica, replica, CLUSTER)
+    pub fn batch_signer(&self, replica: ReplicaId) -> BatchSigner {
+        self.signer_as(replica, replica, CLUSTER)
     }
 
     /// What `holder` would sign with if it passed for `signer`, in `cluster`.
     #[must_use]
-    pub fn sealer_as(&self, holder: ReplicaId, signer: ReplicaId, cluster: ClusterId) -> Sealer {
-        Sealer::new(self.secrets[&holder].clone(), cluster, signer, Signatures::Ed25519)
+    pub fn signer_as(&self, holder: ReplicaId, signer: ReplicaId, cluster: ClusterId) -> BatchSigner {
+        BatchSigner::new(self.secrets[&holder].clone(), cluster, signer, Signatures::Ed25519)
     }
 
     /// The seal under which `replica` has said `said`, which is of transaction number `transaction`. Where it has not said
     /// that yet, it does now.
     #[must_use]
-    pub fn seal(&self, replica: ReplicaId, transaction: usize, said: &Said) -> Seal {
+    pub fn signature(&self, replica: ReplicaId, transaction: usize, said: &Said) -> BatchSignature {
         let id = self.transactions[transaction].id();
         let place = everything(id).into_iter().position(|other| other == *said);
-        match (place, self.seals.get(&(replica, transaction))) {
-            (Some(place), Some(seals)) => seals[place].clone(),
-            _ => self.sealer(replica).seal(&[said.leaf(CLUSTER, replica)]).remove(0),
+        match (place, self.signatures.get(&(replica, transaction))) {
+            (Some(place), Some(signatures)) => signatures[place].clone(),
+            _ => self.batch_signer(replica).sign(&[said.leaf(CLUSTER, replica)]).remove(0),
         }
     }
 
@@ -175,20 +175,23 @@ fn everything(id: TransactionId) -> Vec<Said> {
 }
 
 /// Has every replica say everything of every transaction, in batches of many sizes.
-fn say_everything(secrets: &BTreeMap<ReplicaId, SecretKey>, transactions: &[Transaction]) -> BTreeMap<(ReplicaId, usize), Vec<Seal>> {
+fn say_everything(
+    secrets: &BTreeMap<ReplicaId, SecretKey>,
+    transactions: &[Transaction],
+) -> BTreeMap<(ReplicaId, usize), Vec<BatchSignature>> {
     let mut sizes = BATCHES.into_iter().cycle();
     let mut all = BTreeMap::new();
     for (replica, secret) in secrets {
-        let sealer = Sealer::new(secret.clone(), CLUSTER, *replica, Signatures::Ed25519);
+        let batch_signer = BatchSigner::new(secret.clone(), CLUSTER, *replica, Signatures::Ed25519);
         let leaves = transactions.iter().flat_map(|transaction| everything(transaction.id()));
         let leaves: Vec<Digest> = leaves.map(|said| said.leaf(CLUSTER, *replica)).collect();
-        let mut seals = Vec::with_capacity(leaves.len());
-        while seals.len() < leaves.len() {
-            let size = sizes.next().expect("a cycle has no end").min(leaves.len() - seals.len());
-            seals.extend(sealer.seal(&leaves[seals.len()..seals.len() + size]));
+        let mut signatures = Vec::with_capacity(leaves.len());
+        while signatures.len() < leaves.len() {
+            let size = sizes.next().expect("a cycle has no end").min(leaves.len() - signatures.len());
+            signatures.extend(batch_signer.sign(&leaves[signatures.len()..signatures.len() + size]));
         }
-        for (number, seals) in seals.chunks(leaves.len() / transactions.len()).enumerate() {
-            all.insert((*replica, number), seals.to_vec());
+        for (number, signatures) in signatures.chunks(leaves.len() / transactions.len()).enumerate() {
+            all.insert((*replica, number), signatures.to_vec());
         }
     }
     all

@@ -11,7 +11,7 @@ use basil::certificate::{
 };
 use basil::message::Justified;
 use basil::{Message, Quorums, Transaction};
-use crypto::{Seal, SignedRoot, leaf};
+use crypto::{BatchSignature, SignedRoot, leaf};
 use random::Random;
 use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId};
 
@@ -180,7 +180,7 @@ impl Plot {
             for one in said() {
                 let (shard, view_decision) = (one.replica.shard, one.statement.view_decision);
                 let equal = said().filter(|other| (other.replica.shard, other.statement.view_decision) == (shard, view_decision));
-                let voters: Vec<_> = equal.map(|one| (one.replica.index, one.statement.view_current, one.seal.clone())).collect();
+                let voters: Vec<_> = equal.map(|one| (one.replica.index, one.statement.view_current, one.signature.clone())).collect();
                 if voters.len() >= quorums.logged() {
                     certificates.push(Certificate { id, decision, proof: Proof::Logged(LoggedSet { shard, view_decision, voters }) });
                     break;
@@ -308,12 +308,12 @@ impl Plot {
             fast(&|shard| VoteSet { shard, vote: wanted, voters: Vec::new() }),
             // Who votes says the opposite.
             fast(&|shard| of(shard, opposite)),
-            // Their seals, and what they do not say.
+            // Their signatures, and what they do not say.
             fast(&|shard| VoteSet { vote: wanted, ..of(shard, opposite) }),
-            // Everybody signs, with seals that nobody made.
+            // Everybody signs, with signatures that nobody made.
             fast(&|shard| {
                 let voters = (0..needed).map(|index| u16::try_from(index).expect("shards are small"));
-                VoteSet { shard, vote: wanted, voters: voters.map(|index| (index, self.no_seal(shard, index, wanted))).collect() }
+                VoteSet { shard, vote: wanted, voters: voters.map(|index| (index, self.forged_signature(shard, index, wanted))).collect() }
             }),
             // Whoever does say so says it often enough for all.
             fast(&|shard| {
@@ -347,10 +347,10 @@ impl Plot {
         forgeries
     }
 
-    /// A seal that nobody made: its root is the leaf itself, and its signature is nothing.
-    fn no_seal(&self, shard: ShardId, index: u16, vote: Vote) -> Seal {
+    /// A batch signature that nobody made: its root is the leaf itself, and its signature is nothing.
+    fn forged_signature(&self, shard: ShardId, index: u16, vote: Vote) -> BatchSignature {
         let root = leaf(self.cluster.id(), ReplicaId { shard, index }, &VoteStatement { id: self.id(), vote });
-        Seal { signed: Arc::new(SignedRoot { root, count: 1, signature: [0; 64] }), index: 0, path: Arc::default() }
+        BatchSignature { signed: Arc::new(SignedRoot { root, count: 1, signature: [0; 64] }), index: 0, path: Arc::default() }
     }
 
     /// A transaction that was never sent, and whose write the plot's transaction would have missed.

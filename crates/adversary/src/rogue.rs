@@ -37,7 +37,7 @@ impl Heard {
     /// Those of a shard that say `vote`.
     pub fn set(&self, shard: ShardId, vote: Vote) -> VoteSet {
         let of_shard = self.0.iter().filter(|((replica, side), _)| replica.shard == shard && *side == vote);
-        VoteSet { shard, vote, voters: of_shard.map(|((replica, _), signed)| (replica.index, signed.seal.clone())).collect() }
+        VoteSet { shard, vote, voters: of_shard.map(|((replica, _), signed)| (replica.index, signed.signature.clone())).collect() }
     }
 
     /// The same, each as it came.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
-use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Statement, leaf};
+use crypto::{BatchSignature, Claim, Compress, Rejection, SignatureClaims, SignatureCompression, Statement, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::SHARDS_MAX;
@@ -74,7 +74,7 @@ impl Statement for LoggedStatement {
     }
 }
 
-/// One replica's sealed vote: ST1R.
+/// One replica's signed vote: ST1R.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedVote {
     /// Who votes.
@@ -82,10 +82,10 @@ pub struct SignedVote {
     /// On what, and how.
     pub statement: VoteStatement,
     /// The proof that the replica said so.
-    pub seal: Seal,
+    pub signature: BatchSignature,
 }
 
-/// One replica's sealed logged decision: ST2R.
+/// One replica's signed logged decision: ST2R.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedLogged {
     /// Who logged it.
@@ -93,7 +93,7 @@ pub struct SignedLogged {
     /// What was logged.
     pub statement: LoggedStatement,
     /// The proof that the replica said so.
-    pub seal: Seal,
+    pub signature: BatchSignature,
 }
 
 /// Equal votes of distinct replicas of one shard. How many there must be depends on what they are to prove.
@@ -103,12 +103,12 @@ pub struct VoteSet {
     pub shard: ShardId,
     /// What all of them vote.
     pub vote: Vote,
-    /// Who, by index in strict order, and the seal of each.
-    pub voters: Vec<(u16, Seal)>,
+    /// Who, by index in strict order, and the signature of each.
+    pub voters: Vec<(u16, BatchSignature)>,
 }
 
-/// Who logged a decision, by index; the view it was in; its seal.
-pub type LoggedVoter = (u16, u32, Seal);
+/// Who logged a decision, by index; the view it was in; its signature.
+pub type LoggedVoter = (u16, u32, BatchSignature);
 
 /// Equal logged decisions of distinct replicas of the logging shard.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +117,7 @@ pub struct LoggedSet {
     pub shard: ShardId,
     /// The view all of them decided in.
     pub view_decision: u32,
-    /// Who, by index in strict order; the view each was in; the seal of each.
+    /// Who, by index in strict order; the view each was in; the signature of each.
     pub voters: Vec<LoggedVoter>,
 }
 
@@ -240,9 +240,9 @@ impl VoteSet {
     ) -> Result<(), Rejection> {
         distinct(self.shard, self.voters.iter().map(|(index, _)| *index), quorum)?;
         let statement = VoteStatement { id, vote: self.vote };
-        for (index, seal) in &self.voters {
+        for (index, signature) in &self.voters {
             let signer = ReplicaId { shard: self.shard, index: *index };
-            out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), seal });
+            out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), signature });
         }
         Ok(())
     }
@@ -263,21 +263,21 @@ pub(crate) fn distinct(shard: ShardId, mut indices: impl ExactSizeIterator<Item 
     Ok(())
 }
 
-impl Claims for SignedVote {
+impl SignatureClaims for SignedVote {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), seal: &self.seal });
+        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), signature: &self.signature });
         Ok(())
     }
 }
 
-impl Claims for SignedLogged {
+impl SignatureClaims for SignedLogged {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), seal: &self.seal });
+        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), signature: &self.signature });
         Ok(())
     }
 }
 
-impl Claims for Certificate {
+impl SignatureClaims for Certificate {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         let quorums = Quorums::new(cluster.faults());
         match &self.proof {
@@ -302,7 +302,7 @@ impl Claims for Certificate {
             }
             Proof::Logged(set) => {
                 distinct(set.shard, set.voters.iter().map(|(index, _, _)| *index), quorums.logged())?;
-                for (index, view_current, seal) in &set.voters {
+                for (index, view_current, signature) in &set.voters {
                     let signer = ReplicaId { shard: set.shard, index: *index };
                     let statement = LoggedStatement {
                         id: self.id,
@@ -310,7 +310,7 @@ impl Claims for Certificate {
                         view_decision: set.view_decision,
                         view_current: *view_current,
                     };
-                    out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), seal });
+                    out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), signature });
                 }
             }
         }
@@ -348,31 +348,31 @@ macro_rules! alone {
     ($type:ty) => {
         impl Encode for $type {
             fn encode(&self, out: &mut Vec<u8>) {
-                self.pack(&mut Packing::default(), out);
+                self.compress(&mut SignatureCompression::default(), out);
             }
         }
         impl Decode for $type {
             fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-                Self::unpack(reader, &mut Packing::default())
+                Self::decompress(reader, &mut SignatureCompression::default())
             }
         }
     };
 }
 pub(crate) use alone;
 
-impl Pack for SignedVote {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for SignedVote {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.replica.encode(out);
         self.statement.id.encode(out);
         self.statement.vote.encode(out);
-        packing.pack_seal(&self.seal, out);
+        compression.compress_signature(&self.signature, out);
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
         Ok(Self {
             replica: ReplicaId::decode(reader)?,
             statement: VoteStatement { id: TransactionId::decode(reader)?, vote: Vote::decode(reader)? },
-            seal: packing.unpack_seal(reader)?,
+            signature: compression.decompress_signature(reader)?,
         })
     }
 }
@@ -385,7 +385,7 @@ impl Encode for SignedLogged {
         self.statement.decision.encode(out);
         self.statement.view_decision.encode(out);
         self.statement.view_current.encode(out);
-        self.seal.encode(out);
+        self.signature.encode(out);
     }
 }
 
@@ -399,29 +399,29 @@ impl Decode for SignedLogged {
                 view_decision: u32::decode(reader)?,
                 view_current: u32::decode(reader)?,
             },
-            seal: Seal::decode(reader)?,
+            signature: BatchSignature::decode(reader)?,
         })
     }
 }
 
-impl Pack for VoteSet {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for VoteSet {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.shard.encode(out);
         self.vote.encode(out);
         types::codec::encode_count(self.voters.len(), out);
-        for (index, seal) in &self.voters {
+        for (index, signature) in &self.voters {
             index.encode(out);
-            packing.pack_seal(seal, out);
+            compression.compress_signature(signature, out);
         }
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
         let shard = ShardId::decode(reader)?;
         let vote = Vote::decode(reader)?;
         let count = reader.count("a set of votes", VOTERS_MAX)?;
         let mut voters = Vec::with_capacity(count);
         for _ in 0..count {
-            voters.push((u16::decode(reader)?, packing.unpack_seal(reader)?));
+            voters.push((u16::decode(reader)?, compression.decompress_signature(reader)?));
         }
         Ok(Self { shard, vote, voters })
     }
@@ -433,10 +433,10 @@ impl Encode for LoggedSet {
         self.shard.encode(out);
         self.view_decision.encode(out);
         types::codec::encode_count(self.voters.len(), out);
-        for (index, view_current, seal) in &self.voters {
+        for (index, view_current, signature) in &self.voters {
             index.encode(out);
             view_current.encode(out);
-            seal.encode(out);
+            signature.encode(out);
         }
     }
 }
@@ -448,38 +448,38 @@ impl Decode for LoggedSet {
         let count = reader.count("a set of logged decisions", VOTERS_MAX)?;
         let mut voters = Vec::with_capacity(count);
         for _ in 0..count {
-            voters.push((u16::decode(reader)?, u32::decode(reader)?, Seal::decode(reader)?));
+            voters.push((u16::decode(reader)?, u32::decode(reader)?, BatchSignature::decode(reader)?));
         }
         Ok(Self { shard, view_decision, voters })
     }
 }
 
 impl ShardProof {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         match self {
             Self::Votes(set) => {
                 out.push(1);
-                set.pack(packing, out);
+                set.compress(compression, out);
             }
             Self::Conflict { shard, transaction, certificate } => {
                 out.push(2);
                 shard.encode(out);
                 transaction.encode(out);
-                certificate.pack(packing, out);
+                certificate.compress(compression, out);
             }
         }
     }
 }
 
-impl Pack for Certificate {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for Certificate {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.id.encode(out);
         self.decision.encode(out);
         match &self.proof {
             Proof::Fast(proofs) => {
                 out.push(1);
                 types::codec::encode_count(proofs.len(), out);
-                proofs.iter().for_each(|proof| proof.pack(packing, out));
+                proofs.iter().for_each(|proof| proof.compress(compression, out));
             }
             Proof::Logged(set) => {
                 out.push(2);
@@ -488,8 +488,8 @@ impl Pack for Certificate {
         }
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
-        unpack_certificate(reader, packing, Depth::Outer)
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
+        decompress_certificate(reader, compression, Depth::Outer)
     }
 }
 alone!(Certificate);
@@ -501,7 +501,7 @@ enum Depth {
     InConflict,
 }
 
-fn unpack_certificate(reader: &mut Reader, packing: &mut Packing, depth: Depth) -> Result<Certificate, DecodeError> {
+fn decompress_certificate(reader: &mut Reader, compression: &mut SignatureCompression, depth: Depth) -> Result<Certificate, DecodeError> {
     let id = TransactionId::decode(reader)?;
     let decision = Decision::decode(reader)?;
     let proof = match u8::decode(reader)? {
@@ -509,7 +509,7 @@ fn unpack_certificate(reader: &mut Reader, packing: &mut Packing, depth: Depth) 
             let count = reader.count("a certificate's shards", SHARDS_MAX)?;
             let mut proofs = Vec::with_capacity(count.min(16));
             for _ in 0..count {
-                proofs.push(unpack_shard_proof(reader, packing, depth)?);
+                proofs.push(decompress_shard_proof(reader, compression, depth)?);
             }
             Proof::Fast(proofs)
         }
@@ -519,13 +519,13 @@ fn unpack_certificate(reader: &mut Reader, packing: &mut Packing, depth: Depth) 
     Ok(Certificate { id, decision, proof })
 }
 
-fn unpack_shard_proof(reader: &mut Reader, packing: &mut Packing, depth: Depth) -> Result<ShardProof, DecodeError> {
+fn decompress_shard_proof(reader: &mut Reader, compression: &mut SignatureCompression, depth: Depth) -> Result<ShardProof, DecodeError> {
     match u8::decode(reader)? {
-        1 => Ok(ShardProof::Votes(VoteSet::unpack(reader, packing)?)),
+        1 => Ok(ShardProof::Votes(VoteSet::decompress(reader, compression)?)),
         2 if depth == Depth::Outer => Ok(ShardProof::Conflict {
             shard: ShardId::decode(reader)?,
             transaction: Transaction::decode(reader)?,
-            certificate: Arc::new(unpack_certificate(reader, packing, Depth::InConflict)?),
+            certificate: Arc::new(decompress_certificate(reader, compression, Depth::InConflict)?),
         }),
         _ => Err(DecodeError::UnknownTag("a shard's proof")),
     }

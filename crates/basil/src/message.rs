@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
-use crypto::{Claim, Claims, Pack, Packing, Rejection, Seal, Sealable, leaf};
+use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureClaims, SignatureCompression, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
@@ -298,7 +298,7 @@ pub enum Refusal {
     Unknown,
 }
 
-/// A statement on its way to being sealed.
+/// A statement on its way to being signed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Draft {
     /// Becomes [`Message::Voted`].
@@ -335,7 +335,7 @@ pub enum Draft {
     },
 }
 
-impl Sealable for Draft {
+impl Signable for Draft {
     type Message = Message;
 
     fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
@@ -347,19 +347,19 @@ impl Sealable for Draft {
         }
     }
 
-    fn sealed(self, seal: Seal) -> Message {
+    fn with_signature(self, signature: BatchSignature) -> Message {
         match self {
-            Self::Vote { replica, statement, conflict } => Message::Voted { vote: SignedVote { replica, statement, seal }, conflict },
-            Self::Logged { replica, statement } => Message::Logged { logged: SignedLogged { replica, statement, seal } },
-            Self::Elect { replica, statement } => Message::ElectFallback { elect: SignedElect { replica, statement, seal } },
+            Self::Vote { replica, statement, conflict } => Message::Voted { vote: SignedVote { replica, statement, signature }, conflict },
+            Self::Logged { replica, statement } => Message::Logged { logged: SignedLogged { replica, statement, signature } },
+            Self::Elect { replica, statement } => Message::ElectFallback { elect: SignedElect { replica, statement, signature } },
             Self::Decide { leader, statement, electors } => {
-                Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors }
+                Message::DecideFallback { decide: SignedDecide { leader, statement, signature }, electors }
             }
         }
     }
 }
 
-impl Claims for Message {
+impl SignatureClaims for Message {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
             Self::Read { .. }
@@ -454,8 +454,8 @@ fn view_claims<'a>(
     views.iter().try_for_each(|logged| logged.claims(cluster, out))
 }
 
-impl Pack for Message {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for Message {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         match self {
             Self::Read { request, timestamp, keys } => {
                 out.push(1);
@@ -470,18 +470,18 @@ impl Pack for Message {
             Self::Recover { transaction, evidence } => {
                 out.push(3);
                 transaction.encode(out);
-                packing.pack_sequence(evidence, out);
+                compression.compress_sequence(evidence, out);
             }
             Self::Log { transaction, decision, tallies } => {
                 out.push(4);
                 transaction.encode(out);
                 decision.encode(out);
-                packing.pack_sequence(tallies, out);
+                compression.compress_sequence(tallies, out);
             }
             Self::Writeback { transaction, certificate, relay } => {
                 out.push(5);
                 transaction.encode(out);
-                certificate.pack(packing, out);
+                certificate.compress(compression, out);
                 relay.encode(out);
             }
             Self::ReadReply { request, results, prepared } => {
@@ -492,8 +492,8 @@ impl Pack for Message {
             }
             Self::Voted { vote, conflict } => {
                 out.push(7);
-                vote.pack(packing, out);
-                packing.pack_option(conflict.as_ref(), out);
+                vote.compress(compression, out);
+                compression.compress_option(conflict.as_ref(), out);
             }
             Self::Logged { logged } => {
                 out.push(8);
@@ -501,7 +501,7 @@ impl Pack for Message {
             }
             Self::Decided { certificate } => {
                 out.push(9);
-                certificate.pack(packing, out);
+                certificate.compress(compression, out);
             }
             Self::Refused { subject, refusal } => {
                 out.push(10);
@@ -511,7 +511,7 @@ impl Pack for Message {
             Self::InvokeFallback { transaction, justified, views } => {
                 out.push(11);
                 transaction.encode(out);
-                packing.pack_option(justified.as_ref(), out);
+                compression.compress_option(justified.as_ref(), out);
                 encode_sequence(views, out);
             }
             Self::ElectFallback { elect } => {
@@ -542,7 +542,7 @@ impl Pack for Message {
         }
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
         Ok(match u8::decode(reader)? {
             1 => Self::Read {
                 request: u64::decode(reader)?,
@@ -552,16 +552,16 @@ impl Pack for Message {
             2 => Self::Prepare { transaction: Transaction::decode(reader)? },
             3 => Self::Recover {
                 transaction: Transaction::decode(reader)?,
-                evidence: packing.unpack_sequence(reader, "evidence", EVIDENCE_MAX)?,
+                evidence: compression.decompress_sequence(reader, "evidence", EVIDENCE_MAX)?,
             },
             4 => Self::Log {
                 transaction: Transaction::decode(reader)?,
                 decision: Decision::decode(reader)?,
-                tallies: packing.unpack_sequence(reader, "tallies", SHARDS_MAX)?,
+                tallies: compression.decompress_sequence(reader, "tallies", SHARDS_MAX)?,
             },
             5 => Self::Writeback {
                 transaction: Option::decode(reader)?,
-                certificate: Arc::new(Certificate::unpack(reader, packing)?),
+                certificate: Arc::new(Certificate::decompress(reader, compression)?),
                 relay: bool::decode(reader)?,
             },
             6 => Self::ReadReply {
@@ -569,13 +569,13 @@ impl Pack for Message {
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
                 prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
             },
-            7 => Self::Voted { vote: SignedVote::unpack(reader, packing)?, conflict: packing.unpack_option(reader)? },
+            7 => Self::Voted { vote: SignedVote::decompress(reader, compression)?, conflict: compression.decompress_option(reader)? },
             8 => Self::Logged { logged: SignedLogged::decode(reader)? },
-            9 => Self::Decided { certificate: Arc::new(Certificate::unpack(reader, packing)?) },
+            9 => Self::Decided { certificate: Arc::new(Certificate::decompress(reader, compression)?) },
             10 => Self::Refused { subject: Subject::decode(reader)?, refusal: Refusal::decode(reader)? },
             11 => Self::InvokeFallback {
                 transaction: Transaction::decode(reader)?,
-                justified: packing.unpack_option(reader)?,
+                justified: compression.decompress_option(reader)?,
                 views: reader.sequence("views", VOTERS_MAX)?,
             },
             12 => Self::ElectFallback { elect: SignedElect::decode(reader)? },
@@ -597,14 +597,14 @@ impl Pack for Message {
 }
 alone!(Message);
 
-impl Pack for Justified {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for Justified {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.decision.encode(out);
-        packing.pack_sequence(&self.tallies, out);
+        compression.compress_sequence(&self.tallies, out);
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
-        Ok(Self { decision: Decision::decode(reader)?, tallies: packing.unpack_sequence(reader, "tallies", SHARDS_MAX)? })
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
+        Ok(Self { decision: Decision::decode(reader)?, tallies: compression.decompress_sequence(reader, "tallies", SHARDS_MAX)? })
     }
 }
 alone!(Justified);
@@ -673,13 +673,13 @@ impl Decode for PendingWrite {
     }
 }
 
-impl Pack for Conflict {
-    fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+impl Compress for Conflict {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         match self {
             Self::Committed { transaction, certificate } => {
                 out.push(1);
                 transaction.encode(out);
-                certificate.pack(packing, out);
+                certificate.compress(compression, out);
             }
             Self::Stalled { transaction } => {
                 out.push(2);
@@ -688,11 +688,11 @@ impl Pack for Conflict {
         }
     }
 
-    fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
             1 => Ok(Self::Committed {
                 transaction: Transaction::decode(reader)?,
-                certificate: Arc::new(Certificate::unpack(reader, packing)?),
+                certificate: Arc::new(Certificate::decompress(reader, compression)?),
             }),
             2 => Ok(Self::Stalled { transaction: Transaction::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a conflict")),

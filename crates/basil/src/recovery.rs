@@ -35,7 +35,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
+use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Statement, leaf};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Cluster, ReplicaId, TransactionId};
@@ -161,7 +161,7 @@ impl Statement for DecideStatement {
     }
 }
 
-/// One replica's sealed election message: ElectFB.
+/// One replica's signed election message: ElectFB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedElect {
     /// Who elects.
@@ -169,10 +169,10 @@ pub struct SignedElect {
     /// In which view, and with what.
     pub statement: ElectStatement,
     /// The proof that the replica said so.
-    pub seal: Seal,
+    pub signature: BatchSignature,
 }
 
-/// A leader's sealed decision.
+/// A leader's signed decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedDecide {
     /// Who leads.
@@ -180,18 +180,18 @@ pub struct SignedDecide {
     /// What it decides, and in which view.
     pub statement: DecideStatement,
     /// The proof that the leader said so.
-    pub seal: Seal,
+    pub signature: BatchSignature,
 }
 
-/// Who elects a leader: index, what it has written down, its seal.
-pub type Elector = (u16, Decision, Seal);
+/// Who elects a leader: index, what it has written down, its signature.
+pub type Elector = (u16, Decision, BatchSignature);
 
-impl Claims for SignedElect {
+impl SignatureClaims for SignedElect {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         if self.statement.view == 0 {
             return Err(Rejection::Structure("nobody is elected in view 0"));
         }
-        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), seal: &self.seal });
+        out.push(Claim { signer: self.replica, leaf: leaf(cluster.id(), self.replica, &self.statement), signature: &self.signature });
         Ok(())
     }
 }
@@ -217,12 +217,12 @@ pub(crate) fn decision_claims<'a>(
     if !broken(Mutant::MajorityUnasked) && decision != majority(electors.iter().map(|(_, decision, _)| *decision)) {
         return Err(Rejection::Structure("a leader decides otherwise than most of its electors"));
     }
-    for (index, decision, seal) in electors {
+    for (index, decision, signature) in electors {
         let signer = ReplicaId { shard: leader.shard, index: *index };
         let statement = ElectStatement { id, decision: *decision, view };
-        out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), seal });
+        out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &statement), signature });
     }
-    out.push(Claim { signer: leader, leaf: leaf(cluster.id(), leader, &decide.statement), seal: &decide.seal });
+    out.push(Claim { signer: leader, leaf: leaf(cluster.id(), leader, &decide.statement), signature: &decide.signature });
     Ok(())
 }
 
@@ -279,7 +279,7 @@ impl LoggedReplies {
                 || (broken(Mutant::LoggedViewsMixed) && statement.decision == decision)
         });
         let shard = said.clone().next()?.replica.shard;
-        let voters = said.map(|logged| (logged.replica.index, logged.statement.view_current, logged.seal.clone())).collect();
+        let voters = said.map(|logged| (logged.replica.index, logged.statement.view_current, logged.signature.clone())).collect();
         Some((decision, LoggedSet { shard, view_decision, voters }))
     }
 
@@ -335,8 +335,10 @@ impl Ballots {
     pub fn electors(&self, id: TransactionId, view: u32, quorums: Quorums) -> Option<Vec<Elector>> {
         let elects = self.by_sender.values().filter_map(|sender| sender.elects.get(&id));
         let matching = elects.filter(|elect| elect.statement.view == view);
-        let electors: Vec<Elector> =
-            matching.take(quorums.elected()).map(|elect| (elect.replica.index, elect.statement.decision, elect.seal.clone())).collect();
+        let electors: Vec<Elector> = matching
+            .take(quorums.elected())
+            .map(|elect| (elect.replica.index, elect.statement.decision, elect.signature.clone()))
+            .collect();
         (electors.len() == quorums.elected()).then_some(electors)
     }
 
@@ -352,7 +354,7 @@ impl Encode for SignedElect {
     fn encode(&self, out: &mut Vec<u8>) {
         self.replica.encode(out);
         self.statement.encode_body(out);
-        self.seal.encode(out);
+        self.signature.encode(out);
     }
 }
 
@@ -360,7 +362,7 @@ impl Decode for SignedElect {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let replica = ReplicaId::decode(reader)?;
         let (id, decision, view) = (TransactionId::decode(reader)?, Decision::decode(reader)?, u32::decode(reader)?);
-        Ok(Self { replica, statement: ElectStatement { id, decision, view }, seal: Seal::decode(reader)? })
+        Ok(Self { replica, statement: ElectStatement { id, decision, view }, signature: BatchSignature::decode(reader)? })
     }
 }
 
@@ -368,7 +370,7 @@ impl Encode for SignedDecide {
     fn encode(&self, out: &mut Vec<u8>) {
         self.leader.encode(out);
         self.statement.encode_body(out);
-        self.seal.encode(out);
+        self.signature.encode(out);
     }
 }
 
@@ -376,16 +378,16 @@ impl Decode for SignedDecide {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let leader = ReplicaId::decode(reader)?;
         let (id, decision, view) = (TransactionId::decode(reader)?, Decision::decode(reader)?, u32::decode(reader)?);
-        Ok(Self { leader, statement: DecideStatement { id, decision, view }, seal: Seal::decode(reader)? })
+        Ok(Self { leader, statement: DecideStatement { id, decision, view }, signature: BatchSignature::decode(reader)? })
     }
 }
 
 pub(crate) fn encode_electors(electors: &[Elector], out: &mut Vec<u8>) {
     types::codec::encode_count(electors.len(), out);
-    for (index, decision, seal) in electors {
+    for (index, decision, signature) in electors {
         index.encode(out);
         decision.encode(out);
-        seal.encode(out);
+        signature.encode(out);
     }
 }
 
@@ -393,7 +395,7 @@ pub(crate) fn decode_electors(reader: &mut Reader) -> Result<Vec<Elector>, Decod
     let count = reader.count("a leader's electors", VOTERS_MAX)?;
     let mut electors = Vec::with_capacity(count);
     for _ in 0..count {
-        electors.push((u16::decode(reader)?, Decision::decode(reader)?, Seal::decode(reader)?));
+        electors.push((u16::decode(reader)?, Decision::decode(reader)?, BatchSignature::decode(reader)?));
     }
     Ok(electors)
 }
@@ -507,8 +509,8 @@ mod tests {
         }
     }
 
-    fn seal() -> Seal {
-        Seal { signed: Arc::new(SignedRoot { root: [0; 32], count: 1, signature: [0; 64] }), index: 0, path: Default::default() }
+    fn signature() -> BatchSignature {
+        BatchSignature { signed: Arc::new(SignedRoot { root: [0; 32], count: 1, signature: [0; 64] }), index: 0, path: Default::default() }
     }
 
     fn replica(index: u16) -> ReplicaId {
@@ -517,7 +519,7 @@ mod tests {
 
     fn logged(index: u16, decision: Decision, view_decision: u32, view_current: u32) -> SignedLogged {
         let statement = LoggedStatement { id: TransactionId([1; 32]), decision, view_decision, view_current };
-        SignedLogged { replica: replica(index), statement, seal: seal() }
+        SignedLogged { replica: replica(index), statement, signature: signature() }
     }
 
     #[test]
@@ -550,7 +552,7 @@ mod tests {
     }
 
     fn elect(index: u16, id: TransactionId, view: u32) -> SignedElect {
-        SignedElect { replica: replica(index), statement: ElectStatement { id, decision: Decision::Commit, view }, seal: seal() }
+        SignedElect { replica: replica(index), statement: ElectStatement { id, decision: Decision::Commit, view }, signature: signature() }
     }
 
     #[test]

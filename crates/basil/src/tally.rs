@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
-use crypto::Seal;
+use crypto::BatchSignature;
 use machine::Voters;
 use mutants::{Mutant, broken};
 use types::ShardId;
@@ -16,8 +16,8 @@ use crate::quorum::Quorums;
 pub struct Tally {
     shard: ShardId,
     voters: Voters,
-    commits: Vec<(u16, Seal)>,
-    aborts: Vec<(u16, Seal)>,
+    commits: Vec<(u16, BatchSignature)>,
+    aborts: Vec<(u16, BatchSignature)>,
     conflict: Option<(Transaction, Arc<Certificate>)>,
 }
 
@@ -53,7 +53,7 @@ impl Tally {
 
     /// Counts the vote of replica `index`; `false` when that replica has been counted before. Of a liar who
     /// says both things, the first counts.
-    pub fn count(&mut self, index: u16, vote: Vote, seal: Seal) -> bool {
+    pub fn count(&mut self, index: u16, vote: Vote, signature: BatchSignature) -> bool {
         if !self.voters.insert(index) && !broken(Mutant::VoterCountedTwice) {
             return false;
         }
@@ -62,7 +62,7 @@ impl Tally {
             Vote::Abort => &mut self.aborts,
         };
         let at = side.partition_point(|(other, _)| *other < index);
-        side.insert(at, (index, seal));
+        side.insert(at, (index, signature));
         true
     }
 

@@ -11,7 +11,7 @@ use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLo
 use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
-use crypto::{Seal, Verifier, leaf};
+use crypto::{BatchSignature, Verifier, leaf};
 use members::{Members, members};
 use types::codec::{Decode, DecodeError, Encode};
 use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
@@ -39,10 +39,10 @@ impl Desk {
     }
 
     /// A vote's seal, from a batch of three statements of which it is the second.
-    fn vote_seal(&self, replica: ReplicaId, id: TransactionId, vote: Vote) -> Seal {
+    fn vote_seal(&self, replica: ReplicaId, id: TransactionId, vote: Vote) -> BatchSignature {
         let leaf_of = |id| leaf(self.members.cluster.id(), replica, &VoteStatement { id, vote });
         let leaves = [leaf_of(TransactionId([1; 32])), leaf_of(id), leaf_of(TransactionId([2; 32]))];
-        self.members.sealers[&replica].seal(&leaves).remove(1)
+        self.members.batch_signers[&replica].sign(&leaves).remove(1)
     }
 
     fn votes(&self, shard: u16, id: TransactionId, vote: Vote, indices: std::ops::Range<u16>) -> VoteSet {
@@ -57,7 +57,7 @@ impl Desk {
             let statement = LoggedStatement { id, decision, view_decision: 0, view_current: 0 };
             let replica = ReplicaId { shard, index };
             let leaf = leaf(self.members.cluster.id(), replica, &statement);
-            (index, 0, self.members.sealers[&replica].seal(&[leaf]).remove(0))
+            (index, 0, self.members.batch_signers[&replica].sign(&[leaf]).remove(0))
         });
         LoggedSet { shard, view_decision: 0, voters: voters.collect() }
     }
@@ -110,29 +110,29 @@ impl Desk {
     fn view(&self, transaction: &Transaction, index: u16, view: u32) -> SignedLogged {
         let replica = ReplicaId { shard: self.logging_shard(transaction), index };
         let statement = LoggedStatement { id: transaction.id(), decision: Decision::Commit, view_decision: 0, view_current: view };
-        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
-        SignedLogged { replica, statement, seal }
+        let signature = self.members.batch_signers[&replica].sign(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        SignedLogged { replica, statement, signature }
     }
 
     fn elect(&self, transaction: &Transaction, index: u16, decision: Decision, view: u32) -> SignedElect {
         let replica = ReplicaId { shard: self.logging_shard(transaction), index };
         let statement = ElectStatement { id: transaction.id(), decision, view };
-        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
-        SignedElect { replica, statement, seal }
+        let signature = self.members.batch_signers[&replica].sign(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        SignedElect { replica, statement, signature }
     }
 
     /// Five electors of `view`, by index; the first `commits` of them have logged commit.
     fn electors(&self, transaction: &Transaction, commits: u16, view: u32) -> Vec<Elector> {
         let decision = |index| if index < commits { Decision::Commit } else { Decision::Abort };
-        (0..5).map(|index| (index, decision(index), self.elect(transaction, index, decision(index), view).seal)).collect()
+        (0..5).map(|index| (index, decision(index), self.elect(transaction, index, decision(index), view).signature)).collect()
     }
 
     /// What `leader` decides in `view`.
     fn decide(&self, transaction: &Transaction, leader: u16, decision: Decision, view: u32) -> SignedDecide {
         let leader = ReplicaId { shard: self.logging_shard(transaction), index: leader };
         let statement = DecideStatement { id: transaction.id(), decision, view };
-        let seal = self.members.sealers[&leader].seal(&[leaf(self.members.cluster.id(), leader, &statement)]).remove(0);
-        SignedDecide { leader, statement, seal }
+        let signature = self.members.batch_signers[&leader].sign(&[leaf(self.members.cluster.id(), leader, &statement)]).remove(0);
+        SignedDecide { leader, statement, signature }
     }
 
     /// One message of each kind, and of each shape it can have.
@@ -141,9 +141,9 @@ impl Desk {
         let other = self.transaction(80, &[], &["a"]);
         let id = transaction.id();
         let replica = ReplicaId { shard: ShardId(1), index: 3 };
-        let vote = |vote| SignedVote { replica, statement: VoteStatement { id, vote }, seal: self.vote_seal(replica, id, vote) };
+        let vote = |vote| SignedVote { replica, statement: VoteStatement { id, vote }, signature: self.vote_seal(replica, id, vote) };
         let statement = LoggedStatement { id, decision: Decision::Abort, view_decision: 0, view_current: 2 };
-        let seal = self.members.sealers[&replica].seal(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
+        let signature = self.members.batch_signers[&replica].sign(&[leaf(self.members.cluster.id(), replica, &statement)]).remove(0);
         let committed = Conflict::Committed { transaction: other.clone(), certificate: Arc::new(self.fast_commit(&other)) };
         let tallies = vec![self.votes(0, id, Vote::Commit, 0..4), self.votes(1, id, Vote::Commit, 0..5)];
         let versions = vec![
@@ -178,7 +178,7 @@ impl Desk {
             Message::Voted { vote: vote(Vote::Commit), conflict: None },
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(committed) },
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(Conflict::Stalled { transaction: other }) },
-            Message::Logged { logged: SignedLogged { replica, statement, seal } },
+            Message::Logged { logged: SignedLogged { replica, statement, signature } },
         ];
         let justified = Justified { decision: Decision::Abort, tallies: vec![self.votes(1, id, Vote::Abort, 0..2)] };
         let views = vec![self.view(&transaction, 0, 0), self.view(&transaction, 3, 2)];
@@ -490,7 +490,7 @@ fn a_leaders_decision_is_its_electors() {
     assert!(!believed(decide(Decision::Commit, 1), desk.electors(&other, 3, 1)), "they elected for another transaction");
     assert!(!believed(decide(Decision::Commit, 1), electors(3, 1)[..4].to_vec()), "one elector short of 4f+1");
     let mut six = electors(5, 1);
-    six.push((5, Decision::Commit, desk.elect(&transaction, 5, Decision::Commit, 1).seal));
+    six.push((5, Decision::Commit, desk.elect(&transaction, 5, Decision::Commit, 1).signature));
     assert!(!believed(decide(Decision::Commit, 1), six), "an even number may be of two minds");
     let mut twice = electors(3, 1);
     twice[4] = twice[3].clone();
@@ -500,7 +500,7 @@ fn a_leaders_decision_is_its_electors() {
     let most = majority(turned.iter().map(|(_, decision, _)| *decision));
     assert!(!believed(decide(most, 1), turned), "not what the third elector signed");
     let mut lent = decide(Decision::Commit, 1);
-    lent.seal = desk.decide(&transaction, leader(2), Decision::Commit, 1).seal;
+    lent.signature = desk.decide(&transaction, leader(2), Decision::Commit, 1).signature;
     assert!(!believed(lent, electors(3, 1)), "somebody else's signature");
 }
 
@@ -510,7 +510,7 @@ fn evidence_of_an_author_is_votes_to_commit_this_transaction() {
     let transaction = desk.transaction(100, &[], &["a"]);
     let believed = |id, vote| {
         let replica = ReplicaId { shard: ShardId(0), index: 0 };
-        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, seal: desk.vote_seal(replica, id, vote) };
+        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, signature: desk.vote_seal(replica, id, vote) };
         desk.verifier.verify(Message::Recover { transaction: transaction.clone(), evidence: vec![vote] }).is_ok()
     };
     assert!(believed(transaction.id(), Vote::Commit));
@@ -524,9 +524,9 @@ fn a_vote_is_its_signers_alone() {
     let desk = Desk::new();
     let id = desk.transaction(100, &[], &["a"]).id();
     let replica = ReplicaId { shard: ShardId(0), index: 0 };
-    let seal = desk.vote_seal(replica, id, Vote::Commit);
+    let signature = desk.vote_seal(replica, id, Vote::Commit);
     let believed = |replica, vote| {
-        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, seal: seal.clone() };
+        let vote = SignedVote { replica, statement: VoteStatement { id, vote }, signature: signature.clone() };
         desk.verifier.verify(Message::Voted { vote, conflict: None }).is_ok()
     };
     assert!(believed(replica, Vote::Commit));

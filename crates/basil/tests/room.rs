@@ -42,7 +42,7 @@ fn committed_on(members: &Members, shards: &[ShardId], transaction: &Transaction
         let vote = |index| {
             let replica = ReplicaId { shard: *shard, index };
             let statement = VoteStatement { id, vote: Vote::Commit };
-            (index, members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
+            (index, members.batch_signers[&replica].sign(&[leaf(members.cluster.id(), replica, &statement)]).remove(0))
         };
         ShardProof::Votes(VoteSet { shard: *shard, vote: Vote::Commit, voters: (0..6).map(vote).collect() })
     };

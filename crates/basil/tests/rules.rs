@@ -10,27 +10,27 @@ use basil::certificate::{Proof, VoteStatement, logging_shard};
 use basil::check::conflict_at;
 use basil::tally::{Outcome, Tally};
 use basil::{Certificate, Decision, Quorums, Read, Transaction, Vote, Write};
-use crypto::{Seal, leaf};
+use crypto::{BatchSignature, leaf};
 use members::{Members, members};
 use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 const ONE_FAULT: Quorums = Quorums::new(1);
 
 /// Some seal: the tally does not look into it.
-fn seal(members: &Members) -> Seal {
+fn signature(members: &Members) -> BatchSignature {
     let replica = ReplicaId { shard: ShardId(0), index: 0 };
     let statement = VoteStatement { id: TransactionId([1; 32]), vote: Vote::Commit };
-    members.sealers[&replica].seal(&[leaf(members.cluster.id(), replica, &statement)]).remove(0)
+    members.batch_signers[&replica].sign(&[leaf(members.cluster.id(), replica, &statement)]).remove(0)
 }
 
 fn tally(commits: u16, aborts: u16) -> Tally {
-    let seal = seal(&members(1));
+    let signature = signature(&members(1));
     let mut tally = Tally::new(ShardId(0));
     for index in 0..commits {
-        assert!(tally.count(index, Vote::Commit, seal.clone()));
+        assert!(tally.count(index, Vote::Commit, signature.clone()));
     }
     for index in commits..commits + aborts {
-        assert!(tally.count(index, Vote::Abort, seal.clone()));
+        assert!(tally.count(index, Vote::Abort, signature.clone()));
     }
     tally
 }
@@ -120,14 +120,14 @@ fn fast_outcomes_are_proved_and_slow_ones_are_not() {
 
 #[test]
 fn of_a_liar_who_says_both_the_first_counts() {
-    let seal = seal(&members(1));
+    let signature = signature(&members(1));
     let mut tally = Tally::new(ShardId(0));
     for index in [3, 1, 2] {
-        assert!(tally.count(index, Vote::Commit, seal.clone()));
+        assert!(tally.count(index, Vote::Commit, signature.clone()));
     }
-    assert!(!tally.count(3, Vote::Abort, seal.clone()));
-    assert!(!tally.count(3, Vote::Commit, seal.clone()));
-    assert!(!tally.count(64, Vote::Commit, seal), "no shard has so many replicas");
+    assert!(!tally.count(3, Vote::Abort, signature.clone()));
+    assert!(!tally.count(3, Vote::Commit, signature.clone()));
+    assert!(!tally.count(64, Vote::Commit, signature), "no shard has so many replicas");
     assert_eq!((tally.votes_to(Vote::Commit), tally.votes_to(Vote::Abort), tally.count_heard()), (3, 0, 3));
     let indices: Vec<u16> = tally.votes(Vote::Commit).voters.iter().map(|(index, _)| *index).collect();
     assert_eq!(indices, [1, 2, 3], "a set of votes stands in order");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use basil::{Coordinator, CoordinatorOptions, Message, NodeEvent, Replica, ReplicaOptions};
 use clap::Args;
-use crypto::{Sealer, Signatures, Verifier};
+use crypto::{BatchSigner, Signatures, Verifier};
 use machine::Time;
 use runtime::{Identity, Limits, Metrics, Place, Plan, Sealing};
 use store::{Disk, DiskOptions, Options, Store};
@@ -131,9 +131,9 @@ impl Running {
         metrics.show_verifier(verifier.clone());
         let identity =
             Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
-        let sealer = Sealer::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
+        let batch_signer = BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
-        let seals = Sealing::new(sealer, verifier.clone(), replica, batch_max);
+        let signatures = Sealing::new(batch_signer, verifier.clone(), replica, batch_max);
         let plan = Plan {
             identity,
             cluster: cluster.clone(),
@@ -153,7 +153,7 @@ impl Running {
                 tracing::error!(%client, transaction, "this client claims to have read from its own future: it lies");
             }
         };
-        runtime::start(plan, machine, seals, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
+        runtime::start(plan, machine, signatures, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
     }
 
     /// Waits until the replica votes for writes again: after a start it has forgotten who read what, and for as long as

@@ -103,7 +103,7 @@ impl<'a> World<'a> {
         let packer = Packer::new(cluster);
         let timings = [(0, 0); Step::ALL.len()];
         Self {
-            office: Office { shape: shape.clone(), costs: *costs, packer, steps: 0, sealed: (0, 0), timings, watch },
+            office: Office { shape: shape.clone(), costs: *costs, packer, steps: 0, signed: (0, 0), timings, watch },
             now: 0,
             queue: BTreeMap::new(),
             happenings: 0,
@@ -149,7 +149,7 @@ impl<'a> World<'a> {
         match self.counting {
             Counting::NotYet if now >= warmup_ms * 1_000_000 || steps >= steps_max / 3 => {
                 self.counting = Counting::Since(now);
-                self.office.sealed = (0, 0);
+                self.office.signed = (0, 0);
             }
             Counting::Since(since) if now >= since + measured_ms * 1_000_000 || steps >= steps_max => {
                 self.counting = Counting::Over { since, until: now.max(since + 1) };
@@ -434,7 +434,7 @@ impl<'a> World<'a> {
         // Where clients are on the same machines, these work for them as well.
         let on_machines = if matches!(shape.hosting, Hosting::OneHost { .. }) { of_replicas + of_clients } else { of_replicas };
         let loops: f64 = replicas.iter().map(|replica| replica.loop_ns as f64).sum();
-        let (statements, roots) = self.office.sealed;
+        let (statements, roots) = self.office.signed;
         let attempts = committed as u64 + self.in_vain;
         Prediction {
             committed_per_second: committed as f64 * 1e9 / window_ns,

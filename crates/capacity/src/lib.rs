@@ -12,7 +12,7 @@
 //!
 //! As in the real shell, a loop takes all that has arrived, a write all that is queued, and a read all that has come, so
 //! each batch is as large as the load makes it. A thread keeps its core until it has nothing to do or its slice is over.
-//! Nothing is signed here: a seal has its real length and a root of its own, and
+//! Nothing is signed here: a batch signature has its real length and a root of its own, and
 //! each receiver pays for the roots that it does not know yet, all of one read together.
 //!
 //! **What is left out**: faults; folds and reads from disk (nothing is loaded, every key is read as empty until it is

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use basil::Message;
-use crypto::{Claims as _, Seal, Signatures, SignedRoot, Verified, Verifier};
+use crypto::{BatchSignature, SignatureClaims as _, Signatures, SignedRoot, Verified, Verifier};
 use types::codec::Encode as _;
 use types::{Cluster, Digest};
 
@@ -26,8 +26,8 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Seals for `count` statements under this root. They are as long as real ones.
-    pub fn seals(self, count: usize) -> Vec<Seal> {
+    /// Signatures for `count` statements under this root. They are as long as real ones.
+    pub fn signatures(self, count: usize) -> Vec<BatchSignature> {
         let leaves = count.next_power_of_two();
         let path: Arc<[Digest]> = vec![[0; 32]; leaves.trailing_zeros() as usize].into();
         let mut root = [0; 32];
@@ -36,7 +36,7 @@ impl Root {
         let size = u16::try_from(leaves).expect("batches are small");
         let signed = Arc::new(SignedRoot { root, count: size, signature: [0; 64] });
         (0..count)
-            .map(|index| Seal {
+            .map(|index| BatchSignature {
                 signed: Arc::clone(&signed),
                 index: u16::try_from(index).expect("batches are small"),
                 path: Arc::clone(&path),
@@ -44,9 +44,9 @@ impl Root {
             .collect()
     }
 
-    fn under(seal: &Seal) -> Self {
+    fn under(signature: &BatchSignature) -> Self {
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes are a number"));
-        let root = &seal.signed.root;
+        let root = &signature.signed.root;
         Self { signer: usize::try_from(number(&root[..8])).expect("there are few processes"), serial: number(&root[8..16]) }
     }
 }
@@ -75,7 +75,7 @@ impl Packer {
         message.encode(&mut self.buffer);
         let mut claims = Vec::new();
         message.claims(&self.cluster, &mut claims).expect("honest participants say nothing malformed");
-        let roots = claims.iter().map(|claim| Root::under(claim.seal)).collect();
+        let roots = claims.iter().map(|claim| Root::under(claim.signature)).collect();
         drop(claims);
         let message = self.verifier.verify(message).expect("honest participants say nothing malformed");
         let parcel = Rc::new(Parcel { message, bytes: self.buffer.len(), roots });
@@ -153,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn seals_say_under_which_root_they_stand_and_are_well_formed() {
+    fn signatures_say_under_which_root_they_stand_and_are_well_formed() {
         for count in [1, 2, 3, 63, 64] {
-            let seals = Root { signer: 7, serial: 300 }.seals(count);
-            assert_eq!(seals.len(), count);
-            assert!(seals.iter().all(Seal::is_well_formed), "{count}");
-            let root = Root::under(&seals[count - 1]);
+            let signatures = Root { signer: 7, serial: 300 }.signatures(count);
+            assert_eq!(signatures.len(), count);
+            assert!(signatures.iter().all(BatchSignature::is_well_formed), "{count}");
+            let root = Root::under(&signatures[count - 1]);
             assert_eq!((root.signer, root.serial), (7, 300));
         }
     }

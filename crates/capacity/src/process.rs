@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use basil::message::Draft;
 use basil::{Coordinator, Event, Message, Node};
-use crypto::Sealable as _;
+use crypto::Signable as _;
 use machine::{Durable as _, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::Memory;
 use types::Party;
@@ -35,8 +35,8 @@ pub(crate) struct Office<'a> {
     pub packer: Packer,
     /// Steps of machines so far.
     pub steps: u64,
-    /// Statements sealed, and signatures made for them, since counting began.
-    pub sealed: (u64, u64),
+    /// Statements signed, and signatures made for them, since counting began.
+    pub signed: (u64, u64),
     /// How long steps really took, and how many there were, by kind.
     pub timings: [(u64, u64); Step::ALL.len()],
     pub watch: Option<&'a mut dyn FnMut() -> u64>,
@@ -210,7 +210,7 @@ impl Process {
                     self.unsynced_since = Some(since);
                 }
                 messages.append(&mut outbox.sends);
-                cost_ns += seal(me, &mut self.roots_signed, outbox.drafts, &mut messages, office);
+                cost_ns += sign(me, &mut self.roots_signed, outbox.drafts, &mut messages, office);
             }
         }
         if said.syncs {
@@ -264,7 +264,7 @@ fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut OutboxOf<M>, office:
 }
 
 /// Makes messages of what is to be signed, as the real shell does; gives the price.
-fn seal(
+fn sign(
     me: usize,
     roots_signed: &mut u64,
     mut drafts: Vec<(Party, Draft)>,
@@ -272,17 +272,18 @@ fn seal(
     office: &mut Office<'_>,
 ) -> f64 {
     let mut cost_ns = office.costs.leaf_ns * drafts.len() as f64;
-    office.sealed.0 += drafts.len() as u64;
+    office.signed.0 += drafts.len() as u64;
     drafts.sort_by_key(|(to, _)| *to);
     let mut rest = drafts.into_iter().peekable();
     while rest.peek().is_some() {
         let batch: Vec<(Party, Draft)> = rest.by_ref().take(office.shape.batch_max).collect();
         let root = Root { signer: me, serial: *roots_signed };
-        // Without signatures all share a seal without a path.
-        let seals = if office.shape.signatures { root.seals(batch.len()) } else { vec![root.seals(1).remove(0); batch.len()] };
-        messages.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+        // Without signatures all share a batch signature without a path.
+        let signatures =
+            if office.shape.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] };
+        messages.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
         *roots_signed += 1;
-        office.sealed.1 += 1;
+        office.signed.1 += 1;
         if office.shape.signatures {
             cost_ns += office.costs.sign_ns;
         }

@@ -4,7 +4,7 @@
 //! cargo run --release -p crypto --example verify
 //! ```
 //!
-//! Six replicas each seal batches of 1, 4, 16 or 64 statements. Of every statement there is a certificate, six claims,
+//! Six replicas each sign batches of 1, 4, 16 or 64 statements. Of every statement there is a certificate, six claims,
 //! one from each replica. Certificates are checked sixteen to a frame, as a replica checks those it receives:
 //!
 //! - `cold`: by a verifier that has seen nothing. Signatures are checked, one for each batch and replica.
@@ -12,13 +12,13 @@
 //! - `again`: by one that has seen all of them.
 //! - `covers`: what one claim's whole path takes to hash, without any verifier.
 //!
-//! `leaf`, `seal`, `encode` and `decode` are what else is done for each claim, by its maker and its receiver. Each figure is the
+//! `leaf`, `signature`, `encode` and `decode` are what else is done for each claim, by its maker and its receiver. Each figure is the
 //! best of several runs. On a machine that does other work, compare figures of one run, or builds run in turns.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
-use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, Statement, Verifier, leaf};
+use crypto::{BatchSignature, BatchSigner, Claim, Rejection, SecretKey, SignatureClaims, Signatures, Statement, Verifier, leaf};
 use types::codec::{Decode, Encode};
 use types::{Cluster, ClusterId, Digest, Placement, ReplicaId, ShardId};
 
@@ -39,11 +39,11 @@ impl Statement for Vote {
 }
 
 /// Six replicas' word on one statement, with the leaves already computed: they are measured apart.
-struct Certificate(Vec<(ReplicaId, Digest, Seal)>);
+struct Certificate(Vec<(ReplicaId, Digest, BatchSignature)>);
 
-impl Claims for &Certificate {
+impl SignatureClaims for &Certificate {
     fn claims<'a>(&'a self, _: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        out.extend(self.0.iter().map(|(signer, leaf, seal)| Claim { signer: *signer, leaf: *leaf, seal }));
+        out.extend(self.0.iter().map(|(signer, leaf, signature)| Claim { signer: *signer, leaf: *leaf, signature }));
         Ok(())
     }
 }
@@ -70,8 +70,8 @@ fn main() {
         let seen = verifier();
         check(&seen, &all);
         let again = best(claims, || (), |()| check(&seen, &all));
-        let seals = || all.iter().flat_map(|certificate| &certificate.0);
-        let covers = best(claims, || (), |()| seals().for_each(|(_, leaf, seal)| assert!(seal.covers(black_box(leaf)))));
+        let signatures = || all.iter().flat_map(|certificate| &certificate.0);
+        let covers = best(claims, || (), |()| signatures().for_each(|(_, leaf, signature)| assert!(signature.covers(black_box(leaf)))));
 
         let hash = best(
             claims,
@@ -83,15 +83,15 @@ fn main() {
             },
         );
         let leaves: Vec<Digest> = (0..size).map(|at| leaf(CLUSTER, replica(1), &vote(0, at))).collect();
-        let sealer = Sealer::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519);
-        let seal = best(size as usize * 20, || (), |()| (0..20).for_each(|_| drop(black_box(sealer.seal(&leaves)))));
+        let batch_signer = BatchSigner::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519);
+        let signature = best(size as usize * 20, || (), |()| (0..20).for_each(|_| drop(black_box(batch_signer.sign(&leaves)))));
         let mut out = Vec::new();
         let encode = best(
             claims,
             || (),
             |()| {
                 out.clear();
-                seals().for_each(|(_, _, seal)| seal.encode(&mut out));
+                signatures().for_each(|(_, _, signature)| signature.encode(&mut out));
             },
         );
         let mut reader = types::codec::Reader::new(Vec::new().into(), CLUSTER);
@@ -101,10 +101,10 @@ fn main() {
             || (),
             |()| {
                 reader = types::codec::Reader::new(bytes.clone(), CLUSTER);
-                (0..claims).for_each(|_| drop(black_box(Seal::decode(&mut reader).expect("what was just encoded"))));
+                (0..claims).for_each(|_| drop(black_box(BatchSignature::decode(&mut reader).expect("what was just encoded"))));
             },
         );
-        println!("{size:>12} {cold:>10} {sight:>12} {again:>10} {covers:>10} {hash:>10} {seal:>10} {encode:>10} {decode:>10}");
+        println!("{size:>12} {cold:>10} {sight:>12} {again:>10} {covers:>10} {hash:>10} {signature:>10} {encode:>10} {decode:>10}");
     }
 }
 
@@ -127,16 +127,17 @@ fn check(verifier: &Verifier, certificates: &[&Certificate]) {
     }
 }
 
-/// Certificates by batch, their seals as they come from the wire: no two share a root in memory.
+/// Certificates by batch, their signatures as they come from the wire: no two share a root in memory.
 fn batches(size: u64) -> Vec<Vec<Certificate>> {
-    let sealers: Vec<Sealer> = (0..REPLICAS).map(|at| Sealer::new(secret(at), CLUSTER, replica(at), Signatures::Ed25519)).collect();
+    let batch_signers: Vec<BatchSigner> =
+        (0..REPLICAS).map(|at| BatchSigner::new(secret(at), CLUSTER, replica(at), Signatures::Ed25519)).collect();
     let batch = |batch: u64| {
         let mut certificates: Vec<Certificate> = (0..size).map(|_| Certificate(Vec::new())).collect();
-        for (signer, sealer) in (0..REPLICAS).map(replica).zip(&sealers) {
+        for (signer, batch_signer) in (0..REPLICAS).map(replica).zip(&batch_signers) {
             let leaves: Vec<Digest> = (0..size).map(|at| leaf(CLUSTER, signer, &vote(batch, at))).collect();
-            for ((seal, leaf), certificate) in sealer.seal(&leaves).into_iter().zip(leaves).zip(&mut certificates) {
-                let seal = Seal::from_bytes(seal.to_bytes().into(), CLUSTER).expect("what was just encoded");
-                certificate.0.push((signer, leaf, seal));
+            for ((signature, leaf), certificate) in batch_signer.sign(&leaves).into_iter().zip(leaves).zip(&mut certificates) {
+                let signature = BatchSignature::from_bytes(signature.to_bytes().into(), CLUSTER).expect("what was just encoded");
+                certificate.0.push((signer, leaf, signature));
             }
         }
         certificates

@@ -6,9 +6,9 @@
 use sha2::{Digest as _, Sha256};
 use types::{ClusterId, Digest};
 
-/// Begins the hash of a statement: a leaf of a seal's tree.
+/// Begins the hash of a statement: a leaf of a batch signature's tree.
 pub(crate) const TAG_LEAF: u8 = 0;
-/// Begins the hash of two children: an inner node of a seal's tree.
+/// Begins the hash of two children: an inner node of a batch signature's tree.
 pub(crate) const TAG_NODE: u8 = 1;
 /// Begins every other hash.
 const TAG_DIGEST: u8 = 2;

@@ -12,7 +12,7 @@ use zeroize::Zeroize;
 pub enum Signatures {
     /// With Ed25519, by the rule of ZIP 215.
     Ed25519,
-    /// Not at all: seals carry zeros and every check passes. For measurement only; whoever reaches such a
+    /// Not at all: signatures carry zeros and every check passes. For measurement only; whoever reaches such a
     /// cluster owns it.
     Off,
 }

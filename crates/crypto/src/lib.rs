@@ -1,15 +1,15 @@
-//! Who said it: keys, seals over batches of statements, and the proof that a message was checked.
+//! Who said it: keys, signatures over batches of statements, and the proof that a message was checked.
 //!
 //! A replica's loop makes many statements in one turn (votes, logged decisions). Signing each would cost
 //! more than everything else it does, so it signs them together (basil.txt §4.4): the statements are the
-//! leaves of a Merkle tree, one signature covers the root, and each statement travels with its [`Seal`],
+//! leaves of a Merkle tree, one signature covers the root, and each statement travels with its [`BatchSignature`],
 //! the path from its leaf to that root. Who receives several statements of one batch, from whomever, checks
 //! one signature and some hashes.
 //!
 //! ```text
 //!                 root ── signature of the replica over (cluster, signer, count, root)
 //!                /    \
-//!            node      node            a seal = the signed root, the leaf's index,
+//!            node      node            a batch signature = the signed root, the leaf's index,
 //!           /    \    /    \                    and the siblings on the way up
 //!        leaf  leaf  leaf  leaf
 //!          |     |     |     |
@@ -24,7 +24,7 @@
 //!   participants ever disagree about a certificate. Keys whose order could blur that are refused at the door
 //!   ([`check_public_key`]).
 //! - **One way in.** Only [`Verifier`] makes a [`Verified<T>`], and a machine takes nothing else from outside.
-//! - **A seal is no name.** Who holds a key can make many signatures over one root, so nothing is ever
+//! - **A batch signature is no name.** Who holds a key can make many signatures over one root, so nothing is ever
 //!   identified by signature bytes; the cache of checked roots takes them in only to tell good from bad.
 //! - **Memory changes no answer.** A verifier remembers good roots and what it has hashed of their trees, which makes the
 //!   next claim of a batch cheap. Who remembers and who does not still judge every claim alike: else a liar could make
@@ -32,7 +32,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, Statement, Verifier, leaf};
+//! use crypto::{Claim, SignatureClaims, Rejection, BatchSignature, BatchSigner, SecretKey, Signatures, Statement, Verifier, leaf};
 //! use types::{Cluster, ClusterId, Placement, ReplicaId, ShardId};
 //!
 //! // Something a replica may say.
@@ -44,12 +44,12 @@
 //!     }
 //! }
 //!
-//! // The same with its seal, as it travels.
-//! struct Signed { signer: ReplicaId, greeting: Greeting, seal: Seal }
-//! impl Claims for Signed {
+//! // The same with its signature, as it travels.
+//! struct Signed { signer: ReplicaId, greeting: Greeting, signature: BatchSignature }
+//! impl SignatureClaims for Signed {
 //!     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
 //!         let leaf = leaf(cluster.id(), self.signer, &self.greeting);
-//!         out.push(Claim { signer: self.signer, leaf, seal: &self.seal });
+//!         out.push(Claim { signer: self.signer, leaf, signature: &self.signature });
 //!         Ok(())
 //!     }
 //! }
@@ -59,32 +59,32 @@
 //! let cluster = Arc::new(Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![])?);
 //!
 //! let signer = ReplicaId { shard: ShardId(0), index: 2 };
-//! let sealer = Sealer::new(secrets[2].clone(), cluster.id(), signer, Signatures::Ed25519);
+//! let batch_signer = BatchSigner::new(secrets[2].clone(), cluster.id(), signer, Signatures::Ed25519);
 //! let greeting = Greeting("hello".into());
-//! let seal = sealer.seal(&[leaf(cluster.id(), signer, &greeting)]).remove(0);
+//! let signature = batch_signer.sign(&[leaf(cluster.id(), signer, &greeting)]).remove(0);
 //!
 //! let verifier = Verifier::new(cluster, Signatures::Ed25519, 1_024)?;
-//! let verified = verifier.verify(Signed { signer, greeting, seal: seal.clone() })?;
+//! let verified = verifier.verify(Signed { signer, greeting, signature: signature.clone() })?;
 //! assert_eq!(verified.greeting.0, "hello");
-//! assert!(verifier.verify(Signed { signer, greeting: Greeting("hullo".into()), seal }).is_err());
+//! assert!(verifier.verify(Signed { signer, greeting: Greeting("hullo".into()), signature }).is_err());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod batch;
+mod batch_signature;
+mod compression;
 mod hash;
 mod key;
 mod merkle;
-mod packing;
 mod proven_tree;
 mod root_cache;
-mod seal;
 mod verified;
 mod verifier;
 
 pub use batch::{BatchChecker, SignedMessage};
+pub use batch_signature::{BatchSignature, BatchSigner, Signable, SignedRoot, Statement, leaf};
+pub use compression::{Compress, SignatureCompression};
 pub use hash::digest;
 pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
-pub use packing::{Pack, Packing};
-pub use seal::{Seal, Sealable, Sealer, SignedRoot, Statement, leaf};
-pub use verified::{Claim, Claims, Rejection, Verified};
+pub use verified::{Claim, Rejection, SignatureClaims, Verified};
 pub use verifier::{Verifier, VerifierCounts};

@@ -7,12 +7,12 @@
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 use types::Digest;
-use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
+use types::limits::{BATCH_STATEMENTS_MAX, MERKLE_PATH_MAX};
 
 use crate::hash::TAG_NODE;
 
 /// The siblings on the way from a leaf to the root, from the bottom up.
-pub(crate) type Path = SmallVec<[Digest; SEAL_PATH_MAX]>;
+pub(crate) type Path = SmallVec<[Digest; MERKLE_PATH_MAX]>;
 
 /// A whole tree, from which paths are read.
 pub(crate) struct Tree {
@@ -24,8 +24,8 @@ pub(crate) struct Tree {
 impl Tree {
     /// The tree over `leaves`.
     pub(crate) fn new(leaves: &[Digest]) -> Self {
-        assert!(!leaves.is_empty() && leaves.len() <= SEAL_STATEMENTS_MAX, "a tree has from 1 to {SEAL_STATEMENTS_MAX} leaves");
-        let mut nodes = Vec::with_capacity(2 * leaves.len() + SEAL_PATH_MAX);
+        assert!(!leaves.is_empty() && leaves.len() <= BATCH_STATEMENTS_MAX, "a tree has from 1 to {BATCH_STATEMENTS_MAX} leaves");
+        let mut nodes = Vec::with_capacity(2 * leaves.len() + MERKLE_PATH_MAX);
         nodes.extend_from_slice(leaves);
         let mut width = leaves.len();
         while width > 1 {
@@ -63,7 +63,7 @@ impl Tree {
 
 /// How many siblings the path of leaf `index` among `count` has; `None` when there is no such leaf or no such tree.
 pub(crate) fn path_length(index: usize, count: usize) -> Option<usize> {
-    if index >= count || count > SEAL_STATEMENTS_MAX {
+    if index >= count || count > BATCH_STATEMENTS_MAX {
         return None;
     }
     let (mut length, mut at, mut width) = (0, index, count);
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn in_trees_of_every_size_each_path_leads_to_the_root_from_its_own_index_alone() {
-        for count in 1..=SEAL_STATEMENTS_MAX {
+        for count in 1..=BATCH_STATEMENTS_MAX {
             let leaves = leaves(count);
             let tree = Tree::new(&leaves);
             for (index, leaf) in leaves.iter().enumerate() {
                 let path = tree.path(index);
-                assert!(path.len() <= SEAL_PATH_MAX);
+                assert!(path.len() <= MERKLE_PATH_MAX);
                 assert_eq!(path_length(index, count), Some(path.len()));
                 assert_eq!(fold(leaf, index, count, &path), Some(tree.root()));
                 // All indices in small trees; in large ones the neighbours and some far ones.
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(fold(&leaves[1], 1, 5, &path), None);
         assert_eq!(path_length(0, 0), None);
         assert_eq!(path_length(5, 5), None);
-        assert_eq!(path_length(0, SEAL_STATEMENTS_MAX + 1), None);
+        assert_eq!(path_length(0, BATCH_STATEMENTS_MAX + 1), None);
         // An inner node offered as a leaf leads to the root only in a tree of another size, which is signed too.
         let inner = node(&leaves[0], &leaves[1]);
         assert_eq!(fold(&inner, 0, 5, &tree.path(0)[1..]), None);

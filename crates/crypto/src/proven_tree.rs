@@ -11,13 +11,13 @@
 use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::Digest;
-use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
+use types::limits::{BATCH_STATEMENTS_MAX, MERKLE_PATH_MAX};
 
 use crate::merkle::{self, node};
-use crate::{Seal, SignedRoot};
+use crate::{BatchSignature, SignedRoot};
 
 /// The most nodes in one tree, which a full one has: each other level is at most half as wide as that below it, rounded up.
-pub(crate) const TREE_NODES_MAX: usize = 2 * SEAL_STATEMENTS_MAX - 1;
+pub(crate) const TREE_NODES_MAX: usize = 2 * BATCH_STATEMENTS_MAX - 1;
 
 /// What is proven of the tree under one root.
 ///
@@ -34,56 +34,56 @@ impl ProvenTree {
     /// The tree under a root, of which nothing else is proven.
     ///
     /// # Panics
-    /// When no tree has as many leaves, which well-formed seals exclude.
+    /// When no tree has as many leaves, which well-formed signatures exclude.
     pub(crate) fn new(signed: &SignedRoot) -> Self {
         let leaves = usize::from(signed.count);
-        assert!(leaves > 0 && leaves <= SEAL_STATEMENTS_MAX, "a tree has from 1 to {SEAL_STATEMENTS_MAX} leaves");
+        assert!(leaves > 0 && leaves <= BATCH_STATEMENTS_MAX, "a tree has from 1 to {BATCH_STATEMENTS_MAX} leaves");
         let nodes = nodes(leaves);
         let mut tree = Self { nodes: vec![[0; 32]; nodes].into_boxed_slice(), proven: Default::default(), leaves };
         tree.prove(nodes - 1, &signed.root);
         tree
     }
 
-    /// Whether `leaf` stands at the seal's place in this tree: exactly what [`Seal::covers`] would find, the seal's root being
+    /// Whether `leaf` stands at the signature's place in this tree: exactly what [`BatchSignature::covers`] would find, the signature's root being
     /// this tree's. When it does, its path is proven.
-    pub(crate) fn admits(&mut self, leaf: &Digest, seal: &Seal) -> bool {
-        self.follows(leaf, usize::from(seal.index), &seal.path) || broken(Mutant::PathUnchecked)
+    pub(crate) fn admits(&mut self, leaf: &Digest, signature: &BatchSignature) -> bool {
+        self.follows(leaf, usize::from(signature.index), &signature.path) || broken(Mutant::PathUnchecked)
     }
 
     fn follows(&mut self, leaf: &Digest, index: usize, path: &[Digest]) -> bool {
         if merkle::path_length(index, self.leaves) != Some(path.len()) {
             return false;
         }
-        let mut climbed = SmallVec::<[Digest; SEAL_PATH_MAX]>::new();
+        let mut climbed = SmallVec::<[Digest; MERKLE_PATH_MAX]>::new();
         let mut siblings = path.iter();
-        let (mut hash, mut place) = (*leaf, Place::leaf(index, self.leaves));
+        let (mut hash, mut position) = (*leaf, NodePosition::leaf(index, self.leaves));
         // It ends at the root at the latest.
-        while !self.is_proven(place.node()) {
+        while !self.is_proven(position.node()) {
             climbed.push(hash);
-            if place.sibling().is_some() {
+            if position.sibling().is_some() {
                 let Some(sibling) = siblings.next() else { return false };
-                hash = if place.is_left() { node(&hash, sibling) } else { node(sibling, &hash) };
+                hash = if position.is_left() { node(&hash, sibling) } else { node(sibling, &hash) };
             }
-            place.climb();
+            position.climb();
         }
-        if self.nodes[place.node()] != hash || !self.knows_siblings(place, siblings.as_slice()) {
+        if self.nodes[position.node()] != hash || !self.knows_siblings(position, siblings.as_slice()) {
             return false;
         }
         self.prove_path(index, &climbed, path);
         true
     }
 
-    /// Whether `siblings` are what is proven of the way up from `place`, which is proven itself.
-    fn knows_siblings(&self, mut place: Place, siblings: &[Digest]) -> bool {
+    /// Whether `siblings` are what is proven of the way up from `position`, which is proven itself.
+    fn knows_siblings(&self, mut position: NodePosition, siblings: &[Digest]) -> bool {
         let mut siblings = siblings.iter();
-        while place.width > 1 {
-            if let Some(at) = place.sibling() {
+        while position.width > 1 {
+            if let Some(at) = position.sibling() {
                 assert!(self.is_proven(at), "the siblings of what is proven are proven");
                 if siblings.next() != Some(&self.nodes[at]) {
                     return false;
                 }
             }
-            place.climb();
+            position.climb();
         }
         true
     }
@@ -91,19 +91,19 @@ impl ProvenTree {
     /// Keeps the nodes that were climbed from leaf `index` until one was proven, and their siblings.
     fn prove_path(&mut self, index: usize, climbed: &[Digest], path: &[Digest]) {
         let mut siblings = path.iter();
-        let mut place = Place::leaf(index, self.leaves);
+        let mut position = NodePosition::leaf(index, self.leaves);
         for hash in climbed {
-            self.prove(place.node(), hash);
-            if let Some(at) = place.sibling() {
+            self.prove(position.node(), hash);
+            if let Some(at) = position.sibling() {
                 self.prove(at, siblings.next().expect("its length was compared with the tree's shape"));
             }
-            place.climb();
+            position.climb();
         }
     }
 
     /// How much room it takes, in nodes: those of its levels, and [`TREE_OVERHEAD_NODES`].
-    pub(crate) fn room(&self) -> usize {
-        room(self.leaves)
+    pub(crate) fn memory_nodes(&self) -> usize {
+        memory_nodes(self.leaves)
     }
 
     fn is_proven(&self, node: usize) -> bool {
@@ -119,8 +119,8 @@ impl ProvenTree {
 /// What a tree takes beside its levels, counted in nodes.
 const TREE_OVERHEAD_NODES: usize = 4;
 
-/// The room that the tree of `count` leaves will take: see [`ProvenTree::room`].
-pub(crate) fn room(count: usize) -> usize {
+/// The room that the tree of `count` leaves will take: see [`ProvenTree::memory_nodes`].
+pub(crate) fn memory_nodes(count: usize) -> usize {
     nodes(count) + TREE_OVERHEAD_NODES
 }
 
@@ -136,7 +136,7 @@ fn nodes(count: usize) -> usize {
 
 /// A place in a tree, on the way from a leaf to the root.
 #[derive(Clone, Copy)]
-struct Place {
+struct NodePosition {
     /// Where its level begins.
     level: usize,
     /// Where it stands in the level.
@@ -145,7 +145,7 @@ struct Place {
     width: usize,
 }
 
-impl Place {
+impl NodePosition {
     fn leaf(index: usize, leaves: usize) -> Self {
         Self { level: 0, at: index, width: leaves }
     }
@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn in_trees_of_every_size_all_leaves_are_admitted_and_then_all_is_proven() {
-        for count in 1..=SEAL_STATEMENTS_MAX {
+        for count in 1..=BATCH_STATEMENTS_MAX {
             let leaves = leaves(count);
             let whole = Tree::new(&leaves);
             let mut tree = tree_under(&whole, count);
-            assert!(tree.nodes.len() <= TREE_NODES_MAX && tree.room() == room(count));
+            assert!(tree.nodes.len() <= TREE_NODES_MAX && tree.memory_nodes() == memory_nodes(count));
             // From both ends, so that what is known lies now left, now right.
             for at in 0..count {
                 let index = if at % 2 == 0 { at / 2 } else { count - 1 - at / 2 };
@@ -310,7 +310,7 @@ mod tests {
         /// Whatever is proven already, the answer is that of the whole path.
         #[test]
         fn what_is_known_never_changes_an_answer(
-            count in prop_oneof![1..=9usize, 1..=SEAL_STATEMENTS_MAX],
+            count in prop_oneof![1..=9usize, 1..=BATCH_STATEMENTS_MAX],
             claims in prop::collection::vec((0..1_000usize, any_harm()), 1..60),
         ) {
             let leaves = leaves(count);

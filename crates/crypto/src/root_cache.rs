@@ -10,11 +10,11 @@ use mutants::{Mutant, broken};
 use types::Digest;
 
 use crate::proven_tree::{ProvenTree, TREE_NODES_MAX};
-use crate::{Seal, SignedRoot};
+use crate::{BatchSignature, SignedRoot};
 
 /// The room for trees of all signers together, in nodes: 8 MiB. Trees are worth keeping while their batch is in everybody's
 /// hands, which is not for long.
-const TREES_ROOM_MAX: usize = 262_144;
+const TREES_NODES_MAX: usize = 262_144;
 
 /// All signers' roots.
 pub(crate) struct RootCache {
@@ -25,26 +25,28 @@ impl RootCache {
     /// Room for `capacity` roots of `signers` signers in all; at least two for each.
     pub(crate) fn new(signers: usize, capacity: usize) -> Self {
         let roots_max = (capacity / signers.max(1) / 2).max(1);
-        let room_max = (TREES_ROOM_MAX / signers.max(1)).max(2 * TREE_NODES_MAX);
-        Self { parts: (0..signers).map(|_| Mutex::new(Part { roots: Roots::new(roots_max), trees: Trees::new(room_max) })).collect() }
+        let memory_nodes_max = (TREES_NODES_MAX / signers.max(1)).max(2 * TREE_NODES_MAX);
+        Self {
+            parts: (0..signers).map(|_| Mutex::new(Part { roots: Roots::new(roots_max), trees: Trees::new(memory_nodes_max) })).collect(),
+        }
     }
 
-    /// Whether `leaf` stands at the seal's place under the seal's root; `None` when it is not known whether exactly this
+    /// Whether `leaf` stands at the signature's place under the signature's root; `None` when it is not known whether exactly this
     /// root with exactly this signature is good.
-    pub(crate) fn covers(&self, signer: usize, seal: &Seal, leaf: &Digest) -> Option<bool> {
+    pub(crate) fn covers(&self, signer: usize, signature: &BatchSignature, leaf: &Digest) -> Option<bool> {
         let mut part = self.part(signer);
         let Part { roots, trees } = &mut *part;
-        let number = roots.find(&seal.signed)?;
-        if seal.signed.count == 1 {
-            return Some(seal.covers(leaf));
+        let number = roots.find(&signature.signed)?;
+        if signature.signed.count == 1 {
+            return Some(signature.covers(leaf));
         }
         if let Some(tree) = trees.get_mut(number) {
-            return Some(tree.admits(leaf, seal));
+            return Some(tree.admits(leaf, signature));
         }
-        let mut tree = ProvenTree::new(&seal.signed);
-        let covers = tree.admits(leaf, seal);
+        let mut tree = ProvenTree::new(&signature.signed);
+        let covers = tree.admits(leaf, signature);
         if covers {
-            roots.plant(&seal.signed, trees.push(tree));
+            roots.plant(&signature.signed, trees.push(tree));
         }
         Some(covers)
     }
@@ -140,13 +142,13 @@ struct Trees {
     row: VecDeque<ProvenTree>,
     /// The number of the first in the row.
     first: u64,
-    room: usize,
-    room_max: usize,
+    memory_nodes: usize,
+    memory_nodes_max: usize,
 }
 
 impl Trees {
-    fn new(room_max: usize) -> Self {
-        Self { row: VecDeque::new(), first: NO_TREE + 1, room: 0, room_max }
+    fn new(memory_nodes_max: usize) -> Self {
+        Self { row: VecDeque::new(), first: NO_TREE + 1, memory_nodes: 0, memory_nodes_max }
     }
 
     /// Tree `number`, unless it is forgotten.
@@ -157,12 +159,12 @@ impl Trees {
 
     /// Keeps a tree and says its number.
     fn push(&mut self, tree: ProvenTree) -> u64 {
-        self.room += tree.room();
+        self.memory_nodes += tree.memory_nodes();
         self.row.push_back(tree);
-        while self.room > self.room_max
+        while self.memory_nodes > self.memory_nodes_max
             && let Some(oldest) = self.row.pop_front()
         {
-            self.room -= oldest.room();
+            self.memory_nodes -= oldest.memory_nodes();
             self.first += 1;
         }
         self.first + self.row.len() as u64 - 1
@@ -182,8 +184,8 @@ mod tests {
 
     impl RootCache {
         fn knows(&self, signer: usize, signed: &SignedRoot) -> bool {
-            let seal = Seal { signed: Arc::new(signed.clone()), index: 0, path: Arc::default() };
-            self.covers(signer, &seal, &signed.root).is_some()
+            let signature = BatchSignature { signed: Arc::new(signed.clone()), index: 0, path: Arc::default() };
+            self.covers(signer, &signature, &signed.root).is_some()
         }
     }
 
@@ -220,17 +222,20 @@ mod tests {
         assert!(cache.knows(0, &root(0)));
     }
 
-    /// All seals of a batch of `count`, with a signature that only tells this batch from others.
-    fn batch(number: u64, count: usize) -> Vec<(Digest, Seal)> {
+    /// All signatures of a batch of `count`, with a signature that only tells this batch from others.
+    fn batch(number: u64, count: usize) -> Vec<(Digest, BatchSignature)> {
         let leaves: Vec<Digest> = (0..count).map(|at| [at.to_le_bytes()[0]; 32]).collect();
         let tree = Tree::new(&leaves);
         let mut signature = [0; 64];
         signature[32..40].copy_from_slice(&number.to_le_bytes());
         let count = u16::try_from(count).expect("a batch is small");
         let signed = Arc::new(SignedRoot { root: tree.root(), count, signature });
-        let seals =
-            (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)).as_slice().into() });
-        leaves.into_iter().zip(seals).collect()
+        let signatures = (0..count).map(|index| BatchSignature {
+            signed: Arc::clone(&signed),
+            index,
+            path: tree.path(usize::from(index)).as_slice().into(),
+        });
+        leaves.into_iter().zip(signatures).collect()
     }
 
     #[test]
@@ -242,11 +247,11 @@ mod tests {
             assert_eq!(cache.covers(0, &batch[5].1, &batch[5].0), Some(true));
             assert_eq!(cache.covers(0, &batch[5].1, &batch[6].0), Some(false));
             let trees = &cache.part(0).trees;
-            assert!(trees.room <= trees.room_max);
-            assert_eq!(trees.room, trees.row.iter().map(ProvenTree::room).sum::<usize>());
+            assert!(trees.memory_nodes <= trees.memory_nodes_max);
+            assert_eq!(trees.memory_nodes, trees.row.iter().map(ProvenTree::memory_nodes).sum::<usize>());
         }
         let kept = cache.part(0).trees.row.len();
-        assert_eq!(kept, TREES_ROOM_MAX / 100 / 131);
+        assert_eq!(kept, TREES_NODES_MAX / 100 / 131);
         assert_eq!(cache.part(0).trees.first, 201 - kept as u64);
         // A root outlives its tree, and gets another when it is asked for.
         assert_eq!(cache.covers(0, &batches[0][5].1, &batches[0][5].0), Some(true));

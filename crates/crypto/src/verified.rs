@@ -4,11 +4,11 @@ use std::ops::Deref;
 
 use types::{Cluster, Digest, ReplicaId};
 
-use crate::Seal;
+use crate::BatchSignature;
 
 /// A message whose every claim was checked. Only [`Verifier`](crate::Verifier) makes one.
 ///
-/// It keeps the message as it came, seals and all, so that a vote can travel on as evidence.
+/// It keeps the message as it came, signatures and all, so that a vote can travel on as evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified<T>(T);
 
@@ -41,11 +41,11 @@ pub struct Claim<'a> {
     /// What: see [`leaf`](crate::leaf). Computed here, by the receiver, from the message; never received.
     pub leaf: Digest,
     /// The word for it.
-    pub seal: &'a Seal,
+    pub signature: &'a BatchSignature,
 }
 
 /// A message that can be checked.
-pub trait Claims {
+pub trait SignatureClaims {
     /// Appends every claim the message rests on, and checks everything about it that needs no signature: that its
     /// signers are distinct and enough, and belong to the shard in question.
     ///

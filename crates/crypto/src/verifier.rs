@@ -11,17 +11,17 @@ use smallvec::SmallVec;
 use types::{Cluster, Digest, ReplicaId};
 
 use crate::batch::{BatchChecker, SignedMessage};
+use crate::batch_signature::{ROOT_STATEMENT_BYTES, root_statement};
 use crate::key::check_replicas;
 use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
-use crate::seal::{ROOT_STATEMENT_BYTES, root_statement};
-use crate::{BadMember, Claim, Claims, Rejection, Seal, Signatures, SignedRoot, Verified};
+use crate::{BadMember, BatchSignature, Claim, Rejection, SignatureClaims, Signatures, SignedRoot, Verified};
 
 /// The most roots in one batch check. More gain little, and when a check fails all of its batch are checked again alone.
 const BATCH_ROOTS_MAX: usize = 64;
 /// The most room for trees on one docket, in nodes: 1 MiB. Roots are not known to be anybody's there, so that whoever sends a
 /// frame could ask for as many and as large trees as fit in it. Claims under roots beyond this are hashed in full.
-const DOCKET_TREES_ROOM_MAX: usize = 32_768;
+const QUEUE_TREES_NODES_MAX: usize = 32_768;
 /// How many of the last new roots of a frame are looked through one by one. Certificates have this many signers or fewer.
 const RECENT_SUSPECTS: usize = 8;
 
@@ -82,26 +82,26 @@ impl Verifier {
     ///
     /// # Errors
     /// The first [`Rejection`], in the order of the message's claims; those about form come before those about signatures.
-    pub fn verify<T: Claims>(&self, message: T) -> Result<Verified<T>, Rejection> {
-        let mut docket = Docket::default();
-        let needs = self.survey(&message, &mut Vec::new(), &mut docket)?;
-        self.settle(&mut docket);
-        docket.judge(&needs)?;
+    pub fn verify<T: SignatureClaims>(&self, message: T) -> Result<Verified<T>, Rejection> {
+        let mut queue = VerifyQueue::default();
+        let needs = self.enqueue(&message, &mut Vec::new(), &mut queue)?;
+        self.check_queued(&mut queue);
+        queue.judge(&needs)?;
         Ok(Verified::vouch(message))
     }
 
     /// Checks the messages of one frame, the signatures of all together. Each is judged as [`Verifier::verify`] would.
-    pub fn verify_all<T: Claims>(&self, messages: Vec<T>) -> Vec<Result<Verified<T>, Rejection>> {
-        let mut docket = Docket::default();
+    pub fn verify_all<T: SignatureClaims>(&self, messages: Vec<T>) -> Vec<Result<Verified<T>, Rejection>> {
+        let mut queue = VerifyQueue::default();
         let mut surveys = Vec::with_capacity(messages.len());
         let mut claims = Vec::new();
         for message in &messages {
-            surveys.push(self.survey(message, &mut claims, &mut docket));
+            surveys.push(self.enqueue(message, &mut claims, &mut queue));
         }
         drop(claims);
-        self.settle(&mut docket);
+        self.check_queued(&mut queue);
         let judged = messages.into_iter().zip(surveys);
-        judged.map(|(message, survey)| survey.and_then(|needs| docket.judge(&needs)).map(|()| Verified::vouch(message))).collect()
+        judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
     }
 
     /// Remembers a root that this process has just signed itself as `signer`: it comes back in certificates, and need not be checked then.
@@ -130,20 +130,25 @@ impl Verifier {
     }
 
     /// Checks all of `message` but the signatures; those not known yet go on the docket, and the answer says which.
-    fn survey<'a, T: Claims>(&self, message: &'a T, claims: &mut Vec<Claim<'a>>, docket: &mut Docket) -> Result<Needs, Rejection> {
+    fn enqueue<'a, T: SignatureClaims>(
+        &self,
+        message: &'a T,
+        claims: &mut Vec<Claim<'a>>,
+        queue: &mut VerifyQueue,
+    ) -> Result<Needs, Rejection> {
         claims.clear();
         message.claims(&self.cluster, claims)?;
         let (mut needs, mut cache_hits) = (Needs::new(), 0);
         for claim in claims.iter() {
-            match self.weigh(claim, docket)? {
-                Standing::Good => cache_hits += 1,
-                Standing::OnDocket(at) => needs.push(at),
-                Standing::Unsigned => {}
+            match self.enqueue_claim(claim, queue)? {
+                SignatureState::Good => cache_hits += 1,
+                SignatureState::Queued(at) => needs.push(at),
+                SignatureState::Unsigned => {}
             }
         }
         // Not before: a message that is refused for its form costs nobody a signature check.
         for at in &needs {
-            docket.suspects[*at].needed = true;
+            queue.suspects[*at].needed = true;
         }
         if cache_hits > 0 {
             self.counters.cache_hits.fetch_add(cache_hits, Ordering::Relaxed);
@@ -152,36 +157,36 @@ impl Verifier {
     }
 
     /// Checks all of one claim but the signature, and says whether that is known to be good or on the docket.
-    fn weigh(&self, claim: &Claim<'_>, docket: &mut Docket) -> Result<Standing, Rejection> {
-        let &Claim { signer, leaf, seal } = claim;
+    fn enqueue_claim(&self, claim: &Claim<'_>, queue: &mut VerifyQueue) -> Result<SignatureState, Rejection> {
+        let &Claim { signer, leaf, signature } = claim;
         if self.cluster.replica_key(signer).is_none() {
             return Err(Rejection::UnknownSigner { signer });
         }
-        if !seal.is_well_formed() {
-            return Err(Rejection::Structure("a seal's index, count and path do not fit"));
+        if !signature.is_well_formed() {
+            return Err(Rejection::Structure("a batch signature's index, count and path do not fit"));
         }
         if self.signatures == Signatures::Off {
-            return Ok(Standing::Unsigned);
+            return Ok(SignatureState::Unsigned);
         }
         // Most claims of a frame with new roots are under those it named last; of other frames this docket is empty.
-        let on_docket = match docket.find_recent(signer, &seal.signed) {
+        let queued = match queue.find_recent(signer, &signature.signed) {
             Some(at) => Some(at),
-            None => match self.cache.covers(self.part(signer), seal, &leaf) {
-                Some(true) => return Ok(Standing::Good),
+            None => match self.cache.covers(self.part(signer), signature, &leaf) {
+                Some(true) => return Ok(SignatureState::Good),
                 Some(false) => return Err(Rejection::BadSignature { signer }),
-                None => docket.find_earlier(signer, &seal.signed),
+                None => queue.find_earlier(signer, &signature.signed),
             },
         };
-        let place = match on_docket {
-            Some(at) => docket.suspects[at].covers(seal, &leaf).then_some(at),
-            None => docket.enter(signer, seal, &leaf),
+        let index = match queued {
+            Some(at) => queue.suspects[at].covers(signature, &leaf).then_some(at),
+            None => queue.enter(signer, signature, &leaf),
         };
-        place.map(Standing::OnDocket).ok_or(Rejection::BadSignature { signer })
+        index.map(SignatureState::Queued).ok_or(Rejection::BadSignature { signer })
     }
 
     /// Checks every signature on the docket and keeps the good ones.
-    fn settle(&self, docket: &mut Docket) {
-        let mut needed: Vec<&mut Suspect> = docket.suspects.iter_mut().filter(|suspect| suspect.needed).collect();
+    fn check_queued(&self, queue: &mut VerifyQueue) {
+        let mut needed: Vec<&mut Suspect> = queue.suspects.iter_mut().filter(|suspect| suspect.needed).collect();
         for suspects in needed.chunks_mut(BATCH_ROOTS_MAX) {
             // A batch of one costs more than a single check.
             let all_good = suspects.len() > 1 && self.check_together(suspects);
@@ -245,11 +250,11 @@ type Needs = SmallVec<[usize; 8]>;
 
 /// What is known of the signature under a claim.
 #[derive(Clone, Copy)]
-enum Standing {
+enum SignatureState {
     /// It is good.
     Good,
     /// It must be checked first.
-    OnDocket(usize),
+    Queued(usize),
     /// There is none, nor need there be.
     Unsigned,
 }
@@ -266,21 +271,21 @@ struct Suspect {
 }
 
 impl Suspect {
-    fn covers(&mut self, seal: &Seal, leaf: &Digest) -> bool {
-        self.tree.as_mut().map_or_else(|| seal.covers(leaf), |tree| tree.admits(leaf, seal))
+    fn covers(&mut self, signature: &BatchSignature, leaf: &Digest) -> bool {
+        self.tree.as_mut().map_or_else(|| signature.covers(leaf), |tree| tree.admits(leaf, signature))
     }
 }
 
 /// The roots that one call must check, each once. But for its trees, which have a limit of their own, it is no larger than
 /// the frame that named them.
 #[derive(Default)]
-struct Docket {
+struct VerifyQueue {
     suspects: Vec<Suspect>,
-    places: HashMap<(ReplicaId, Arc<SignedRoot>), usize>,
-    trees_room: usize,
+    indices: HashMap<(ReplicaId, Arc<SignedRoot>), usize>,
+    trees_nodes: usize,
 }
 
-impl Docket {
+impl VerifyQueue {
     /// The place of a root that was entered lately, found without hashing.
     fn find_recent(&self, signer: ReplicaId, signed: &SignedRoot) -> Option<usize> {
         let start = self.suspects.len().saturating_sub(RECENT_SUSPECTS);
@@ -293,23 +298,23 @@ impl Docket {
         if self.suspects.len() <= RECENT_SUSPECTS {
             return None;
         }
-        self.places.get(&(signer, Arc::clone(signed))).copied()
+        self.indices.get(&(signer, Arc::clone(signed))).copied()
     }
 
     /// Gives a new root its place, if `leaf` is under it.
-    fn enter(&mut self, signer: ReplicaId, seal: &Seal, leaf: &Digest) -> Option<usize> {
-        let room = proven_tree::room(usize::from(seal.signed.count));
-        let with_tree = seal.signed.count > 1 && self.trees_room + room <= DOCKET_TREES_ROOM_MAX;
-        let tree = with_tree.then(|| ProvenTree::new(&seal.signed));
-        let mut suspect = Suspect { signer, signed: Arc::clone(&seal.signed), tree, needed: false, good: false };
-        if !suspect.covers(seal, leaf) {
+    fn enter(&mut self, signer: ReplicaId, signature: &BatchSignature, leaf: &Digest) -> Option<usize> {
+        let memory_nodes = proven_tree::memory_nodes(usize::from(signature.signed.count));
+        let with_tree = signature.signed.count > 1 && self.trees_nodes + memory_nodes <= QUEUE_TREES_NODES_MAX;
+        let tree = with_tree.then(|| ProvenTree::new(&signature.signed));
+        let mut suspect = Suspect { signer, signed: Arc::clone(&signature.signed), tree, needed: false, good: false };
+        if !suspect.covers(signature, leaf) {
             return None;
         }
         if with_tree {
-            self.trees_room += room;
+            self.trees_nodes += memory_nodes;
         }
         let at = self.suspects.len();
-        self.places.insert((signer, Arc::clone(&seal.signed)), at);
+        self.indices.insert((signer, Arc::clone(&signature.signed)), at);
         self.suspects.push(suspect);
         Some(at)
     }

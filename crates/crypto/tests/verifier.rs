@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, SignedRoot, Statement, Verifier, leaf};
+use crypto::{
+    BatchSignature, BatchSigner, Claim, Rejection, SecretKey, SignatureClaims, Signatures, SignedRoot, Statement, Verifier, leaf,
+};
 use curve25519_dalek::constants::{ED25519_BASEPOINT_TABLE, EIGHT_TORSION};
 use curve25519_dalek::scalar::Scalar;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use sha2::{Digest as _, Sha512};
 use types::codec::{Decode, Encode};
-use types::limits::SEAL_STATEMENTS_MAX;
+use types::limits::BATCH_STATEMENTS_MAX;
 use types::{Cluster, ClusterId, Placement, ReplicaId, ShardId};
 
 const CLUSTER: ClusterId = ClusterId::new([7; 16]);
@@ -28,14 +30,14 @@ impl Statement for Note {
 /// A message that rests on what several replicas said, like a certificate.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Letter {
-    notes: Vec<(ReplicaId, Note, Seal)>,
+    notes: Vec<(ReplicaId, Note, BatchSignature)>,
     flaw: Option<Rejection>,
 }
 
-impl Claims for Letter {
+impl SignatureClaims for Letter {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        for (signer, note, seal) in &self.notes {
-            out.push(Claim { signer: *signer, leaf: leaf(cluster.id(), *signer, note), seal });
+        for (signer, note, signature) in &self.notes {
+            out.push(Claim { signer: *signer, leaf: leaf(cluster.id(), *signer, note), signature });
         }
         self.flaw.map_or(Ok(()), Err)
     }
@@ -58,15 +60,15 @@ fn verifier() -> Verifier {
     Verifier::new(cluster(), Signatures::Ed25519, 1_000).expect("honest keys")
 }
 
-/// `count` notes of one replica, sealed together. `topic` tells one batch from another.
-fn batch(signer: u16, topic: u8, count: usize) -> Vec<(ReplicaId, Note, Seal)> {
+/// `count` notes of one replica, signed together. `topic` tells one batch from another.
+fn batch(signer: u16, topic: u8, count: usize) -> Vec<(ReplicaId, Note, BatchSignature)> {
     let notes: Vec<Note> = (0..count).map(|at| Note(vec![topic, u8::try_from(at).expect("small batches")])).collect();
     let leaves: Vec<_> = notes.iter().map(|note| leaf(CLUSTER, replica(signer), note)).collect();
-    let seals = Sealer::new(secret(signer), CLUSTER, replica(signer), Signatures::Ed25519).seal(&leaves);
-    notes.into_iter().zip(seals).map(|(note, seal)| (replica(signer), note, seal)).collect()
+    let signatures = BatchSigner::new(secret(signer), CLUSTER, replica(signer), Signatures::Ed25519).sign(&leaves);
+    notes.into_iter().zip(signatures).map(|(note, signature)| (replica(signer), note, signature)).collect()
 }
 
-fn letter(notes: Vec<(ReplicaId, Note, Seal)>) -> Letter {
+fn letter(notes: Vec<(ReplicaId, Note, BatchSignature)>) -> Letter {
     Letter { notes, flaw: None }
 }
 
@@ -79,8 +81,8 @@ fn judge(verifier: &Verifier, letter: &Letter) -> Result<Letter, Rejection> {
     verifier.verify(letter.clone()).map(crypto::Verified::into_inner)
 }
 
-fn with_signature(seal: &Seal, signature: [u8; 64]) -> Seal {
-    Seal { signed: Arc::new(SignedRoot { signature, ..(*seal.signed).clone() }), ..seal.clone() }
+fn with_bytes(one: &BatchSignature, signature: [u8; 64]) -> BatchSignature {
+    BatchSignature { signed: Arc::new(SignedRoot { signature, ..(*one.signed).clone() }), ..one.clone() }
 }
 
 #[test]
@@ -129,7 +131,7 @@ fn a_known_root_does_not_carry_another_signature() {
     let verifier = verifier();
     let good = batch(2, 0, 4).remove(1);
     assert!(verifier.verify(letter(vec![good.clone()])).is_ok());
-    let forged = (good.0, good.1.clone(), with_signature(&good.2, [0x11; 64]));
+    let forged = (good.0, good.1.clone(), with_bytes(&good.2, [0x11; 64]));
     for _ in 0..2 {
         assert_eq!(judge(&verifier, &letter(vec![forged.clone()])), Err(refused(2)));
         let both = verifier.verify_all(vec![letter(vec![good.clone()]), letter(vec![forged.clone()]), letter(vec![good.clone()])]);
@@ -150,13 +152,13 @@ fn a_known_root_does_not_carry_another_count_or_signer() {
     assert_eq!(judge(&verifier, &letter(vec![(replica(3), good.1, good.2)])), Err(refused(3)));
 }
 
-/// A liar seals a leaf that stands for another's words beside its own, and names the other as its signer.
+/// A liar signs a leaf that stands for another's words beside its own, and names the other as its signer.
 #[test]
 fn nobody_can_put_words_into_anothers_mouth() {
     let (own, others) = (Note(vec![1]), Note(vec![2]));
     let leaves = [leaf(CLUSTER, replica(1), &own), leaf(CLUSTER, replica(2), &others)];
-    let mut seals = Sealer::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519).seal(&leaves).into_iter();
-    let mut next = || seals.next().expect("two leaves, two seals");
+    let mut signatures = BatchSigner::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519).sign(&leaves).into_iter();
+    let mut next = || signatures.next().expect("two leaves, two seals");
     let own = letter(vec![(replica(1), own, next())]);
     let others = letter(vec![(replica(2), others, next())]);
     for frame in [[own.clone(), others.clone()], [others.clone(), own.clone()]] {
@@ -173,23 +175,23 @@ fn nobody_can_put_words_into_anothers_mouth() {
 }
 
 #[test]
-fn any_flipped_bit_of_a_seal_or_a_statement_is_refused() {
-    let (signer, note, seal) = batch(4, 0, 5).remove(1);
+fn any_flipped_bit_of_a_signature_or_a_statement_is_refused() {
+    let (signer, note, signature) = batch(4, 0, 5).remove(1);
     let (fresh, knowing) = (Verifier::new(cluster(), Signatures::Ed25519, 0).expect("honest keys"), verifier());
-    assert!(knowing.verify(letter(vec![(signer, note.clone(), seal.clone())])).is_ok());
-    let bytes = seal.to_bytes();
+    assert!(knowing.verify(letter(vec![(signer, note.clone(), signature.clone())])).is_ok());
+    let bytes = signature.to_bytes();
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        let Ok(changed) = Seal::from_bytes(changed.into(), CLUSTER) else { continue };
+        let Ok(changed) = BatchSignature::from_bytes(changed.into(), CLUSTER) else { continue };
         let letter = letter(vec![(signer, note.clone(), changed)]);
         assert_eq!(judge(&fresh, &letter), Err(refused(4)), "bit {bit} of the seal");
-        assert_eq!(judge(&knowing, &letter), Err(refused(4)), "bit {bit} of the seal, its root known");
+        assert_eq!(judge(&knowing, &letter), Err(refused(4)), "bit {bit} of the signature, its root known");
     }
     for bit in 0..note.0.len() * 8 {
         let mut changed = note.clone();
         changed.0[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(judge(&knowing, &letter(vec![(signer, changed, seal.clone())])), Err(refused(4)), "bit {bit} of the note");
+        assert_eq!(judge(&knowing, &letter(vec![(signer, changed, signature.clone())])), Err(refused(4)), "bit {bit} of the note");
     }
 }
 
@@ -197,16 +199,16 @@ fn any_flipped_bit_of_a_seal_or_a_statement_is_refused() {
 fn what_another_cluster_said_means_nothing_here() {
     let note = Note(vec![1]);
     for (leaf_cluster, root_cluster) in [(CLUSTER, ClusterId::new([8; 16])), (ClusterId::new([8; 16]), CLUSTER)] {
-        let sealer = Sealer::new(secret(0), root_cluster, replica(0), Signatures::Ed25519);
-        let seal = sealer.seal(&[leaf(leaf_cluster, replica(0), &note)]).remove(0);
-        assert_eq!(judge(&verifier(), &letter(vec![(replica(0), note.clone(), seal)])), Err(refused(0)));
+        let batch_signer = BatchSigner::new(secret(0), root_cluster, replica(0), Signatures::Ed25519);
+        let signature = batch_signer.sign(&[leaf(leaf_cluster, replica(0), &note)]).remove(0);
+        assert_eq!(judge(&verifier(), &letter(vec![(replica(0), note.clone(), signature)])), Err(refused(0)));
     }
 }
 
 #[test]
 fn rejections_come_in_the_order_of_the_claims_and_form_comes_first() {
     let (first, second) = (batch(1, 0, 1).remove(0), batch(2, 0, 1).remove(0));
-    let bad = |note: &(ReplicaId, Note, Seal)| (note.0, note.1.clone(), with_signature(&note.2, [0; 64]));
+    let bad = |note: &(ReplicaId, Note, BatchSignature)| (note.0, note.1.clone(), with_bytes(&note.2, [0; 64]));
     assert_eq!(judge(&verifier(), &letter(vec![bad(&first), bad(&second)])), Err(refused(1)));
     assert_eq!(judge(&verifier(), &letter(vec![first.clone(), bad(&second)])), Err(refused(2)));
 
@@ -222,12 +224,12 @@ fn rejections_come_in_the_order_of_the_claims_and_form_comes_first() {
 }
 
 #[test]
-fn seals_that_no_decoder_would_make_are_refused_too() {
-    let (signer, note, seal) = batch(1, 0, 3).remove(0);
+fn signatures_that_no_decoder_would_make_are_refused_too() {
+    let (signer, note, signature) = batch(1, 0, 3).remove(0);
     for (index, count, path) in [(0, 0, 0), (3, 3, 2), (0, 3, 1), (0, 3, 9), (0, 257, 9), (u16::MAX, u16::MAX, 16)] {
-        let signed = Arc::new(SignedRoot { count, ..(*seal.signed).clone() });
-        let seal = Seal { signed, index, path: vec![[0; 32]; path].into_iter().collect() };
-        let judged = judge(&verifier(), &letter(vec![(signer, note.clone(), seal)]));
+        let signed = Arc::new(SignedRoot { count, ..(*signature.signed).clone() });
+        let signature = BatchSignature { signed, index, path: vec![[0; 32]; path].into_iter().collect() };
+        let judged = judge(&verifier(), &letter(vec![(signer, note.clone(), signature)]));
         assert!(matches!(judged, Err(Rejection::Structure(_))), "{index} of {count} with {path}: {judged:?}");
     }
 }
@@ -235,17 +237,17 @@ fn seals_that_no_decoder_would_make_are_refused_too() {
 #[test]
 fn without_signatures_all_that_has_the_form_passes() {
     let verifier = Verifier::new(cluster(), Signatures::Off, 1_000).expect("no key is looked at");
-    let seal = Sealer::new(secret(0), CLUSTER, replica(0), Signatures::Off).seal(&[[1; 32]]).remove(0);
+    let signature = BatchSigner::new(secret(0), CLUSTER, replica(0), Signatures::Off).sign(&[[1; 32]]).remove(0);
     let note = Note(vec![1]);
-    assert!(verifier.verify(letter(vec![(replica(0), note.clone(), seal.clone())])).is_ok());
+    assert!(verifier.verify(letter(vec![(replica(0), note.clone(), signature.clone())])).is_ok());
     assert!(verifier.verify(letter(vec![batch(1, 0, 5).remove(3)])).is_ok());
-    let stranger = verifier.verify(letter(vec![(replica(9), note.clone(), seal.clone())]));
+    let stranger = verifier.verify(letter(vec![(replica(9), note.clone(), signature.clone())]));
     assert!(matches!(stranger, Err(Rejection::UnknownSigner { .. })));
-    let malformed = Seal { index: 1, ..seal.clone() };
+    let malformed = BatchSignature { index: 1, ..signature.clone() };
     assert!(matches!(verifier.verify(letter(vec![(replica(0), note, malformed)])), Err(Rejection::Structure(_))));
     assert_eq!(verifier.counts(), crypto::VerifierCounts::default());
-    // And a verifier that checks does not take a seal of zeros.
-    assert_eq!(judge(&self::verifier(), &letter(vec![(replica(0), Note(vec![1]), seal)])), Err(refused(0)));
+    // And a verifier that checks does not take a batch signature of zeros.
+    assert_eq!(judge(&self::verifier(), &letter(vec![(replica(0), Note(vec![1]), signature)])), Err(refused(0)));
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn a_cluster_with_a_key_of_small_or_mixed_order_is_refused() {
 #[test]
 fn a_frame_with_more_roots_than_a_batch_is_judged_one_by_one_where_it_must_be() {
     let mut frame: Vec<Letter> = (0..150).map(|topic| letter(batch(u16::from(topic) % 6, topic, 1))).collect();
-    frame[70].notes[0].2 = with_signature(&frame[70].notes[0].2, [9; 64]);
+    frame[70].notes[0].2 = with_bytes(&frame[70].notes[0].2, [9; 64]);
     let verifier = verifier();
     for (at, judged) in verifier.verify_all(frame).into_iter().enumerate() {
         assert_eq!(judged.is_ok(), at != 70, "letter {at}");
@@ -358,19 +360,19 @@ impl EncodeAll for (u16, u16, u16) {
     }
 }
 
-fn crafted(signer: u16, topic: u8, craft: Craft) -> (ReplicaId, Note, Seal) {
-    let (id, note, seal) = batch(signer, topic, 3).remove(usize::from(topic) % 3);
-    let message = signed_bytes(id, &seal.signed);
-    let signature = match craft {
-        Craft::Honest => seal.signed.signature,
+fn crafted(signer: u16, topic: u8, craft: Craft) -> (ReplicaId, Note, BatchSignature) {
+    let (id, note, signature) = batch(signer, topic, 3).remove(usize::from(topic) % 3);
+    let message = signed_bytes(id, &signature.signed);
+    let bytes = match craft {
+        Craft::Honest => signature.signed.signature,
         Craft::TorsionInR(torsion) => sign_off_curve(&secret(signer), &message, torsion, 1 + u64::from(topic)),
         Craft::SmallR(torsion) => sign_off_curve(&secret(signer), &message, torsion, 0),
-        Craft::LargeS => add_group_order(seal.signed.signature),
+        Craft::LargeS => add_group_order(signature.signed.signature),
         Craft::Garbage(byte) => [byte; 64],
         Craft::Borrowed => secret((signer + 1) % 6).sign(&message),
         Craft::Elsewhere => batch(signer, topic.wrapping_add(1), 3)[0].2.signed.signature,
     };
-    (id, note, with_signature(&seal, signature))
+    (id, note, with_bytes(&signature, bytes))
 }
 
 fn add_group_order(mut signature: [u8; 64]) -> [u8; 64] {
@@ -416,17 +418,17 @@ fn any_frame() -> impl Strategy<Value = Vec<Letter>> {
     prop::collection::vec(letter, 0..12)
 }
 
-fn any_seal() -> impl Strategy<Value = Seal> {
-    (1..=SEAL_STATEMENTS_MAX, any::<[u8; 32]>(), any::<u16>(), any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
+fn any_signature() -> impl Strategy<Value = BatchSignature> {
+    (1..=BATCH_STATEMENTS_MAX, any::<[u8; 32]>(), any::<u16>(), any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(
         |(count, root, index, left, right)| {
             let leaves: Vec<[u8; 32]> = (0..count).map(|at| [at.to_le_bytes()[0]; 32]).collect();
             let index = usize::from(index) % count;
-            let mut seal = Sealer::new(secret(0), CLUSTER, replica(0), Signatures::Ed25519).seal(&leaves).swap_remove(index);
-            let mut signature = [0; 64];
-            signature[..32].copy_from_slice(&left);
-            signature[32..].copy_from_slice(&right);
-            seal.signed = Arc::new(SignedRoot { root, count: seal.signed.count, signature });
-            seal
+            let mut signature = BatchSigner::new(secret(0), CLUSTER, replica(0), Signatures::Ed25519).sign(&leaves).swap_remove(index);
+            let mut bytes = [0; 64];
+            bytes[..32].copy_from_slice(&left);
+            bytes[32..].copy_from_slice(&right);
+            signature.signed = Arc::new(SignedRoot { root, count: signature.signed.count, signature: bytes });
+            signature
         },
     )
 }
@@ -456,17 +458,17 @@ proptest! {
     #![proptest_config(config(200))]
 
     #[test]
-    fn a_seal_survives_its_encoding(seal in any_seal()) {
-        prop_assert_eq!(Seal::from_bytes(seal.to_bytes().into(), CLUSTER), Ok(seal));
+    fn a_signature_survives_its_encoding(signature in any_signature()) {
+        prop_assert_eq!(BatchSignature::from_bytes(signature.to_bytes().into(), CLUSTER), Ok(signature));
     }
 
     #[test]
-    fn bytes_that_decode_are_the_seals_own(mut bytes in prop::collection::vec(any::<u8>(), 100..400), count in 0..260u16, index in 0..260u16) {
+    fn bytes_that_decode_are_the_signatures_own(mut bytes in prop::collection::vec(any::<u8>(), 100..400), count in 0..260u16, index in 0..260u16) {
         bytes[32..34].copy_from_slice(&count.to_le_bytes());
         bytes[98..100].copy_from_slice(&index.to_le_bytes());
         let mut reader = types::codec::Reader::new(bytes.clone().into(), CLUSTER);
-        if let Ok(seal) = Seal::decode(&mut reader) {
-            prop_assert_eq!(&seal.to_bytes()[..], &bytes[..bytes.len() - reader.remaining()]);
+        if let Ok(signature) = BatchSignature::decode(&mut reader) {
+            prop_assert_eq!(&signature.to_bytes()[..], &bytes[..bytes.len() - reader.remaining()]);
         }
     }
 }
@@ -477,14 +479,14 @@ enum Harm {
     None,
     Note,
     Sibling(usize, u8),
-    /// A sibling is replaced by one of another seal of the same batch.
+    /// A sibling is replaced by one of another signature of the same batch.
     Borrowed(usize, usize),
     Index(u16),
     Count(u16),
     Root(u8),
     Signature(usize),
-    /// The seal of another note of the same batch.
-    SealOf(usize),
+    /// The signature of another note of the same batch.
+    SignatureOf(usize),
     Signer(u16),
     Shorter,
     Longer,
@@ -500,56 +502,58 @@ fn any_harm() -> impl Strategy<Value = Harm> {
         1 => (0..260u16).prop_map(Harm::Count),
         1 => any::<u8>().prop_map(Harm::Root),
         2 => (0..512usize).prop_map(Harm::Signature),
-        1 => any::<usize>().prop_map(Harm::SealOf),
+        1 => any::<usize>().prop_map(Harm::SignatureOf),
         1 => (0..8u16).prop_map(Harm::Signer),
         1 => Just(Harm::Shorter),
         1 => Just(Harm::Longer),
     ]
 }
 
-fn harmed(batch: &[(ReplicaId, Note, Seal)], at: usize, harm: Harm) -> (ReplicaId, Note, Seal) {
-    let (mut signer, mut note, mut seal) = batch[at % batch.len()].clone();
-    let mut signed = (*seal.signed).clone();
-    let levels = seal.path.len();
+fn harmed(batch: &[(ReplicaId, Note, BatchSignature)], at: usize, harm: Harm) -> (ReplicaId, Note, BatchSignature) {
+    let (mut signer, mut note, mut signature) = batch[at % batch.len()].clone();
+    let mut signed = (*signature.signed).clone();
+    let levels = signature.path.len();
     match harm {
         Harm::None => {}
         Harm::Note => note.0[0] ^= 1,
-        Harm::Sibling(level, bit) if levels > 0 => Arc::make_mut(&mut seal.path)[level % levels][usize::from(bit) / 8] ^= 1 << (bit % 8),
+        Harm::Sibling(level, bit) if levels > 0 => {
+            Arc::make_mut(&mut signature.path)[level % levels][usize::from(bit) / 8] ^= 1 << (bit % 8)
+        }
         Harm::Borrowed(level, other) if levels > 0 => {
             let others = &batch[other % batch.len()].2.path;
-            Arc::make_mut(&mut seal.path)[level % levels] = others[level % others.len()];
+            Arc::make_mut(&mut signature.path)[level % levels] = others[level % others.len()];
         }
         Harm::Sibling(..) | Harm::Borrowed(..) => {}
-        Harm::Index(index) => seal.index = index % (signed.count + 1),
+        Harm::Index(index) => signature.index = index % (signed.count + 1),
         Harm::Count(count) => signed.count = count,
         Harm::Root(bit) => signed.root[usize::from(bit) / 8] ^= 1 << (bit % 8),
         Harm::Signature(bit) => signed.signature[bit / 8] ^= 1 << (bit % 8),
-        Harm::SealOf(other) => return (signer, note, batch[other % batch.len()].2.clone()),
+        Harm::SignatureOf(other) => return (signer, note, batch[other % batch.len()].2.clone()),
         Harm::Signer(other) => signer.index = other,
-        Harm::Shorter => seal.path = seal.path.split_last().map_or(&[][..], |(_, rest)| rest).into(),
-        Harm::Longer => seal.path = [&seal.path[..], &[signed.root]].concat().into(),
+        Harm::Shorter => signature.path = signature.path.split_last().map_or(&[][..], |(_, rest)| rest).into(),
+        Harm::Longer => signature.path = [&signature.path[..], &[signed.root]].concat().into(),
     }
-    seal.signed = Arc::new(signed);
-    (signer, note, seal)
+    signature.signed = Arc::new(signed);
+    (signer, note, signature)
 }
 
 /// The judgement as it is defined: every path in full, every signature by itself, nothing remembered.
 fn plain_judgement(letter: &Letter) -> Result<(), Rejection> {
-    for (signer, note, seal) in &letter.notes {
+    for (signer, note, signature) in &letter.notes {
         if signer.index >= 6 {
             return Err(Rejection::UnknownSigner { signer: *signer });
         }
-        if !seal.is_well_formed() {
-            return Err(Rejection::Structure("a seal's index, count and path do not fit"));
+        if !signature.is_well_formed() {
+            return Err(Rejection::Structure("a batch signature's index, count and path do not fit"));
         }
-        if !seal.covers(&leaf(CLUSTER, *signer, note)) {
+        if !signature.covers(&leaf(CLUSTER, *signer, note)) {
             return Err(refused(signer.index));
         }
     }
-    for (signer, _, seal) in &letter.notes {
+    for (signer, _, signature) in &letter.notes {
         let key = ed25519_zebra::VerificationKey::try_from(secret(signer.index).public()).expect("an honest key");
-        let signature = ed25519_zebra::Signature::from_bytes(&seal.signed.signature);
-        key.verify(&signature, &signed_bytes(*signer, &seal.signed)).map_err(|_| refused(signer.index))?;
+        let bytes = ed25519_zebra::Signature::from_bytes(&signature.signed.signature);
+        key.verify(&bytes, &signed_bytes(*signer, &signature.signed)).map_err(|_| refused(signer.index))?;
     }
     Ok(())
 }

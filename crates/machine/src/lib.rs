@@ -6,7 +6,7 @@
 //!
 //! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
 //! writes to its store while it steps; the shell steps through all that has arrived, makes one durable write,
-//! seals all [`Outbox::drafts`] under signed roots, and only then sends. What nobody hears of may become durable
+//! signs all [`Outbox::drafts`] under signed roots, and only then sends. What nobody hears of may become durable
 //! a little later.
 //!
 //! ```
@@ -70,7 +70,7 @@ pub trait Machine: Sized {
     type Received;
     /// What it says to others.
     type Message;
-    /// What it says under its signature: a statement that the shell seals before it becomes a message.
+    /// What it says under its signature: a statement that the shell signs before it becomes a message.
     type Draft;
     /// What it tells its own side.
     type Event;
@@ -122,7 +122,7 @@ pub type OutboxOf<M> = Outbox<<M as Machine>::Message, <M as Machine>::Draft, <M
 pub struct Outbox<Message, Draft, Event> {
     /// Messages that need no signature: the channel proves who says them.
     pub sends: Vec<(Party, Message)>,
-    /// Statements to be sealed together, then sent.
+    /// Statements to be signed together, then sent.
     pub drafts: Vec<(Party, Draft)>,
     /// For the machine's own side.
     pub events: Vec<Event>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use crypto::{Claims, Pack, Verified, Verifier};
+use crypto::{Compress, SignatureClaims, Verified, Verifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -36,9 +36,9 @@ const MESSAGE_BYTES_MIN: usize = 32;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A message as it travels: it has one encoding, and says which signatures are claimed in it.
-pub trait Wire: Pack + Claims + Send + 'static {}
+pub trait Wire: Compress + SignatureClaims + Send + 'static {}
 
-impl<T: Pack + Claims + Send + 'static> Wire for T {}
+impl<T: Compress + SignatureClaims + Send + 'static> Wire for T {}
 
 /// The connection itself: TLS over a buffer, so that one system call reads many TLS records.
 pub(crate) type Stream = TlsStream<BufReader<TcpStream>>;

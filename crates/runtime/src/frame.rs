@@ -6,13 +6,13 @@
 //! greeting  the body of the first frame each way: Hello from the dialler, Welcome or Refused from the listener
 //! ```
 //!
-//! A message leaves out what it shares with those before it in its frame ([`crypto::Packing`]). How many bytes that are stands first,
+//! A message leaves out what it shares with those before it in its frame ([`crypto::SignatureCompression`]). How many bytes that are stands first,
 //! so that whoever receives the frame makes room for what it will be; with them it is no longer than any frame may be.
 //!
 //! The five bytes of the header mean the same in every version, so that a node can refuse a newer one in words.
 
 use bytes::Bytes;
-use crypto::{Pack, Packing};
+use crypto::{Compress, SignatureCompression};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 use types::{ClusterId, Session};
@@ -97,8 +97,8 @@ pub fn room_needed(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
     if length < COUNTS_BYTES {
         return Err(DecodeError::Truncated.into());
     }
-    let Some(left_out) = buffer[HEADER_BYTES..].first_chunk::<4>() else { return Ok(None) };
-    let needed = length + u32::from_le_bytes(*left_out) as usize;
+    let Some(omitted) = buffer[HEADER_BYTES..].first_chunk::<4>() else { return Ok(None) };
+    let needed = length + u32::from_le_bytes(*omitted) as usize;
     if needed > FRAME_BYTES_MAX {
         return Err(FrameError::TooLong { length: needed, max: FRAME_BYTES_MAX });
     }
@@ -109,15 +109,15 @@ pub fn room_needed(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
 ///
 /// # Errors
 /// Any [`FrameError::Body`].
-pub fn decode_messages<W: Pack>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
+pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
     let mut reader = Reader::new(body, cluster);
-    let left_out = u32::decode(&mut reader)? as usize;
-    let mut packing = Packing::allowing(left_out);
+    let omitted = u32::decode(&mut reader)? as usize;
+    let mut compression = SignatureCompression::allowing(omitted);
     let count = reader.count("the messages of a frame", FRAME_MESSAGES_MAX)?;
     for _ in 0..count {
-        messages.push(W::unpack(&mut reader, &mut packing)?);
+        messages.push(W::decompress(&mut reader, &mut compression)?);
     }
-    if packing.left_out() != left_out {
+    if compression.omitted() != omitted {
         return Err(DecodeError::NotCanonical("what a frame leaves out").into());
     }
     reader.finish()?;
@@ -131,7 +131,7 @@ pub struct Frames {
     bytes: Vec<u8>,
     last_at: usize,
     last_messages: u32,
-    last_packing: Packing,
+    last_compression: SignatureCompression,
     /// Nothing more may join the last one.
     last_is_full: bool,
     frames: u64,
@@ -141,28 +141,28 @@ pub struct Frames {
 impl Frames {
     /// Adds `message`; `false` when it is too long for any frame, and then it is as if it had not been tried.
     #[must_use]
-    pub fn add(&mut self, message: &impl Pack) -> bool {
+    pub fn add(&mut self, message: &impl Compress) -> bool {
         if self.frames == 0 || self.last_is_full || self.last_messages as usize == FRAME_MESSAGES_MAX {
             self.open();
         }
         let start = self.bytes.len();
-        message.pack(&mut self.last_packing, &mut self.bytes);
+        message.compress(&mut self.last_compression, &mut self.bytes);
         if self.last_bytes() > FRAME_BYTES_MAX {
             // It begins another frame, if it fits into any. What this one remembers is no longer what its reader will.
             self.bytes.truncate(start);
-            self.last_packing = Packing::default();
+            self.last_compression = SignatureCompression::default();
             self.last_is_full = self.last_messages > 0;
             let mut alone = Vec::new();
-            let mut packing = Packing::default();
-            message.pack(&mut packing, &mut alone);
-            if COUNTS_BYTES + alone.len() + packing.left_out() > FRAME_BYTES_MAX {
+            let mut compression = SignatureCompression::default();
+            message.compress(&mut compression, &mut alone);
+            if COUNTS_BYTES + alone.len() + compression.omitted() > FRAME_BYTES_MAX {
                 return false;
             }
             if self.last_is_full {
                 self.open();
             }
             self.bytes.extend_from_slice(&alone);
-            self.last_packing = packing;
+            self.last_compression = compression;
         }
         self.last_messages += 1;
         self.messages += 1;
@@ -172,12 +172,12 @@ impl Frames {
 
     /// How long the last frame's body is, with what it leaves out.
     fn last_bytes(&self) -> usize {
-        self.bytes.len() - self.last_at - HEADER_BYTES + self.last_packing.left_out()
+        self.bytes.len() - self.last_at - HEADER_BYTES + self.last_compression.omitted()
     }
 
     /// Nothing is added any more: they are about to be written.
     pub fn finish(&mut self) {
-        (self.last_packing, self.last_is_full) = (Packing::default(), true);
+        (self.last_compression, self.last_is_full) = (SignatureCompression::default(), true);
     }
 
     /// Adds a frame without messages.
@@ -192,7 +192,7 @@ impl Frames {
         } else if more.frames > 0 {
             self.last_at = self.bytes.len() + more.last_at;
             self.last_messages = more.last_messages;
-            self.last_packing = more.last_packing;
+            self.last_compression = more.last_compression;
             self.last_is_full = more.last_is_full;
             self.bytes.extend_from_slice(&more.bytes);
             self.frames += more.frames;
@@ -223,13 +223,13 @@ impl Frames {
         self.bytes.clear();
         self.bytes.shrink_to(keep);
         (self.last_at, self.last_messages, self.frames, self.messages) = (0, 0, 0, 0);
-        (self.last_packing, self.last_is_full) = (Packing::default(), false);
+        (self.last_compression, self.last_is_full) = (SignatureCompression::default(), false);
     }
 
     fn open(&mut self) {
         self.last_at = self.bytes.len();
         self.last_messages = 0;
-        (self.last_packing, self.last_is_full) = (Packing::default(), false);
+        (self.last_compression, self.last_is_full) = (SignatureCompression::default(), false);
         self.frames += 1;
         self.bytes.extend_from_slice(&[0, 0, 0, 0, FRAME_VERSION]);
         self.bytes.extend_from_slice(&[0; COUNTS_BYTES]);
@@ -240,9 +240,9 @@ impl Frames {
         let length = self.bytes.len() - self.last_at - HEADER_BYTES;
         let length = u32::try_from(length).expect("FRAME_BYTES_MAX fits in u32");
         self.bytes[self.last_at..self.last_at + 4].copy_from_slice(&length.to_le_bytes());
-        let left_out = u32::try_from(self.last_packing.left_out()).expect("FRAME_BYTES_MAX fits in u32");
+        let omitted = u32::try_from(self.last_compression.omitted()).expect("FRAME_BYTES_MAX fits in u32");
         let counts = &mut self.bytes[self.last_at + HEADER_BYTES..][..COUNTS_BYTES];
-        counts[..4].copy_from_slice(&left_out.to_le_bytes());
+        counts[..4].copy_from_slice(&omitted.to_le_bytes());
         counts[4..].copy_from_slice(&self.last_messages.to_le_bytes());
     }
 }
@@ -341,7 +341,7 @@ impl Decode for Greeting {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use crypto::{Seal, Sealer, SecretKey, Signatures};
+    use crypto::{BatchSignature, BatchSigner, SecretKey, Signatures};
     use types::{ReplicaId, ShardId};
 
     use super::*;
@@ -368,7 +368,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Pack for Number {}
+    impl Compress for Number {}
 
     /// The messages of each frame in `bytes`.
     pub(crate) fn cut(mut bytes: &[u8]) -> Vec<Vec<u64>> {
@@ -430,42 +430,42 @@ pub(crate) mod tests {
         assert_eq!((joined.frames(), joined.messages()), (2, 5));
     }
 
-    /// A message of seals.
+    /// A message of signatures.
     #[derive(Clone, Debug, PartialEq)]
-    struct Vouched(Vec<Seal>);
+    struct Vouched(Vec<BatchSignature>);
 
-    impl Pack for Vouched {
-        fn pack(&self, packing: &mut Packing, out: &mut Vec<u8>) {
+    impl Compress for Vouched {
+        fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
             (self.0.len() as u64).encode(out);
-            self.0.iter().for_each(|seal| packing.pack_seal(seal, out));
+            self.0.iter().for_each(|signature| compression.compress_signature(signature, out));
         }
 
-        fn unpack(reader: &mut Reader, packing: &mut Packing) -> Result<Self, DecodeError> {
+        fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
             let count = u64::decode(reader)?;
-            Ok(Self((0..count).map(|_| packing.unpack_seal(reader)).collect::<Result<_, _>>()?))
+            Ok(Self((0..count).map(|_| compression.decompress_signature(reader)).collect::<Result<_, _>>()?))
         }
     }
 
     impl Encode for Vouched {
         fn encode(&self, out: &mut Vec<u8>) {
-            self.pack(&mut Packing::default(), out);
+            self.compress(&mut SignatureCompression::default(), out);
         }
     }
 
     impl Decode for Vouched {
         fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-            Self::unpack(reader, &mut Packing::default())
+            Self::decompress(reader, &mut SignatureCompression::default())
         }
     }
 
-    /// The same two seals over and over.
-    fn vouched(seals: usize) -> Vouched {
+    /// The same two signatures over and over.
+    fn vouched(signatures: usize) -> Vouched {
         let signer = ReplicaId { shard: ShardId(0), index: 0 };
-        let sealer = Sealer::new(SecretKey::from_bytes([1; 32]), CLUSTER, signer, Signatures::Ed25519);
-        Vouched(sealer.seal(&[[1; 32], [2; 32]]).into_iter().cycle().take(seals).collect())
+        let batch_signer = BatchSigner::new(SecretKey::from_bytes([1; 32]), CLUSTER, signer, Signatures::Ed25519);
+        Vouched(batch_signer.sign(&[[1; 32], [2; 32]]).into_iter().cycle().take(signatures).collect())
     }
 
-    /// How many bytes each frame in `bytes` needs room for, and the seals of its messages.
+    /// How many bytes each frame in `bytes` needs room for, and the signatures of its messages.
     fn unpacked(mut bytes: &[u8]) -> Vec<(usize, Vec<Vouched>)> {
         let mut frames = Vec::new();
         while let Some(length) = body_length(bytes, FRAME_BYTES_MAX).expect("our own frames are well-formed") {
@@ -488,7 +488,7 @@ pub(crate) mod tests {
         let unpacked = unpacked(frames.bytes());
         let all: Vec<Vec<Vouched>> = unpacked.iter().map(|(_, messages)| messages.clone()).collect();
         assert_eq!(all, [vec![small.clone(), large.clone(), small.clone()], vec![large.clone(), small.clone()]]);
-        let alone = |message: &Vouched| message.0.iter().map(|seal| seal.to_bytes().len()).sum::<usize>();
+        let alone = |message: &Vouched| message.0.iter().map(|signature| signature.to_bytes().len()).sum::<usize>();
         for (needed, messages) in unpacked {
             assert!(needed <= FRAME_BYTES_MAX && needed >= messages.iter().map(alone).sum(), "{needed}");
         }
@@ -532,8 +532,8 @@ pub(crate) mod tests {
         }
         let mut header = frames.bytes()[..9].to_vec();
         let length = frames.bytes().len() - HEADER_BYTES;
-        for (left_out, fits) in [(FRAME_BYTES_MAX - length, true), (FRAME_BYTES_MAX - length + 1, false)] {
-            header[5..].copy_from_slice(&(left_out as u32).to_le_bytes());
+        for (omitted, fits) in [(FRAME_BYTES_MAX - length, true), (FRAME_BYTES_MAX - length + 1, false)] {
+            header[5..].copy_from_slice(&(omitted as u32).to_le_bytes());
             assert_eq!(room_needed(&header).is_ok(), fits);
         }
         assert_eq!(room_needed(&header[..8]), Ok(None));

@@ -3,7 +3,7 @@
 /// The bounds and waits of a node's shell. The defaults suit a node in use; tests make some smaller.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most statements sealed under one signed root; from 1 to 64.
+    /// The most statements signed under one signed root; from 1 to 64.
     pub batch_max: usize,
     /// The most inputs one turn of the node loop steps through before it makes them durable and answers.
     pub turn_inputs_max: usize,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use crypto::Pack;
+use crypto::Compress;
 use tokio::sync::Notify;
 use types::{ClientId, Party, Session};
 
@@ -155,7 +155,7 @@ pub(crate) enum Next {
 
 impl Link {
     /// Queues everything that `messages` yields, as one push. A peer whose queue is full does not read, and is dropped.
-    pub fn send<'a, W: Pack + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
+    pub fn send<'a, W: Compress + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
         if outgoing.ending.is_some() || outgoing.finishing {

@@ -19,7 +19,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crypto::{Sealable, Sealer, Verified, Verifier};
+use crypto::{BatchSigner, Signable, Verified, Verifier};
 pub use machine::Durable;
 use machine::{Input, Machine, Outbox, OutboxOf, Time};
 use tokio::net::TcpListener;
@@ -52,7 +52,7 @@ pub trait Seals<M: Machine>: Send + 'static {
 /// Seals with a replica's key, many drafts under one signature.
 #[derive(Debug)]
 pub struct Sealing {
-    sealer: Sealer,
+    batch_signer: BatchSigner,
     verifier: Arc<Verifier>,
     signer: ReplicaId,
     batch_max: usize,
@@ -61,14 +61,14 @@ pub struct Sealing {
 impl Sealing {
     /// Seals as `signer`, at most `batch_max` (1 to [`BATCH_MAX`]) drafts a signature; `verifier` need not check these.
     #[must_use]
-    pub fn new(sealer: Sealer, verifier: Arc<Verifier>, signer: ReplicaId, batch_max: usize) -> Self {
-        Self { sealer, verifier, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
+    pub fn new(batch_signer: BatchSigner, verifier: Arc<Verifier>, signer: ReplicaId, batch_max: usize) -> Self {
+        Self { batch_signer, verifier, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
     }
 }
 
 impl<M: Machine> Seals<M> for Sealing
 where
-    M::Draft: Sealable<Message = M::Message>,
+    M::Draft: Signable<Message = M::Message>,
 {
     fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, sends: &mut Vec<(Party, M::Message)>) -> usize {
         // Drafts to one party side by side fall under one root, and one check at the receiver serves them all.
@@ -78,10 +78,10 @@ where
         while rest.peek().is_some() {
             let batch: Vec<(Party, M::Draft)> = rest.by_ref().take(self.batch_max).collect();
             let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.verifier.cluster().id(), self.signer)).collect();
-            let seals = self.sealer.seal(&leaves);
+            let seals = self.batch_signer.sign(&leaves);
             seals.first().into_iter().for_each(|seal| self.verifier.signed(self.signer, &seal.signed));
             assert_eq!(seals.len(), batch.len(), "a sealer gives one seal for each leaf");
-            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.with_signature(seal))));
             signatures += 1;
         }
         signatures

@@ -5,7 +5,7 @@ mod fixture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crypto::{Sealer, Signatures};
+use crypto::{BatchSigner, Signatures};
 use fixture::*;
 use runtime::frame::{FRAME_VERSION, Greeting, Role};
 use runtime::{Delay, Delays, Limits, NodeError, NotTaken, PeerState};
@@ -168,8 +168,8 @@ async fn bad_signatures_are_dropped_and_counted_and_who_insists_is_closed() {
     let server = Server::start(0, Limits { rejections_max: 2, ..Limits::default() }).await;
     let mut raw = Raw::welcomed(server.address()).await;
     let doubled = Doubled { signer: replica(3), number: 1, double: 3, count: 1 };
-    let sealer = Sealer::new(replica_secret(4), CLUSTER, replica(3), Signatures::Ed25519);
-    let forge = || Box::new(sealer.seal(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0));
+    let batch_signer = BatchSigner::new(replica_secret(4), CLUSTER, replica(3), Signatures::Ed25519);
+    let forge = || Box::new(batch_signer.sign(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0));
     raw.send(&messages(&[Message::Answer(doubled, forge()), Message::Ask(7)])).await;
     eventually("the forgery is dropped", || server.metrics.rejected("bad_signature") == 1).await;
     eventually("its neighbour is answered", || server.metrics.to_text().contains("bezant_seals_total 1\n")).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use basil::message::Draft;
 use basil::replica::RecoverError;
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, Transaction};
-use crypto::{Sealable, Sealer, Verified};
+use crypto::{BatchSigner, Signable, Verified};
 use machine::{Durable, Input, Machine, Outbox, OutboxOf};
 use store::{Memory, Options, Store, StoreError};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp};
@@ -28,7 +28,7 @@ pub(crate) struct ReplicaActor {
     /// Nothing when the process is down.
     pub node: Option<Node<Memory>>,
     medium: Memory,
-    sealer: Sealer,
+    batch_signer: BatchSigner,
     cluster: Arc<Cluster>,
     pub inbox: Vec<(Party, Verified<Message>)>,
     /// When its next turn is, if it has one.
@@ -63,7 +63,7 @@ pub(crate) struct Parts {
     pub id: ReplicaId,
     pub liar: Option<Liar>,
     pub clock: Clock,
-    pub sealer: Sealer,
+    pub batch_signer: BatchSigner,
     pub cluster: Arc<Cluster>,
     pub options: ReplicaOptions,
     pub coordinator: CoordinatorOptions,
@@ -88,7 +88,7 @@ pub(crate) struct Turn {
 
 impl ReplicaActor {
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, liar, clock, sealer, cluster, options, coordinator, segment_bytes_max } = parts;
+        let Parts { id, liar, clock, batch_signer, cluster, options, coordinator, segment_bytes_max } = parts;
         let medium = Memory::new(&format!("simulated {id}"));
         Self {
             id,
@@ -96,7 +96,7 @@ impl ReplicaActor {
             clock,
             node: None,
             medium,
-            sealer,
+            batch_signer,
             cluster,
             inbox: Vec::new(),
             turn_at: None,
@@ -228,7 +228,7 @@ impl ReplicaActor {
             None => turn.sealed = drafts.iter().map(|(_, draft)| draft.clone()).collect(),
         }
         turn.said = drafts.iter().map(|(_, draft)| draft.clone()).collect();
-        self.seal(drafts, &mut sends);
+        self.sign_drafts(drafts, &mut sends);
         if let Some(liar) = &mut self.liar {
             liar.forge(&mut sends);
         }
@@ -252,13 +252,13 @@ impl ReplicaActor {
         false
     }
 
-    fn seal(&self, drafts: Vec<(Party, Draft)>, sends: &mut Vec<(Party, Message)>) {
+    fn sign_drafts(&self, drafts: Vec<(Party, Draft)>, sends: &mut Vec<(Party, Message)>) {
         let mut rest = drafts.into_iter().peekable();
         while rest.peek().is_some() {
             let batch: Vec<(Party, Draft)> = rest.by_ref().take(self.version.batch_max).collect();
             let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
-            let seals = self.sealer.seal(&leaves);
-            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+            let signatures = self.batch_signer.sign(&leaves);
+            sends.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What clients and replicas say.
 
-use crypto::{Claim, Claims, Pack, Rejection, Seal, Sealable, Statement};
+use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureClaims, Statement};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Cluster, ClusterId, Digest, ReplicaId};
 
@@ -13,7 +13,7 @@ pub enum Message {
     /// To a replica: double this.
     Ask(u64),
     /// From a replica: a double, signed.
-    Answer(Doubled, Box<Seal>),
+    Answer(Doubled, Box<BatchSignature>),
     /// To a replica: send this many bytes.
     Fill(u32),
     /// From a replica: as many bytes as it was asked for, which mean nothing.
@@ -43,28 +43,28 @@ impl Statement for Doubled {
     }
 }
 
-impl Sealable for Doubled {
+impl Signable for Doubled {
     type Message = Message;
 
     fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
         crypto::leaf(cluster, signer, self)
     }
 
-    fn sealed(self, seal: Seal) -> Message {
-        Message::Answer(self, Box::new(seal))
+    fn with_signature(self, signature: BatchSignature) -> Message {
+        Message::Answer(self, Box::new(signature))
     }
 }
 
-impl Claims for Message {
+impl SignatureClaims for Message {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        if let Self::Answer(doubled, seal) = self {
-            out.push(Claim { signer: doubled.signer, leaf: crypto::leaf(cluster.id(), doubled.signer, doubled), seal });
+        if let Self::Answer(doubled, signature) = self {
+            out.push(Claim { signer: doubled.signer, leaf: crypto::leaf(cluster.id(), doubled.signer, doubled), signature });
         }
         Ok(())
     }
 }
 
-impl Pack for Message {}
+impl Compress for Message {}
 
 impl Encode for Message {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -73,11 +73,11 @@ impl Encode for Message {
                 out.push(1);
                 number.encode(out);
             }
-            Self::Answer(doubled, seal) => {
+            Self::Answer(doubled, signature) => {
                 out.push(2);
                 doubled.signer.encode(out);
                 doubled.encode_body(out);
-                seal.encode(out);
+                signature.encode(out);
             }
             Self::Fill(bytes) => {
                 out.push(3);
@@ -98,7 +98,7 @@ impl Decode for Message {
             2 => {
                 let signer = ReplicaId::decode(reader)?;
                 let (number, double, count) = (u64::decode(reader)?, u64::decode(reader)?, u64::decode(reader)?);
-                Ok(Self::Answer(Doubled { signer, number, double, count }, Box::new(Seal::decode(reader)?)))
+                Ok(Self::Answer(Doubled { signer, number, double, count }, Box::new(BatchSignature::decode(reader)?)))
             }
             3 => Ok(Self::Fill(u32::decode(reader)?)),
             4 => Ok(Self::Filling(reader.sequence("filling", FILLING_BYTES_MAX)?)),

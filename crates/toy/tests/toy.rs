@@ -1,6 +1,6 @@
 //! The toy's replica and client, stepped by hand.
 
-use crypto::{Sealable, Sealer, Signatures, Verified, Verifier};
+use crypto::{BatchSigner, Signable, Signatures, Verified, Verifier};
 use machine::{Durable, Input, Machine, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options};
 use toy::fixture::{CLUSTER, cluster, replica, replica_secret};
@@ -15,10 +15,10 @@ fn verified(message: Message) -> Verified<Message> {
 }
 
 fn answer(index: u16, number: u64, double: u64) -> Input<u64, Verified<Message>> {
-    let sealer = Sealer::new(replica_secret(index), CLUSTER, replica(index), Signatures::Ed25519);
+    let batch_signer = BatchSigner::new(replica_secret(index), CLUSTER, replica(index), Signatures::Ed25519);
     let doubled = Doubled { signer: replica(index), number, double, count: 1 };
-    let seal = sealer.seal(&[doubled.leaf(CLUSTER, replica(index))]).remove(0);
-    Input::Message { from: Party::Replica(replica(index)), message: verified(doubled.sealed(seal)) }
+    let signature = batch_signer.sign(&[doubled.leaf(CLUSTER, replica(index))]).remove(0);
+    Input::Message { from: Party::Replica(replica(index)), message: verified(doubled.with_signature(signature)) }
 }
 
 /// Asks a replica twice, the power going after the first answer is durable, and gives the numbers of both answers.

@@ -7,7 +7,7 @@ use basil::message::{Conflict, Justified, KeyVersion, ReadResult, Subject};
 use basil::recovery::{SignedDecide, SignedElect};
 use basil::{Decision, Read, Refusal, Transaction, Vote, Write};
 use bytes::Bytes;
-use crypto::{Seal, SignedRoot};
+use crypto::{BatchSignature, SignedRoot};
 use types::codec::{Decode, Encode, Reader};
 use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
@@ -33,7 +33,7 @@ fn run(bytes: &[u8]) {
         check::<Justified>,
         check::<Conflict>,
         check::<ReadResult>,
-        check::<Seal>,
+        check::<BatchSignature>,
         check::<SignedRoot>,
         check::<Read>,
         check::<Write>,

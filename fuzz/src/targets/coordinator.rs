@@ -161,7 +161,7 @@ impl Process {
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             let (signer, vote) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Vote::Commit } else { Vote::Abort });
             let statement = VoteStatement { id, vote };
-            let vote = SignedVote { replica: signer, statement, seal: town().seal(signer, number, &Said::Vote(statement)) };
+            let vote = SignedVote { replica: signer, statement, signature: town().signature(signer, number, &Said::Vote(statement)) };
             self.hear(Party::Replica(signer), Message::Voted { vote, conflict: None });
         }
     }
@@ -177,7 +177,7 @@ impl Process {
             let (signer, decision) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Decision::Commit } else { Decision::Abort });
             let view_current = view_decision.max(u32::from(who / 64));
             let statement = LoggedStatement { id, decision, view_decision, view_current: view_current.min(2) };
-            let logged = SignedLogged { replica: signer, statement, seal: town().seal(signer, number, &Said::Logged(statement)) };
+            let logged = SignedLogged { replica: signer, statement, signature: town().signature(signer, number, &Said::Logged(statement)) };
             self.hear(Party::Replica(signer), Message::Logged { logged });
         }
     }

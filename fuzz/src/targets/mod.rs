@@ -1,6 +1,7 @@
 //! Every target, one file each, or one a family.
 
 mod certificate;
+mod claims;
 mod cluster;
 mod codec;
 mod config;
@@ -12,7 +13,6 @@ mod message;
 mod records;
 mod replica;
 mod rows;
-mod seals;
 mod signatures;
 mod statements;
 mod tls;
@@ -37,7 +37,7 @@ pub(crate) const ALL: &[Target] = &[
     records::TARGET,
     cluster::TARGET,
     journal::TARGET,
-    seals::TARGET,
+    claims::TARGET,
     signatures::TARGET,
     certificate::TARGET,
     verdicts::TARGET,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use basil::message::{Conflict, PendingWrite, ReadResult};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
-use crypto::{Sealable as _, Sealer};
+use crypto::{BatchSigner, Signable as _};
 use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
@@ -51,7 +51,7 @@ fn run(bytes: &[u8]) {
 struct Life {
     node: Option<Node<Memory>>,
     medium: Memory,
-    sealer: Sealer,
+    batch_signer: BatchSigner,
     outbox: OutboxOf<Node<Memory>>,
     now: u64,
     /// What it said to itself, still to be heard.
@@ -65,7 +65,7 @@ impl Life {
         let mut life = Self {
             node: None,
             medium,
-            sealer: town().sealer(ME),
+            batch_signer: town().batch_signer(ME),
             outbox: Outbox::default(),
             now: NOW,
             to_self: VecDeque::new(),
@@ -184,10 +184,10 @@ impl Life {
         self.word.is_out();
         let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
         for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
-            drafts.iter().for_each(|(_, draft)| self.word.seals(draft));
+            drafts.iter().for_each(|(_, draft)| self.word.signatures(draft));
             let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(CLUSTER, ME)).collect();
-            let sealed = drafts.iter().zip(self.sealer.seal(&leaves));
-            said.extend(sealed.map(|((to, draft), seal)| (*to, draft.clone().sealed(seal))));
+            let sealed = drafts.iter().zip(self.batch_signer.sign(&leaves));
+            said.extend(sealed.map(|((to, draft), signature)| (*to, draft.clone().with_signature(signature))));
         }
         self.outbox.events.clear();
         for (to, message) in said {

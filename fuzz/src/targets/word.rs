@@ -140,7 +140,7 @@ impl Word {
     }
 
     /// A statement is about to be sealed.
-    pub(super) fn seals(&mut self, draft: &Draft) {
+    pub(super) fn signatures(&mut self, draft: &Draft) {
         match draft {
             Draft::Vote { .. } => {}
             Draft::Logged { replica, statement } => {

@@ -87,10 +87,10 @@ impl Coordinator {
 
     /// ST1R (§4.2 (4)), or the same for RP.
     pub(super) fn on_voted(&mut self, now: Time, from: ReplicaId, vote: SignedVote, conflict: Option<Conflict>, out: &mut Out) {
-        let SignedVote { replica, statement: VoteStatement { id, vote }, seal } = vote;
+        let SignedVote { replica, statement: VoteStatement { id, vote }, signature } = vote;
         let Some(ending) = self.endings.get_mut(&id) else { return };
         let Some(tally) = ending.tallies.iter_mut().find(|tally| tally.shard() == replica.shard) else { return };
-        if from != replica || !tally.count(replica.index, vote, seal) {
+        if from != replica || !tally.count(replica.index, vote, signature) {
             return;
         }
         self.distances.note(replica, Asked::Vote, now.since(ending.asked_at));

@@ -55,9 +55,9 @@ impl Ending {
         for tally in &self.tallies {
             if tally.votes_to(Vote::Commit) >= quorums.weak() {
                 let set = tally.votes(Vote::Commit);
-                let signed = |(index, seal)| {
+                let signed = |(index, signature)| {
                     let replica = ReplicaId { shard: set.shard, index };
-                    SignedVote { replica, statement: VoteStatement { id, vote: Vote::Commit }, seal }
+                    SignedVote { replica, statement: VoteStatement { id, vote: Vote::Commit }, signature }
                 };
                 return set.voters.into_iter().take(quorums.weak()).map(signed).collect();
             }

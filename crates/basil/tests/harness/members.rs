@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crypto::{Sealer, SecretKey, Signatures, Verifier};
+use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
 
 /// How many clients the cluster knows, numbered from 1.
@@ -16,7 +16,7 @@ const READS_X: ClientId = ClientId(7);
 /// A cluster and what its members sign with.
 pub struct Members {
     pub cluster: Arc<Cluster>,
-    pub sealers: BTreeMap<ReplicaId, Sealer>,
+    pub batch_signers: BTreeMap<ReplicaId, BatchSigner>,
 }
 
 /// `shards` shards of six replicas, which survive one fault each. With two, keys before `n` are the first shard's.
@@ -31,13 +31,13 @@ pub fn members(shards: u8) -> Members {
         (ClientId(number), Permission { public_key: secret(100, seed).public(), read_prefixes, write_prefixes })
     });
     let cluster = Arc::new(Cluster::new(id, 1, placement, keys, clients.collect()).expect("the parts fit"));
-    let sealers = cluster.replicas().map(|replica| {
+    let batch_signers = cluster.replicas().map(|replica| {
         let shard = u8::try_from(replica.shard.0 + 1).expect("there are few shards");
         let index = u8::try_from(replica.index).expect("there are six");
-        (replica, Sealer::new(secret(shard, index), id, replica, Signatures::Ed25519))
+        (replica, BatchSigner::new(secret(shard, index), id, replica, Signatures::Ed25519))
     });
-    let sealers = sealers.collect();
-    Members { cluster, sealers }
+    let batch_signers = batch_signers.collect();
+    Members { cluster, batch_signers }
 }
 
 impl Members {

@@ -14,7 +14,7 @@ use basil::{
     Replica, ReplicaOptions, Transaction, Vote,
 };
 use bytes::Bytes;
-use crypto::{Rejection, Sealable, Verified, Verifier};
+use crypto::{Rejection, Signable, Verified, Verifier};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
@@ -396,11 +396,11 @@ impl World {
             return; // Nobody would believe it.
         }
         elects.sort_by_key(|elect| elect.replica);
-        let electors: Vec<_> = elects.into_iter().map(|elect| (elect.replica.index, elect.statement.decision, elect.seal)).collect();
+        let electors: Vec<_> = elects.into_iter().map(|elect| (elect.replica.index, elect.statement.decision, elect.signature)).collect();
         let statement = DecideStatement { id, decision: majority(electors.iter().map(|(_, decision, _)| *decision)), view };
         let leaf = crypto::leaf(self.members.cluster.id(), leader, &statement);
-        let seal = self.members.sealers[&leader].seal(&[leaf]).remove(0);
-        let message = Message::DecideFallback { decide: SignedDecide { leader, statement, seal }, electors };
+        let signature = self.members.batch_signers[&leader].sign(&[leaf]).remove(0);
+        let message = Message::DecideFallback { decide: SignedDecide { leader, statement, signature }, electors };
         for replica in to {
             self.post(Party::Replica(leader), Party::Replica(*replica), &message);
         }
@@ -507,7 +507,7 @@ impl World {
             self.witness_draft(replica, draft);
         }
         let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(cluster, replica)).collect();
-        let seals = self.members.sealers[&replica].seal(&leaves);
+        let signatures = self.members.batch_signers[&replica].sign(&leaves);
         let mut said: Vec<(Party, Message)> = Vec::new();
         for (to, mut message) in outbox.sends {
             self.distort_reply(replica, to, &mut message);
@@ -520,7 +520,7 @@ impl World {
             }
             said.push((to, message));
         }
-        said.extend(drafts.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.sealed(seal))));
+        said.extend(drafts.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
         for (to, message) in said {
             if !self.witness.liars.contains(&replica) {
                 self.witness_rights(to, &message);

@@ -12,7 +12,7 @@ use std::time::Instant;
 use basil::{Message, Transaction, Write};
 use bytes::Bytes;
 use capacity::{Costs, Hosting, Shape, Step};
-use crypto::{Claim, Claims, Rejection, Seal, Sealer, SecretKey, Signatures, Statement, Verifier};
+use crypto::{BatchSignature, BatchSigner, Claim, Rejection, SecretKey, SignatureClaims, Signatures, Statement, Verifier};
 use rustix::time::{ClockId, clock_gettime};
 use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, Value};
 
@@ -91,12 +91,16 @@ impl Statement for Said {
 struct Told {
     signer: ReplicaId,
     number: u64,
-    seal: Seal,
+    signature: BatchSignature,
 }
 
-impl Claims for Told {
+impl SignatureClaims for Told {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        out.push(Claim { signer: self.signer, leaf: crypto::leaf(cluster.id(), self.signer, &Said(self.number)), seal: &self.seal });
+        out.push(Claim {
+            signer: self.signer,
+            leaf: crypto::leaf(cluster.id(), self.signer, &Said(self.number)),
+            signature: &self.signature,
+        });
         Ok(())
     }
 }
@@ -106,11 +110,11 @@ fn signatures(costs: &mut Costs) {
     let keys = vec![secrets.iter().map(SecretKey::public).collect()];
     let cluster = Arc::new(Cluster::new(CLUSTER, 1, Placement::Hash, keys, Vec::new()).expect("six keys are a shard"));
     let replica = |index: u16| ReplicaId { shard: ShardId(0), index };
-    let sealer = |index: u16| Sealer::new(secrets[usize::from(index)].clone(), CLUSTER, replica(index), Signatures::Ed25519);
-    let first = sealer(0);
+    let batch_signer = |index: u16| BatchSigner::new(secrets[usize::from(index)].clone(), CLUSTER, replica(index), Signatures::Ed25519);
+    let first = batch_signer(0);
     let leaves: Vec<types::Digest> = (0..64).map(|number| crypto::leaf(CLUSTER, replica(0), &Said(number))).collect();
-    let one_ns = each_ns(TIMES / 4, || drop(black_box(first.seal(&leaves[..1]))));
-    let many_ns = each_ns(TIMES / 4, || drop(black_box(first.seal(&leaves))));
+    let one_ns = each_ns(TIMES / 4, || drop(black_box(first.sign(&leaves[..1]))));
+    let many_ns = each_ns(TIMES / 4, || drop(black_box(first.sign(&leaves))));
     let leaf_ns = each_ns(TIMES, || {
         black_box(crypto::leaf(CLUSTER, replica(0), &Said(black_box(1))));
     });
@@ -119,8 +123,8 @@ fn signatures(costs: &mut Costs) {
 
     let told = |number: u64| {
         let index = u16::try_from(number % 6).expect("below six");
-        let seal = sealer(index).seal(&[crypto::leaf(CLUSTER, replica(index), &Said(number))]).remove(0);
-        Told { signer: replica(index), number, seal }
+        let signature = batch_signer(index).sign(&[crypto::leaf(CLUSTER, replica(index), &Said(number))]).remove(0);
+        Told { signer: replica(index), number, signature }
     };
     let check_ns = |together: usize| {
         let each = (0..TIMES / 20).map(|_| {
@@ -144,10 +148,10 @@ fn signatures(costs: &mut Costs) {
         // Other statements each time, so that nothing of their tree is known.
         let numbers: Vec<u64> = (batch * 64..(batch + 1) * 64).collect();
         let leaves: Vec<types::Digest> = numbers.iter().map(|number| crypto::leaf(CLUSTER, replica(0), &Said(*number))).collect();
-        let sealed: Vec<Bytes> = first.seal(&leaves).iter().map(|seal| Bytes::from(seal.to_bytes())).collect();
+        let sealed: Vec<Bytes> = first.sign(&leaves).iter().map(|signature| Bytes::from(signature.to_bytes())).collect();
         let mut read = numbers.iter().zip(sealed).map(|(number, bytes)| {
-            let seal = Seal::from_bytes(bytes, CLUSTER).expect("it was just written");
-            Told { signer: replica(0), number: *number, seal }
+            let signature = BatchSignature::from_bytes(bytes, CLUSTER).expect("it was just written");
+            Told { signer: replica(0), number: *number, signature }
         });
         black_box(verifier.verify_all(read.by_ref().take(1).collect()));
         let begun = Instant::now();

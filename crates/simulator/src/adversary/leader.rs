@@ -6,7 +6,7 @@ use std::sync::Arc;
 use basil::message::Draft;
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedElect, leader_of, majority};
 use basil::{Decision, Quorums};
-use crypto::Seal;
+use crypto::BatchSignature;
 use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use super::ReplicaStrategy;
@@ -22,7 +22,7 @@ type Drafts = Vec<(Party, Draft)>;
 pub(crate) struct Leader {
     me: ReplicaId,
     cluster: Arc<Cluster>,
-    heard: BTreeMap<(TransactionId, u32), BTreeMap<(u16, Decision), Seal>>,
+    heard: BTreeMap<(TransactionId, u32), BTreeMap<(u16, Decision), BatchSignature>>,
 }
 
 impl Leader {
@@ -33,7 +33,7 @@ impl Leader {
     /// Notes an election message: who says both things is noted with both.
     pub fn hear(&mut self, elect: &SignedElect) {
         let ElectStatement { id, decision, view } = elect.statement;
-        self.heard.entry((id, view)).or_default().insert((elect.replica.index, decision), elect.seal.clone());
+        self.heard.entry((id, view)).or_default().insert((elect.replica.index, decision), elect.signature.clone());
         while self.heard.len() > VIEWS_MAX {
             self.heard.pop_first();
         }
@@ -106,15 +106,15 @@ impl Leader {
     fn electors(&self, id: TransactionId, view: u32, side: Decision) -> Option<Vec<Elector>> {
         let heard = self.heard.get(&(id, view))?;
         let needed = Quorums::new(self.cluster.faults()).elected();
-        let mut chosen: BTreeMap<u16, (Decision, Seal)> = BTreeMap::new();
+        let mut chosen: BTreeMap<u16, (Decision, BatchSignature)> = BTreeMap::new();
         for wanted in [side, opposite(side)] {
-            for ((index, decision), seal) in heard.iter().filter(|((_, decision), _)| *decision == wanted) {
+            for ((index, decision), signature) in heard.iter().filter(|((_, decision), _)| *decision == wanted) {
                 if chosen.len() < needed {
-                    chosen.entry(*index).or_insert_with(|| (*decision, seal.clone()));
+                    chosen.entry(*index).or_insert_with(|| (*decision, signature.clone()));
                 }
             }
         }
-        let electors: Vec<Elector> = chosen.into_iter().map(|(index, (decision, seal))| (index, decision, seal)).collect();
+        let electors: Vec<Elector> = chosen.into_iter().map(|(index, (decision, signature))| (index, decision, signature)).collect();
         let holds = electors.len() == needed && majority(electors.iter().map(|(_, decision, _)| *decision)) == side;
         holds.then_some(electors)
     }
@@ -134,11 +134,11 @@ impl Leader {
             4 => statement.decision = opposite(statement.decision),
             _ => {
                 let others = self.heard.iter().filter(|((id, _), _)| *id != statement.id).flat_map(|(_, heard)| heard);
-                let others: BTreeMap<u16, (Decision, Seal)> =
-                    others.map(|((index, decision), seal)| (*index, (*decision, seal.clone()))).collect();
+                let others: BTreeMap<u16, (Decision, BatchSignature)> =
+                    others.map(|((index, decision), signature)| (*index, (*decision, signature.clone()))).collect();
                 for elector in &mut electors {
-                    if let Some((decision, seal)) = others.get(&elector.0) {
-                        (elector.1, elector.2) = (*decision, seal.clone());
+                    if let Some((decision, signature)) = others.get(&elector.0) {
+                        (elector.1, elector.2) = (*decision, signature.clone());
                     } else {
                         elector.1 = opposite(elector.1);
                     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crypto::{Sealer, SecretKey, Signatures, Verifier};
+use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use super::{World, client_id};
@@ -137,7 +137,7 @@ impl World {
                     id,
                     liar,
                     clock: Clock::new(&mut clocks, setting.clocks),
-                    sealer: Sealer::new(secret, self.cluster.id(), id, Signatures::Ed25519),
+                    batch_signer: BatchSigner::new(secret, self.cluster.id(), id, Signatures::Ed25519),
                     cluster: self.cluster.clone(),
                     options,
                     coordinator: setting.coordinator,

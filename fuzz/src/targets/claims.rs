@@ -1,17 +1,17 @@
 //! Seals: which statements a signed root covers, asked in any order of a verifier that forgets most of what it learned.
 
-use crypto::{Claim, Claims, Rejection, Seal, Statement, leaf};
+use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Statement, leaf};
 use types::codec::{Decode, Encode};
 use types::{Cluster, Digest, ReplicaId};
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge::damage_seal;
+use crate::forge::damage_signature;
 use crate::reference;
 use crate::town::{CLUSTER, replica, town};
 
 pub(super) const TARGET: Target = Target {
-    name: "seals",
+    name: "claims",
     what: "claims under a few signed trees, some damaged: known or new, alone or in a frame, each is judged as if seen first",
     bytes_max: 512,
     runs: 300,
@@ -33,12 +33,12 @@ impl Statement for Note {
 
 /// A message of several notes, each with its seal.
 #[derive(Clone)]
-struct Notes(Vec<(ReplicaId, u8, Seal)>);
+struct Notes(Vec<(ReplicaId, u8, BatchSignature)>);
 
-impl Claims for Notes {
+impl SignatureClaims for Notes {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
-        for (signer, note, seal) in &self.0 {
-            out.push(Claim { signer: *signer, leaf: leaf(cluster.id(), *signer, &Note(*note)), seal });
+        for (signer, note, signature) in &self.0 {
+            out.push(Claim { signer: *signer, leaf: leaf(cluster.id(), *signer, &Note(*note)), signature });
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ fn run(bytes: &[u8]) {
     let town = town();
     // Room for two roots of each signer, so that much is forgotten.
     let verifier = town.stranger(0);
-    let batches: Vec<(ReplicaId, Vec<Seal>)> = (0..1 + choices.below(4)).map(|_| batch(&mut choices)).collect();
+    let batches: Vec<(ReplicaId, Vec<BatchSignature>)> = (0..1 + choices.below(4)).map(|_| batch(&mut choices)).collect();
     let mut messages = Vec::new();
     while !choices.is_done() && messages.len() < 24 {
         messages.push(notes(&mut choices, &batches));
@@ -63,49 +63,50 @@ fn run(bytes: &[u8]) {
             _ => verifier.verify_all(frame.to_vec()).into_iter().map(|judged| judged.map(|_| ())).collect(),
         };
         for (message, judged) in frame.iter().zip(judged) {
-            let good = message.0.iter().all(|(signer, note, seal)| reference::is_said(&town.cluster, *signer, seal, KIND, &[*note]));
+            let good =
+                message.0.iter().all(|(signer, note, signature)| reference::is_said(&town.cluster, *signer, signature, KIND, &[*note]));
             assert_eq!(judged.is_ok(), good, "{judged:?}");
         }
     }
 }
 
 /// A replica's seals over the notes 0, 1, 2 and so on.
-fn batch(choices: &mut Choices<'_>) -> (ReplicaId, Vec<Seal>) {
+fn batch(choices: &mut Choices<'_>) -> (ReplicaId, Vec<BatchSignature>) {
     let signer = replica(u16::from(choices.byte() % 3), u16::from(choices.byte() % 2));
     let count = choices.one_of(&[1, 2, 3, 4, 5, 7, 8, 33, 64, 255, 256]);
     let leaves: Vec<Digest> = (0..=255).take(count).map(|note| leaf(CLUSTER, signer, &Note(note))).collect();
-    (signer, town().sealer(signer).seal(&leaves))
+    (signer, town().batch_signer(signer).sign(&leaves))
 }
 
-fn notes(choices: &mut Choices<'_>, batches: &[(ReplicaId, Vec<Seal>)]) -> Notes {
+fn notes(choices: &mut Choices<'_>, batches: &[(ReplicaId, Vec<BatchSignature>)]) -> Notes {
     let count = 1 + choices.below(3);
     let notes = (0..count).map(|_| {
-        let (mut signer, seals) = batches[choices.below(batches.len())].clone();
-        let at = choices.below(seals.len());
-        let (mut note, mut seal) = (u8::try_from(at).expect("there are at most 256"), seals[at].clone());
+        let (mut signer, signatures) = batches[choices.below(batches.len())].clone();
+        let at = choices.below(signatures.len());
+        let (mut note, mut signature) = (u8::try_from(at).expect("there are at most 256"), signatures[at].clone());
         match choices.below(6) {
             0..3 => {}
             3 => note = choices.byte(),
             4 => signer = replica(u16::from(choices.byte() % 4), u16::from(choices.byte() % 7)),
             _ => {
                 for _ in 0..1 + choices.below(2) {
-                    damage_seal(choices, signer.shard, &mut seal);
+                    damage_signature(choices, signer.shard, &mut signature);
                 }
-                check_form(&seal);
+                check_form(&signature);
             }
         }
-        (signer, note, seal)
+        (signer, note, signature)
     });
     Notes(notes.collect())
 }
 
 /// What has the right form can be written and read again; what has not leads nowhere.
-fn check_form(seal: &Seal) {
-    if seal.is_well_formed() {
-        assert_eq!(Seal::from_bytes(seal.to_bytes().into(), CLUSTER).as_ref(), Ok(seal));
+fn check_form(signature: &BatchSignature) {
+    if signature.is_well_formed() {
+        assert_eq!(BatchSignature::from_bytes(signature.to_bytes().into(), CLUSTER).as_ref(), Ok(signature));
     }
-    assert_eq!(seal.is_well_formed(), reference::climb([7; 32], seal).is_some());
-    assert_eq!(seal.covers(&[7; 32]), reference::climb([7; 32], seal) == Some(seal.signed.root));
+    assert_eq!(signature.is_well_formed(), reference::climb([7; 32], signature).is_some());
+    assert_eq!(signature.covers(&[7; 32]), reference::climb([7; 32], signature) == Some(signature.signed.root));
 }
 
 fn seeds() -> Vec<Vec<u8>> {

@@ -1,11 +1,11 @@
-//! Seals: one signature over many statements.
+//! Batch signatures: one signature over many statements.
 
 use std::sync::Arc;
 
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::limits::{SEAL_PATH_MAX, SEAL_STATEMENTS_MAX};
+use types::limits::{BATCH_STATEMENTS_MAX, MERKLE_PATH_MAX};
 use types::{ClusterId, Digest, ReplicaId};
 
 use crate::hash::TAG_LEAF;
@@ -21,7 +21,7 @@ pub trait Statement {
     fn encode_body(&self, out: &mut Vec<u8>);
 }
 
-/// The leaf that stands for `statement` by `signer` in a seal's tree.
+/// The leaf that stands for `statement` by `signer` in a batch signature's tree.
 #[must_use]
 pub fn leaf<S: Statement>(cluster: ClusterId, signer: ReplicaId, statement: &S) -> Digest {
     let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
@@ -42,7 +42,7 @@ pub fn leaf<S: Statement>(cluster: ClusterId, signer: ReplicaId, statement: &S) 
 pub struct SignedRoot {
     /// The root of the tree of statements.
     pub root: Digest,
-    /// How many statements there are, from 1 to [`SEAL_STATEMENTS_MAX`].
+    /// How many statements there are, from 1 to [`BATCH_STATEMENTS_MAX`].
     pub count: u16,
     /// The signature over cluster, signer, count and root. Never use it as a name: there are many good ones.
     pub signature: [u8; 64],
@@ -50,8 +50,8 @@ pub struct SignedRoot {
 
 /// What makes one statement of a batch believable: the batch's signed root, and the way there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The root, shared by all seals of the batch.
+pub struct BatchSignature {
+    /// The root, shared by all signatures of the batch.
     pub signed: Arc<SignedRoot>,
     /// Where the statement stands in the batch.
     pub index: u16,
@@ -59,14 +59,14 @@ pub struct Seal {
     pub path: Arc<[Digest]>,
 }
 
-impl Seal {
+impl BatchSignature {
     /// Whether index, count and path fit one another.
     #[must_use]
     pub fn is_well_formed(&self) -> bool {
         merkle::path_length(usize::from(self.index), usize::from(self.signed.count)) == Some(self.path.len())
     }
 
-    /// Whether `leaf` stands at this seal's place under this seal's root. It says nothing of the signature.
+    /// Whether `leaf` stands at this signature's place under this signature's root. It says nothing of the signature.
     #[must_use]
     pub fn covers(&self, leaf: &Digest) -> bool {
         merkle::fold(leaf, usize::from(self.index), usize::from(self.signed.count), &self.path) == Some(self.signed.root)
@@ -91,57 +91,59 @@ pub(crate) fn root_statement(cluster: ClusterId, signer: ReplicaId, count: u16, 
     statement
 }
 
-/// Seals what one replica says.
+/// Signs what one replica says.
 #[derive(Debug)]
-pub struct Sealer {
+pub struct BatchSigner {
     key: SecretKey,
     cluster: ClusterId,
     signer: ReplicaId,
     signatures: Signatures,
 }
 
-impl Sealer {
-    /// Seals with `key` for replica `signer` of `cluster`.
+impl BatchSigner {
+    /// Signs with `key` for replica `signer` of `cluster`.
     #[must_use]
     pub fn new(key: SecretKey, cluster: ClusterId, signer: ReplicaId, signatures: Signatures) -> Self {
         Self { key, cluster, signer, signatures }
     }
 
-    /// One seal for each of `leaves`, in their order, all under one signature; none for none.
+    /// One signature for each of `leaves`, in their order, all under one signature; none for none.
     ///
-    /// With [`Signatures::Off`] nothing is hashed or signed: all share one seal of zeros.
+    /// With [`Signatures::Off`] nothing is hashed or signed: all share one signature of zeros.
     ///
     /// # Panics
-    /// When there are more than [`SEAL_STATEMENTS_MAX`] leaves, which the caller's own batching excludes.
+    /// When there are more than [`BATCH_STATEMENTS_MAX`] leaves, which the caller's own batching excludes.
     #[must_use]
-    pub fn seal(&self, leaves: &[Digest]) -> Vec<Seal> {
-        assert!(leaves.len() <= SEAL_STATEMENTS_MAX, "a batch has at most {SEAL_STATEMENTS_MAX} statements");
+    pub fn sign(&self, leaves: &[Digest]) -> Vec<BatchSignature> {
+        assert!(leaves.len() <= BATCH_STATEMENTS_MAX, "a batch has at most {BATCH_STATEMENTS_MAX} statements");
         if leaves.is_empty() {
             return Vec::new();
         }
         if self.signatures == Signatures::Off {
             let signed = Arc::new(SignedRoot { root: [0; 32], count: 1, signature: [0; 64] });
-            return vec![Seal { signed, index: 0, path: Arc::default() }; leaves.len()];
+            return vec![BatchSignature { signed, index: 0, path: Arc::default() }; leaves.len()];
         }
         let tree = Tree::new(leaves);
         let count = u16::try_from(leaves.len()).expect("SEAL_STATEMENTS_MAX fits in u16");
         let root = tree.root();
         let signature = self.key.sign(&root_statement(self.cluster, self.signer, count, &root));
         let signed = Arc::new(SignedRoot { root, count, signature });
-        (0..count).map(|index| Seal { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)).as_slice().into() }).collect()
+        (0..count)
+            .map(|index| BatchSignature { signed: Arc::clone(&signed), index, path: tree.path(usize::from(index)).as_slice().into() })
+            .collect()
     }
 }
 
-/// A message still without its seal: what a replica means to say once its batch is signed.
-pub trait Sealable {
+/// A message still without its signature: what a replica means to say once its batch is signed.
+pub trait Signable {
     /// The message that travels.
     type Message;
 
     /// The leaf that stands for what `signer` says here.
     fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest;
 
-    /// The message with its seal.
-    fn sealed(self, seal: Seal) -> Self::Message;
+    /// The message with its signature.
+    fn with_signature(self, signature: BatchSignature) -> Self::Message;
 }
 
 impl Encode for SignedRoot {
@@ -158,7 +160,7 @@ impl Decode for SignedRoot {
         if count == 0 {
             return Err(DecodeError::NotCanonical("a signed root's count"));
         }
-        if usize::from(count) > SEAL_STATEMENTS_MAX {
+        if usize::from(count) > BATCH_STATEMENTS_MAX {
             return Err(DecodeError::OverLimit("a signed root's count"));
         }
         Ok(Self { root, count, signature: reader.array()? })
@@ -166,9 +168,9 @@ impl Decode for SignedRoot {
 }
 
 /// The path is written without its length, which index and count give: there is nothing in it to get wrong.
-impl Encode for Seal {
+impl Encode for BatchSignature {
     fn encode(&self, out: &mut Vec<u8>) {
-        debug_assert!(self.is_well_formed(), "only well-formed seals are made or decoded");
+        debug_assert!(self.is_well_formed(), "only well-formed signatures are made or decoded");
         self.signed.encode(out);
         self.index.encode(out);
         for sibling in self.path.iter() {
@@ -177,12 +179,13 @@ impl Encode for Seal {
     }
 }
 
-impl Decode for Seal {
+impl Decode for BatchSignature {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let signed = SignedRoot::decode(reader)?;
         let index = u16::decode(reader)?;
-        let length = merkle::path_length(usize::from(index), usize::from(signed.count)).ok_or(DecodeError::OverLimit("a seal's index"))?;
-        let mut path = [[0; 32]; SEAL_PATH_MAX];
+        let length = merkle::path_length(usize::from(index), usize::from(signed.count))
+            .ok_or(DecodeError::OverLimit("a batch signature's index"))?;
+        let mut path = [[0; 32]; MERKLE_PATH_MAX];
         let path = &mut path[..length]; // Bounded by the tree's size, which is at most SEAL_STATEMENTS_MAX.
         for sibling in path.iter_mut() {
             *sibling = reader.array()?;
@@ -214,19 +217,19 @@ mod tests {
         (0..count).map(|at| crate::digest("leaf", CLUSTER, &[&(at as u64).to_le_bytes()])).collect()
     }
 
-    fn sealer(signatures: Signatures) -> Sealer {
-        Sealer::new(SecretKey::from_bytes([1; 32]), CLUSTER, SIGNER, signatures)
+    fn batch_signer(signatures: Signatures) -> BatchSigner {
+        BatchSigner::new(SecretKey::from_bytes([1; 32]), CLUSTER, SIGNER, signatures)
     }
 
     #[test]
-    fn leaves_and_seals_are_fixed() {
+    fn leaves_and_signatures_are_fixed() {
         assert_eq!(hex::encode(leaf(CLUSTER, SIGNER, &Note(b"body"))), "c6cfb8e893aa28e89a07d2290f8fb7743f1f0997e090b901fb01d10696bd0985");
-        let seals = sealer(Signatures::Ed25519).seal(&leaves(3));
+        let signatures = batch_signer(Signatures::Ed25519).sign(&leaves(3));
         assert_eq!(
-            hex::encode(crate::digest("seal", CLUSTER, &[&seals[1].to_bytes()])),
+            hex::encode(crate::digest("seal", CLUSTER, &[&signatures[1].to_bytes()])),
             "839b54f23d48b319b1e2272fbfd8e14a83ef425b67243a99200bc7372d9cbd6b"
         );
-        assert_eq!(seals[1].to_bytes().len(), 32 + 2 + 64 + 2 + 2 * 32);
+        assert_eq!(signatures[1].to_bytes().len(), 32 + 2 + 64 + 2 + 2 * 32);
     }
 
     #[test]
@@ -246,24 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn every_seal_of_a_batch_covers_its_own_leaf_and_survives_its_encoding() {
+    fn every_signature_of_a_batch_covers_its_own_leaf_and_survives_its_encoding() {
         for count in [1, 2, 3, 7, 64, 255, 256] {
             let leaves = leaves(count);
-            let seals = sealer(Signatures::Ed25519).seal(&leaves);
-            assert_eq!(seals.len(), count);
-            for (at, seal) in seals.iter().enumerate() {
-                assert!(seal.is_well_formed() && seal.covers(&leaves[at]));
-                assert!(count == 1 || !seal.covers(&leaves[(at + 1) % count]));
-                assert_eq!(Seal::from_bytes(seal.to_bytes().into(), CLUSTER).as_ref(), Ok(seal));
+            let signatures = batch_signer(Signatures::Ed25519).sign(&leaves);
+            assert_eq!(signatures.len(), count);
+            for (at, signature) in signatures.iter().enumerate() {
+                assert!(signature.is_well_formed() && signature.covers(&leaves[at]));
+                assert!(count == 1 || !signature.covers(&leaves[(at + 1) % count]));
+                assert_eq!(BatchSignature::from_bytes(signature.to_bytes().into(), CLUSTER).as_ref(), Ok(signature));
             }
         }
-        assert!(sealer(Signatures::Ed25519).seal(&[]).is_empty());
+        assert!(batch_signer(Signatures::Ed25519).sign(&[]).is_empty());
     }
 
     #[test]
-    fn decoding_refuses_what_no_sealer_makes() {
-        let bytes = sealer(Signatures::Ed25519).seal(&leaves(3))[2].to_bytes();
-        let decode = |bytes: Vec<u8>| Seal::from_bytes(bytes.into(), CLUSTER).map(|_| ());
+    fn decoding_refuses_what_no_signer_makes() {
+        let bytes = batch_signer(Signatures::Ed25519).sign(&leaves(3))[2].to_bytes();
+        let decode = |bytes: Vec<u8>| BatchSignature::from_bytes(bytes.into(), CLUSTER).map(|_| ());
         let with = |at: usize, value: u8| {
             let mut changed = bytes.clone();
             changed[at] = value;
@@ -272,22 +275,22 @@ mod tests {
         assert_eq!(decode(bytes.clone()), Ok(()));
         assert_eq!(with(32, 0), Err(DecodeError::NotCanonical("a signed root's count")));
         assert_eq!(with(33, 2), Err(DecodeError::OverLimit("a signed root's count")));
-        assert_eq!(with(98, 3), Err(DecodeError::OverLimit("a seal's index")));
+        assert_eq!(with(98, 3), Err(DecodeError::OverLimit("a batch signature's index")));
         assert_eq!(with(98, 1), Err(DecodeError::Truncated));
         assert_eq!(decode([&bytes[..], &[0]].concat()), Err(DecodeError::Trailing));
         assert_eq!(decode(bytes[..bytes.len() - 1].to_vec()), Err(DecodeError::Truncated));
     }
 
     #[test]
-    fn without_signatures_seals_are_zeros_that_still_have_the_form() {
-        let seals = sealer(Signatures::Off).seal(&leaves(64));
-        assert_eq!(seals.len(), 64);
-        assert!(seals.iter().all(|seal| seal.is_well_formed() && seal.signed.signature == [0; 64]));
+    fn without_signatures_signatures_are_zeros_that_still_have_the_form() {
+        let signatures = batch_signer(Signatures::Off).sign(&leaves(64));
+        assert_eq!(signatures.len(), 64);
+        assert!(signatures.iter().all(|signature| signature.is_well_formed() && signature.signed.signature == [0; 64]));
     }
 
     #[test]
     #[should_panic(expected = "at most 256 statements")]
     fn a_batch_over_the_limit_is_the_callers_mistake() {
-        let _ = sealer(Signatures::Ed25519).seal(&leaves(257));
+        let _ = batch_signer(Signatures::Ed25519).sign(&leaves(257));
     }
 }
