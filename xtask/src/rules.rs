@@ -51,6 +51,7 @@ const ROOMS: &[Room] = &[
         nature: Nature::Shell,
         may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "adversary", "runtime", "config"],
     },
+    Room { name: "monitoring", nature: Nature::Shell, may_know: &["runtime"] },
     Room { name: "workload", nature: Nature::Shell, may_know: &["types", "client"] },
     Room {
         name: "simulator",
@@ -61,7 +62,7 @@ const ROOMS: &[Room] = &[
     Room { name: "sql", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "zookeeper", nature: Nature::Shell, may_know: &["types", "client"] },
     Room { name: "console", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "config", "workload", "runtime"] },
+    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "config", "workload", "monitoring"] },
     Room { name: "figures", nature: Nature::Shell, may_know: &[] },
     Room {
         name: "bezant",
@@ -77,6 +78,7 @@ const ROOMS: &[Room] = &[
             "augustus",
             "sentinel",
             "runtime",
+            "monitoring",
             "client",
             "config",
             "workload",
@@ -121,6 +123,7 @@ const ROOMS: &[Room] = &[
             "augustus",
             "sentinel",
             "runtime",
+            "monitoring",
             "client",
             "config",
             "workload",

@@ -170,7 +170,7 @@ impl Mark {
 async fn all_break(config: &Config, rule: &str) -> bool {
     let mut asked = JoinSet::new();
     for endpoint in config.topology.endpoints.values().cloned() {
-        asked.spawn(async move { runtime::ask::get(&endpoint.http, "/status").await });
+        asked.spawn(async move { monitoring::http_client::get(&endpoint.http, "/status").await });
     }
     while let Some(answer) = asked.join_next().await {
         let status = answer.ok().and_then(Result::ok).and_then(|body| serde_json::from_str::<serde_json::Value>(&body).ok());
@@ -186,7 +186,7 @@ async fn all_break(config: &Config, rule: &str) -> bool {
 async fn replicas(config: &Config) -> Option<ReplicaMark> {
     let mut asked = JoinSet::new();
     for endpoint in config.topology.endpoints.values().cloned() {
-        asked.spawn(async move { runtime::ask::get(&endpoint.http, "/status").await });
+        asked.spawn(async move { monitoring::http_client::get(&endpoint.http, "/status").await });
     }
     let mut sum = ReplicaMark::default();
     while let Some(answer) = asked.join_next().await {

@@ -11,6 +11,7 @@ use basil::{Coordinator, CoordinatorOptions, Message, NodeEvent, Replica, Replic
 use clap::Args;
 use crypto::{BatchSigner, Signatures, Verifier};
 use machine::Time;
+use monitoring::server::{self, Site};
 use runtime::{Identity, Limits, Metrics, Place, Plan, Sealing};
 use store::{Disk, DiskOptions, Options, Store};
 use tokio::net::TcpListener;
@@ -88,7 +89,9 @@ impl Running {
         let metrics = Metrics::default();
         let board = Board::new(&config, broken_rule);
         board.clone().show_in(&metrics);
-        let window = tokio::spawn(runtime::http::serve(http, metrics.clone(), board.clone().pages()));
+        let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
+        let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
+        let window = tokio::spawn(server::serve(http, site));
         match Self::assemble(&config, listener, metrics, &board).await {
             Ok(node) => {
                 let ready_at = Instant::now() + Duration::from_millis(config.settings.time_bound_ms);

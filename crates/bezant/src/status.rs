@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use config::Config;
-use runtime::ask;
+use monitoring::http_client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use types::{Cluster, ReplicaId};
@@ -31,7 +31,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
     let mut asked = JoinSet::new();
     for (replica, endpoint) in topology.endpoints.clone() {
         asked.spawn(async move {
-            let answer = ask::get(&endpoint.http, "/status").await;
+            let answer = http_client::get(&endpoint.http, "/status").await;
             let answer = answer.and_then(|body| serde_json::from_str::<Value>(&body).map_err(|_| "the answer is not a status".to_owned()));
             (replica, endpoint.http, answer)
         });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use config::Regions;
-use runtime::ask;
+use monitoring::http_client;
 use serde_json::json;
 use types::ReplicaId;
 
@@ -201,7 +201,7 @@ fn spawn(folder: &Path, regions: Option<PathBuf>) -> Result<Process, Failure> {
 async fn serving(folder: &Path, config: &NodeConfig, process: &Process, deadline: Instant) -> Result<(), Failure> {
     let log = log_of(folder);
     loop {
-        let answer = ask::get(&config.http_listen.to_string(), "/health").await;
+        let answer = http_client::get(&config.http_listen.to_string(), "/health").await;
         // Looked at after the answer: on a port that another program has, it is not this node that answers.
         if !process.is_running() {
             return Err(Failure::failed(format!("{} ended at its start; the end of its log:\n{}", config.replica, tail(&log)))

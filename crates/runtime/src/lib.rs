@@ -20,12 +20,10 @@
 //! - **Loss is ordinary.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
-pub mod ask;
 pub mod clock;
 mod connection;
 pub mod distance;
 pub mod frame;
-pub mod http;
 mod limits;
 mod link;
 mod mailbox;

@@ -10,11 +10,11 @@ use basil::check::AbortReason;
 use basil::replica::ReplicaCounts;
 use basil::{Message, NodeEvent};
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
+use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use runtime::http::{Page, Pages};
 use runtime::{Metrics, NodeHandle, PeerState};
 use serde_json::json;
 use store::{Disk, Statistics, StoreError};
@@ -126,10 +126,11 @@ impl Board {
 
     /// The pages `/health` and `/status`.
     pub fn pages(self: Arc<Self>) -> Pages {
-        Arc::new(move |path| match path {
+        Box::new(move |path| match path {
             "/health" => {
                 let state = self.state();
-                Some(Page::text(if state == SERVING { 200 } else { 503 }, format!("{state}\n")))
+                let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+                Some(Page::text(status, format!("{state}\n")))
             }
             "/status" => Some(Page::json(self.status().to_string())),
             _ => None,
