@@ -5,7 +5,7 @@ use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError};
 use types::{Cluster, Key, ShardId, Timestamp, TransactionId};
 
-use crate::ledger::Ledger;
+use crate::transaction_table::TransactionTable;
 
 /// What a replica's own clock and memory let it judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Bounds {
     pub oldest: u64,
     /// Writes below this may have been read without the replica remembering (it restarted, or let read
     /// timestamps go to bound its memory), so it votes against them. In nanoseconds.
-    pub floor: u64,
+    pub write_floor: u64,
 }
 
 /// What the check finds.
@@ -112,7 +112,7 @@ impl AbortReason {
 /// Judges `transaction` against everything this replica has prepared, committed and shown to readers.
 /// Only keys of the replica's own shard are judged; the other shards judge the rest.
 pub(crate) fn check<M: StorageBackend>(
-    ledger: &mut Ledger<M>,
+    table: &mut TransactionTable<M>,
     transaction: &Transaction,
     bounds: Bounds,
 ) -> Result<CheckResult, StoreError> {
@@ -123,17 +123,17 @@ pub(crate) fn check<M: StorageBackend>(
     if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
         return Ok(CheckResult::Abort(AbortReason::TooOld));
     }
-    if let Some(other) = ledger.holder_of(timestamp, transaction.id())
+    if let Some(other) = table.timestamp_holder(timestamp, transaction.id())
         && !broken(Mutant::TimestampShared)
     {
         // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
         // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
         return Ok(CheckResult::Abort(AbortReason::TimestampTaken(other)));
     }
-    ledger.store.prefetch(transaction.keys());
+    table.store.prefetch(transaction.keys());
     let mut pending = Vec::new();
     for read in transaction.reads() {
-        if !ledger.holds(&read.key) {
+        if !table.holds(&read.key) {
             continue;
         }
         if read.version >= timestamp && !broken(Mutant::FutureRead) {
@@ -141,7 +141,7 @@ pub(crate) fn check<M: StorageBackend>(
         }
         if let Some(dependency) = read.dependency {
             // L3-4
-            match ledger.dependency(dependency, &read.key, read.version) {
+            match table.dependency(dependency, &read.key, read.version) {
                 Dependency::Committed => {}
                 Dependency::Prepared => pending.push(dependency),
                 Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => {}
@@ -150,21 +150,21 @@ pub(crate) fn check<M: StorageBackend>(
                 Dependency::Invalid => return Ok(CheckResult::Abort(AbortReason::InvalidDependency)),
             }
         }
-        if let Some(cause) = missed_write(ledger, &read.key, read.version, timestamp)? {
-            return Ok(CheckResult::Abort(cause)); // L7-8
+        if let Some(abort_reason) = missed_write(table, &read.key, read.version, timestamp)? {
+            return Ok(CheckResult::Abort(abort_reason)); // L7-8
         }
     }
     for write in transaction.writes() {
-        if !ledger.holds(&write.key) {
+        if !table.holds(&write.key) {
             continue;
         }
-        if let Some(other) = ledger.reader_past(&write.key, timestamp)
+        if let Some(other) = table.reader_past(&write.key, timestamp)
             && !broken(Mutant::ReaderMissed)
         {
             return Ok(CheckResult::Abort(AbortReason::ReadByOther(other))); // L10-11
         }
-        let is_read_past = ledger.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
-        if is_read_past || (timestamp.time < bounds.floor && !broken(Mutant::WriteFloorIgnored)) {
+        let is_read_past = table.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
+        if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
             return Ok(CheckResult::Abort(AbortReason::ReadTimestamp)); // L12-13
         }
     }
@@ -184,20 +184,20 @@ pub(crate) enum Dependency {
 
 /// L7: a committed or prepared write between the version read and the reader.
 fn missed_write<M: StorageBackend>(
-    ledger: &mut Ledger<M>,
+    table: &mut TransactionTable<M>,
     key: &Key,
     version: Timestamp,
     timestamp: Timestamp,
 ) -> Result<Option<AbortReason>, StoreError> {
-    let (committed, prepared) = ledger.newest_before(key, timestamp, |committed| committed.timestamp)?;
+    let (committed, prepared) = table.newest_before(key, timestamp, |committed| committed.timestamp)?;
     if let Some(other) = prepared.filter(|other| version < other.0)
         && !broken(Mutant::PreparedWriteMissed)
     {
-        return Ok(Some(AbortReason::MissedWrite(Some(ledger.name_of(other)))));
+        return Ok(Some(AbortReason::MissedWrite(Some(table.id_of(other)))));
     }
     match committed {
         Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => {
-            Ok(Some(AbortReason::MissedWrite(ledger.writer_at(newest))))
+            Ok(Some(AbortReason::MissedWrite(table.writer_at(newest))))
         }
         _ => Ok(None),
     }

@@ -3,12 +3,12 @@
 //! A client runs one for its own transactions. A replica runs one beside itself, to finish those that others left.
 //!
 //! Here is what it is asked and what it tells, and who handles which message. What it does lies in its folder: `reads` (§4.1),
-//! `settling` of what has only read, `deciding` (§4.2, §4.3), for which `ending` says what the answers allow, and `finishing` (§5).
+//! `settling` of what has only read, `deciding` (§4.2, §4.3), for which `attempt` says what the answers allow, and `finishing` (§5).
 
+mod attempt;
 mod deciding;
-mod ending;
-mod finishing;
 mod reads;
+mod recovery;
 mod settling;
 
 use std::collections::BTreeMap;
@@ -20,16 +20,16 @@ use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Timers, Voters};
 use types::{Cluster, Key, Party, Timestamp, TransactionId};
 
-use self::ending::Ending;
+use self::attempt::CommitAttempt;
 use self::reads::{ReadOperation, ReadRequest};
+use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration};
 use crate::certificate::Certificate;
-use crate::distance::Distances;
+use crate::commit_relay::RecentCommits;
 use crate::message::{Message, Refusal, Subject};
-use crate::passing_on::FreshCommits;
-use crate::patience::{Patience, UsualTime};
 use crate::quorum::Quorums;
 use crate::read_only::ReadValidation;
 use crate::reading::{ReadFound, ReadQuorum};
+use crate::round_trip::RoundTrips;
 
 /// How a coordinator is set. Every duration is in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +194,7 @@ pub struct CoordinatorCounts {
 enum Timer {
     ReadEscalation(u64),
     ReadValidation(u64),
-    Grace(TransactionId),
+    FastPathWait(TransactionId),
     Dependencies(TransactionId),
     Retry(TransactionId),
 }
@@ -210,18 +210,18 @@ pub struct Coordinator {
     requests_made: u64,
     /// Read-only transactions that ask for what their reads lack, by the number of the request.
     read_validations: BTreeMap<u64, ReadValidation>,
-    endings: HashMap<TransactionId, Ending>,
+    attempts: HashMap<TransactionId, CommitAttempt>,
     /// How many of them are finished for others.
     finishing: usize,
     timers: Timers<Timer>,
-    patience: Vec<Patience>,
-    distances: Distances,
+    adaptive_timeout: Vec<AdaptiveTimeout>,
+    round_trips: RoundTrips,
     /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's,
-    usual_end: UsualTime,
+    usual_commit: MedianDuration,
     /// and from their timestamps.
-    usual_life: UsualTime,
+    usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
-    fresh_commits: FreshCommits,
+    recent_commits: RecentCommits,
     suspects: Vec<Voters>,
     counts: CoordinatorCounts,
 }
@@ -235,7 +235,7 @@ impl Coordinator {
         let shards = cluster.shards().count();
         let quorums = Quorums::new(cluster.faults());
         Self {
-            distances: Distances::new(quorums, shards),
+            round_trips: RoundTrips::new(quorums, shards),
             quorums,
             cluster,
             options,
@@ -243,13 +243,13 @@ impl Coordinator {
             requests: BTreeMap::new(),
             requests_made: 0,
             read_validations: BTreeMap::new(),
-            endings: HashMap::new(),
+            attempts: HashMap::new(),
             finishing: 0,
             timers: Timers::default(),
-            patience: vec![Patience::default(); shards],
-            usual_end: UsualTime::default(),
-            usual_life: UsualTime::default(),
-            fresh_commits: FreshCommits::default(),
+            adaptive_timeout: vec![AdaptiveTimeout::default(); shards],
+            usual_commit: MedianDuration::default(),
+            usual_lifetime: MedianDuration::default(),
+            recent_commits: RecentCommits::default(),
             suspects: vec![Voters::default(); shards],
             counts: CoordinatorCounts::default(),
         }
@@ -264,7 +264,7 @@ impl Coordinator {
     /// How many reads and how many transactions are under way.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.operations.len(), self.endings.len())
+        (self.operations.len(), self.attempts.len())
     }
 }
 
@@ -323,7 +323,7 @@ impl Machine for Coordinator {
                     match timer {
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
                         Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
-                        Timer::Grace(id) => self.on_grace_over(now, id, outbox),
+                        Timer::FastPathWait(id) => self.on_fast_path_wait_over(now, id, outbox),
                         Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),
                         Timer::Retry(id) => self.on_retry(now, id, outbox),
                     }

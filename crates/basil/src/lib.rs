@@ -33,26 +33,26 @@
 //! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
 //! rebuilt.
 
+mod adaptive_timeout;
 pub mod buffer;
 pub mod certificate;
 pub mod check;
+mod commit_relay;
 pub mod coordinator;
-mod distance;
-mod forgotten;
-mod in_order;
-mod ledger;
 pub mod message;
 pub mod node;
-mod passing_on;
-mod patience;
 pub mod quorum;
 pub mod read_only;
 pub mod reading;
 mod record;
 pub mod recovery;
 pub mod replica;
+mod round_trip;
 pub mod tally;
+mod timestamp_index;
+mod tombstones;
 pub mod transaction;
+mod transaction_table;
 
 pub use buffer::Buffer;
 pub use certificate::{Certificate, Decision, Vote};
@@ -61,5 +61,5 @@ pub use message::{Message, Refusal};
 pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{ReadFound, ReadQuorum};
-pub use replica::{Replica, ReplicaOptions, rest};
+pub use replica::{Replica, ReplicaOptions, orphan_resolution};
 pub use transaction::{Read, Transaction, TransactionError, Write};

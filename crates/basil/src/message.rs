@@ -92,7 +92,7 @@ pub enum Message {
         /// The transaction.
         id: TransactionId,
     },
-    /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::rest`]).
+    /// Replica to every other of a transaction's shards, long after: it still holds this one undecided ([`crate::orphan_resolution`]).
     StatusQuery {
         /// The transaction.
         id: TransactionId,

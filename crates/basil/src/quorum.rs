@@ -52,7 +52,7 @@ impl Quorums {
     }
 
     /// `3f + 1` replicas that hold an old transaction no more, have not learned that it committed, and will not vote for it: at least
-    /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::rest`]).
+    /// `2f + 1` of them are correct, which leaves `3f` votes to commit, one too few ([`crate::orphan_resolution`]).
     #[must_use]
     pub fn let_go(self) -> usize {
         3 * self.faults + 1 - one_less(Mutant::OrphanReleasedByFew)

@@ -13,7 +13,7 @@
 //! So at `ts` each key has just the version that was read, whatever happens later, and the reader's place in the order is `ts`.
 //!
 //! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
-//! ceiling above the timestamp, and when it comes back votes against all writes below (`Ledger::make_readable`); no clock is believed
+//! ceiling above the timestamp, and when it comes back votes against all writes below (`TransactionTable::raise_read_ceiling`); no clock is believed
 //! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::PendingWrite::Hidden`].
 //!
 //! **In one round trip**, when the reads say beforehand that nothing will be written ([`crate::Command::Read`]): then `3f + 1`

@@ -6,8 +6,8 @@ use types::limits::TRANSACTION_WRITES_MAX;
 use types::{Key, TransactionId};
 
 use crate::certificate::{Decision, Vote};
-use crate::forgotten::Trace;
 use crate::message::KeyVersion;
+use crate::tombstones::Tombstone;
 
 /// Format version of a record, its first byte.
 const FORMAT: u8 = 1;
@@ -24,22 +24,22 @@ pub(crate) enum Record {
     /// is in the journals of those who gave it, and whoever needs it again asks them.
     Decided { transaction: Option<Transaction>, id: TransactionId, decision: Decision },
     /// It rose to a view, and will adopt nothing from a lower one.
-    Risen { id: TransactionId, view: u32 },
+    ViewEntered { id: TransactionId, view: u32 },
     /// It may let keys be read at timestamps up to this one, in nanoseconds. Which were is not written down: when it comes back
     /// it votes against every write below.
-    Readable { up_to: u64 },
+    ReadCeiling { up_to: u64 },
     /// It told others that it will vote on nothing below this any more that it has not voted on, in nanoseconds.
-    Horizon { below: u64 },
+    LowWatermark { below: u64 },
     /// It let go of an old transaction, which ended like this as far as others remember, and took over from them these versions of its
-    /// keys ([`crate::rest`]).
-    Rested { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
-    /// It has forgotten these, though it held them once ([`crate::forgotten`]), their names hashed with this number. Whatever else it has
+    /// keys ([`crate::orphan_resolution`]).
+    OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
+    /// It has forgotten these, though it held them once ([`crate::tombstones`]), their names hashed with this number. Whatever else it has
     /// forgotten is from before this time, in nanoseconds, or in the journal.
-    Forgotten { salt: u64, complete_from: u64, traces: Vec<Trace> },
+    Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
 }
 
 /// The most forgotten transactions in one record.
-pub(crate) const TRACES_MAX: usize = 4_096;
+pub(crate) const TOMBSTONES_MAX: usize = 4_096;
 
 impl Encode for Record {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -63,31 +63,31 @@ impl Encode for Record {
                 id.encode(out);
                 decision.encode(out);
             }
-            Self::Risen { id, view } => {
+            Self::ViewEntered { id, view } => {
                 out.push(4);
                 id.encode(out);
                 view.encode(out);
             }
-            Self::Readable { up_to } => {
+            Self::ReadCeiling { up_to } => {
                 out.push(5);
                 up_to.encode(out);
             }
-            Self::Horizon { below } => {
+            Self::LowWatermark { below } => {
                 out.push(6);
                 below.encode(out);
             }
-            Self::Rested { id, end, versions } => {
+            Self::OrphanReleased { id, end, versions } => {
                 out.push(7);
                 id.encode(out);
                 end.encode(out);
                 encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
                 versions.iter().for_each(|(_, version)| version.encode(out));
             }
-            Self::Forgotten { salt, complete_from, traces } => {
+            Self::Tombstones { salt, complete_from, tombstones } => {
                 out.push(9);
                 salt.encode(out);
                 complete_from.encode(out);
-                encode_sequence(traces, out);
+                encode_sequence(tombstones, out);
             }
         }
     }
@@ -114,20 +114,20 @@ impl Decode for Record {
                 id: TransactionId::decode(reader)?,
                 decision: Decision::decode(reader)?,
             }),
-            4 => Ok(Self::Risen { id: TransactionId::decode(reader)?, view: u32::decode(reader)? }),
-            5 => Ok(Self::Readable { up_to: u64::decode(reader)? }),
-            6 => Ok(Self::Horizon { below: u64::decode(reader)? }),
+            4 => Ok(Self::ViewEntered { id: TransactionId::decode(reader)?, view: u32::decode(reader)? }),
+            5 => Ok(Self::ReadCeiling { up_to: u64::decode(reader)? }),
+            6 => Ok(Self::LowWatermark { below: u64::decode(reader)? }),
             7 => {
                 let id = TransactionId::decode(reader)?;
                 let end = Option::decode(reader)?;
                 let keys: Vec<Key> = reader.sequence("keys", TRANSACTION_WRITES_MAX)?;
                 let versions = keys.into_iter().map(|key| Ok((key, KeyVersion::decode(reader)?)));
-                Ok(Self::Rested { id, end, versions: versions.collect::<Result<_, DecodeError>>()? })
+                Ok(Self::OrphanReleased { id, end, versions: versions.collect::<Result<_, DecodeError>>()? })
             }
-            9 => Ok(Self::Forgotten {
+            9 => Ok(Self::Tombstones {
                 salt: u64::decode(reader)?,
                 complete_from: u64::decode(reader)?,
-                traces: reader.sequence("forgotten transactions", TRACES_MAX)?,
+                tombstones: reader.sequence("forgotten transactions", TOMBSTONES_MAX)?,
             }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }

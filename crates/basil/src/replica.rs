@@ -1,20 +1,20 @@
 //! A replica: answers reads, votes once on each transaction, writes down decisions, learns how transactions end.
 //!
 //! Here is what it is made of, and who handles which message. What it does lies in its folder: `reads` (basil.txt §4.1),
-//! `voting` and `logging` (§4.2), `concluding` (§4.3), `fallback` and `stall` (§5); what it lets in and shows in `admission` and
-//! `rights`; how it lives with a finite memory and journal in `housekeeping`, `restart` and [`rest`].
+//! `voting` and `logging` (§4.2), `concluding` (§4.3), `fallback` and `stall_detector` (§5); what it lets in and shows in `admission` and
+//! `rights`; how it lives with a finite memory and journal in `housekeeping`, `restart` and [`orphan_resolution`].
 
+mod abandonment_limiter;
 mod admission;
 mod concluding;
-mod fallback;
 mod housekeeping;
-mod leavers;
 mod logging;
+pub mod orphan_resolution;
 mod reads;
-pub mod rest;
+mod recovery;
 mod restart;
 mod rights;
-mod stall;
+mod stall_detector;
 mod voting;
 
 use std::collections::VecDeque;
@@ -26,15 +26,15 @@ use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId, TransactionId};
 
+use self::abandonment_limiter::AbandonmentLimiter;
 use self::housekeeping::Sweep;
-use self::leavers::Leavers;
-use self::rest::{Answer, Inquiries};
-use self::stall::Watch;
+use self::orphan_resolution::{Answer, StatusQueries};
+use self::stall_detector::StallTimers;
 use crate::check::AbortReason;
-use crate::ledger::Ledger;
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::recovery::Ballots;
+use crate::transaction_table::TransactionTable;
 
 pub use self::restart::RecoverError;
 
@@ -145,19 +145,19 @@ pub struct Replica<M: StorageBackend> {
     cluster: Arc<Cluster>,
     quorums: Quorums,
     options: ReplicaOptions,
-    ledger: Ledger<M>,
+    table: TransactionTable<M>,
     counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
     ballots: Ballots,
     /// What clients have left to others.
-    leavers: Leavers,
+    abandonment_limiter: AbandonmentLimiter,
     /// What others have said of old transactions that this replica holds undecided.
-    inquiries: Inquiries,
+    status_queries: StatusQueries,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
     /// When to look at undecided transactions, lest they were left.
-    watch: Watch,
+    stall_timers: StallTimers,
     /// Transactions brought by others than their author, in the order in which they were.
     unauthored: VecDeque<(Time, TransactionId)>,
     /// Transactions whose proof is fresh, in the order in which they ended.
@@ -193,24 +193,24 @@ impl<M: StorageBackend> Replica<M> {
     /// How many transactions are known, and how many of them undecided.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.ledger.known(), self.ledger.undecided().transactions)
+        (self.table.tracked(), self.table.undecided().transactions)
     }
 
     /// Every transaction whose end is not known here, oldest first; for whoever wants to know what is stuck.
     pub fn undecided(&self) -> impl Iterator<Item = &Transaction> {
-        self.ledger.undecided_ids().into_iter().filter_map(|id| self.ledger.entry(id)).map(|entry| &entry.transaction)
+        self.table.undecided_ids().into_iter().filter_map(|id| self.table.get(id)).map(|state| &state.transaction)
     }
 
     /// Why this replica voted a transaction down, as far as this process remembers; for whoever wants to know. It proves nothing.
     #[must_use]
     pub fn abort_reason_of(&self, id: TransactionId) -> Option<AbortReason> {
-        self.ledger.entry(id)?.cause
+        self.table.get(id)?.abort_reason
     }
 
     /// The store, for its statistics.
     #[must_use]
     pub fn store(&self) -> &Store<M, impl KeyMeta> {
-        &self.ledger.store
+        &self.table.store
     }
 
     fn dispatch(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
@@ -223,7 +223,7 @@ impl<M: StorageBackend> Replica<M> {
             Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
             Message::Recover { transaction, evidence } => {
                 self.on_recover(now, from, &transaction, &evidence, out)?;
-                self.hurry(now, transaction.id(), out);
+                self.expedite(now, transaction.id(), out);
                 Ok(())
             }
             Message::Log { transaction, decision, tallies: _ } => {
@@ -251,11 +251,11 @@ impl<M: StorageBackend> Replica<M> {
                 Ok(())
             }
             Message::CommitNotice { id } => {
-                self.on_committed(now, from, id, out);
+                self.on_commit_notice(now, from, id, out);
                 Ok(())
             }
-            Message::StatusQuery { id, timestamp, keys } => self.on_inquire(now, from, id, timestamp, &keys, out),
-            Message::StatusReply { id, end, versions } => self.on_rested(now, from, id, Answer { end, versions }, out),
+            Message::StatusQuery { id, timestamp, keys } => self.on_status_query(now, from, id, timestamp, &keys, out),
+            Message::StatusReply { id, end, versions } => self.on_status_reply(now, from, id, Answer { end, versions }, out),
             // Replies; the coordinator beside this machine hears those.
             Message::ReadReply { .. }
             | Message::Voted { .. }
@@ -306,7 +306,7 @@ impl<M: StorageBackend> Durable for Replica<M> {
         match self.failure.take() {
             Some(failure) => Err(failure),
             None if self.failed => Err(StoreError::Closed("an earlier failure ended this replica".to_owned())),
-            None => self.ledger.store.sync(),
+            None => self.table.store.sync(),
         }
     }
 }

@@ -11,12 +11,12 @@ use types::limits::READ_KEYS_MAX;
 use types::{Key, Party, ReplicaId, ShardId, Timestamp};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
-use crate::distance::Asked;
+use crate::adaptive_timeout::wait_us;
+use crate::commit_relay::RecentCommits;
 use crate::message::{Message, ReadResult, Refusal};
-use crate::passing_on::FreshCommits;
-use crate::patience::wait_us;
 use crate::quorum::Quorums;
 use crate::reading::{Choice, KeyReplies, ReadFound};
+use crate::round_trip::RequestKind;
 
 /// A read's wait is doubled so many times at most.
 const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
@@ -49,7 +49,7 @@ pub(super) struct ReadRequest {
 
 impl ReadRequest {
     /// What the answers so far amount to. Nobody depends on what this process has itself seen commit, though not all have heard of it.
-    fn choices(&self, needed: usize, quorums: Quorums, fresh: &FreshCommits) -> Vec<Choice> {
+    fn choices(&self, needed: usize, quorums: Quorums, fresh: &RecentCommits) -> Vec<Choice> {
         let has_committed = |transaction: &Transaction| fresh.contains(transaction.id());
         self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
@@ -119,9 +119,9 @@ impl Coordinator {
         let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
         let (before, from) = replicas.split_at(first);
         let mut by_choice: Vec<&ReplicaId> = from.iter().chain(before).collect();
-        let near_us = self.distances.near_us(request.shard, count);
+        let near_us = self.round_trips.near_us(request.shard, count);
         // Stable: those who are as good as one another take turns.
-        by_choice.sort_by_key(|replica| (suspects.contains(replica.index), !self.distances.is_near(**replica, near_us)));
+        by_choice.sort_by_key(|replica| (suspects.contains(replica.index), !self.round_trips.is_near(**replica, near_us)));
         let mut left = count;
         for replica in by_choice {
             if left == 0 {
@@ -140,7 +140,7 @@ impl Coordinator {
     /// How long a read waits for its answers.
     pub(super) fn read_wait_us(&self, shard: ShardId, rounds: u32) -> u64 {
         let least_us = self.options.read_escalation_ms * 1_000;
-        wait_us(self.distances.late_us(shard, Asked::Read), least_us, rounds, READ_ROUNDS_DOUBLED_MAX)
+        wait_us(self.round_trips.late_us(shard, RequestKind::Read), least_us, rounds, READ_ROUNDS_DOUBLED_MAX)
     }
 
     pub(super) fn on_read_reply(
@@ -164,7 +164,7 @@ impl Coordinator {
         let (asked_at, timed) = &mut request.timed;
         if timed.contains(from.index) {
             timed.remove(from.index);
-            self.distances.note(from, Asked::Read, now.since(*asked_at));
+            self.round_trips.note(from, RequestKind::Read, now.since(*asked_at));
         }
         for (replies, result) in request.keys.iter_mut().zip(results) {
             let writer = result.pending.writer(prepared);
@@ -174,18 +174,18 @@ impl Coordinator {
         if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
             suspects.remove(from.index);
         }
-        self.weigh_read(now, number, out);
+        self.evaluate_read(now, number, out);
     }
 
     /// Ends a read, asks more replicas, or goes on waiting, as the answers so far allow.
-    fn weigh_read(&mut self, now: Time, number: u64, out: &mut Out) {
+    fn evaluate_read(&mut self, now: Time, number: u64, out: &mut Out) {
         let Some(request) = self.requests.get_mut(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
         let needed = self.options.read_quorum.needed(self.quorums);
         if request.replied.count() < needed {
             return;
         }
-        let choices = request.choices(needed, self.quorums, &self.fresh_commits);
+        let choices = request.choices(needed, self.quorums, &self.recent_commits);
         let newest = choices.iter().all(|choice| matches!(choice, Choice::Newest(_)));
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
@@ -233,7 +233,7 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let choices = request.choices(needed, self.quorums, &self.fresh_commits);
+        let choices = request.choices(needed, self.quorums, &self.recent_commits);
         let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
             self.request_done(number, choices, out);
@@ -272,7 +272,7 @@ impl Coordinator {
         // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
         let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
         if same < believed || refusal == Refusal::Overloaded {
-            self.weigh_read(now, number, out);
+            self.evaluate_read(now, number, out);
             return;
         }
         let (operation, shard) = (request.operation, request.shard);

@@ -13,8 +13,8 @@ use super::admission::author;
 use super::rights::is_author;
 use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
+use crate::commit_relay::Relays;
 use crate::message::{Message, Refusal, Subject};
-use crate::passing_on::Relays;
 use crate::record::Record;
 
 impl<M: StorageBackend> Replica<M> {
@@ -27,9 +27,9 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let id = certificate.id;
-        match self.ledger.entry(id) {
-            Some(entry) if entry.decision.is_some() => {
-                self.comes_back(now, from, &certificate);
+        match self.table.get(id) {
+            Some(state) if state.decision.is_some() => {
+                self.author_came_back(now, from, &certificate);
                 return;
             }
             Some(_) => {}
@@ -38,7 +38,7 @@ impl<M: StorageBackend> Replica<M> {
                     self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
                     return;
                 };
-                if !transaction.keys().any(|key| self.ledger.holds(key)) {
+                if !transaction.keys().any(|key| self.table.holds(key)) {
                     self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
                     return;
                 }
@@ -60,78 +60,78 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Who ends its transaction itself has not left it, however late it is.
-    fn comes_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
-        if let Some(entry) = self.ledger.entry_mut(certificate.id)
-            && let Some(until) = entry.left
-            && is_author(from, &entry.transaction)
-            && entry.decision == Some(certificate.decision)
-            && certificate.fits(&self.cluster, &entry.transaction).is_ok()
+    fn author_came_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
+        if let Some(state) = self.table.get_mut(certificate.id)
+            && let Some(until) = state.left
+            && is_author(from, &state.transaction)
+            && state.decision == Some(certificate.decision)
+            && certificate.fits(&self.cluster, &state.transaction).is_ok()
         {
-            entry.left = None;
-            self.leavers.came_back(now, entry.transaction.timestamp().client, until);
+            state.left = None;
+            self.abandonment_limiter.forgive(now, state.transaction.timestamp().client, until);
         }
     }
 
     fn conclude(&mut self, now: Time, from: Party, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
         let id = certificate.id;
-        let transaction = match (self.ledger.entry(id), transaction) {
-            (Some(entry), _) => entry.transaction.clone(),
-            (None, Some(transaction)) => self.ledger.enter(transaction, now, author(transaction)).transaction.clone(),
+        let transaction = match (self.table.get(id), transaction) {
+            (Some(state), _) => state.transaction.clone(),
+            (None, Some(transaction)) => self.table.enter(transaction, now, author(transaction)).transaction.clone(),
             (None, None) => return,
         };
         if certificate.fits(&self.cluster, &transaction).is_err() {
             return;
         }
         self.end(now, &transaction, certificate.decision, Some(certificate), out);
-        if let Some(entry) = self.ledger.entry_mut(id)
-            && entry.authored
+        if let Some(state) = self.table.get_mut(id)
+            && state.authored
             && !is_author(from, &transaction)
         {
-            entry.left = Some(self.leavers.left(now, transaction.timestamp().client));
+            state.left = Some(self.abandonment_limiter.left(now, transaction.timestamp().client));
             self.counts.abandoned += 1;
         }
     }
 
-    /// The author of a transaction asks this replica, which it has shown the proof, to tell the others ([`crate::passing_on`]). Only the
+    /// The author of a transaction asks this replica, which it has shown the proof, to tell the others ([`crate::commit_relay`]). Only the
     /// author's wish counts, and only with the proof, so that who is told knows that the author has not left it; and only once, so that
     /// nobody can have it said again and again.
     pub(super) fn relay(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
         let id = certificate.id;
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        let transaction = &entry.transaction;
-        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !entry.is_passed_on;
+        let Some(state) = self.table.get_mut(id) else { return };
+        let transaction = &state.transaction;
+        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !state.is_relayed;
         let is_wished = is_author(from, transaction) || broken(Mutant::RelayedForAnyone);
         let is_proven = certificate.decision == Decision::Commit && certificate.fits(&self.cluster, transaction).is_ok();
-        let is_known = entry.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::RelayedUnproven));
+        let is_known = state.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::RelayedUnproven));
         if !is_asked || !is_wished || !is_known || broken(Mutant::CommitUnrelayed) {
             return;
         }
         let participants = transaction.participants(&self.cluster);
-        entry.is_passed_on = true;
+        state.is_relayed = true;
         for replica in participants.into_iter().flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
             out.send(Party::Replica(replica), Message::CommitNotice { id });
         }
     }
 
     /// Another replica says that `id` committed. It has, once `f + 1` of those who are to tell say so.
-    pub(super) fn on_committed(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
+    pub(super) fn on_commit_notice(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
         let Party::Replica(teller) = from else { return };
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        let is_open = entry.decision.is_none() || (entry.decision == Some(Decision::Commit) && entry.left.is_some());
+        let Some(state) = self.table.get_mut(id) else { return };
+        let is_open = state.decision.is_none() || (state.decision == Some(Decision::Commit) && state.left.is_some());
         let tells = |relays: Relays| relays.contains(teller) || broken(Mutant::AnyoneRelays);
-        if !is_open || !Relays::of(&self.cluster, &entry.transaction).is_some_and(tells) {
+        if !is_open || !Relays::of(&self.cluster, &state.transaction).is_some_and(tells) {
             return;
         }
-        entry.told_by.insert(teller.index);
+        state.commit_notices.insert(teller.index);
         let needed = if broken(Mutant::CommitNoticeOfOne) { 1 } else { self.quorums.weak() };
-        if entry.told_by.count() < needed {
+        if state.commit_notices.count() < needed {
             return;
         }
-        if let Some(until) = entry.left.take() {
-            self.leavers.came_back(now, entry.transaction.timestamp().client, until);
+        if let Some(until) = state.left.take() {
+            self.abandonment_limiter.forgive(now, state.transaction.timestamp().client, until);
         }
-        if entry.decision.is_none() {
-            let transaction = entry.transaction.clone();
+        if state.decision.is_none() {
+            let transaction = state.transaction.clone();
             self.end(now, &transaction, Decision::Commit, None, out);
         }
     }
@@ -146,28 +146,28 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let id = transaction.id();
-        let known_by_vote = self.ledger.entry(id).is_some_and(|entry| entry.vote.is_some());
+        let known_by_vote = self.table.get(id).is_some_and(|state| state.vote.is_some());
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
         let alone = (late || !known_by_vote) && !broken(Mutant::OutcomeWithoutTransaction);
         let record = Record::Decided { transaction: alone.then(|| transaction.clone()), id, decision };
         if !broken(Mutant::OutcomeUnlogged) {
-            self.ledger.store.append_with(|bytes| record.encode(bytes));
+            self.table.store.append_with(|bytes| record.encode(bytes));
         }
         match decision {
             Decision::Commit => self.counts.committed += 1,
             Decision::Abort => self.counts.aborted += 1,
         }
         let mut waiting: Vec<Party> = Vec::new();
-        if let Some(entry) = self.ledger.entry_mut(id) {
-            waiting.extend(std::mem::take(&mut entry.askers));
-            waiting.extend(entry.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
+        if let Some(state) = self.table.get_mut(id) {
+            waiting.extend(std::mem::take(&mut state.requesters));
+            waiting.extend(state.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
         }
         self.ballots.forget(id);
         if certificate.is_some() {
             self.proven.push_back((now, id));
         }
-        for dependent in self.ledger.conclude(id, decision, certificate) {
+        for dependent in self.table.conclude(id, decision, certificate) {
             self.dependency_ended(dependent, decision, out);
         }
         for party in waiting {

@@ -33,15 +33,15 @@ pub(super) struct Sweep {
 /// busy with itself.
 pub(super) fn next_checkpoint(now: Time, every_ms: u64, me: ReplicaId, cluster: &Cluster) -> Time {
     let every = every_ms.max(1).saturating_mul(1_000_000);
-    let turn = every / cluster.replicas_per_shard() as u64 * u64::from(me.index);
-    let since_turn = (now.0.saturating_add(every) - turn) % every;
+    let rank = every / cluster.replicas_per_shard() as u64 * u64::from(me.index);
+    let since_turn = (now.0.saturating_add(every) - rank) % every;
     Time(now.0.saturating_add(every - since_turn))
 }
 
 impl<M: StorageBackend> Replica<M> {
     /// When to look next.
     pub(super) fn due(&self) -> Option<Time> {
-        let stalled = self.watch.deadline(self.options.stall_ms);
+        let stalled = self.stall_timers.deadline(self.options.stall_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
         [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()
@@ -54,12 +54,12 @@ impl<M: StorageBackend> Replica<M> {
                 self.cast(id, Vote::Abort, Some(AbortReason::NotAuthored), None, out);
             }
         }
-        self.inquiries.prune(now, &self.ledger);
-        self.look_after_left(now, out);
+        self.status_queries.prune(now, &self.table);
+        self.finish_stalled(now, out);
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
         for (_, id) in self.proven.drain(..stale) {
-            if let Some(entry) = self.ledger.entry_mut(id) {
-                entry.certificate = None;
+            if let Some(state) = self.table.get_mut(id) {
+                state.certificate = None;
             }
         }
         if self.fold_poll_at.is_some_and(|at| at <= now) {
@@ -78,10 +78,10 @@ impl<M: StorageBackend> Replica<M> {
         let every_ms = self.options.checkpoint_ms.max(1);
         let Sweep { began, last } = *self.sweep.get_or_insert(Sweep { began: now, last: now });
         let waited_ms = (now.0.saturating_sub(last.0) / 1_000_000).clamp(FORGET_PAUSE_MS, every_ms.max(FORGET_PAUSE_MS));
-        let step = (self.ledger.known() as u64).saturating_mul(waited_ms) / every_ms;
+        let step = (self.table.tracked() as u64).saturating_mul(waited_ms) / every_ms;
         let step = usize::try_from(step.max(FORGET_STEP_MIN)).unwrap_or(usize::MAX);
         let watermark = Timestamp::new(self.watermark(now), ClientId(0));
-        if now < began.after_ms(every_ms) && self.ledger.forget_some(watermark, step) {
+        if now < began.after_ms(every_ms) && self.table.forget_some(watermark, step) {
             self.sweep = Some(Sweep { began, last: now });
             self.checkpoint_at = now.after_ms(FORGET_PAUSE_MS);
             return Ok(());
@@ -95,30 +95,30 @@ impl<M: StorageBackend> Replica<M> {
     /// done: it costs nothing then, and whoever starts again has nothing to replay.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
-        let undecided = self.ledger.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
+        let undecided = self.table.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
         if self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
-            undecided.into_iter().filter(|_| !broken(Mutant::UndecidedNotRewritten)).for_each(|id| self.write_down_anew(id));
-            self.ledger.write_forgotten();
+            undecided.into_iter().filter(|_| !broken(Mutant::UndecidedNotRewritten)).for_each(|id| self.rewrite(id));
+            self.table.log_tombstones();
         }
         while self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
-            self.ledger.store.sync()?; // What was written anew is durable before its first copy goes.
-            self.ledger.store.release(segment)?;
+            self.table.store.sync()?; // What was written anew is durable before its first copy goes.
+            self.table.store.release(segment)?;
         }
-        let store = &self.ledger.store;
+        let store = &self.table.store;
         let grown = store.memtable_bytes() > self.options.memtable_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
         let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
-        let is_all_old = self.ledger.known() == 0 && self.ledger.highest() < foldable;
+        let is_all_old = self.table.tracked() == 0 && self.table.highest() < foldable;
         let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
         if (grown || idle) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
-            let current = self.ledger.store.rotate()?;
+            let current = self.table.store.rotate()?;
             if !broken(Mutant::BoundsReleased) {
-                self.ledger.write_bounds();
+                self.table.log_bounds();
             }
-            let highest = self.ledger.highest().max(self.checkpointed);
+            let highest = self.table.highest().max(self.checkpointed);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.fold_wanted = foldable;
             self.begin_checkpoint(now)?;
@@ -127,7 +127,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
-        if self.ledger.store.begin_checkpoint(Timestamp::new(self.fold_wanted, ClientId(0)))? {
+        if self.table.store.begin_checkpoint(Timestamp::new(self.fold_wanted, ClientId(0)))? {
             self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         }
         Ok(())
@@ -136,7 +136,7 @@ impl<M: StorageBackend> Replica<M> {
     /// A fold ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
-        if let Some(watermark) = self.ledger.store.checkpoint_finished()? {
+        if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.fold_poll_at = None;
             if watermark.time < self.fold_wanted {
@@ -146,14 +146,14 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
-    fn write_down_anew(&mut self, id: TransactionId) {
-        let Some(entry) = self.ledger.entry(id) else { return };
-        let transaction = entry.transaction.clone();
-        let voted = entry.vote.map(|vote| Record::Voted { transaction: transaction.clone(), vote });
-        let logged = entry.logged.map(|(decision, view)| Record::Logged { transaction: Some(transaction), id, decision, view });
-        let risen = entry.fallback.as_ref().map(|fallback| Record::Risen { id, view: fallback.view });
-        for record in voted.into_iter().chain(logged).chain(risen) {
-            self.ledger.store.append_with(|bytes| record.encode(bytes));
+    fn rewrite(&mut self, id: TransactionId) {
+        let Some(state) = self.table.get(id) else { return };
+        let transaction = state.transaction.clone();
+        let voted = state.vote.map(|vote| Record::Voted { transaction: transaction.clone(), vote });
+        let logged = state.logged.map(|(decision, view)| Record::Logged { transaction: Some(transaction), id, decision, view });
+        let view_entered = state.fallback.as_ref().map(|fallback| Record::ViewEntered { id, view: fallback.view });
+        for record in voted.into_iter().chain(logged).chain(view_entered) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
         }
     }
 }

@@ -27,19 +27,19 @@ impl<M: StorageBackend> Replica<M> {
             self.refuse(from, Subject::Request(request), refusal, out);
             return Ok(());
         }
-        self.ledger.make_readable(timestamp.time);
-        self.ledger.store.prefetch(keys.iter());
+        self.table.raise_read_ceiling(timestamp.time);
+        self.table.store.prefetch(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
         let mut prepared: Vec<Transaction> = Vec::new();
         let mut bytes = 0;
         for key in keys {
             if !broken(Mutant::ReadTimestampUnraised) {
-                self.ledger.raise_read_timestamp(key, timestamp);
+                self.table.raise_read_timestamp(key, timestamp);
             }
-            let (committed, prepared_last) = self.ledger.newest_before(key, timestamp, Version::clone)?;
+            let (committed, prepared_last) = self.table.newest_before(key, timestamp, Version::clone)?;
             let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let pending = match prepared_last.filter(|at| version < at.0).and_then(|at| self.ledger.entry(self.ledger.name_of(at))) {
+            let pending = match prepared_last.filter(|at| version < at.0).and_then(|at| self.table.get(self.table.id_of(at))) {
                 None => PendingWrite::None,
                 Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
                     if broken(Mutant::HiddenDenied) { PendingWrite::None } else { PendingWrite::Hidden }
@@ -77,7 +77,7 @@ impl<M: StorageBackend> Replica<M> {
         if !keys.iter().all(|key| permission.may_read(key)) && !broken(Mutant::SecretRead) {
             return Err(Refusal::NotPermitted);
         }
-        if !keys.iter().all(|key| self.ledger.holds(key)) {
+        if !keys.iter().all(|key| self.table.holds(key)) {
             return Err(Refusal::WrongShard);
         }
         Ok(())

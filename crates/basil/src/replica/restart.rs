@@ -10,17 +10,17 @@ use store::{StorageBackend, Store, StoreError};
 use types::codec::{Decode, DecodeError};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
+use super::abandonment_limiter::AbandonmentLimiter;
 use super::admission::author;
 use super::housekeeping::next_checkpoint;
-use super::leavers::Leavers;
-use super::rest::Inquiries;
-use super::stall::Watch;
+use super::orphan_resolution::StatusQueries;
+use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::certificate::Vote;
-use crate::ledger::Ledger;
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
+use crate::transaction_table::TransactionTable;
 
 /// Why a replica cannot come back from its journal.
 #[derive(Debug, thiserror::Error)]
@@ -40,22 +40,22 @@ impl<M: StorageBackend> Replica<M> {
     /// # Errors
     /// [`RecoverError`] when the store cannot be read; the message says where.
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
-        let mut ledger = Ledger::new(cluster.clone(), me.shard, store, options.seed, options.read_timestamps);
-        while let Some(batch) = ledger.store.replay()? {
+        let mut table = TransactionTable::new(cluster.clone(), me.shard, store, options.seed, options.read_timestamps);
+        while let Some(batch) = table.store.replay()? {
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
-                restore(&cluster, &mut ledger, record, now)?;
+                restore(&cluster, &mut table, record, now)?;
             }
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
         let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
-        let checkpointed = ledger.store.watermark().time;
+        let checkpointed = table.store.watermark().time;
         let watermark = by_clock.max(checkpointed.saturating_add(1));
-        ledger.may_have_forgotten_up_to(checkpointed);
-        if !ledger.knows_forgotten() {
-            ledger.write_bounds();
+        table.may_have_forgotten_up_to(checkpointed);
+        if !table.has_logged_tombstones() {
+            table.log_bounds();
         }
-        ledger.forget_below(Timestamp::new(watermark, ClientId(0)));
-        let watch = Watch::new(ledger.undecided_ids(), now);
+        table.forget_below(Timestamp::new(watermark, ClientId(0)));
+        let stall_timers = StallTimers::new(table.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
         let checkpoint_at = next_checkpoint(now, options.checkpoint_ms, me, &cluster);
         Ok(Self {
@@ -63,14 +63,14 @@ impl<M: StorageBackend> Replica<M> {
             cluster,
             quorums,
             options,
-            ledger,
+            table,
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
-            inquiries: Inquiries::default(),
-            leavers: Leavers::new(options.abandoned_per_second, options.abandoned_burst_seconds),
+            status_queries: StatusQueries::default(),
+            abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             failure: None,
             failed: false,
-            watch,
+            stall_timers,
             unauthored: VecDeque::new(),
             proven: VecDeque::new(),
             checkpoint_at,
@@ -84,44 +84,49 @@ impl<M: StorageBackend> Replica<M> {
 }
 
 /// Takes one journal record back in.
-fn restore<M: StorageBackend>(cluster: &Arc<Cluster>, ledger: &mut Ledger<M>, record: Bytes, now: Time) -> Result<(), DecodeError> {
+fn restore<M: StorageBackend>(
+    cluster: &Arc<Cluster>,
+    table: &mut TransactionTable<M>,
+    record: Bytes,
+    now: Time,
+) -> Result<(), DecodeError> {
     match Record::from_bytes(record, cluster.id())? {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
-            let entry = ledger.enter(&transaction, now, author(&transaction));
-            if entry.vote.is_none() {
-                entry.vote = Some(vote);
-                if vote == Vote::Commit && entry.decision.is_none() {
-                    ledger.prepare(id);
+            let state = table.enter(&transaction, now, author(&transaction));
+            if state.vote.is_none() {
+                state.vote = Some(vote);
+                if vote == Vote::Commit && state.decision.is_none() {
+                    table.prepare(id);
                 }
             }
         }
         Record::Logged { transaction, id, decision, view } => {
             if let Some(transaction) = &transaction {
-                ledger.enter(transaction, now, author(transaction));
+                table.enter(transaction, now, author(transaction));
             }
-            if let Some(entry) = ledger.entry_mut(id) {
-                entry.logged = Some((decision, view));
-                entry.rise(view, now);
+            if let Some(state) = table.get_mut(id) {
+                state.logged = Some((decision, view));
+                state.enter_view(view, now);
             }
         }
-        Record::Risen { id, view } => {
+        Record::ViewEntered { id, view } => {
             // Whoever rises has a decision. Where there is none, its segment was let go after the transaction had ended.
-            if let Some(entry) = ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) {
-                entry.rise(view, now);
+            if let Some(state) = table.get_mut(id).filter(|state| state.logged.is_some()) {
+                state.enter_view(view, now);
             }
         }
-        Record::Readable { up_to } => ledger.was_readable(up_to),
-        Record::Horizon { below } => ledger.had_horizon(below),
-        Record::Rested { id, end, versions } => ledger.rest(id, end, versions),
-        Record::Forgotten { salt, complete_from, traces } => ledger.had_forgotten(salt, complete_from, traces),
+        Record::ReadCeiling { up_to } => table.restore_read_ceiling(up_to),
+        Record::LowWatermark { below } => table.restore_low_watermark(below),
+        Record::OrphanReleased { id, end, versions } => table.release_orphan(id, end, versions),
+        Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
-                ledger.enter(transaction, now, author(transaction));
+                table.enter(transaction, now, author(transaction));
             }
             // Where the transaction is not known, its segment was let go after its writes were folded.
-            if ledger.entry(id).is_some_and(|entry| entry.decision.is_none()) {
-                ledger.conclude(id, decision, None);
+            if table.get(id).is_some_and(|state| state.decision.is_none()) {
+                table.conclude(id, decision, None);
             }
         }
     }

@@ -8,7 +8,7 @@ use store::{StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::{Party, TransactionId};
 
-use super::admission::{author, note_asker};
+use super::admission::{author, note_requester};
 use super::rights::is_author;
 use super::{Out, Replica, ReplicaEvent};
 use crate::certificate::{Decision, SignedVote, Vote, VoteStatement};
@@ -23,12 +23,12 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let authored = is_author(from, transaction);
-        if !authored && self.vote_down_late(now, from, transaction, out) {
+        if !authored && self.vote_abort_late(now, from, transaction, out) {
             return Ok(());
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
-        let payer = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
-        if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, payer, transaction)) {
+        let quota_owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
+        if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, quota_owner, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -57,13 +57,13 @@ impl<M: StorageBackend> Replica<M> {
         evidence: &[SignedVote],
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
-        if evidence.is_empty() || self.ledger.entry(transaction.id()).is_some_and(|entry| entry.vote.is_some() || entry.prepared) {
+        if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote.is_some() || state.prepared) {
             return self.on_prepare(now, from, transaction, out);
         }
         if self.answer_known(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
         }
-        if self.vote_down_late(now, from, transaction, out) {
+        if self.vote_abort_late(now, from, transaction, out) {
             return Ok(());
         }
         let admitted = self.may_begin(now, from, transaction);
@@ -82,21 +82,21 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
     fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
-        let owes = is_author(from, transaction) && self.leavers.owes(now, transaction.timestamp().client);
-        if owes { Err(Refusal::AbandonLimit) } else { Ok(()) }
+        let over_limit = is_author(from, transaction) && self.abandonment_limiter.over_limit(now, transaction.timestamp().client);
+        if over_limit { Err(Refusal::AbandonLimit) } else { Ok(()) }
     }
 
     fn note_authored(&mut self, id: TransactionId, authored: bool) {
-        if let Some(entry) = self.ledger.entry_mut(id) {
-            entry.authored |= authored;
+        if let Some(state) = self.table.get_mut(id) {
+            state.authored |= authored;
         }
     }
 
     /// What comes to be finished when it can no longer be judged is voted down by a replica that surely never said anything else of it
-    /// ([`crate::forgotten`]). So whoever was cut off, or down, for longer than the window still counts when others finish what they
+    /// ([`crate::tombstones`]). So whoever was cut off, or down, for longer than the window still counts when others finish what they
     /// began meanwhile. `false` when it can be judged, or may have been forgotten.
-    fn vote_down_late(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
-        if transaction.timestamp().time >= self.watermark(now) || !self.ledger.remembers(transaction) || broken(Mutant::PastEntered) {
+    fn vote_abort_late(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        if transaction.timestamp().time >= self.watermark(now) || !self.table.remembers(transaction) || broken(Mutant::PastEntered) {
             return false;
         }
         let id = transaction.id();
@@ -105,8 +105,8 @@ impl<M: StorageBackend> Replica<M> {
             return true;
         }
         self.enter(now, from, transaction);
-        if let Some(entry) = self.ledger.entry_mut(id) {
-            entry.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
+        if let Some(state) = self.table.get_mut(id) {
+            state.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
         }
         self.cast(id, Vote::Abort, Some(AbortReason::TooOld), None, out);
         true
@@ -124,12 +124,12 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     pub(super) fn is_unauthored(&self, id: TransactionId) -> bool {
-        self.ledger.entry(id).is_some_and(|entry| entry.vote.is_none() && !entry.prepared && entry.decision.is_none())
+        self.table.get(id).is_some_and(|state| state.vote.is_none() && !state.prepared && state.decision.is_none())
     }
 
     fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
-        if let Some(entry) = self.ledger.entry_mut(id)
-            && !std::mem::replace(&mut entry.awaits_author, true)
+        if let Some(state) = self.table.get_mut(id)
+            && !std::mem::replace(&mut state.awaits_author, true)
         {
             self.unauthored.push_back((now, id));
         }
@@ -139,41 +139,41 @@ impl<M: StorageBackend> Replica<M> {
     /// Tells `from` how far a known transaction is, if its vote has been cast or it has ended; else notes that
     /// `from` wants to hear. `false` when it still has to be judged.
     pub(super) fn answer_known(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
-        let Some(entry) = self.ledger.entry(id) else { return false };
-        if let Some(certificate) = entry.certificate.as_ref().filter(|certificate| self.may_see_proof(from, certificate)) {
+        let Some(state) = self.table.get(id) else { return false };
+        if let Some(certificate) = state.certificate.as_ref().filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
-        if self.is_remade(now, id) {
+        if self.is_resurrected(now, id) {
             return true;
         }
-        self.write_down_end(id);
-        self.vote_for_end(id, out);
+        self.log_outcome(id);
+        self.vote_for_outcome(id, out);
         self.tell_logged(from, id, out); // RPR (ii)
-        if let Some(vote) = self.ledger.entry(id).and_then(|entry| entry.vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
+        if let Some(vote) = self.table.get(id).and_then(|state| state.vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
             out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
             return true;
         }
-        let Some(entry) = self.ledger.entry_mut(id) else { return false };
-        note_asker(entry, from);
-        entry.prepared // Else known by a logged decision alone, or still waiting for its author.
+        let Some(state) = self.table.get_mut(id) else { return false };
+        note_requester(state, from);
+        state.prepared // Else known by a logged decision alone, or still waiting for its author.
     }
 
     /// Whether it ended, and lies below the watermark: it may have been forgotten and come back with a late writeback,
     /// so what this replica once voted, logged or elected is not known, and nothing of the kind is said again.
-    pub(super) fn is_remade(&self, now: Time, id: TransactionId) -> bool {
-        let entry = self.ledger.entry(id);
-        entry.is_some_and(|entry| entry.decision.is_some() && entry.transaction.timestamp().time < self.watermark(now))
+    pub(super) fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
+        let state = self.table.get(id);
+        state.is_some_and(|state| state.decision.is_some() && state.transaction.timestamp().time < self.watermark(now))
             && !broken(Mutant::ResurrectedVotes)
     }
 
     /// A replica that learned the end before it voted votes for it. The end is final, so this vote changes nothing; but
     /// whoever missed the end, and comes when its proof is no longer at hand, may need it to find a quorum again.
-    fn vote_for_end(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.vote.is_none() && !broken(Mutant::OutcomeUnvoted)) else { return };
-        match entry.decision {
+    fn vote_for_outcome(&mut self, id: TransactionId, out: &mut Out<M>) {
+        let Some(state) = self.table.get(id).filter(|state| state.vote.is_none() && !broken(Mutant::OutcomeUnvoted)) else { return };
+        match state.decision {
             Some(Decision::Commit) => self.cast(id, Vote::Commit, None, None, out),
             Some(Decision::Abort) => self.cast(id, Vote::Abort, None, None, out),
             None => {}
@@ -187,32 +187,36 @@ impl<M: StorageBackend> Replica<M> {
             self.cast(id, Vote::Abort, Some(AbortReason::NotPermitted), None, out);
             return Ok(());
         }
-        let bounds = Bounds { newest: now.after_ms(self.options.time_bound_ms).0, oldest: self.watermark(now), floor: self.ledger.floor() };
-        match check(&mut self.ledger, transaction, bounds)? {
+        let bounds = Bounds {
+            newest: now.after_ms(self.options.time_bound_ms).0,
+            oldest: self.watermark(now),
+            write_floor: self.table.write_floor(),
+        };
+        match check(&mut self.table, transaction, bounds)? {
             CheckResult::Prepare { mut pending } => {
                 if broken(Mutant::DependencyNotAwaited) {
                     pending.clear();
                 }
-                self.ledger.prepare(id); // L14
+                self.table.prepare(id); // L14
                 for dependency in &pending {
-                    if let Some(entry) = self.ledger.entry_mut(*dependency) {
-                        entry.dependents.push(id);
+                    if let Some(state) = self.table.get_mut(*dependency) {
+                        state.dependents.push(id);
                     }
                 }
-                if let Some(entry) = self.ledger.entry_mut(id) {
-                    entry.waiting_for = pending.len(); // L15
+                if let Some(state) = self.table.get_mut(id) {
+                    state.waiting_for = pending.len(); // L15
                 }
                 if pending.is_empty() {
                     self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }
-            CheckResult::Abort(cause) => {
-                if cause == AbortReason::Misbehavior {
+            CheckResult::Abort(abort_reason) => {
+                if abort_reason == AbortReason::Misbehavior {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
                 }
-                let conflict = self.conflict_of(now, cause);
-                self.cast(id, Vote::Abort, Some(cause), conflict, out);
+                let conflict = self.conflict_of(now, abort_reason);
+                self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);
             }
         }
         Ok(())
@@ -220,51 +224,58 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Casts the vote: on disk before anyone hears it, and never another. Who asked is told what stands in the way, if telling
     /// helps.
-    pub(super) fn cast(&mut self, id: TransactionId, vote: Vote, cause: Option<AbortReason>, conflict: Option<Conflict>, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        if entry.vote.is_some() && !broken(Mutant::VoteReconsidered) {
+    pub(super) fn cast(
+        &mut self,
+        id: TransactionId,
+        vote: Vote,
+        abort_reason: Option<AbortReason>,
+        conflict: Option<Conflict>,
+        out: &mut Out<M>,
+    ) {
+        let Some(state) = self.table.get_mut(id) else { return };
+        if state.vote.is_some() && !broken(Mutant::VoteReconsidered) {
             return;
         }
-        entry.vote = Some(vote);
-        entry.cause = cause;
-        let askers = std::mem::take(&mut entry.askers);
-        let record = Record::Voted { transaction: entry.transaction.clone(), vote };
+        state.vote = Some(vote);
+        state.abort_reason = abort_reason;
+        let requesters = std::mem::take(&mut state.requesters);
+        let record = Record::Voted { transaction: state.transaction.clone(), vote };
         if !broken(Mutant::VoteUnlogged) {
-            self.ledger.store.append_with(|bytes| record.encode(bytes));
+            self.table.store.append_with(|bytes| record.encode(bytes));
         }
         match vote {
             Vote::Commit => self.counts.votes_commit += 1,
             Vote::Abort => {
                 self.counts.votes_abort += 1;
-                if let Some(cause) = cause {
-                    self.counts.votes_abort_by[cause.number()] += 1;
+                if let Some(abort_reason) = abort_reason {
+                    self.counts.votes_abort_by[abort_reason.number()] += 1;
                 }
-                self.ledger.unprepare(id);
+                self.table.unprepare(id);
             }
         }
-        for asker in askers {
+        for requester in requesters {
             // Told once: who asks again wants the vote.
-            let conflict = conflict.clone().filter(|conflict| self.may_see(asker, conflict.transaction()));
-            out.sign(asker, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
+            let conflict = conflict.clone().filter(|conflict| self.may_see(requester, conflict.transaction()));
+            out.sign(requester, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
         }
     }
 
-    /// What stands in the way of a transaction that is voted down for `cause`, if telling helps (L8, L11).
-    fn conflict_of(&self, now: Time, cause: AbortReason) -> Option<Conflict> {
-        let other = cause.conflicting()?;
-        let entry = self.ledger.entry(other)?;
-        let transaction = entry.transaction.clone();
-        match (entry.decision, &entry.certificate) {
+    /// What stands in the way of a transaction that is voted down for `abort_reason`, if telling helps (L8, L11).
+    fn conflict_of(&self, now: Time, abort_reason: AbortReason) -> Option<Conflict> {
+        let other = abort_reason.conflicting()?;
+        let state = self.table.get(other)?;
+        let transaction = state.transaction.clone();
+        match (state.decision, &state.certificate) {
             (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
             (Some(_), _) => None,
-            (None, _) => self.is_left(now, other).then_some(Conflict::Stalled { transaction }),
+            (None, _) => self.is_overdue(now, other).then_some(Conflict::Stalled { transaction }),
         }
     }
 
     /// L15 to L19, for a transaction whose vote waited.
     pub(super) fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        if entry.vote.is_some() || entry.decision.is_some() {
+        let Some(state) = self.table.get_mut(id) else { return };
+        if state.vote.is_some() || state.decision.is_some() {
             return;
         }
         match decision {
@@ -272,8 +283,8 @@ impl<M: StorageBackend> Replica<M> {
                 self.cast(id, Vote::Abort, Some(AbortReason::DependencyAborted), None, out); // L16-18
             }
             Decision::Abort | Decision::Commit => {
-                entry.waiting_for = entry.waiting_for.saturating_sub(1);
-                if entry.waiting_for == 0 {
+                state.waiting_for = state.waiting_for.saturating_sub(1);
+                if state.waiting_for == 0 {
                     self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }

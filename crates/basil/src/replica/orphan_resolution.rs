@@ -1,7 +1,7 @@
 //! Laying old transactions to rest: what a replica holds undecided below its watermark, when the others have forgotten it.
 //!
 //! A replica that was down or cut off for longer than the window comes back with transactions it has voted on and whose end it
-//! missed. Who never saw them votes them down (`forgotten.rs`); who may have forgotten them when they had ended refuses them,
+//! missed. Who never saw them votes them down (`tombstones.rs`); who may have forgotten them when they had ended refuses them,
 //! and a refusal says nothing. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
 //! forgets nothing, and so has no such case.)
 //!
@@ -44,21 +44,21 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 use super::reads::READ_REPLY_BYTES_MAX;
 use super::{Out, Replica};
 use crate::certificate::{Decision, Vote};
-use crate::ledger::Ledger;
 use crate::message::{KeyVersion, Message, OldVersion};
 use crate::quorum::Quorums;
 use crate::record::Record;
+use crate::transaction_table::TransactionTable;
 
 /// The most transactions asked about at once; the others wait for their turn.
-const INQUIRIES_MAX: usize = 256;
+const QUERIES_MAX: usize = 256;
 /// An inquiry without result makes room for another after so long, in milliseconds.
-const INQUIRY_MS: u64 = 20_000;
+const QUERY_MS: u64 = 20_000;
 /// The first wait before everybody is asked again, in milliseconds; doubled each time.
 const ASK_AGAIN_MS: u64 = 1_000;
 
 /// What others have said of one transaction and its keys.
 #[derive(Debug)]
-struct Inquiry {
+struct OrphanQuery {
     transaction: Transaction,
     since: Time,
     ask_again: Time,
@@ -77,7 +77,7 @@ pub(super) struct Answer {
 
 /// What the answers allow.
 #[derive(Debug, PartialEq)]
-enum Rest {
+enum Resolution {
     /// To wait for more.
     NotYet,
     /// To forget the transaction, having taken over these versions; and how it ended, if that is said as well.
@@ -88,13 +88,13 @@ enum Rest {
 
 /// The inquiries of one replica.
 #[derive(Debug, Default)]
-pub(super) struct Inquiries(BTreeMap<TransactionId, Inquiry>);
+pub(super) struct StatusQueries(BTreeMap<TransactionId, OrphanQuery>);
 
-impl Inquiries {
+impl StatusQueries {
     /// Ends those whose transaction has ended, and those that have had their time.
-    pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, ledger: &Ledger<M>) {
-        let is_open = |id: &TransactionId| ledger.entry(*id).is_some_and(|entry| entry.decision.is_none());
-        self.0.retain(|id, inquiry| is_open(id) && inquiry.since.after_ms(INQUIRY_MS) > now);
+    pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, table: &TransactionTable<M>) {
+        let is_open = |id: &TransactionId| table.get(*id).is_some_and(|state| state.decision.is_none());
+        self.0.retain(|id, query| is_open(id) && query.since.after_ms(QUERY_MS) > now);
     }
 }
 
@@ -103,7 +103,7 @@ fn written<'a>(cluster: &'a Cluster, shard: ShardId, transaction: &'a Transactio
     transaction.writes().iter().map(|write| &write.key).filter(move |key| cluster.shard_of(key) == shard)
 }
 
-impl Inquiry {
+impl OrphanQuery {
     /// Keeps what counts of an answer; says whether it is news.
     fn note(&mut self, cluster: &Cluster, from: ReplicaId, mut answer: Answer) -> bool {
         let versions = &mut answer.versions;
@@ -133,7 +133,7 @@ impl Inquiry {
     }
 
     /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
-    fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Rest {
+    fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Resolution {
         let taken = self.let_go(cluster, quorums, shard, own);
         let needed = if broken(Mutant::OutcomeTakenFromOne) { 1 } else { quorums.weak() };
         let said = |shard: ShardId, decision: Decision| {
@@ -143,9 +143,9 @@ impl Inquiry {
         let ended = |decision: &Decision| participants.iter().any(|shard| said(*shard, *decision) >= needed);
         let end = [Decision::Commit, Decision::Abort].into_iter().find(ended);
         match (taken, end) {
-            (Some(taken), end) => Rest::Now(taken, end),
-            (None, Some(end)) => Rest::Ended(end),
-            (None, None) => Rest::NotYet,
+            (Some(taken), end) => Resolution::Now(taken, end),
+            (None, Some(end)) => Resolution::Ended(end),
+            (None, None) => Resolution::NotYet,
         }
     }
 
@@ -181,22 +181,23 @@ impl Inquiry {
 
 impl<M: StorageBackend> Replica<M> {
     /// Asks everybody else about an undecided transaction below the watermark, ever more rarely.
-    pub(super) fn inquire(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
-        let Some(entry) = self.ledger.entry(id) else { return };
-        let timestamp = entry.transaction.timestamp();
-        let is_full = self.inquiries.0.len() >= INQUIRIES_MAX && !self.inquiries.0.contains_key(&id);
+    pub(super) fn query_status(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
+        let Some(state) = self.table.get(id) else { return };
+        let timestamp = state.transaction.timestamp();
+        let is_full = self.status_queries.0.len() >= QUERIES_MAX && !self.status_queries.0.contains_key(&id);
         if timestamp.time >= self.watermark(now) || is_full {
             return;
         }
-        let begin = || Inquiry { transaction: entry.transaction.clone(), since: now, ask_again: now, times_asked: 0, answers: Vec::new() };
-        let inquiry = self.inquiries.0.entry(id).or_insert_with(begin);
-        if inquiry.ask_again > now {
+        let begin =
+            || OrphanQuery { transaction: state.transaction.clone(), since: now, ask_again: now, times_asked: 0, answers: Vec::new() };
+        let query = self.status_queries.0.entry(id).or_insert_with(begin);
+        if query.ask_again > now {
             return;
         }
-        inquiry.ask_again = now.after_ms(ASK_AGAIN_MS << inquiry.times_asked.min(8));
-        inquiry.times_asked += 1;
-        for shard in inquiry.transaction.participants(&self.cluster) {
-            let keys: Vec<Key> = written(&self.cluster, shard, &inquiry.transaction).cloned().collect();
+        query.ask_again = now.after_ms(ASK_AGAIN_MS << query.times_asked.min(8));
+        query.times_asked += 1;
+        for shard in query.transaction.participants(&self.cluster) {
+            let keys: Vec<Key> = written(&self.cluster, shard, &query.transaction).cloned().collect();
             for replica in self.cluster.replicas_of(shard).filter(|replica| *replica != self.me) {
                 out.send(Party::Replica(replica), Message::StatusQuery { id, timestamp, keys: keys.clone() });
             }
@@ -206,7 +207,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Somebody else holds a transaction undecided. If this replica will not vote to commit it any more, it says so, and what it has of
     /// its keys. The promise is written down before it leaves: below the horizon nothing new is judged. (Who asks for other keys
     /// than the transaction's fools itself alone.)
-    pub(super) fn on_inquire(
+    pub(super) fn on_status_query(
         &mut self,
         now: Time,
         from: Party,
@@ -216,36 +217,36 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
         let watermark = self.watermark(now);
-        let Party::Replica(asker) = from else { return Ok(()) };
-        if timestamp.time >= watermark || !keys.iter().all(|key| self.ledger.holds(key)) {
+        let Party::Replica(requester) = from else { return Ok(()) };
+        if timestamp.time >= watermark || !keys.iter().all(|key| self.table.holds(key)) {
             return Ok(());
         }
-        if let Some(entry) = self.ledger.entry(id) {
-            if let Some(certificate) = &entry.certificate {
+        if let Some(state) = self.table.get(id) {
+            if let Some(certificate) = &state.certificate {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
-            if entry.decision.is_none() && (entry.prepared || entry.vote == Some(Vote::Commit)) {
+            if state.decision.is_none() && (state.prepared || state.vote == Some(Vote::Commit)) {
                 return Ok(());
             }
         }
         let mut versions = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         for key in keys {
-            let found = self.ledger.store.latest_before(key, Timestamp::new(watermark, ClientId(0)))?;
+            let found = self.table.store.latest_before(key, Timestamp::new(watermark, ClientId(0)))?;
             let (version, value) = found.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
             let length = value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let is_shown = version >= timestamp && asker.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
+            let is_shown = version >= timestamp && requester.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
             bytes += if is_shown { length } else { 0 };
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
-        self.ledger.raise_horizon(timestamp.time.saturating_add(1));
-        out.send(from, Message::StatusReply { id, end: self.ledger.end_of(id).map(|end| end.decision), versions });
+        self.table.raise_low_watermark(timestamp.time.saturating_add(1));
+        out.send(from, Message::StatusReply { id, end: self.table.remembered_outcome(id).map(|end| end.decision), versions });
         Ok(())
     }
 
     /// What another has to say of a transaction asked about.
-    pub(super) fn on_rested(
+    pub(super) fn on_status_reply(
         &mut self,
         now: Time,
         from: Party,
@@ -255,43 +256,50 @@ impl<M: StorageBackend> Replica<M> {
     ) -> Result<(), StoreError> {
         let Party::Replica(from) = from else { return Ok(()) };
         let watermark = self.watermark(now);
-        let Some(inquiry) = self.inquiries.0.get_mut(&id) else { return Ok(()) };
-        if !inquiry.note(&self.cluster, from, answer) {
+        let Some(query) = self.status_queries.0.get_mut(&id) else { return Ok(()) };
+        if !query.note(&self.cluster, from, answer) {
             return Ok(());
         }
-        let timestamp = inquiry.transaction.timestamp();
+        let timestamp = query.transaction.timestamp();
         let (mut own, mut newest) = (Vec::new(), 0);
-        for key in written(&self.cluster, self.me.shard, &inquiry.transaction) {
-            let version = self.ledger.store.latest_timestamp_before(key, Timestamp::new(watermark, ClientId(0)))?;
+        for key in written(&self.cluster, self.me.shard, &query.transaction) {
+            let version = self.table.store.latest_timestamp_before(key, Timestamp::new(watermark, ClientId(0)))?;
             let is_newer = version.is_some_and(|version| version >= timestamp);
             newest = newest.max(version.map_or(0, |version| version.time));
             own.push(is_newer);
         }
-        let rest = inquiry.judge(&self.cluster, self.quorums, self.me.shard, &own);
-        if rest == Rest::NotYet {
+        let resolution = query.judge(&self.cluster, self.quorums, self.me.shard, &own);
+        if resolution == Resolution::NotYet {
             return Ok(());
         }
-        let Some(Inquiry { transaction, .. }) = self.inquiries.0.remove(&id) else { return Ok(()) };
-        if self.ledger.entry(id).is_none_or(|entry| entry.decision.is_some()) || timestamp.time >= watermark {
+        let Some(OrphanQuery { transaction, .. }) = self.status_queries.0.remove(&id) else { return Ok(()) };
+        if self.table.get(id).is_none_or(|state| state.decision.is_some()) || timestamp.time >= watermark {
             return Ok(());
         }
-        match rest {
-            Rest::NotYet => {}
-            Rest::Now(taken, end) => {
+        match resolution {
+            Resolution::NotYet => {}
+            Resolution::Now(taken, end) => {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
-                self.lay_to_rest(id, end, taken, newest.saturating_add(1), out);
+                self.release_orphan(id, end, taken, newest.saturating_add(1), out);
             }
-            Rest::Ended(decision) => self.end(now, &transaction, decision, None, out),
+            Resolution::Ended(decision) => self.end(now, &transaction, decision, None, out),
         }
         Ok(())
     }
 
-    fn lay_to_rest(&mut self, id: TransactionId, end: Option<Decision>, taken: Vec<(Key, KeyVersion)>, horizon: u64, out: &mut Out<M>) {
-        let dependents = self.ledger.entry_mut(id).map(|entry| std::mem::take(&mut entry.dependents)).unwrap_or_default();
-        self.ledger.raise_horizon(horizon);
-        let record = Record::Rested { id, end, versions: taken.clone() };
-        self.ledger.store.append_with(|bytes| record.encode(bytes));
-        self.ledger.rest(id, end, taken);
+    fn release_orphan(
+        &mut self,
+        id: TransactionId,
+        end: Option<Decision>,
+        taken: Vec<(Key, KeyVersion)>,
+        low_watermark: u64,
+        out: &mut Out<M>,
+    ) {
+        let dependents = self.table.get_mut(id).map(|state| std::mem::take(&mut state.dependents)).unwrap_or_default();
+        self.table.raise_low_watermark(low_watermark);
+        let record = Record::OrphanReleased { id, end, versions: taken.clone() };
+        self.table.store.append_with(|bytes| record.encode(bytes));
+        self.table.release_orphan(id, end, taken);
         self.ballots.forget(id);
         self.counts.orphans_released += 1;
         for dependent in dependents {

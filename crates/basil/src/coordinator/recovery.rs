@@ -22,14 +22,14 @@ const DEPENDENCY_US_MIN: u64 = 2_000;
 impl Coordinator {
     pub(super) fn on_finish_command(&mut self, now: Time, transaction: Transaction, out: &mut Out) {
         let id = transaction.id();
-        if let Some(since) = self.fresh_commits.untold_since(id) {
+        if let Some(since) = self.recent_commits.unrelayed_since(id) {
             // Those who are to tell get the time for it that asking and telling all takes.
             if since.after_us(self.least_us(&transaction)) <= now {
                 self.show_to_all(&transaction, out);
             }
             return;
         }
-        if self.endings.contains_key(&id) || self.finishing >= FINISHES_MAX {
+        if self.attempts.contains_key(&id) || self.finishing >= FINISHES_MAX {
             return;
         }
         self.finishing += 1;
@@ -39,7 +39,7 @@ impl Coordinator {
 
     /// A commit of this process's own, which it has had passed on, is waited for: perhaps those who were to tell of it did not.
     fn show_to_all(&mut self, transaction: &Transaction, out: &mut Out) {
-        let Some(certificate) = self.fresh_commits.take_proof(transaction.id()) else { return };
+        let Some(certificate) = self.recent_commits.take_proof(transaction.id()) else { return };
         for replica in transaction.participants(&self.cluster).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
             let (transaction, certificate) = (Some(transaction.clone()), certificate.clone());
             out.send(Party::Replica(replica), Message::Writeback { transaction, certificate, relay: false });
@@ -48,11 +48,11 @@ impl Coordinator {
 
     /// Votes on `id` may be waiting for what it read from: finishes that (§5).
     pub(super) fn finish_dependencies(&mut self, now: Time, id: TransactionId, out: &mut Out) {
-        let Some(ending) = self.endings.get(&id) else { return };
-        if ending.logging.is_some() || ending.slow_decision(self.quorums).is_some() {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if attempt.logging.is_some() || attempt.slow_decision(self.quorums).is_some() {
             return; // Nobody whose vote counts is waiting.
         }
-        for dependency in ending.dependencies.clone() {
+        for dependency in attempt.dependencies.clone() {
             self.on_finish_command(now, dependency, out);
         }
     }
@@ -63,21 +63,21 @@ impl Coordinator {
     /// harm, for finishing what is about to end by itself is only work for nothing.
     pub(super) fn time_for(&self, now: Time, dependency: &Transaction) -> Time {
         let least_us = self.least_us(dependency);
-        let old = Time(dependency.timestamp().time).after_us(self.usual_life.times_us(DEPENDENCY_TIMES, 2 * least_us));
-        now.after_us(self.usual_end.times_us(DEPENDENCY_TIMES, least_us)).min(old)
+        let old = Time(dependency.timestamp().time).after_us(self.usual_lifetime.times_us(DEPENDENCY_TIMES, 2 * least_us));
+        now.after_us(self.usual_commit.times_us(DEPENDENCY_TIMES, least_us)).min(old)
     }
 
     /// What it takes to ask and tell all who take part in `transaction`, at least.
     fn least_us(&self, transaction: &Transaction) -> u64 {
         let shards = transaction.participants(&self.cluster);
-        let round_us = shards.into_iter().map(|shard| self.distances.round_us(shard)).max().unwrap_or(0);
+        let round_us = shards.into_iter().map(|shard| self.round_trips.round_us(shard)).max().unwrap_or(0);
         DEPENDENCY_US_MIN.max(DEPENDENCY_TIMES * round_us)
     }
 
     /// RPR (iii): somebody else has ended it.
     pub(super) fn on_decided(&mut self, now: Time, certificate: Arc<Certificate>, out: &mut Out) {
-        let Some(ending) = self.endings.get(&certificate.id) else { return };
-        if certificate.fits(&self.cluster, &ending.transaction).is_ok() {
+        let Some(attempt) = self.attempts.get(&certificate.id) else { return };
+        if certificate.fits(&self.cluster, &attempt.transaction).is_ok() {
             self.conclude(now, certificate, Path::Recovered, out);
         }
     }
@@ -86,18 +86,18 @@ impl Coordinator {
     /// The views that were heard last say whose turn it is; each time it takes longer, there is more patience.
     pub(super) fn invoke_fallback(&mut self, now: Time, id: TransactionId, out: &mut Out) {
         let quorums = self.quorums;
-        let Some(ending) = self.endings.get_mut(&id) else { return };
-        let Some(shard) = logging_shard(&ending.participants, id).filter(|_| !broken(Mutant::LeaderUncalled)) else { return };
-        if ending.elections == 0 {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let Some(shard) = logging_shard(&attempt.participants, id).filter(|_| !broken(Mutant::LeaderUncalled)) else { return };
+        if attempt.elections == 0 {
             self.counts.fallbacks += 1;
         }
-        let times = ending.elections;
-        ending.elections += 1;
-        let decision = ending.logging.or_else(|| ending.slow_decision(quorums));
-        let justified = decision.map(|decision| Justified { decision, tallies: ending.justification(decision, quorums) });
-        let views = ending.logged.all();
+        let times = attempt.elections;
+        attempt.elections += 1;
+        let decision = attempt.logging.or_else(|| attempt.slow_decision(quorums));
+        let justified = decision.map(|decision| Justified { decision, tallies: attempt.justification(decision, quorums) });
+        let views = attempt.logged.all();
         for replica in self.cluster.replicas_of(shard) {
-            let (transaction, justified, views) = (ending.transaction.clone(), justified.clone(), views.clone());
+            let (transaction, justified, views) = (attempt.transaction.clone(), justified.clone(), views.clone());
             out.send(Party::Replica(replica), Message::InvokeFallback { transaction, justified, views });
         }
         self.set_retry(now, id, times);

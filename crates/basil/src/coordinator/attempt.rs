@@ -14,7 +14,7 @@ use crate::tally::{Outcome, Tally};
 
 /// A transaction on its way to its end.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct CommitAttempt {
     /// Whom to tell; nobody when it is finished for its own sake.
     pub operations: SmallVec<[u64; 1]>,
     pub transaction: Transaction,
@@ -33,7 +33,7 @@ pub(super) struct Ending {
     pub stalled: Vec<(Transaction, Voters)>,
     /// Whether it was begun to finish what somebody else left.
     pub was_finish: bool,
-    pub grace: Grace,
+    pub fast_path_wait: FastPathWait,
     pub started: Time,
     /// When everybody was first asked to vote.
     pub asked_at: Time,
@@ -42,13 +42,13 @@ pub(super) struct Ending {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grace {
+pub(super) enum FastPathWait {
     NotBegun,
     Running,
     Over,
 }
 
-impl Ending {
+impl CommitAttempt {
     /// Votes to commit of `f + 1` replicas of one shard, if there are as many: they show that the transaction is its author's.
     pub fn evidence(&self, quorums: Quorums) -> Vec<SignedVote> {
         let id = self.transaction.id();

@@ -26,7 +26,7 @@ use crate::certificate::Certificate;
 use crate::quorum::Quorums;
 
 /// The tellers stay the same for so many bits' worth of nanoseconds: an eighth of a second.
-const TURN_BITS: u32 = 27;
+const ROTATION_BITS: u32 = 27;
 
 /// The tellers of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,10 @@ impl Relays {
             return None;
         }
         let timestamp = transaction.timestamp();
-        let turn = timestamp.client.0.wrapping_add(timestamp.time >> TURN_BITS);
+        let rank = timestamp.client.0.wrapping_add(timestamp.time >> ROTATION_BITS);
         let (shards, replicas) = (participants.len() as u64, quorums.replicas() as u64);
-        let shard = *participants.get(usize::try_from(turn % shards).ok()?)?;
-        let first = u16::try_from(turn / shards % replicas).ok()?;
+        let shard = *participants.get(usize::try_from(rank % shards).ok()?)?;
+        let first = u16::try_from(rank / shards % replicas).ok()?;
         Some(Self { shard, first, quorums })
     }
 
@@ -61,24 +61,24 @@ impl Relays {
 }
 
 /// Most replicas know by then what was passed on.
-const FRESH_MS: u64 = 2_000;
+const RECENT_MS: u64 = 2_000;
 /// The most commits remembered as fresh, with their proofs of some kilobytes.
-const FRESH_MAX: usize = 1 << 13;
+const RECENT_MAX: usize = 1 << 13;
 
 /// What a client's side has itself seen commit a moment ago, and had passed on. Replicas may still say that it is only prepared: whoever reads
 /// it there need not wait for it, nor finish it.
 #[derive(Debug, Default)]
-pub(crate) struct FreshCommits {
+pub(crate) struct RecentCommits {
     /// Since when, and the proof, until all have been shown it.
     proofs: HashMap<TransactionId, (Time, Option<Arc<Certificate>>)>,
     by_time: VecDeque<(Time, TransactionId)>,
 }
 
-impl FreshCommits {
+impl RecentCommits {
     /// The transaction of `certificate` has committed.
     pub fn note(&mut self, now: Time, certificate: &Arc<Certificate>) {
-        let is_old = |(at, _): &(Time, TransactionId)| at.after_ms(FRESH_MS) <= now;
-        while self.by_time.front().is_some_and(is_old) || self.by_time.len() >= FRESH_MAX {
+        let is_old = |(at, _): &(Time, TransactionId)| at.after_ms(RECENT_MS) <= now;
+        while self.by_time.front().is_some_and(is_old) || self.by_time.len() >= RECENT_MAX {
             if let Some((_, old)) = self.by_time.pop_front() {
                 self.proofs.remove(&old);
             }
@@ -94,7 +94,7 @@ impl FreshCommits {
     }
 
     /// Since when `id` is known to have committed, while not all have been shown the proof.
-    pub fn untold_since(&self, id: TransactionId) -> Option<Time> {
+    pub fn unrelayed_since(&self, id: TransactionId) -> Option<Time> {
         self.proofs.get(&id).filter(|(_, proof)| proof.is_some()).map(|(since, _)| *since)
     }
 
@@ -130,11 +130,11 @@ mod tests {
         let cluster = cluster();
         assert!(relays(&cluster, 5, 1, &["a", "b"]).is_empty(), "one shard alone needs none");
         let mut all = std::collections::BTreeSet::new();
-        for turn in 0..12 {
-            let those = relays(&cluster, turn << TURN_BITS, 1, &["a", "z"]);
+        for rank in 0..12 {
+            let those = relays(&cluster, rank << ROTATION_BITS, 1, &["a", "z"]);
             assert!(those.len() == 3 && those.iter().all(|replica| replica.shard == those[0].shard), "{those:?}");
-            assert_eq!(those, relays(&cluster, (turn << TURN_BITS) + 100_000_000, 1, &["b", "y"]));
-            assert_ne!(those, relays(&cluster, turn << TURN_BITS, 2, &["a", "z"]));
+            assert_eq!(those, relays(&cluster, (rank << ROTATION_BITS) + 100_000_000, 1, &["b", "y"]));
+            assert_ne!(those, relays(&cluster, rank << ROTATION_BITS, 2, &["a", "z"]));
             all.extend(those);
         }
         assert_eq!(all.len(), 12);
@@ -142,18 +142,18 @@ mod tests {
 
     #[test]
     fn what_is_fresh_grows_old_and_is_bounded() {
-        let mut fresh = FreshCommits::default();
+        let mut fresh = RecentCommits::default();
         let id = |number: usize| TransactionId(std::array::from_fn(|at| number.to_le_bytes().get(at).copied().unwrap_or_default()));
         let proof = |number| Arc::new(Certificate { id: id(number), decision: Decision::Commit, proof: Proof::Fast(Vec::new()) });
         fresh.note(Time(0), &proof(0));
-        fresh.note(Time(0).after_ms(FRESH_MS - 1), &proof(1));
+        fresh.note(Time(0).after_ms(RECENT_MS - 1), &proof(1));
         assert!(fresh.contains(id(0)) && fresh.contains(id(1)));
-        assert_eq!(fresh.untold_since(id(1)), Some(Time(0).after_ms(FRESH_MS - 1)));
+        assert_eq!(fresh.unrelayed_since(id(1)), Some(Time(0).after_ms(RECENT_MS - 1)));
         assert!(fresh.take_proof(id(1)).is_some() && fresh.take_proof(id(1)).is_none() && fresh.contains(id(1)));
-        assert_eq!(fresh.untold_since(id(1)), None);
-        fresh.note(Time(0).after_ms(FRESH_MS), &proof(2));
+        assert_eq!(fresh.unrelayed_since(id(1)), None);
+        fresh.note(Time(0).after_ms(RECENT_MS), &proof(2));
         assert!(!fresh.contains(id(0)) && fresh.contains(id(1)) && fresh.contains(id(2)));
-        (3..2 * FRESH_MAX).for_each(|number| fresh.note(Time(0).after_ms(FRESH_MS), &proof(number)));
-        assert!(fresh.proofs.len() == FRESH_MAX && fresh.by_time.len() == FRESH_MAX && !fresh.contains(id(1)));
+        (3..2 * RECENT_MAX).for_each(|number| fresh.note(Time(0).after_ms(RECENT_MS), &proof(number)));
+        assert!(fresh.proofs.len() == RECENT_MAX && fresh.by_time.len() == RECENT_MAX && !fresh.contains(id(1)));
     }
 }

@@ -8,7 +8,7 @@
 //! A transaction that its author's channel brought, or that is shown to be its author's, counts as soon as somebody else's writeback ends it. When
 //! its author's own comes, it does not count any more: who is only slow, or whose transactions others are quick to finish, owes nothing.
 //! (Who comes back late on purpose owes nothing either, but has done its part of the work.) Where the proof is passed on
-//! ([`crate::passing_on`]), that the author came is heard from `f + 1` who pass it on. So nobody can run up what another client owes.
+//! ([`crate::commit_relay`]), that the author came is heard from `f + 1` who pass it on. So nobody can run up what another client owes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use types::ClientId;
 
 /// What each client has left, as the time until which it owes: that of one transaction for each that it has left.
 #[derive(Debug)]
-pub(super) struct Leavers {
+pub(super) struct AbandonmentLimiter {
     owing: BTreeMap<ClientId, Time>,
     /// The time of one transaction, in nanoseconds.
     each_ns: u64,
@@ -26,7 +26,7 @@ pub(super) struct Leavers {
     most_ns: u64,
 }
 
-impl Leavers {
+impl AbandonmentLimiter {
     /// Each client may leave `per_second`, and so many seconds' worth at once.
     pub fn new(per_second: u32, seconds: u32) -> Self {
         let each_ns = 1_000_000_000 / u64::from(per_second.max(1));
@@ -41,7 +41,7 @@ impl Leavers {
     }
 
     /// `client` has come to end what it owed for until `until`. What time has paid for already is not given back.
-    pub fn came_back(&mut self, now: Time, client: ClientId, until: Time) {
+    pub fn forgive(&mut self, now: Time, client: ClientId, until: Time) {
         if until > now
             && let Some(owing) = self.owing.get_mut(&client)
         {
@@ -53,7 +53,7 @@ impl Leavers {
     }
 
     /// Whether `client` has left more than it may.
-    pub fn owes(&self, now: Time, client: ClientId) -> bool {
+    pub fn over_limit(&self, now: Time, client: ClientId) -> bool {
         let until = self.owing.get(&client).copied().unwrap_or_default();
         until.0 > now.0.saturating_add(self.most_ns) && !broken(Mutant::AbandonmentUnlimited)
     }
@@ -70,43 +70,47 @@ mod tests {
         Time(1_000_000_000_000 + ms * 1_000_000)
     }
 
-    fn leave(leavers: &mut Leavers, count: usize, now: Time) {
+    fn leave(abandonment_limiter: &mut AbandonmentLimiter, count: usize, now: Time) {
         for _ in 0..count {
-            leavers.left(now, C1);
+            abandonment_limiter.left(now, C1);
         }
     }
 
     #[test]
     fn so_many_may_be_left_at_once_and_so_many_a_second() {
-        let mut leavers = Leavers::new(10, 2);
-        leave(&mut leavers, 20, at(0));
-        assert!(!leavers.owes(at(0), C1));
-        leavers.left(at(0), C1);
-        assert!(leavers.owes(at(0), C1) && leavers.owes(at(99), C1) && !leavers.owes(at(100), C1));
-        assert!(!leavers.owes(at(0), C2), "each has a limit of its own");
-        leave(&mut leavers, 5, at(100));
-        assert!(leavers.owes(at(599), C1) && !leavers.owes(at(600), C1));
-        leave(&mut leavers, 20, at(60_000));
-        assert!(!leavers.owes(at(60_000), C1), "what was left long ago is forgiven");
+        let mut abandonment_limiter = AbandonmentLimiter::new(10, 2);
+        leave(&mut abandonment_limiter, 20, at(0));
+        assert!(!abandonment_limiter.over_limit(at(0), C1));
+        abandonment_limiter.left(at(0), C1);
+        assert!(
+            abandonment_limiter.over_limit(at(0), C1)
+                && abandonment_limiter.over_limit(at(99), C1)
+                && !abandonment_limiter.over_limit(at(100), C1)
+        );
+        assert!(!abandonment_limiter.over_limit(at(0), C2), "each has a limit of its own");
+        leave(&mut abandonment_limiter, 5, at(100));
+        assert!(abandonment_limiter.over_limit(at(599), C1) && !abandonment_limiter.over_limit(at(600), C1));
+        leave(&mut abandonment_limiter, 20, at(60_000));
+        assert!(!abandonment_limiter.over_limit(at(60_000), C1), "what was left long ago is forgiven");
     }
 
     #[test]
     fn who_comes_back_owes_nothing() {
-        let mut leavers = Leavers::new(10, 0);
-        let left: Vec<Time> = (0..3).map(|_| leavers.left(at(0), C1)).collect();
-        leavers.came_back(at(1), C1, left[0]);
-        leavers.came_back(at(1), C1, left[1]);
-        assert!(leavers.owes(at(1), C1));
-        leavers.came_back(at(1), C1, left[2]);
-        assert!(!leavers.owes(at(1), C1) && leavers.owing.is_empty());
+        let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
+        let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.left(at(0), C1)).collect();
+        abandonment_limiter.forgive(at(1), C1, left[0]);
+        abandonment_limiter.forgive(at(1), C1, left[1]);
+        assert!(abandonment_limiter.over_limit(at(1), C1));
+        abandonment_limiter.forgive(at(1), C1, left[2]);
+        assert!(!abandonment_limiter.over_limit(at(1), C1) && abandonment_limiter.owing.is_empty());
     }
 
     #[test]
     fn what_time_has_paid_for_is_not_given_back() {
-        let mut leavers = Leavers::new(10, 0);
-        let paid = leavers.left(at(0), C1);
-        leavers.left(at(200), C1);
-        leavers.came_back(at(201), C1, paid);
-        assert!(leavers.owes(at(201), C1));
+        let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
+        let paid = abandonment_limiter.left(at(0), C1);
+        abandonment_limiter.left(at(200), C1);
+        abandonment_limiter.forgive(at(201), C1, paid);
+        assert!(abandonment_limiter.over_limit(at(201), C1));
     }
 }

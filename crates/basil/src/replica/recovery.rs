@@ -7,7 +7,7 @@ use store::StorageBackend;
 use types::codec::Encode;
 use types::{Party, ReplicaId, TransactionId};
 
-use super::admission::ASKERS_MAX;
+use super::admission::REQUESTERS_MAX;
 use super::{Out, Replica};
 use crate::certificate::{Decision, SignedLogged};
 use crate::message::{Draft, Message, Refusal, Subject};
@@ -26,7 +26,7 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let id = transaction.id();
-        if justified.is_none() && self.ledger.entry(id).is_none() {
+        if justified.is_none() && self.table.get(id).is_none() {
             self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
             return;
         }
@@ -35,11 +35,11 @@ impl<M: StorageBackend> Replica<M> {
         }
         // First of all a decision, as if ST2 had come: who has none would rise with nothing to elect with.
         if !broken(Mutant::UnloggedEntersView) {
-            self.write_down_first(id, justified);
+            self.log_first_decision(id, justified);
         }
-        let Some(entry) = self.ledger.entry_mut(id).filter(|entry| entry.logged.is_some()) else { return };
-        let fallback = entry.fallback.get_or_insert_default();
-        if !fallback.interested.contains(&from) && fallback.interested.len() < ASKERS_MAX {
+        let Some(state) = self.table.get_mut(id).filter(|state| state.logged.is_some()) else { return };
+        let fallback = state.fallback.get_or_insert_default();
+        if !fallback.interested.contains(&from) && fallback.interested.len() < REQUESTERS_MAX {
             fallback.interested.push(from);
         }
         let own = fallback.view;
@@ -48,10 +48,10 @@ impl<M: StorageBackend> Replica<M> {
         let shown: Vec<u32> = views.iter().map(|logged| logged.statement.view_current).collect();
         let view = next_view(own, pace, &shown, self.quorums);
         if view > own {
-            entry.rise(view, now);
-            let record = Record::Risen { id, view };
+            state.enter_view(view, now);
+            let record = Record::ViewEntered { id, view };
             if !broken(Mutant::ViewEntryUnlogged) {
-                self.ledger.store.append_with(|bytes| record.encode(bytes));
+                self.table.store.append_with(|bytes| record.encode(bytes));
             }
         }
         // With the view it is in now, so that whoever waits in vain for this leader can call for the next one.
@@ -61,7 +61,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// §5 (2): sends what it has written down to the leader of its view, unless that leader has been heard.
     fn elect(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(statement) = self.ledger.entry(id).and_then(crate::ledger::Entry::logged_statement) else { return };
+        let Some(statement) = self.table.get(id).and_then(crate::transaction_table::TransactionState::logged_statement) else { return };
         let view = statement.view_current;
         if statement.view_decision < view {
             let leader = ReplicaId { shard: self.me.shard, index: leader_of(id, view, self.quorums.replicas()) };
@@ -77,20 +77,20 @@ impl<M: StorageBackend> Replica<M> {
         if !is_own || leader_of(id, view, self.quorums.replicas()) != self.me.index {
             return;
         }
-        let Some(entry) = self.ledger.entry(id) else { return };
-        if let Some(certificate) = &entry.certificate {
+        let Some(state) = self.table.get(id) else { return };
+        if let Some(certificate) = &state.certificate {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
-        if !self.logs(&entry.transaction) || self.is_remade(now, id) {
+        if !self.logs(&state.transaction) || self.is_resurrected(now, id) {
             return;
         }
         self.ballots.note(elect);
         let Some(electors) = self.ballots.electors(id, view, self.quorums) else { return };
         let decision = majority(electors.iter().map(|(_, decision, _)| *decision));
-        let is_first = match self.ledger.entry(id) {
-            Some(entry) if view < entry.view() => return, // It has left the view it would lead, as others have.
-            Some(entry) => match entry.logged {
+        let is_first = match self.table.get(id) {
+            Some(state) if view < state.view() => return, // It has left the view it would lead, as others have.
+            Some(state) => match state.logged {
                 // It has led already, and may have forgotten with whose votes: it decides the same again or nothing.
                 Some((earlier, at)) if at == view && earlier != decision => return,
                 Some((_, at)) => at < view,
@@ -119,27 +119,27 @@ impl<M: StorageBackend> Replica<M> {
     /// That the leader was elected and says what its electors say was checked with the signatures.
     pub(super) fn on_decide_fallback(&mut self, now: Time, from: Party, leader: ReplicaId, decide: DecideStatement, out: &mut Out<M>) {
         let DecideStatement { id, decision, view } = decide;
-        let Some(entry) = self.ledger.entry(id) else { return };
-        if leader.shard != self.me.shard || !self.logs(&entry.transaction) {
+        let Some(state) = self.table.get(id) else { return };
+        if leader.shard != self.me.shard || !self.logs(&state.transaction) {
             return;
         }
-        if let (Some(certificate), Party::Replica(_)) = (&entry.certificate, from) {
+        if let (Some(certificate), Party::Replica(_)) = (&state.certificate, from) {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.
-        let may_follow = entry.view() <= view || broken(Mutant::LowerViewAdopted);
-        let is_first = entry.logged.is_none_or(|(_, earlier)| earlier < view || broken(Mutant::DecidedTwice));
-        if may_follow && is_first && !self.is_remade(now, id) {
+        let may_follow = state.view() <= view || broken(Mutant::LowerViewAdopted);
+        let is_first = state.logged.is_none_or(|(_, earlier)| earlier < view || broken(Mutant::DecidedTwice));
+        if may_follow && is_first && !self.is_resurrected(now, id) {
             self.adopt(now, id, decision, view, out);
         }
     }
 
     fn adopt(&mut self, now: Time, id: TransactionId, decision: Decision, view: u32, out: &mut Out<M>) {
-        self.write_down(id, decision, view);
-        let Some(entry) = self.ledger.entry_mut(id) else { return };
-        entry.rise(view, now);
-        let interested = entry.fallback.as_ref().map(|fallback| fallback.interested.clone()).unwrap_or_default();
+        self.log_decision(id, decision, view);
+        let Some(state) = self.table.get_mut(id) else { return };
+        state.enter_view(view, now);
+        let interested = state.fallback.as_ref().map(|fallback| fallback.interested.clone()).unwrap_or_default();
         for party in interested {
             self.tell_logged(party, id, out);
         }

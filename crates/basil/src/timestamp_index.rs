@@ -5,30 +5,30 @@ use std::collections::VecDeque;
 use types::Timestamp;
 
 /// When a transaction is, and which of them it is here: two may claim one timestamp.
-pub(crate) type At = (Timestamp, u64);
+pub(crate) type OrderKey = (Timestamp, u64);
 
 /// Transactions in the order of timestamps. Most keys have one at a time, which stands in place; of many, new ones mostly come
 /// last and old ones leave first, so both ends are cheap. The newest is in place: mostly it alone is asked about.
 #[derive(Debug)]
-pub(crate) struct InOrder<T> {
-    newest: Option<(At, T)>,
+pub(crate) struct TimestampIndex<T> {
+    newest: Option<(OrderKey, T)>,
     #[expect(clippy::box_collection, reason = "most keys have none, and should spend one word on that instead of four")]
-    others: Option<Box<VecDeque<(At, T)>>>,
+    others: Option<Box<VecDeque<(OrderKey, T)>>>,
 }
 
-impl<T> Default for InOrder<T> {
+impl<T> Default for TimestampIndex<T> {
     fn default() -> Self {
         Self { newest: None, others: None }
     }
 }
 
-impl<T: Copy> InOrder<T> {
+impl<T: Copy> TimestampIndex<T> {
     pub fn is_empty(&self) -> bool {
         self.newest.is_none()
     }
 
     /// Adds one, which must not be there.
-    pub fn add(&mut self, at: At, what: T) {
+    pub fn add(&mut self, at: OrderKey, what: T) {
         let Some(newest) = &mut self.newest else {
             self.newest = Some((at, what));
             return;
@@ -44,7 +44,7 @@ impl<T: Copy> InOrder<T> {
     }
 
     /// Takes one out, if it is there.
-    pub fn remove(&mut self, at: At) {
+    pub fn remove(&mut self, at: OrderKey) {
         let Some(others) = &mut self.others else {
             self.newest.take_if(|(newest, _)| *newest == at);
             return;
@@ -62,13 +62,13 @@ impl<T: Copy> InOrder<T> {
     }
 
     /// The oldest.
-    pub fn oldest(&self) -> Option<At> {
+    pub fn oldest(&self) -> Option<OrderKey> {
         let others = self.others.as_deref().and_then(VecDeque::front);
         others.or(self.newest.as_ref()).map(|(at, _)| *at)
     }
 
     /// The newest below `before`.
-    pub fn newest_below(&self, before: Timestamp) -> Option<At> {
+    pub fn newest_below(&self, before: Timestamp) -> Option<OrderKey> {
         let (newest, _) = self.newest.as_ref()?;
         if newest.0 < before {
             return Some(*newest);
@@ -79,7 +79,7 @@ impl<T: Copy> InOrder<T> {
     }
 
     /// Those above `after`, oldest first.
-    pub fn above(&self, after: Timestamp) -> impl Iterator<Item = &(At, T)> {
+    pub fn above(&self, after: Timestamp) -> impl Iterator<Item = &(OrderKey, T)> {
         let newest = self.newest.iter().filter(move |((timestamp, _), _)| *timestamp > after);
         let is_any = newest.clone().next().is_some();
         let others = self.others.as_deref().filter(|_| is_any).into_iter().flat_map(move |others| {
@@ -103,7 +103,7 @@ mod tests {
         // Every way to add and remove of so many, by the digits of a number.
         let time = |number: u64| Timestamp::new(number / 2, ClientId(1));
         for way in 0..6_u64.pow(7) {
-            let (mut queue, mut model) = (InOrder::default(), BTreeMap::new());
+            let (mut queue, mut model) = (TimestampIndex::default(), BTreeMap::new());
             for step in 0..7 {
                 let number = way / 6_u64.pow(step) % 6;
                 let at = (time(number), number);

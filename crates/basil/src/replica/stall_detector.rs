@@ -27,24 +27,24 @@ use crate::recovery::leader_of;
 /// What nobody waits for is gathered for this part of `stall_ms`.
 const GATHER_PART: u64 = 8;
 /// A replica whose turn it is has this part of `stall_ms` for it, before the next one's comes.
-const TURN_PART: u64 = 4;
+const RANK_PART: u64 = 4;
 /// The same where somebody waits for it.
-const HURRIED_TURN_PART: u64 = 20;
+const EXPEDITED_RANK_PART: u64 = 20;
 /// What somebody waits for may take this part of `stall_ms` to end by itself.
-const HURRIED_PART: u64 = 40;
+const EXPEDITED_PART: u64 = 40;
 /// For so many transactions at most one request is a reason to hurry.
-const HURRIED_MAX: usize = 64;
+const EXPEDITED_MAX: usize = 64;
 
 /// The undecided transactions, by when to look at them.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct StallTimers {
     /// All of them, in the order in which they were met or last looked at.
     all: VecDeque<(Time, TransactionId)>,
     /// Those that are to be finished here, unless they have ended by then.
     turns: BTreeSet<(Time, TransactionId)>,
 }
 
-impl Watch {
+impl StallTimers {
     /// Looks at these from `now` on.
     pub fn new(undecided: impl IntoIterator<Item = TransactionId>, now: Time) -> Self {
         Self { all: undecided.into_iter().map(|id| (now, id)).collect(), turns: BTreeSet::new() }
@@ -58,13 +58,13 @@ impl Watch {
     /// When to look next.
     pub fn deadline(&self, stall_ms: u64) -> Option<Time> {
         let met = self.all.front().map(|(since, _)| since.after_ms(stall_ms));
-        let turn = self.turns.first().map(|(at, _)| *at);
-        [met, turn].into_iter().flatten().min()
+        let rank = self.turns.first().map(|(at, _)| *at);
+        [met, rank].into_iter().flatten().min()
     }
 }
 
 /// How many others come before the replica at `index` to finish a transaction, among those whose turns are one after the other.
-fn turn(id: TransactionId, index: u16, quorums: Quorums) -> u64 {
+fn rank(id: TransactionId, index: u16, quorums: Quorums) -> u64 {
     let replicas = quorums.replicas() as u64;
     let place = (u64::from(index) + replicas - u64::from(leader_of(id, 0, quorums.replicas()))) % replicas;
     place.min(quorums.weak() as u64)
@@ -77,72 +77,72 @@ fn gathered(at: Time, us: u64) -> Time {
 
 impl<M: StorageBackend> Replica<M> {
     /// Whether `id` has been undecided for so long that whoever it stops should be told.
-    pub(super) fn is_left(&self, now: Time, id: TransactionId) -> bool {
-        let entry = self.ledger.entry(id);
-        entry.is_some_and(|entry| entry.decision.is_none() && entry.since.after_ms(self.options.stall_ms) <= now)
+    pub(super) fn is_overdue(&self, now: Time, id: TransactionId) -> bool {
+        let state = self.table.get(id);
+        state.is_some_and(|state| state.decision.is_none() && state.since.after_ms(self.options.stall_ms) <= now)
     }
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
-    pub(super) fn hurry(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
+    pub(super) fn expedite(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let stall_us = self.options.stall_ms * 1_000;
-        let (mut chain, mut looked_at) = (vec![id], 0);
-        while let Some(id) = chain.get(looked_at).copied() {
-            looked_at += 1;
-            let Some(entry) = self.ledger.entry(id) else { continue };
-            if entry.vote.is_some() || entry.decision.is_some() || entry.waiting_for == 0 {
+        let (mut chain, mut forgotten_up_to) = (vec![id], 0);
+        while let Some(id) = chain.get(forgotten_up_to).copied() {
+            forgotten_up_to += 1;
+            let Some(state) = self.table.get(id) else { continue };
+            if state.vote.is_some() || state.decision.is_some() || state.waiting_for == 0 {
                 continue;
             }
-            let transaction = entry.transaction.clone();
+            let transaction = state.transaction.clone();
             for read in transaction.reads() {
-                let is_judged = self.ledger.holds(&read.key) && chain.len() <= HURRIED_MAX;
+                let is_judged = self.table.holds(&read.key) && chain.len() <= EXPEDITED_MAX;
                 let Some(dependency) = read.dependency.filter(|_| is_judged) else { continue };
-                let turn = turn(dependency, self.me.index, self.quorums);
-                let Some(entry) = self.ledger.entry_mut(dependency) else { continue };
-                if entry.decision.is_none() && !std::mem::replace(&mut entry.is_hurried, true) {
-                    let first = entry.since.after_us(stall_us / HURRIED_PART).max(now);
-                    self.watch.turns.insert((first.after_us(turn * stall_us / HURRIED_TURN_PART), dependency));
+                let rank = rank(dependency, self.me.index, self.quorums);
+                let Some(state) = self.table.get_mut(dependency) else { continue };
+                if state.decision.is_none() && !std::mem::replace(&mut state.is_expedited, true) {
+                    let first = state.since.after_us(stall_us / EXPEDITED_PART).max(now);
+                    self.stall_timers.turns.insert((first.after_us(rank * stall_us / EXPEDITED_RANK_PART), dependency));
                     chain.push(dependency);
                 }
             }
         }
-        self.take_turns(now, out);
+        self.finish_due(now, out);
     }
 
     /// Hands over what was left and is to be finished here.
-    pub(super) fn look_after_left(&mut self, now: Time, out: &mut Out<M>) {
+    pub(super) fn finish_stalled(&mut self, now: Time, out: &mut Out<M>) {
         let stall_ms = self.options.stall_ms;
-        let due = self.watch.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
+        let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
         for _ in 0..due {
-            let Some((_, id)) = self.watch.all.pop_front() else { break };
-            let Some(entry) = self.ledger.entry(id).filter(|entry| entry.decision.is_none()) else { continue };
+            let Some((_, id)) = self.stall_timers.all.pop_front() else { break };
+            let Some(state) = self.table.get(id).filter(|state| state.decision.is_none()) else { continue };
             // Of the shards that it touches, the logging shard comes first.
-            let is_first = self.logs(&entry.transaction);
+            let is_first = self.logs(&state.transaction);
             let others = if is_first { 0 } else { self.quorums.weak() as u64 };
-            let at = now.after_us((others + turn(id, self.me.index, self.quorums)) * stall_ms * 1_000 / TURN_PART);
-            self.watch.turns.insert((gathered(at, stall_ms * 1_000 / GATHER_PART), id));
-            self.watch.all.push_back((now, id));
+            let at = now.after_us((others + rank(id, self.me.index, self.quorums)) * stall_ms * 1_000 / RANK_PART);
+            self.stall_timers.turns.insert((gathered(at, stall_ms * 1_000 / GATHER_PART), id));
+            self.stall_timers.all.push_back((now, id));
             if self.is_stalled(id) {
-                self.inquire(now, id, out);
+                self.query_status(now, id, out);
             }
         }
-        self.take_turns(now, out);
+        self.finish_due(now, out);
     }
 
     /// Whether `id` is undecided and worth finishing: what nobody authored stops nobody here, and asking everybody about it would
     /// only do its maker's work.
     fn is_stalled(&self, id: TransactionId) -> bool {
-        let Some(entry) = self.ledger.entry(id).filter(|entry| entry.decision.is_none()) else { return false };
-        (!entry.awaits_author || entry.prepared || entry.logged.is_some()) && !broken(Mutant::JanitorAsleep)
+        let Some(state) = self.table.get(id).filter(|state| state.decision.is_none()) else { return false };
+        (!state.awaits_author || state.prepared || state.logged.is_some()) && !broken(Mutant::JanitorAsleep)
     }
 
-    fn take_turns(&mut self, now: Time, out: &mut Out<M>) {
-        while self.watch.turns.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, id)) = self.watch.turns.pop_first() else { break };
+    fn finish_due(&mut self, now: Time, out: &mut Out<M>) {
+        while self.stall_timers.turns.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, id)) = self.stall_timers.turns.pop_first() else { break };
             let is_stalled = self.is_stalled(id);
-            let Some(entry) = self.ledger.entry_mut(id) else { continue };
-            entry.is_hurried = false;
+            let Some(state) = self.table.get_mut(id) else { continue };
+            state.is_expedited = false;
             if is_stalled {
-                out.emit(ReplicaEvent::Stalled(entry.transaction.clone()));
+                out.emit(ReplicaEvent::Stalled(state.transaction.clone()));
                 self.counts.stalled += 1;
             }
         }
@@ -159,7 +159,7 @@ mod tests {
             let mut id = [7; 32];
             id[0] = name;
             let quorums = Quorums::new(faults.into());
-            let mut turns: Vec<u64> = (0..5 * faults + 1).map(|index| turn(TransactionId(id), index, quorums)).collect();
+            let mut turns: Vec<u64> = (0..5 * faults + 1).map(|index| rank(TransactionId(id), index, quorums)).collect();
             turns.sort_unstable();
             turns
         };

@@ -28,7 +28,7 @@ const EQUALLY_NEAR_US: u64 = 5_000;
 
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestKind {
     /// To read: answered at once.
     Read,
     /// To vote: answered when the transactions before it have ended.
@@ -70,10 +70,10 @@ struct Known {
 }
 
 impl Known {
-    fn note(&mut self, asked: Asked, took_us: u64) {
+    fn note(&mut self, asked: RequestKind, took_us: u64) {
         match asked {
-            Asked::Read => self.reads.note(took_us),
-            Asked::Vote => self.votes.note(took_us),
+            RequestKind::Read => self.reads.note(took_us),
+            RequestKind::Vote => self.votes.note(took_us),
         }
         if self.answers == QUICKEST_OF {
             self.quickest_us = [None, self.quickest_us[0]];
@@ -83,33 +83,33 @@ impl Known {
         self.quickest_us[0] = Some(self.quickest_us[0].map_or(took_us, |quickest| quickest.min(took_us)));
     }
 
-    fn distance_us(&self) -> Option<u64> {
+    fn quickest_us_ever(&self) -> Option<u64> {
         self.quickest_us.into_iter().flatten().min()
     }
 
-    fn late_us(&self, asked: Asked) -> Option<u64> {
+    fn late_us(&self, asked: RequestKind) -> Option<u64> {
         let (reads, votes) = (self.reads.late_us(), self.votes.late_us());
         match asked {
-            Asked::Read => reads.or(votes),
-            Asked::Vote => votes.or(reads),
+            RequestKind::Read => reads.or(votes),
+            RequestKind::Vote => votes.or(reads),
         }
     }
 }
 
 /// What is known of all replicas of a cluster.
 #[derive(Debug)]
-pub(crate) struct Distances {
+pub(crate) struct RoundTrips {
     quorums: Quorums,
     shards: Vec<Vec<Known>>,
 }
 
-impl Distances {
+impl RoundTrips {
     pub fn new(quorums: Quorums, shards: usize) -> Self {
         Self { quorums, shards: vec![vec![Known::default(); quorums.replicas()]; shards] }
     }
 
     /// `replica` answered `took_ns` after it was first asked.
-    pub fn note(&mut self, replica: ReplicaId, asked: Asked, took_ns: u64) {
+    pub fn note(&mut self, replica: ReplicaId, asked: RequestKind, took_ns: u64) {
         let known = self.shards.get_mut(usize::from(replica.shard.0)).and_then(|shard| shard.get_mut(usize::from(replica.index)));
         if let Some(known) = known {
             known.note(asked, (took_ns / 1_000).min(ANSWER_US_MAX));
@@ -118,20 +118,20 @@ impl Distances {
 
     /// After how long something is wrong when not enough of `shard` have answered, in microseconds. While nothing is known, a
     /// vote may be late at any time: asking for it once more costs little.
-    pub fn late_us(&self, shard: ShardId, asked: Asked) -> u64 {
-        let unknown_us = if asked == Asked::Read { UNKNOWN_READ_US } else { 0 };
+    pub fn late_us(&self, shard: ShardId, asked: RequestKind) -> u64 {
+        let unknown_us = if asked == RequestKind::Read { UNKNOWN_READ_US } else { 0 };
         self.of_most(shard, |known| known.late_us(asked)).unwrap_or(unknown_us)
     }
 
     /// How long it takes to hear `n - f` of `shard`, if nobody is busy, in microseconds; 0 while nobody has answered.
     pub fn round_us(&self, shard: ShardId) -> u64 {
-        self.of_most(shard, Known::distance_us).unwrap_or(0)
+        self.of_most(shard, Known::quickest_us_ever).unwrap_or(0)
     }
 
     /// The most that a replica may be away to be as good as the `count` nearest of `shard`, in microseconds. Those who
     /// have not been heard may be as near as any.
     pub fn near_us(&self, shard: ShardId, count: usize) -> u64 {
-        let mut all: Vec<u64> = self.shards[usize::from(shard.0)].iter().map(|known| known.distance_us().unwrap_or(0)).collect();
+        let mut all: Vec<u64> = self.shards[usize::from(shard.0)].iter().map(|known| known.quickest_us_ever().unwrap_or(0)).collect();
         all.sort_unstable();
         let last = all.get(count.saturating_sub(1)).or(all.last()).copied().unwrap_or(0);
         last + last / 4 + EQUALLY_NEAR_US
@@ -139,7 +139,7 @@ impl Distances {
 
     /// Whether `replica` is at most `near_us` away, as far as is known.
     pub fn is_near(&self, replica: ReplicaId, near_us: u64) -> bool {
-        self.shards[usize::from(replica.shard.0)][usize::from(replica.index)].distance_us().is_none_or(|us| us <= near_us)
+        self.shards[usize::from(replica.shard.0)][usize::from(replica.index)].quickest_us_ever().is_none_or(|us| us <= near_us)
     }
 
     /// The greatest of what is known of the `n - f` replicas of `shard` that do best.
@@ -162,72 +162,72 @@ mod tests {
     }
 
     /// One shard with `f = 1`, whose replicas have answered `times` times, each after its number of milliseconds.
-    fn answered(asked: Asked, times: u32, after_ms: &[u64]) -> Distances {
-        let mut distances = Distances::new(Quorums::new(1), 1);
+    fn answered(asked: RequestKind, times: u32, after_ms: &[u64]) -> RoundTrips {
+        let mut round_trips = RoundTrips::new(Quorums::new(1), 1);
         for _ in 0..times {
             for (index, ms) in (0..).zip(after_ms) {
-                distances.note(replica(index), asked, ms * 1_000_000);
+                round_trips.note(replica(index), asked, ms * 1_000_000);
             }
         }
-        distances
+        round_trips
     }
 
     #[test]
     fn what_has_not_answered_yet_may_be_anywhere() {
-        let distances = answered(Asked::Read, 0, &[]);
-        assert_eq!((distances.late_us(SHARD, Asked::Read), distances.late_us(SHARD, Asked::Vote)), (UNKNOWN_READ_US, 0));
-        assert_eq!(distances.round_us(SHARD), 0);
-        assert!(distances.is_near(replica(3), distances.near_us(SHARD, 3)));
+        let round_trips = answered(RequestKind::Read, 0, &[]);
+        assert_eq!((round_trips.late_us(SHARD, RequestKind::Read), round_trips.late_us(SHARD, RequestKind::Vote)), (UNKNOWN_READ_US, 0));
+        assert_eq!(round_trips.round_us(SHARD), 0);
+        assert!(round_trips.is_near(replica(3), round_trips.near_us(SHARD, 3)));
     }
 
     #[test]
     fn steady_answers_are_late_soon_after_their_time() {
-        let once = answered(Asked::Read, 1, &[100; 6]);
-        assert_eq!(once.late_us(SHARD, Asked::Read), 300_000);
-        let often = answered(Asked::Read, 40, &[100; 6]);
-        let late_us = often.late_us(SHARD, Asked::Read);
+        let once = answered(RequestKind::Read, 1, &[100; 6]);
+        assert_eq!(once.late_us(SHARD, RequestKind::Read), 300_000);
+        let often = answered(RequestKind::Read, 40, &[100; 6]);
+        let late_us = often.late_us(SHARD, RequestKind::Read);
         assert!((100_000..102_000).contains(&late_us), "{late_us}");
         // Nothing is known of votes but that they come from as far.
-        assert_eq!(often.late_us(SHARD, Asked::Vote), late_us);
+        assert_eq!(often.late_us(SHARD, RequestKind::Vote), late_us);
     }
 
     #[test]
     fn votes_that_wait_for_others_do_not_put_off_reads() {
-        let mut distances = answered(Asked::Read, 40, &[1; 6]);
+        let mut round_trips = answered(RequestKind::Read, 40, &[1; 6]);
         for index in 0..6 {
-            distances.note(replica(index), Asked::Vote, 900_000_000);
+            round_trips.note(replica(index), RequestKind::Vote, 900_000_000);
         }
-        assert!(distances.late_us(SHARD, Asked::Read) < 2_000);
-        assert_eq!(distances.late_us(SHARD, Asked::Vote), 2_700_000);
-        assert_eq!(distances.round_us(SHARD), 1_000);
+        assert!(round_trips.late_us(SHARD, RequestKind::Read) < 2_000);
+        assert_eq!(round_trips.late_us(SHARD, RequestKind::Vote), 2_700_000);
+        assert_eq!(round_trips.round_us(SHARD), 1_000);
     }
 
     #[test]
     fn no_liar_makes_a_shard_look_slower_than_its_slowest_correct_replica() {
-        let distances = answered(Asked::Read, 40, &[1, 1, 9_000, 1, 1, 20]);
-        assert!((20_000..21_000).contains(&distances.late_us(SHARD, Asked::Read)));
-        assert_eq!(distances.round_us(SHARD), 20_000);
+        let round_trips = answered(RequestKind::Read, 40, &[1, 1, 9_000, 1, 1, 20]);
+        assert!((20_000..21_000).contains(&round_trips.late_us(SHARD, RequestKind::Read)));
+        assert_eq!(round_trips.round_us(SHARD), 20_000);
     }
 
     #[test]
     fn the_nearest_are_those_that_take_little_longer_than_as_many_as_are_needed() {
-        let planet = answered(Asked::Read, 1, &[0, 153, 99, 231, 106, 273]);
+        let planet = answered(RequestKind::Read, 1, &[0, 153, 99, 231, 106, 273]);
         let near_us = planet.near_us(SHARD, 3);
         let near: Vec<u16> = (0..6).filter(|index| planet.is_near(replica(*index), near_us)).collect();
         assert_eq!(near, [0, 2, 4]);
         // In one room all are alike, however busy some are.
-        let room = answered(Asked::Read, 1, &[1, 3, 2, 4, 1, 5]);
+        let room = answered(RequestKind::Read, 1, &[1, 3, 2, 4, 1, 5]);
         assert!((0..6).all(|index| room.is_near(replica(index), room.near_us(SHARD, 3))));
     }
 
     #[test]
     fn the_quickest_answer_is_forgotten_in_time() {
-        let mut distances = answered(Asked::Read, 1, &[1; 6]);
+        let mut round_trips = answered(RequestKind::Read, 1, &[1; 6]);
         for _ in 0..2 * QUICKEST_OF {
             for index in 0..6 {
-                distances.note(replica(index), Asked::Read, 80_000_000);
+                round_trips.note(replica(index), RequestKind::Read, 80_000_000);
             }
         }
-        assert_eq!(distances.round_us(SHARD), 80_000);
+        assert_eq!(round_trips.round_us(SHARD), 80_000);
     }
 }

@@ -15,28 +15,28 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 
 use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
 use crate::check::{AbortReason, Dependency};
-use crate::forgotten::{End, Forgotten, Trace};
-use crate::in_order::{At, InOrder};
 use crate::message::KeyVersion;
-use crate::record::{Record, TRACES_MAX};
+use crate::record::{Record, TOMBSTONES_MAX};
+use crate::timestamp_index::{OrderKey, TimestampIndex};
+use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
-const READABLE_STEP_NS: u64 = 500_000_000;
+const READ_CEILING_STEP_NS: u64 = 500_000_000;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
 
 /// A transaction as this replica knows it.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TransactionState {
     pub transaction: Transaction,
     /// Which it is of all that were ever entered here.
     number: u64,
     /// The replica's vote, once cast: final.
     pub vote: Option<Vote>,
     /// Why it was voted down, as far as this process remembers.
-    pub cause: Option<AbortReason>,
+    pub abort_reason: Option<AbortReason>,
     /// Whether its reads and writes count in the checks of others.
     pub prepared: bool,
     /// How many undecided transactions its vote waits for.
@@ -52,11 +52,11 @@ pub(crate) struct Entry {
     /// The proof of that, while it is fresh.
     pub certificate: Option<Arc<Certificate>>,
     /// Who waits to hear the vote.
-    pub askers: SmallVec<[Party; 1]>,
+    pub requesters: SmallVec<[Party; 1]>,
     /// Since when it is known.
     pub since: Time,
     /// Whose share it counts against until it is decided.
-    pub payer: Payer,
+    pub quota_owner: QuotaOwner,
     /// Whether it waits for its author, or for evidence that its author sent it.
     pub awaits_author: bool,
     /// Whether it is known to be its author's: brought by it, or shown to be.
@@ -64,20 +64,20 @@ pub(crate) struct Entry {
     /// Until when its author owes for it, if somebody else ended it and the author has not come since.
     pub left: Option<Time>,
     /// Which of those who tell of its commit have told this replica, as far as this process remembers.
-    pub told_by: Voters,
+    pub commit_notices: Voters,
     /// Whether this process has told the others of its commit.
-    pub is_passed_on: bool,
+    pub is_relayed: bool,
     /// Whether its turn here is set already because somebody wants to finish what read from it.
-    pub is_hurried: bool,
+    pub is_expedited: bool,
 }
 
-impl Entry {
-    pub fn new(transaction: Transaction, number: u64, since: Time, payer: Payer) -> Self {
+impl TransactionState {
+    pub fn new(transaction: Transaction, number: u64, since: Time, quota_owner: QuotaOwner) -> Self {
         Self {
             transaction,
             number,
             vote: None,
-            cause: None,
+            abort_reason: None,
             prepared: false,
             waiting_for: 0,
             dependents: Vec::new(),
@@ -85,15 +85,15 @@ impl Entry {
             fallback: None,
             decision: None,
             certificate: None,
-            askers: SmallVec::new(),
+            requesters: SmallVec::new(),
             since,
-            payer,
+            quota_owner,
             awaits_author: false,
             authored: false,
             left: None,
-            told_by: Voters::default(),
-            is_passed_on: false,
-            is_hurried: false,
+            commit_notices: Voters::default(),
+            is_relayed: false,
+            is_expedited: false,
         }
     }
 
@@ -110,24 +110,24 @@ impl Entry {
 
     /// How it ended, and where this replica has logged or can log that: not where it has logged otherwise, or has left the view; nor
     /// where it will not remember having said so.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<RememberedOutcome> {
         let (decision, view) = (self.decision?, self.view());
         let is_consistent = self.logged.map_or(view == 0, |logged| logged == (decision, view));
-        Some(End { decision, view: (is_consistent && !self.is_hearsay()).then_some(view) })
+        Some(RememberedOutcome { decision, view: (is_consistent && !self.is_unattested()).then_some(view) })
     }
 
     /// Whether it aborted without this replica having said anything of it: then it is forgotten altogether.
-    fn is_hearsay(&self) -> bool {
+    fn is_unattested(&self) -> bool {
         self.decision == Some(Decision::Abort) && self.vote.is_none() && self.logged.is_none() && !broken(Mutant::FabricatedAbortKept)
     }
 
     /// Its place among those who read or mean to write a key.
-    fn at(&self) -> At {
+    fn at(&self) -> OrderKey {
         (self.transaction.timestamp(), self.number)
     }
 
     /// Rises to `view`, or stays where it is.
-    pub fn rise(&mut self, view: u32, now: Time) {
+    pub fn enter_view(&mut self, view: u32, now: Time) {
         if view > self.view() {
             let fallback = self.fallback.get_or_insert_default();
             (fallback.view, fallback.entered) = (view, now);
@@ -146,7 +146,7 @@ pub(crate) struct Fallback {
     pub interested: SmallVec<[Party; 1]>,
 }
 
-impl Entry {
+impl TransactionState {
     /// Whether others here wait for its end, or it has been promised something that must be kept: all but a vote to
     /// abort that nothing hangs on.
     fn concerns_this_replica(&self) -> bool {
@@ -158,9 +158,9 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct KeyState {
     /// Prepared, undecided writers.
-    writers: InOrder<()>,
+    writers: TimestampIndex<()>,
     /// Prepared and committed readers, each with the version it read.
-    readers: InOrder<Timestamp>,
+    readers: TimestampIndex<Timestamp>,
 }
 
 impl KeyMeta for KeyState {
@@ -212,44 +212,44 @@ impl ReadTimestamps {
 }
 
 /// Everything a replica knows.
-pub(crate) struct Ledger<M: StorageBackend> {
+pub(crate) struct TransactionTable<M: StorageBackend> {
     /// With each key it keeps who reads and writes it.
     pub store: Store<M, KeyState>,
     cluster: Arc<Cluster>,
     shard: ShardId,
     read_timestamps: ReadTimestamps,
     /// Writes below were perhaps read past in an earlier life, which this one does not remember, in nanoseconds.
-    floor: u64,
+    write_floor: u64,
     /// Others were told that nothing new is judged below, in nanoseconds.
-    horizon: u64,
+    low_watermark: u64,
     /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
-    ceiling: u64,
+    read_ceiling: u64,
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
-    entries: HashMap<TransactionId, Box<Entry>>,
-    by_timestamp: BTreeMap<At, TransactionId>,
-    /// Up to where [`Ledger::forget_some`] has come.
-    looked_at: At,
+    entries: HashMap<TransactionId, Box<TransactionState>>,
+    by_timestamp: BTreeMap<OrderKey, TransactionId>,
+    /// Up to where [`TransactionTable::forget_some`] has come.
+    forgotten_up_to: OrderKey,
     /// How many transactions were ever entered.
     entered: u64,
     /// The prepared or committed transaction of each timestamp.
-    holders: HashMap<Timestamp, TransactionId>,
+    timestamp_holders: HashMap<Timestamp, TransactionId>,
     undecided: Load,
-    undecided_of: BTreeMap<Payer, Load>,
+    undecided_of: BTreeMap<QuotaOwner, Load>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
-    forgotten: Forgotten,
+    tombstones: Tombstones,
     /// Whether an earlier life has written down what it had forgotten.
-    knows_forgotten: bool,
+    has_logged_tombstones: bool,
 }
 
 /// Whose share undecided work counts against: whoever brought it, who need not be the author it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Payer {
+pub(crate) enum QuotaOwner {
     Client(ClientId),
     Replica(ReplicaId),
 }
 
-impl From<Party> for Payer {
+impl From<Party> for QuotaOwner {
     fn from(party: Party) -> Self {
         match party {
             Party::Client(client, _) => Self::Client(client),
@@ -265,26 +265,26 @@ pub(crate) struct Load {
     pub bytes: usize,
 }
 
-impl<M: StorageBackend> Ledger<M> {
+impl<M: StorageBackend> TransactionTable<M> {
     pub fn new(cluster: Arc<Cluster>, shard: ShardId, store: Store<M>, seed: u64, read_timestamps: usize) -> Self {
         Self {
             store: store.with_key_meta(),
             cluster,
             shard,
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
-            floor: 0,
-            horizon: 0,
-            ceiling: 0,
+            write_floor: 0,
+            low_watermark: 0,
+            read_ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
-            looked_at: (Timestamp::ZERO, 0),
+            forgotten_up_to: (Timestamp::ZERO, 0),
             entered: 0,
-            holders: HashMap::new(),
+            timestamp_holders: HashMap::new(),
             undecided: Load::default(),
             undecided_of: BTreeMap::new(),
             highest: 0,
-            forgotten: Forgotten::new(seed),
-            knows_forgotten: false,
+            tombstones: Tombstones::new(seed),
+            has_logged_tombstones: false,
         }
     }
 
@@ -293,23 +293,23 @@ impl<M: StorageBackend> Ledger<M> {
         self.cluster.shard_of(key) == self.shard
     }
 
-    pub fn floor(&self) -> u64 {
-        self.floor
+    pub fn write_floor(&self) -> u64 {
+        self.write_floor
     }
 
     /// An earlier life may have let keys be read up to this.
-    pub fn was_readable(&mut self, up_to: u64) {
-        self.floor = self.floor.max(up_to);
-        self.ceiling = self.ceiling.max(up_to);
+    pub fn restore_read_ceiling(&mut self, up_to: u64) {
+        self.write_floor = self.write_floor.max(up_to);
+        self.read_ceiling = self.read_ceiling.max(up_to);
     }
 
     /// Before keys are read at `time`: writes down that they may be, and some more. The law that nothing leaves the node before
     /// everything written is durable does the rest, so that no read timestamp is ever forgotten that a reader could rely on,
     /// whatever the clock says after a crash.
-    pub fn make_readable(&mut self, time: u64) {
-        if time >= self.ceiling {
-            self.ceiling = time.saturating_add(READABLE_STEP_NS);
-            let record = Record::Readable { up_to: self.ceiling };
+    pub fn raise_read_ceiling(&mut self, time: u64) {
+        if time >= self.read_ceiling {
+            self.read_ceiling = time.saturating_add(READ_CEILING_STEP_NS);
+            let record = Record::ReadCeiling { up_to: self.read_ceiling };
             if !broken(Mutant::ReadCeilingUnlogged) {
                 self.store.append_with(|bytes| record.encode(bytes));
             }
@@ -317,15 +317,15 @@ impl<M: StorageBackend> Ledger<M> {
     }
 
     /// Nothing new is judged below, in nanoseconds.
-    pub fn horizon(&self) -> u64 {
-        self.horizon
+    pub fn low_watermark(&self) -> u64 {
+        self.low_watermark
     }
 
     /// From now on nothing new is judged below `to`, whatever clocks say: it is written down.
-    pub fn raise_horizon(&mut self, to: u64) {
-        if to > self.horizon {
-            self.horizon = to;
-            let record = Record::Horizon { below: to };
+    pub fn raise_low_watermark(&mut self, to: u64) {
+        if to > self.low_watermark {
+            self.low_watermark = to;
+            let record = Record::LowWatermark { below: to };
             if !broken(Mutant::LowWatermarkUnlogged) {
                 self.store.append_with(|bytes| record.encode(bytes));
             }
@@ -333,39 +333,39 @@ impl<M: StorageBackend> Ledger<M> {
     }
 
     /// An earlier life has promised to judge nothing new below this.
-    pub fn had_horizon(&mut self, below: u64) {
-        self.horizon = self.horizon.max(below);
+    pub fn restore_low_watermark(&mut self, below: u64) {
+        self.low_watermark = self.low_watermark.max(below);
     }
 
     /// Writes ceiling and horizon down again: the journal's part that held them may be let go. So what names are hashed with
     /// stands at the beginning of the journal, whatever part that is by then.
-    pub fn write_bounds(&mut self) {
-        let (complete_from, _) = self.forgotten.latest();
-        let forgotten = Record::Forgotten { salt: self.forgotten.salt(), complete_from, traces: Vec::new() };
-        for record in [Record::Readable { up_to: self.ceiling }, Record::Horizon { below: self.horizon }, forgotten] {
+    pub fn log_bounds(&mut self) {
+        let (complete_from, _) = self.tombstones.latest();
+        let tombstones = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: Vec::new() };
+        for record in [Record::ReadCeiling { up_to: self.read_ceiling }, Record::LowWatermark { below: self.low_watermark }, tombstones] {
             self.store.append_with(|bytes| record.encode(bytes));
         }
     }
 
     /// Writes down what was forgotten: a part of the journal that held some of it is about to be let go.
-    pub fn write_forgotten(&mut self) {
-        let (complete_from, traces) = self.forgotten.latest();
-        for traces in traces.chunks(TRACES_MAX) {
-            let record = Record::Forgotten { salt: self.forgotten.salt(), complete_from, traces: traces.to_vec() };
+    pub fn log_tombstones(&mut self) {
+        let (complete_from, tombstones) = self.tombstones.latest();
+        for tombstones in tombstones.chunks(TOMBSTONES_MAX) {
+            let record = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: tombstones.to_vec() };
             self.store.append_with(|bytes| record.encode(bytes));
         }
     }
 
     /// An earlier life has forgotten these, and nothing else that is neither before that time nor in the journal.
-    pub fn had_forgotten(&mut self, salt: u64, complete_from: u64, traces: Vec<Trace>) {
-        self.forgotten.restore(salt, complete_from, traces);
-        self.knows_forgotten = true;
+    pub fn restore_tombstones(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
+        self.tombstones.restore(salt, complete_from, tombstones);
+        self.has_logged_tombstones = true;
     }
 
-    /// Forgets a transaction, and takes over committed versions of its keys ([`crate::rest`]).
-    pub fn rest(&mut self, id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)>) {
-        if let Some(entry) = self.entries.get(&id) {
-            self.forgotten.note(&entry.transaction, end.map(|decision| End { decision, view: None }));
+    /// Forgets a transaction, and takes over committed versions of its keys ([`crate::orphan_resolution`]).
+    pub fn release_orphan(&mut self, id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)>) {
+        if let Some(state) = self.entries.get(&id) {
+            self.tombstones.note(&state.transaction, end.map(|decision| RememberedOutcome { decision, view: None }));
         }
         self.forget(id);
         for (key, taken) in versions {
@@ -376,32 +376,32 @@ impl<M: StorageBackend> Ledger<M> {
 
     // What transactions are known.
 
-    pub fn entry(&self, id: TransactionId) -> Option<&Entry> {
+    pub fn get(&self, id: TransactionId) -> Option<&TransactionState> {
         self.entries.get(&id).map(Box::as_ref)
     }
 
-    pub fn entry_mut(&mut self, id: TransactionId) -> Option<&mut Entry> {
+    pub fn get_mut(&mut self, id: TransactionId) -> Option<&mut TransactionState> {
         self.entries.get_mut(&id).map(Box::as_mut)
     }
 
     /// The entry of `transaction`, made now if there is none.
-    pub fn enter(&mut self, transaction: &Transaction, now: Time, payer: Payer) -> &mut Entry {
+    pub fn enter(&mut self, transaction: &Transaction, now: Time, quota_owner: QuotaOwner) -> &mut TransactionState {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.highest = self.highest.max(transaction.timestamp().time);
             let bytes = transaction.encoded_bytes();
-            for load in [&mut self.undecided, self.undecided_of.entry(payer).or_default()] {
+            for load in [&mut self.undecided, self.undecided_of.entry(quota_owner).or_default()] {
                 load.transactions += 1;
                 load.bytes += bytes;
             }
             self.entered += 1;
             self.by_timestamp.insert((transaction.timestamp(), self.entered), id);
-            self.entries.insert(id, Box::new(Entry::new(transaction.detached(), self.entered, now, payer)));
+            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), self.entered, now, quota_owner)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
 
-    pub fn known(&self) -> usize {
+    pub fn tracked(&self) -> usize {
         self.entries.len()
     }
 
@@ -409,8 +409,8 @@ impl<M: StorageBackend> Ledger<M> {
         self.undecided
     }
 
-    pub fn undecided_of(&self, payer: Payer) -> Load {
-        self.undecided_of.get(&payer).copied().unwrap_or_default()
+    pub fn undecided_of(&self, quota_owner: QuotaOwner) -> Load {
+        self.undecided_of.get(&quota_owner).copied().unwrap_or_default()
     }
 
     /// The highest timestamp ever entered, in nanoseconds: no record holds a higher one.
@@ -418,14 +418,14 @@ impl<M: StorageBackend> Ledger<M> {
         self.highest
     }
 
-    fn release_quota(&mut self, payer: Payer, bytes: usize) {
+    fn release_quota(&mut self, quota_owner: QuotaOwner, bytes: usize) {
         self.undecided.transactions -= 1;
         self.undecided.bytes -= bytes;
-        if let Some(load) = self.undecided_of.get_mut(&payer) {
+        if let Some(load) = self.undecided_of.get_mut(&quota_owner) {
             load.transactions -= 1;
             load.bytes -= bytes;
             if load.transactions == 0 {
-                self.undecided_of.remove(&payer);
+                self.undecided_of.remove(&quota_owner);
             }
         }
     }
@@ -433,32 +433,32 @@ impl<M: StorageBackend> Ledger<M> {
     /// Every undecided transaction, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
         let ids = self.by_timestamp.values().copied();
-        ids.filter(|id| self.entries.get(id).is_some_and(|entry| entry.decision.is_none())).collect()
+        ids.filter(|id| self.entries.get(id).is_some_and(|state| state.decision.is_none())).collect()
     }
 
     /// Another transaction with this very timestamp that is prepared or committed here.
-    pub fn holder_of(&self, timestamp: Timestamp, id: TransactionId) -> Option<TransactionId> {
-        self.holders.get(&timestamp).copied().filter(|other| *other != id)
+    pub fn timestamp_holder(&self, timestamp: Timestamp, id: TransactionId) -> Option<TransactionId> {
+        self.timestamp_holders.get(&timestamp).copied().filter(|other| *other != id)
     }
 
     /// The committed transaction that wrote version `timestamp`, as far as it is remembered.
     pub fn writer_at(&self, timestamp: Timestamp) -> Option<TransactionId> {
-        let holder = self.holders.get(&timestamp).copied();
-        holder.filter(|id| self.entries.get(id).is_some_and(|entry| entry.decision == Some(Decision::Commit)))
+        let holder = self.timestamp_holders.get(&timestamp).copied();
+        holder.filter(|id| self.entries.get(id).is_some_and(|state| state.decision == Some(Decision::Commit)))
     }
 
     /// L3: what is known of a transaction that wrote `version` of `key`, or is said to have. One that is not known
     /// is not valid: a version's timestamp alone does not tell who wrote it.
     pub fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
-        let Some(entry) = self.entries.get(&id) else { return Dependency::Invalid };
-        let is_other = entry.transaction.timestamp() != version || entry.transaction.write_of(key).is_none();
+        let Some(state) = self.entries.get(&id) else { return Dependency::Invalid };
+        let is_other = state.transaction.timestamp() != version || state.transaction.write_of(key).is_none();
         if is_other && !broken(Mutant::DependencyOfOther) {
             return Dependency::Invalid;
         }
-        match entry.decision {
+        match state.decision {
             Some(Decision::Commit) => Dependency::Committed,
             Some(Decision::Abort) => Dependency::Aborted,
-            None if entry.prepared => Dependency::Prepared,
+            None if state.prepared => Dependency::Prepared,
             None => Dependency::Invalid,
         }
     }
@@ -471,18 +471,18 @@ impl<M: StorageBackend> Ledger<M> {
         key: &Key,
         before: Timestamp,
         take: impl FnOnce(&Version) -> T,
-    ) -> Result<(Option<T>, Option<At>), StoreError> {
+    ) -> Result<(Option<T>, Option<OrderKey>), StoreError> {
         self.store.with_latest_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
     }
 
     /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
     pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
         let mut readers = self.store.meta(key)?.readers.above(timestamp);
-        readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.name_of(*at))
+        readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.id_of(*at))
     }
 
     /// The name of a transaction that reads or means to write a key.
-    pub fn name_of(&self, at: At) -> TransactionId {
+    pub fn id_of(&self, at: OrderKey) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
 
@@ -500,17 +500,17 @@ impl<M: StorageBackend> Ledger<M> {
 
     /// L14: its reads and writes now count in the checks of others.
     pub fn prepare(&mut self, id: TransactionId) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        if entry.prepared {
+        let Some(state) = self.entries.get_mut(&id) else { return };
+        if state.prepared {
             return;
         }
-        entry.prepared = true;
+        state.prepared = true;
         if broken(Mutant::PreparedUnseen) {
             return;
         }
-        let (transaction, at) = (entry.transaction.clone(), entry.at());
-        let means_to_write = entry.decision != Some(Decision::Commit);
-        self.holders.entry(at.0).or_insert(id);
+        let (transaction, at) = (state.transaction.clone(), state.at());
+        let means_to_write = state.decision != Some(Decision::Commit);
+        self.timestamp_holders.entry(at.0).or_insert(id);
         for read in transaction.reads() {
             if self.holds(&read.key) {
                 self.store.update_meta(&read.key, |state| state.readers.add(at, read.version));
@@ -525,15 +525,15 @@ impl<M: StorageBackend> Ledger<M> {
 
     /// L17: its reads and writes count no more.
     pub fn unprepare(&mut self, id: TransactionId) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        if !std::mem::take(&mut entry.prepared) {
+        let Some(state) = self.entries.get_mut(&id) else { return };
+        if !std::mem::take(&mut state.prepared) {
             return;
         }
-        let (transaction, at) = (entry.transaction.clone(), entry.at());
+        let (transaction, at) = (state.transaction.clone(), state.at());
         // What a committed one wrote has become versions.
-        let means_to_write = entry.decision != Some(Decision::Commit);
-        if self.holders.get(&at.0) == Some(&id) {
-            self.holders.remove(&at.0);
+        let means_to_write = state.decision != Some(Decision::Commit);
+        if self.timestamp_holders.get(&at.0) == Some(&id) {
+            self.timestamp_holders.remove(&at.0);
         }
         for read in transaction.reads() {
             self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at));
@@ -550,17 +550,17 @@ impl<M: StorageBackend> Ledger<M> {
             Decision::Commit => self.prepare(id),
             Decision::Abort => self.unprepare(id),
         }
-        let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (first, payer) = (entry.decision.replace(decision).is_none(), entry.payer);
-        entry.certificate = certificate;
-        let dependents = std::mem::take(&mut entry.dependents);
-        let (transaction, at) = (entry.transaction.clone(), entry.at());
+        let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
+        let (first, quota_owner) = (state.decision.replace(decision).is_none(), state.quota_owner);
+        state.certificate = certificate;
+        let dependents = std::mem::take(&mut state.dependents);
+        let (transaction, at) = (state.transaction.clone(), state.at());
         let timestamp = at.0;
         if first {
-            self.release_quota(payer, transaction.encoded_bytes());
+            self.release_quota(quota_owner, transaction.encoded_bytes());
         }
         if decision == Decision::Commit {
-            self.holders.insert(timestamp, id);
+            self.timestamp_holders.insert(timestamp, id);
             self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
             if broken(Mutant::CommittedReaderMissed) {
                 transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at)));
@@ -579,46 +579,47 @@ impl<M: StorageBackend> Ledger<M> {
     /// there no other vote is cast any more, so none can differ from the one forgotten. Gives the other undecided ones, which
     /// are never forgotten.
     pub fn forget_below(&mut self, watermark: Timestamp) -> Vec<TransactionId> {
-        self.looked_at = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
+        self.forgotten_up_to = (watermark, 0); // Lower than before, if the clock was set back: what is above grows old again.
         let below: Vec<TransactionId> = self.by_timestamp.range(..(watermark, 0)).map(|(_, id)| *id).collect();
         below.into_iter().filter(|id| !self.forget_ended(*id)).collect()
     }
 
-    /// Takes a step of what [`Ledger::forget_below`] would do, looking at `at_most` transactions, at least two, so that this need not be
+    /// Takes a step of what [`TransactionTable::forget_below`] would do, looking at `at_most` transactions, at least two, so that this need not be
     /// done all at once while others wait. Gives whether more steps are left. Those that are entered late, behind the last step, are left
-    /// to [`Ledger::forget_below`].
+    /// to [`TransactionTable::forget_below`].
     pub fn forget_some(&mut self, watermark: Timestamp, at_most: usize) -> bool {
-        let (from, to) = (self.looked_at, (watermark, 0));
+        let (from, to) = (self.forgotten_up_to, (watermark, 0));
         if from >= to {
             return false; // Also when the clock was set back.
         }
         let at_most = at_most.max(2); // The first may be the last of the step before.
-        let some: Vec<(At, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
-        self.looked_at = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
-        let mut rest = some.as_slice();
-        while !rest.is_empty() {
+        let some: Vec<(OrderKey, TransactionId)> = self.by_timestamp.range(from..to).take(at_most).map(|(at, id)| (*at, *id)).collect();
+        self.forgotten_up_to = some.last().filter(|_| some.len() == at_most).map_or(to, |(at, _)| *at);
+        let mut remaining = some.as_slice();
+        while !remaining.is_empty() {
             // As many together as stay near until it is their turn.
             let mut keys = 0;
-            let reads = |id: &TransactionId| self.entries.get(id).map_or(0, |entry| entry.transaction.reads().len());
-            let fits = |(_, id): &&(At, TransactionId)| {
+            let reads = |id: &TransactionId| self.entries.get(id).map_or(0, |state| state.transaction.reads().len());
+            let fits = |(_, id): &&(OrderKey, TransactionId)| {
                 keys += reads(id);
                 keys <= FORGET_KEYS
             };
-            let (together, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            let reads = together.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|entry| entry.transaction.reads());
+            let (together, later) = remaining.split_at(remaining.iter().take_while(fits).count().max(1));
+            let reads = together.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|state| state.transaction.reads());
             self.store.prefetch(reads.map(|read| &read.key));
             for (_, id) in together {
                 self.forget_ended(*id);
             }
-            rest = later;
+            remaining = later;
         }
-        self.looked_at < to
+        self.forgotten_up_to < to
     }
 
     /// Forgets what lies below the watermark, unless it is undecided and of concern. Gives whether it did.
     fn forget_ended(&mut self, id: TransactionId) -> bool {
-        let is_kept = |entry: &Entry| entry.decision.is_none() && entry.concerns_this_replica() && !broken(Mutant::UndecidedForgotten);
-        let is_forgotten = !self.entry(id).is_some_and(is_kept);
+        let is_kept =
+            |state: &TransactionState| state.decision.is_none() && state.concerns_this_replica() && !broken(Mutant::UndecidedForgotten);
+        let is_forgotten = !self.get(id).is_some_and(is_kept);
         if is_forgotten {
             self.forget(id);
         }
@@ -627,42 +628,42 @@ impl<M: StorageBackend> Ledger<M> {
 
     /// Earlier lives may have forgotten anything up to `time`, if they have not written down what.
     pub fn may_have_forgotten_up_to(&mut self, time: u64) {
-        if !self.knows_forgotten {
-            self.forgotten.anything_up_to(time);
+        if !self.has_logged_tombstones {
+            self.tombstones.anything_up_to(time);
         }
     }
 
     /// Whether this replica has, in all its lives, said nothing of `transaction` that it does not remember, but perhaps a vote to abort.
     pub fn remembers(&self, transaction: &Transaction) -> bool {
-        !self.forgotten.may_have(transaction)
+        !self.tombstones.may_have(transaction)
     }
 
     /// How `id` ended, as far as this replica remembers.
-    pub fn end_of(&self, id: TransactionId) -> Option<End> {
-        self.forgotten.end_of(id).or_else(|| {
-            let entry = self.entries.get(&id)?;
-            let End { decision, view } = entry.end()?;
+    pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
+        self.tombstones.remembered_outcome(id).or_else(|| {
+            let state = self.entries.get(&id)?;
+            let RememberedOutcome { decision, view } = state.end()?;
             // Where it may have been forgotten before, and has come back, what it once logged is not known.
-            Some(End { decision, view: view.filter(|_| self.remembers(&entry.transaction)) })
+            Some(RememberedOutcome { decision, view: view.filter(|_| self.remembers(&state.transaction)) })
         })
     }
 
     /// Whether an earlier life has written down what it had forgotten.
-    pub fn knows_forgotten(&self) -> bool {
-        self.knows_forgotten
+    pub fn has_logged_tombstones(&self) -> bool {
+        self.has_logged_tombstones
     }
 
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unprepare(id);
-        let end = self.end_of(id);
-        if let Some(entry) = self.entries.remove(&id) {
-            match entry.decision {
-                None => self.release_quota(entry.payer, entry.transaction.encoded_bytes()),
-                Some(_) if entry.is_hearsay() => {}
-                Some(_) => self.forgotten.note(&entry.transaction, end),
+        let end = self.remembered_outcome(id);
+        if let Some(state) = self.entries.remove(&id) {
+            match state.decision {
+                None => self.release_quota(state.quota_owner, state.transaction.encoded_bytes()),
+                Some(_) if state.is_unattested() => {}
+                Some(_) => self.tombstones.note(&state.transaction, end),
             }
-            self.by_timestamp.remove(&entry.at());
+            self.by_timestamp.remove(&state.at());
         }
     }
 }
@@ -682,51 +683,51 @@ mod tests {
     }
 
     /// Transactions at 0 to 99, of which every seventh is undecided, and one that came late.
-    fn ledger() -> Ledger<Memory> {
+    fn table() -> TransactionTable<Memory> {
         let keys = (0..6).map(|index| [index; 32]).collect();
         let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
         let cluster = Arc::new(cluster.expect("the parts fit"));
         let store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
-        let mut ledger = Ledger::new(cluster, ShardId(0), store, 7, 16);
-        assert!(ledger.store.replay().expect("it is new").is_none());
-        (0..100).for_each(|time| enter(&mut ledger, time, time % 7 != 0));
-        ledger
+        let mut table = TransactionTable::new(cluster, ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        (0..100).for_each(|time| enter(&mut table, time, time % 7 != 0));
+        table
     }
 
-    fn enter(ledger: &mut Ledger<Memory>, time: u64, is_decided: bool) {
+    fn enter(table: &mut TransactionTable<Memory>, time: u64, is_decided: bool) {
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
-        let transaction = Transaction::new(ledger.cluster.id(), at(time), vec![], vec![write]).expect("it is small");
-        ledger.enter(&transaction, Time(0), Payer::Client(AUTHOR)).vote = Some(Vote::Commit);
+        let transaction = Transaction::new(table.cluster.id(), at(time), vec![], vec![write]).expect("it is small");
+        table.enter(&transaction, Time(0), QuotaOwner::Client(AUTHOR)).vote = Some(Vote::Commit);
         if is_decided {
-            ledger.conclude(transaction.id(), Decision::Commit, None);
+            table.conclude(transaction.id(), Decision::Commit, None);
         }
     }
 
-    fn times(ledger: &Ledger<Memory>) -> Vec<u64> {
-        ledger.by_timestamp.keys().map(|(timestamp, _)| timestamp.time).collect()
+    fn times(table: &TransactionTable<Memory>) -> Vec<u64> {
+        table.by_timestamp.keys().map(|(timestamp, _)| timestamp.time).collect()
     }
 
     #[test]
     fn steps_forget_what_would_be_forgotten_at_once() {
-        let mut at_once = ledger();
+        let mut at_once = table();
         let kept = at_once.forget_below(at(90));
         assert_eq!(kept.len(), 13);
         // A step of seven ends at an undecided one, one of two must get beyond the last of the step before.
         for at_most in [0, 2, 7, 8, 1_000] {
-            let mut ledger = ledger();
+            let mut table = table();
             let mut steps = 1;
-            while ledger.forget_some(at(90), at_most) {
+            while table.forget_some(at(90), at_most) {
                 steps += 1;
             }
-            assert_eq!(times(&ledger), times(&at_once), "{at_most} at most");
+            assert_eq!(times(&table), times(&at_once), "{at_most} at most");
             assert!(at_most > 100 || steps > 10, "{steps} steps");
-            assert!(!ledger.forget_some(at(90), at_most) && !ledger.forget_some(at(50), at_most), "also when the clock is set back");
+            assert!(!table.forget_some(at(90), at_most) && !table.forget_some(at(50), at_most), "also when the clock is set back");
             // Who comes late, and behind, is left to the end.
-            enter(&mut ledger, 3, true);
-            while ledger.forget_some(at(91), at_most) {}
-            assert!(times(&ledger).contains(&3) && !times(&ledger).contains(&90));
-            assert_eq!(ledger.forget_below(at(91)).len(), 13);
-            assert!(!times(&ledger).contains(&3));
+            enter(&mut table, 3, true);
+            while table.forget_some(at(91), at_most) {}
+            assert!(times(&table).contains(&3) && !times(&table).contains(&90));
+            assert_eq!(table.forget_below(at(91)).len(), 13);
+            assert!(!times(&table).contains(&3));
         }
     }
 }

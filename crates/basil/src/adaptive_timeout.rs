@@ -7,9 +7,9 @@
 //! that takes longer, than the slow path itself: then a wait in vain costs at most what not waiting costs every time.
 
 /// The longest grace where logging takes less, in microseconds.
-const GRACE_US_MAX: u64 = 50_000;
+const WAIT_US_MAX: u64 = 50_000;
 /// The shortest grace, in microseconds.
-const GRACE_US_MIN: u64 = 2_000;
+const WAIT_US_MIN: u64 = 2_000;
 /// So many misses in a row mean that a replica is down.
 const MISSES_MAX: u32 = 4;
 /// While one is, every so many transactions wait anyway, to see whether it is back.
@@ -17,20 +17,20 @@ const PROBE_EVERY: u32 = 32;
 
 /// What is known of one shard's last votes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct AdaptiveTimeout {
     /// How much later than the commit quorum the last vote came, on average, in nanoseconds.
     lag_ns: u64,
     misses: u32,
     since_probe: u32,
 }
 
-impl Default for Patience {
+impl Default for AdaptiveTimeout {
     fn default() -> Self {
-        Self { lag_ns: GRACE_US_MAX * 1_000 / 8, misses: 0, since_probe: 0 }
+        Self { lag_ns: WAIT_US_MAX * 1_000 / 8, misses: 0, since_probe: 0 }
     }
 }
 
-impl Patience {
+impl AdaptiveTimeout {
     /// A quorum is there and the last votes are not: how long to wait for them, in microseconds; 0 for not at all. Logging
     /// would take `logging_us`.
     pub fn begin(&mut self, logging_us: u64) -> u64 {
@@ -41,14 +41,14 @@ impl Patience {
             }
             self.since_probe = 0;
         }
-        (8 * self.lag_ns / 1_000).clamp(GRACE_US_MIN, GRACE_US_MAX.max(logging_us))
+        (8 * self.lag_ns / 1_000).clamp(WAIT_US_MIN, WAIT_US_MAX.max(logging_us))
     }
 
     /// All voted, the last one `lag_ns` after the quorum was there.
     pub fn unanimous(&mut self, lag_ns: u64) {
         self.misses = 0;
         self.since_probe = 0;
-        self.lag_ns = self.lag_ns - self.lag_ns / 8 + lag_ns.min(GRACE_US_MAX * 1_000) / 8;
+        self.lag_ns = self.lag_ns - self.lag_ns / 8 + lag_ns.min(WAIT_US_MAX * 1_000) / 8;
     }
 
     /// The grace is over and somebody has still not voted.
@@ -61,7 +61,7 @@ impl Patience {
 ///
 /// It follows the median, which a minority of transactions that were held up, by whomever, cannot move far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UsualTime {
+pub(crate) struct MedianDuration {
     median_ns: u64,
 }
 
@@ -72,13 +72,13 @@ const MEDIAN_NS_MAX: u64 = 1_000_000_000;
 /// It moves by this part of itself.
 const MEDIAN_STEP: u64 = 16;
 
-impl Default for UsualTime {
+impl Default for MedianDuration {
     fn default() -> Self {
         Self { median_ns: MEDIAN_NS_FIRST }
     }
 }
 
-impl UsualTime {
+impl MedianDuration {
     /// A transaction took so long.
     pub fn took(&mut self, ns: u64) {
         let step = (self.median_ns / MEDIAN_STEP).max(1_000);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_usual_time_follows_most_and_not_the_slowest() {
-        let mut usual_time = UsualTime::default();
+        let mut usual_time = MedianDuration::default();
         for at in 0..2_000_u64 {
             usual_time.took(if at % 3 == 0 { 900_000_000 } else { 2_000_000 + at % 7 * 100_000 });
         }
@@ -120,37 +120,37 @@ mod tests {
 
     #[test]
     fn a_replica_that_is_down_costs_its_grace_only_now_and_then() {
-        let mut patience = Patience::default();
+        let mut adaptive_timeout = AdaptiveTimeout::default();
         for _ in 0..MISSES_MAX {
-            assert!(patience.begin(0) > 0);
-            patience.missed();
+            assert!(adaptive_timeout.begin(0) > 0);
+            adaptive_timeout.missed();
         }
-        let waits = (0..PROBE_EVERY * 2).filter(|_| patience.begin(0) > 0).count();
+        let waits = (0..PROBE_EVERY * 2).filter(|_| adaptive_timeout.begin(0) > 0).count();
         assert_eq!(waits, 2);
-        patience.unanimous(100_000);
-        assert!(patience.begin(0) > 0);
+        adaptive_timeout.unanimous(100_000);
+        assert!(adaptive_timeout.begin(0) > 0);
     }
 
     #[test]
     fn where_logging_takes_long_the_last_vote_is_worth_waiting_for() {
-        let mut patience = Patience::default();
+        let mut adaptive_timeout = AdaptiveTimeout::default();
         for _ in 0..100 {
-            patience.unanimous(120_000_000);
+            adaptive_timeout.unanimous(120_000_000);
         }
-        assert_eq!(patience.begin(0), GRACE_US_MAX);
-        assert_eq!(patience.begin(231_000), 231_000);
+        assert_eq!(adaptive_timeout.begin(0), WAIT_US_MAX);
+        assert_eq!(adaptive_timeout.begin(231_000), 231_000);
     }
 
     #[test]
     fn the_grace_follows_the_last_vote() {
-        let mut patience = Patience::default();
+        let mut adaptive_timeout = AdaptiveTimeout::default();
         for _ in 0..100 {
-            patience.unanimous(10_000);
+            adaptive_timeout.unanimous(10_000);
         }
-        assert_eq!(patience.begin(0), GRACE_US_MIN);
+        assert_eq!(adaptive_timeout.begin(0), WAIT_US_MIN);
         for _ in 0..100 {
-            patience.unanimous(4_000_000);
+            adaptive_timeout.unanimous(4_000_000);
         }
-        assert!(patience.begin(0) > 20_000);
+        assert!(adaptive_timeout.begin(0) > 20_000);
     }
 }
