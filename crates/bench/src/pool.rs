@@ -128,9 +128,9 @@ fn add(sum: &mut PoolCounts, other: &PoolCounts, combine: impl Fn(u64, u64) -> u
         (&mut sum.outside_reads, other.outside_reads),
         (&mut sum.own_reads, other.own_reads),
         (&mut sum.chained_reads, other.chained_reads),
-        (&mut sum.misfits, other.misfits),
+        (&mut sum.deferred, other.deferred),
         (&mut sum.ended_at_conflict, other.ended_at_conflict),
-        (&mut sum.overtaken, other.overtaken),
+        (&mut sum.stale, other.stale),
         (&mut sum.conflicts, other.conflicts),
     ] {
         *sum = combine(*sum, one);
@@ -157,11 +157,11 @@ pub struct PoolReport {
     /// Reads of a write of an earlier transaction of the batch.
     pub chained_reads: u64,
     /// Times that a transaction was left to a later batch.
-    pub misfits: u64,
+    pub deferred: u64,
     /// Batches that ended at a conflict.
     pub ended_at_conflict: u64,
     /// Transactions known to have read what is no longer so.
-    pub overtaken: u64,
+    pub stale: u64,
     /// Transactions given back to be begun again.
     pub conflicts: u64,
 }
@@ -197,9 +197,9 @@ impl PoolReport {
             outside_reads: counts.outside_reads,
             own_reads: counts.own_reads,
             chained_reads: counts.chained_reads,
-            misfits: counts.misfits,
+            deferred: counts.deferred,
             ended_at_conflict: counts.ended_at_conflict,
-            overtaken: counts.overtaken,
+            stale: counts.stale,
             conflicts: counts.conflicts,
         }
     }

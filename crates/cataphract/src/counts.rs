@@ -18,11 +18,11 @@ pub struct PoolCounts {
     /// Reads of a write of an earlier transaction of the batch.
     pub chained_reads: u64,
     /// Times that a transaction did not fit into a batch beside those in it, and was left to a later one.
-    pub misfits: u64,
+    pub deferred: u64,
     /// Batches that ended at a conflict: only by the paper's rule.
     pub ended_at_conflict: u64,
     /// Transactions sent back because a write of this pool had overtaken what they read.
-    pub overtaken: u64,
+    pub stale: u64,
     /// Transactions given back to their owner to be begun again.
     pub conflicts: u64,
 }

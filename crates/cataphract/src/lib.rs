@@ -27,11 +27,11 @@
 //! the rest for long. The size finds itself ([`BatchSize::Adaptive`]).
 //!
 //! **Where things are.** [`Pool`] is the whole, without clock or I/O: its owner carries its [`Ask`]s to a coordinator.
-//! Inside, `draft` is who may be in a batch and where (Algorithm 2), `rebuild` how one transaction is made of them and
+//! Inside, `builder` is who may be in a batch and where (Algorithm 2), `rebuild` how one transaction is made of them and
 //! what each sees (Algorithm 3), `writes` what is known of our own batches' writes, `size` how large batches get.
 
+mod batch_builder;
 mod counts;
-mod draft;
 mod options;
 mod pool;
 mod rebuild;
@@ -39,9 +39,9 @@ mod size;
 mod work;
 mod writes;
 
+pub use batch_builder::ConflictRule;
 pub use counts::PoolCounts;
-pub use draft::ConflictRule;
 pub use options::{Order, PoolOptions};
-pub use pool::{Ask, Failed, NotTaken, Placed, Pool, Turn};
+pub use pool::{Ask, BatchedCommit, Failed, NotTaken, Pool, Turn};
 pub use size::{BATCH_MAX, BatchSize};
 pub use work::{Operation, Work};

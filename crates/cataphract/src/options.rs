@@ -2,7 +2,7 @@
 
 use types::limits::TRANSACTION_BYTES_MAX;
 
-use crate::draft::ConflictRule;
+use crate::batch_builder::ConflictRule;
 use crate::size::BatchSize;
 
 /// In which order a batch reads and writes (cataphract.txt §3.2, figure 8c).

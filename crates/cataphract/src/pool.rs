@@ -8,13 +8,13 @@ use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use types::{ClusterId, Key, Timestamp, TransactionId, Value};
 
+use crate::batch_builder::{BatchBuilder, Bounds, ConflictRule, Fit};
 use crate::counts::PoolCounts;
-use crate::draft::{Bounds, ConflictRule, Draft, Fit};
 use crate::options::{Order, PoolOptions};
 use crate::rebuild::{Rebuilt, Recheck, Unready, outside, rebuild, take_stale};
 use crate::size::Sizer;
 use crate::work::{Member, Work};
-use crate::writes::{OwnWrites, Standing};
+use crate::writes::{Freshness, OwnWrites};
 
 /// The shortest wait before half an aborted batch is begun again, in microseconds; doubled each time.
 const BACKOFF_US_MIN: u64 = 500;
@@ -59,7 +59,7 @@ pub enum Ask {
 
 /// A transaction that committed, by what its owner knows it: it may have been one of many.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct BatchedCommit {
     /// What its reads found, in the order of its `Get`s; nothing for one that ran on its own.
     pub values: Vec<Option<Value>>,
     /// The name of the transaction that committed: the batch's.
@@ -104,12 +104,12 @@ pub struct Turn {
     /// To be asked.
     pub asks: Vec<Ask>,
     /// The ends of transactions, by ticket.
-    pub outcomes: Vec<(u64, Result<Placed, Failed>)>,
+    pub outcomes: Vec<(u64, Result<BatchedCommit, Failed>)>,
 }
 
 /// A batch under way.
 #[derive(Debug)]
-struct Flight {
+struct InFlightBatch {
     timestamp: Timestamp,
     members: Vec<Member>,
     recheck: Recheck,
@@ -149,17 +149,17 @@ pub struct Pool {
     /// Those that wait: one queue, or one for those that write and one for those that do not.
     queues: [VecDeque<Member>; 2],
     /// Which of them is looked at first for the next batch.
-    turn_of: usize,
+    next_queue: usize,
     /// Whether nobody who waits can join a batch before something else happens.
     nothing_fits: bool,
     halves: VecDeque<Half>,
-    flights: BTreeMap<u64, Flight>,
-    flights_begun: u64,
+    in_flight_batches: BTreeMap<u64, InFlightBatch>,
+    batches_begun: u64,
     /// How many transactions are in all of these.
     members: usize,
     own: OwnWrites,
     /// Whether any transaction has come that ran on its own; else nobody asks what this pool's batches write.
-    has_ran: bool,
+    has_interactive: bool,
     random: u64,
     counts: PoolCounts,
 }
@@ -175,14 +175,14 @@ impl Pool {
             options: PoolOptions { in_flight, batch_bytes_max, ..options },
             sizers: [Sizer::new(options.size), Sizer::new(options.size)],
             queues: Default::default(),
-            turn_of: 0,
+            next_queue: 0,
             nothing_fits: false,
             halves: VecDeque::new(),
-            flights: BTreeMap::new(),
-            flights_begun: 0,
+            in_flight_batches: BTreeMap::new(),
+            batches_begun: 0,
             members: 0,
             own: OwnWrites::default(),
-            has_ran: false,
+            has_interactive: false,
             random: options.seed | 1,
             counts: PoolCounts::default(),
         }
@@ -199,7 +199,7 @@ impl Pool {
         if self.members >= self.options.members_max {
             return Err(NotTaken::Full);
         }
-        self.has_ran |= matches!(work, Work::Ran(_));
+        self.has_interactive |= matches!(work, Work::Interactive(_));
         self.members += 1;
         let queue = self.queue_of(work.writes().next().is_some());
         self.nothing_fits = false;
@@ -268,7 +268,7 @@ impl Pool {
     /// How many batches are under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        self.flights.len()
+        self.in_flight_batches.len()
     }
 
     /// How many transactions a batch may have at present.
@@ -297,10 +297,10 @@ impl Pool {
     /// every connection: it finds them prepared, and depends on them, where otherwise its reads would go past them and
     /// one of the two would have to be aborted.
     fn has_room(&self) -> bool {
-        let is_reading = |flight: &&Flight| !matches!(flight.stage, Stage::Committing { .. });
-        let mut reading = self.flights.values().filter(is_reading);
+        let is_reading = |in_flight: &&InFlightBatch| !matches!(in_flight.stage, Stage::Committing { .. });
+        let mut reading = self.in_flight_batches.values().filter(is_reading);
         match self.options.order {
-            Order::ReadAfterWrite => self.flights.len() < self.options.in_flight && !reading.any(|flight| flight.writes),
+            Order::ReadAfterWrite => self.in_flight_batches.len() < self.options.in_flight && !reading.any(|in_flight| in_flight.writes),
             Order::WriteAfterRead => reading.next().is_none(),
         }
     }
@@ -310,67 +310,67 @@ impl Pool {
         if let Some(at) = self.halves.iter().position(|half| half.not_before <= now) {
             return self.halves.remove(at).map(|half| (half.members, Recheck::Yes));
         }
-        self.turn_of = 1 - self.turn_of;
-        let formed = self.form_from(self.turn_of, turn).or_else(|| self.form_from(1 - self.turn_of, turn));
+        self.next_queue = 1 - self.next_queue;
+        let formed = self.form_from(self.next_queue, turn).or_else(|| self.form_from(1 - self.next_queue, turn));
         self.nothing_fits = formed.is_none();
         formed
     }
 
     fn form_from(&mut self, queue: usize, turn: &mut Turn) -> Option<(Vec<Member>, Recheck)> {
         let limit = self.sizers[queue].limit();
-        let mut draft = Draft::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
+        let mut builder = BatchBuilder::new(self.options.conflicts, Bounds { members: limit, bytes: self.options.batch_bytes_max });
         let mut at = 0;
         // Those left waiting keep their place, so that each is the first of a batch sooner or later.
         while at < self.queues[queue].len().min(limit * LOOKED_AT_FACTOR) {
-            match self.standing(&self.queues[queue][at].work) {
-                Standing::Good => {}
-                Standing::Doubtful => {
+            match self.freshness(&self.queues[queue][at].work) {
+                Freshness::Fresh => {}
+                Freshness::InDoubt => {
                     at += 1;
                     continue;
                 }
-                Standing::Overtaken => {
+                Freshness::Stale => {
                     let member = self.queues[queue].remove(at)?;
-                    self.counts.overtaken += 1;
+                    self.counts.stale += 1;
                     self.fail(member, Failed::Conflict, turn);
                     continue;
                 }
             }
-            match draft.fit(&self.queues[queue][at].work) {
-                Fit::At(place) => draft.join(self.queues[queue].remove(at)?, place),
+            match builder.fit(&self.queues[queue][at].work) {
+                Fit::At(place) => builder.join(self.queues[queue].remove(at)?, place),
                 Fit::Full => break,
                 Fit::Conflict if self.options.conflicts == ConflictRule::EndBatch => {
                     self.counts.ended_at_conflict += 1;
                     break;
                 }
-                Fit::Conflict | Fit::Misfit => {
-                    self.counts.misfits += 1;
+                Fit::Conflict | Fit::CannotOrder => {
+                    self.counts.deferred += 1;
                     at += 1;
                 }
             }
         }
-        (draft.len() > 0).then(|| (draft.finish(), Recheck::No))
+        (builder.len() > 0).then(|| (builder.finish(), Recheck::No))
     }
 
-    fn standing(&self, work: &Work) -> Standing {
+    fn freshness(&self, work: &Work) -> Freshness {
         match work {
-            Work::Known(_) => Standing::Good,
-            Work::Ran(buffer) => self.own.standing(buffer.read_set().map(|found| (&found.key, found.version))),
+            Work::Declared(_) => Freshness::Fresh,
+            Work::Interactive(buffer) => self.own.freshness(buffer.read_set().map(|found| (&found.key, found.version))),
         }
     }
 
     // A batch's way (Alg. 3).
 
     fn begin(&mut self, now: Time, timestamp: Timestamp, mut members: Vec<Member>, recheck: Recheck, turn: &mut Turn) {
-        self.flights_begun += 1;
-        let batch = self.flights_begun;
+        self.batches_begun += 1;
+        let batch = self.batches_begun;
         members.iter_mut().for_each(|member| member.attempts += 1);
         let keys = outside(&members, recheck);
         let writes = members.iter().any(|member| member.work.writes().next().is_some());
-        if self.has_ran {
+        if self.has_interactive {
             self.own.begin(members.iter().flat_map(|member| member.work.writes()), timestamp);
         }
-        let flight = Flight { timestamp, members, recheck, writes, found: HashMap::new(), stage: Stage::Reading, began: now };
-        self.flights.insert(batch, flight);
+        let in_flight = InFlightBatch { timestamp, members, recheck, writes, found: HashMap::new(), stage: Stage::Reading, began: now };
+        self.in_flight_batches.insert(batch, in_flight);
         if keys.is_empty() {
             self.put_together(batch, turn);
         } else {
@@ -380,27 +380,27 @@ impl Pool {
 
     /// What a batch's read came to.
     pub fn on_read(&mut self, now: Time, batch: u64, result: Result<Vec<ReadFound>, Failure>, turn: &mut Turn) {
-        let Some(flight) = self.flights.get_mut(&batch) else { return };
+        let Some(in_flight) = self.in_flight_batches.get_mut(&batch) else { return };
         let found = match result {
             Ok(found) => found,
             Err(failure) => {
-                let flight = self.end(batch, Ended::Otherwise, turn);
-                self.failed(now, flight, failure, Failed::NotCommitted(failure), turn);
+                let in_flight = self.end(batch, Ended::Otherwise, turn);
+                self.failed(now, in_flight, failure, Failed::NotCommitted(failure), turn);
                 return;
             }
         };
-        flight.found.extend(found.into_iter().map(|found| (found.key.clone(), found)));
-        let stale = take_stale(&mut flight.members, &flight.found);
-        if !stale.is_empty() && self.has_ran {
-            let timestamp = flight.timestamp;
+        in_flight.found.extend(found.into_iter().map(|found| (found.key.clone(), found)));
+        let stale = take_stale(&mut in_flight.members, &in_flight.found);
+        if !stale.is_empty() && self.has_interactive {
+            let timestamp = in_flight.timestamp;
             self.own.end(stale.iter().flat_map(|member| member.work.writes()), timestamp, false);
             // What others of the batch write as well is still under way.
-            self.own.begin(flight.members.iter().flat_map(|member| member.work.writes()), timestamp);
+            self.own.begin(in_flight.members.iter().flat_map(|member| member.work.writes()), timestamp);
             self.nothing_fits = false;
         }
-        let is_empty = flight.members.is_empty();
+        let is_empty = in_flight.members.is_empty();
         for member in stale {
-            self.counts.overtaken += 1;
+            self.counts.stale += 1;
             self.fail(member, Failed::Conflict, turn);
         }
         if is_empty {
@@ -411,20 +411,20 @@ impl Pool {
     }
 
     fn put_together(&mut self, batch: u64, turn: &mut Turn) {
-        let Some(flight) = self.flights.get_mut(&batch) else { return };
-        match rebuild(&flight.members, &flight.found, flight.timestamp, self.cluster) {
+        let Some(in_flight) = self.in_flight_batches.get_mut(&batch) else { return };
+        match rebuild(&in_flight.members, &in_flight.found, in_flight.timestamp, self.cluster) {
             Ok(rebuilt) => {
-                flight.stage = Stage::Ready(rebuilt);
+                in_flight.stage = Stage::Ready(rebuilt);
                 self.commit_ready(turn);
             }
             // Members whose writes others were to read have been sent back meanwhile.
             Err(Unready::Missing(keys)) => {
-                turn.asks.push(Ask::Read { batch, timestamp: flight.timestamp, keys, read_only: !flight.writes });
+                turn.asks.push(Ask::Read { batch, timestamp: in_flight.timestamp, keys, read_only: !in_flight.writes });
             }
             Err(Unready::TooLarge(error)) => {
                 // Several members never are: the draft counts at least what they take.
-                let flight = self.end(batch, Ended::Otherwise, turn);
-                for member in flight.members {
+                let in_flight = self.end(batch, Ended::Otherwise, turn);
+                for member in in_flight.members {
                     self.fail(member, Failed::TooLarge(error), turn);
                 }
             }
@@ -433,16 +433,16 @@ impl Pool {
 
     /// Commits batches that are put together, as far as there is room.
     fn commit_ready(&mut self, turn: &mut Turn) {
-        let committing = self.flights.values().filter(|flight| matches!(flight.stage, Stage::Committing { .. })).count();
+        let committing = self.in_flight_batches.values().filter(|in_flight| matches!(in_flight.stage, Stage::Committing { .. })).count();
         let room = self.options.in_flight.saturating_sub(committing);
-        let ready = self.flights.iter_mut().filter(|(_, flight)| matches!(flight.stage, Stage::Ready(_)));
-        for (batch, flight) in ready.take(room) {
-            let Stage::Ready(rebuilt) = std::mem::replace(&mut flight.stage, Stage::Reading) else { continue };
+        let ready = self.in_flight_batches.iter_mut().filter(|(_, in_flight)| matches!(in_flight.stage, Stage::Ready(_)));
+        for (batch, in_flight) in ready.take(room) {
+            let Stage::Ready(rebuilt) = std::mem::replace(&mut in_flight.stage, Stage::Reading) else { continue };
             let Rebuilt { transaction, validated, dependencies, values, resolved } = rebuilt;
             self.counts.outside_reads += resolved.outside;
             self.counts.own_reads += resolved.own;
             self.counts.chained_reads += resolved.chained;
-            flight.stage = Stage::Committing { id: transaction.id(), values };
+            in_flight.stage = Stage::Committing { id: transaction.id(), values };
             turn.asks.push(match validated {
                 Some(validated) => Ask::CommitReads { batch: *batch, transaction, validated },
                 None => Ask::Commit { batch: *batch, transaction, dependencies },
@@ -452,81 +452,81 @@ impl Pool {
 
     /// A batch that only read has committed without being prepared.
     pub fn on_validated(&mut self, now: Time, batch: u64, turn: &mut Turn) {
-        if self.flights.contains_key(&batch) {
-            let flight = self.end(batch, Ended::Committed, turn);
-            self.committed(now, flight, None, turn);
+        if self.in_flight_batches.contains_key(&batch) {
+            let in_flight = self.end(batch, Ended::Committed, turn);
+            self.committed(now, in_flight, None, turn);
         }
     }
 
     /// How a batch ended.
     pub fn on_ended(&mut self, now: Time, batch: u64, result: Result<(Arc<Certificate>, Path), Failure>, turn: &mut Turn) {
-        if !self.flights.contains_key(&batch) {
+        if !self.in_flight_batches.contains_key(&batch) {
             return;
         }
         match result {
             Ok((certificate, path)) if certificate.decision == Decision::Commit => {
-                let flight = self.end(batch, Ended::Committed, turn);
-                self.committed(now, flight, Some((certificate, path)), turn);
+                let in_flight = self.end(batch, Ended::Committed, turn);
+                self.committed(now, in_flight, Some((certificate, path)), turn);
             }
             Ok(_) => {
-                let flight = self.end(batch, Ended::Otherwise, turn);
-                self.aborted(now, flight, Failed::Conflict, turn);
+                let in_flight = self.end(batch, Ended::Otherwise, turn);
+                self.aborted(now, in_flight, Failed::Conflict, turn);
             }
             Err(failure) => {
-                let flight = self.end(batch, Ended::Otherwise, turn);
+                let in_flight = self.end(batch, Ended::Otherwise, turn);
                 let otherwise = if failure == Failure::TimedOut { Failed::Unknown } else { Failed::NotCommitted(failure) };
-                self.failed(now, flight, failure, otherwise, turn);
+                self.failed(now, in_flight, failure, otherwise, turn);
             }
         }
     }
 
     /// Takes a batch out; another one that waits for room to commit then has some.
-    fn end(&mut self, batch: u64, how: Ended, turn: &mut Turn) -> Flight {
-        let flight = self.flights.remove(&batch).expect("the caller has just found it");
+    fn end(&mut self, batch: u64, how: Ended, turn: &mut Turn) -> InFlightBatch {
+        let in_flight = self.in_flight_batches.remove(&batch).expect("the caller has just found it");
         self.nothing_fits = false;
-        if self.has_ran {
-            let keys = flight.members.iter().flat_map(|member| member.work.writes());
-            self.own.end(keys, flight.timestamp, how == Ended::Committed);
+        if self.has_interactive {
+            let keys = in_flight.members.iter().flat_map(|member| member.work.writes());
+            self.own.end(keys, in_flight.timestamp, how == Ended::Committed);
         }
         self.commit_ready(turn);
-        flight
+        in_flight
     }
 
-    fn committed(&mut self, now: Time, flight: Flight, proof: Option<(Arc<Certificate>, Path)>, turn: &mut Turn) {
-        let Stage::Committing { id, values } = flight.stage else { return };
-        let size = flight.members.len();
-        if flight.recheck == Recheck::No {
-            let queue = self.queue_of(flight.writes);
-            self.sizers[queue].committed(size, now.since(flight.began), self.queues[queue].len());
+    fn committed(&mut self, now: Time, in_flight: InFlightBatch, proof: Option<(Arc<Certificate>, Path)>, turn: &mut Turn) {
+        let Stage::Committing { id, values } = in_flight.stage else { return };
+        let size = in_flight.members.len();
+        if in_flight.recheck == Recheck::No {
+            let queue = self.queue_of(in_flight.writes);
+            self.sizers[queue].committed(size, now.since(in_flight.began), self.queues[queue].len());
         }
         self.counts.note_committed(size);
         self.members -= size;
         let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        for (place, (member, values)) in flight.members.into_iter().zip(values).enumerate() {
-            let placed = Placed {
+        for (place, (member, values)) in in_flight.members.into_iter().zip(values).enumerate() {
+            let committed = BatchedCommit {
                 values,
                 id,
-                timestamp: flight.timestamp,
+                timestamp: in_flight.timestamp,
                 place: bounded(place),
                 size: bounded(size),
                 proof: proof.clone(),
                 attempts: member.attempts,
             };
-            turn.outcomes.push((member.ticket, Ok(placed)));
+            turn.outcomes.push((member.ticket, Ok(committed)));
         }
     }
 
     /// It met another transaction, or it took too long: none of it took place, for the reason told to who is not tried again.
-    fn aborted(&mut self, now: Time, flight: Flight, why: Failed, turn: &mut Turn) {
+    fn aborted(&mut self, now: Time, in_flight: InFlightBatch, why: Failed, turn: &mut Turn) {
         self.counts.aborted += 1;
-        self.shrink(&flight);
-        let is_alone = flight.members.len() == 1;
+        self.shrink(&in_flight);
+        let is_alone = in_flight.members.len() == 1;
         let is_over = |member: &Member| {
             // What ran has to run again, unless it may be another member that was in the way.
-            let must_run_again = is_alone && matches!(member.work, Work::Ran(_));
+            let must_run_again = is_alone && matches!(member.work, Work::Interactive(_));
             must_run_again || now.since(member.since) >= self.options.retry_ms.saturating_mul(1_000_000)
         };
-        let (over, again): (Vec<Member>, Vec<Member>) = flight.members.into_iter().partition(is_over);
+        let (over, again): (Vec<Member>, Vec<Member>) = in_flight.members.into_iter().partition(is_over);
         for member in over {
             self.fail(member, why, turn);
         }
@@ -536,19 +536,19 @@ impl Pool {
     }
 
     /// It failed for another reason than a conflict.
-    fn failed(&mut self, now: Time, flight: Flight, failure: Failure, otherwise: Failed, turn: &mut Turn) {
+    fn failed(&mut self, now: Time, in_flight: InFlightBatch, failure: Failure, otherwise: Failed, turn: &mut Turn) {
         match failure {
-            Failure::Refused(Refusal::TooOld) => self.aborted(now, flight, otherwise, turn),
+            Failure::Refused(Refusal::TooOld) => self.aborted(now, in_flight, otherwise, turn),
             // One of them may be the reason; alone, each gets its own answer.
-            Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if flight.members.len() > 1 => {
-                self.halve(flight.members, [now, now]);
+            Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if in_flight.members.len() > 1 => {
+                self.halve(in_flight.members, [now, now]);
             }
             _ => {
                 if failure == Failure::TimedOut {
                     // Perhaps it was too large to be answered in time.
-                    self.shrink(&flight);
+                    self.shrink(&in_flight);
                 }
-                for member in flight.members {
+                for member in in_flight.members {
                     self.fail(member, otherwise, turn);
                 }
             }
@@ -556,10 +556,10 @@ impl Pool {
     }
 
     /// Makes batches smaller, unless this one was a part of another that did so.
-    fn shrink(&mut self, flight: &Flight) {
-        if flight.recheck == Recheck::No {
-            let queue = self.queue_of(flight.writes);
-            self.sizers[queue].aborted(flight.members.len());
+    fn shrink(&mut self, in_flight: &InFlightBatch) {
+        if in_flight.recheck == Recheck::No {
+            let queue = self.queue_of(in_flight.writes);
+            self.sizers[queue].aborted(in_flight.members.len());
         }
     }
 

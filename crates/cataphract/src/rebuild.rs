@@ -29,7 +29,7 @@ pub(crate) fn outside(members: &[Member], recheck: Recheck) -> Vec<Key> {
     let mut outside: BTreeSet<&Key> = BTreeSet::new();
     for member in members {
         match &member.work {
-            Work::Known(operations) => {
+            Work::Declared(operations) => {
                 for operation in operations {
                     match operation {
                         Operation::Get(key) if written.contains(key) => {}
@@ -42,7 +42,7 @@ pub(crate) fn outside(members: &[Member], recheck: Recheck) -> Vec<Key> {
                     }
                 }
             }
-            Work::Ran(buffer) => {
+            Work::Interactive(buffer) => {
                 if recheck == Recheck::Yes {
                     outside.extend(buffer.read_set().map(|found| &found.key));
                 }
@@ -92,8 +92,8 @@ pub(crate) enum Unready {
 /// never have been, and what is there now would vouch for it. So the values count too.
 pub(crate) fn take_stale(members: &mut Vec<Member>, found: &HashMap<Key, ReadFound>) -> Vec<Member> {
     let is_stale = |member: &mut Member| match &member.work {
-        Work::Known(_) => false,
-        Work::Ran(buffer) => {
+        Work::Declared(_) => false,
+        Work::Interactive(buffer) => {
             buffer.read_set().any(|read| found.get(&read.key).is_some_and(|now| now.version != read.version || now.value != read.value))
         }
     };
@@ -116,7 +116,7 @@ pub(crate) fn rebuild(
     for (place, member) in members.iter().enumerate() {
         let mut seen = Vec::new();
         match &member.work {
-            Work::Known(operations) => {
+            Work::Declared(operations) => {
                 for operation in operations {
                     if let Some((key, value)) = operation.write() {
                         written.insert(key, (place, value));
@@ -134,7 +134,7 @@ pub(crate) fn rebuild(
                     }
                 }
             }
-            Work::Ran(own) => {
+            Work::Interactive(own) => {
                 for read in own.read_set() {
                     assert!(!written.contains_key(&read.key), "who read a key stands before who writes it");
                     // What was found just now is the same, and may be known to have committed meanwhile. What
@@ -152,12 +152,12 @@ pub(crate) fn rebuild(
     }
     for member in members {
         match &member.work {
-            Work::Known(operations) => {
+            Work::Declared(operations) => {
                 for (key, value) in operations.iter().filter_map(Operation::write) {
                     buffer.write(key.clone(), value.cloned());
                 }
             }
-            Work::Ran(own) => own.write_set().for_each(|(key, value)| buffer.write(key.clone(), value.clone())),
+            Work::Interactive(own) => own.write_set().for_each(|(key, value)| buffer.write(key.clone(), value.clone())),
         }
     }
     resolved.outside = buffer.read_set().len() as u64;

@@ -39,9 +39,9 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub enum Work {
     /// All its operations are known, and none has run.
-    Known(Vec<Operation>),
+    Declared(Vec<Operation>),
     /// It ran on its own, and has only to commit.
-    Ran(Buffer),
+    Interactive(Buffer),
 }
 
 impl Work {
@@ -49,26 +49,26 @@ impl Work {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {
-            Self::Known(operations) => operations.is_empty(),
-            Self::Ran(buffer) => buffer.is_empty(),
+            Self::Declared(operations) => operations.is_empty(),
+            Self::Interactive(buffer) => buffer.is_empty(),
         }
     }
 
     /// Every key it reads, as often as it does.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &Key> {
         let (operations, buffer) = self.parts();
-        let known = operations.iter().filter_map(|operation| match operation {
+        let declared = operations.iter().filter_map(|operation| match operation {
             Operation::Get(key) => Some(key),
             Operation::Put(..) | Operation::Delete(_) => None,
         });
-        known.chain(buffer.into_iter().flat_map(|buffer| buffer.read_set().map(|found| &found.key)))
+        declared.chain(buffer.into_iter().flat_map(|buffer| buffer.read_set().map(|found| &found.key)))
     }
 
     /// Every key it writes, as often as it does.
     pub(crate) fn writes(&self) -> impl Iterator<Item = &Key> {
         let (operations, buffer) = self.parts();
-        let known = operations.iter().filter_map(|operation| operation.write().map(|(key, _)| key));
-        known.chain(buffer.into_iter().flat_map(|buffer| buffer.write_set().map(|(key, _)| key)))
+        let declared = operations.iter().filter_map(|operation| operation.write().map(|(key, _)| key));
+        declared.chain(buffer.into_iter().flat_map(|buffer| buffer.write_set().map(|(key, _)| key)))
     }
 
     pub(crate) fn footprint(&self) -> Footprint {
@@ -91,8 +91,8 @@ impl Work {
 
     fn parts(&self) -> (&[Operation], Option<&Buffer>) {
         match self {
-            Self::Known(operations) => (operations, None),
-            Self::Ran(buffer) => (&[], Some(buffer)),
+            Self::Declared(operations) => (operations, None),
+            Self::Interactive(buffer) => (&[], Some(buffer)),
         }
     }
 }

@@ -8,13 +8,13 @@ const REMEMBERED_MAX: usize = 1 << 16;
 
 /// What is known here of whether a transaction's reads still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum Freshness {
     /// Nothing is known against them.
-    Good,
+    Fresh,
     /// A batch under way writes one of them: they hold if it aborts.
-    Doubtful,
+    InDoubt,
     /// A batch that committed has written one of them.
-    Overtaken,
+    Stale,
 }
 
 /// The writes of batches under way, and of those that committed lately.
@@ -59,18 +59,18 @@ impl OwnWrites {
     }
 
     /// Whether a transaction that read these versions can still commit, as far as is known here.
-    pub fn standing<'a>(&self, reads: impl Iterator<Item = (&'a Key, Timestamp)>) -> Standing {
-        reads.map(|(key, version)| self.standing_of(key, version)).max().unwrap_or(Standing::Good)
+    pub fn freshness<'a>(&self, reads: impl Iterator<Item = (&'a Key, Timestamp)>) -> Freshness {
+        reads.map(|(key, version)| self.freshness_of(key, version)).max().unwrap_or(Freshness::Fresh)
     }
 
-    fn standing_of(&self, key: &Key, version: Timestamp) -> Standing {
+    fn freshness_of(&self, key: &Key, version: Timestamp) -> Freshness {
         let is_newer = |known: &Timestamp| *known > version;
         if self.committed.iter().filter_map(|generation| generation.get(key)).any(is_newer) {
-            Standing::Overtaken
+            Freshness::Stale
         } else if self.under_way.get(key).into_iter().flatten().any(is_newer) {
-            Standing::Doubtful
+            Freshness::InDoubt
         } else {
-            Standing::Good
+            Freshness::Fresh
         }
     }
 }
@@ -87,15 +87,15 @@ mod tests {
     #[test]
     fn a_read_is_in_doubt_until_the_write_past_it_ends() {
         let (mut own, key) = (OwnWrites::default(), Key::from("k"));
-        let standing = |own: &OwnWrites, version| own.standing([(&key, version)].into_iter());
+        let freshness = |own: &OwnWrites, version| own.freshness([(&key, version)].into_iter());
         own.begin([&key, &key].into_iter(), at(5));
         own.begin([&key].into_iter(), at(7));
-        assert_eq!(standing(&own, at(3)), Standing::Doubtful);
-        assert_eq!(standing(&own, at(7)), Standing::Good);
+        assert_eq!(freshness(&own, at(3)), Freshness::InDoubt);
+        assert_eq!(freshness(&own, at(7)), Freshness::Fresh);
         own.end([&key, &key].into_iter(), at(5), false);
-        assert_eq!(standing(&own, at(5)), Standing::Doubtful);
+        assert_eq!(freshness(&own, at(5)), Freshness::InDoubt);
         own.end([&key].into_iter(), at(7), true);
-        assert_eq!((standing(&own, at(6)), standing(&own, at(7))), (Standing::Overtaken, Standing::Good));
+        assert_eq!((freshness(&own, at(6)), freshness(&own, at(7))), (Freshness::Stale, Freshness::Fresh));
         assert!(own.under_way.is_empty());
     }
 
@@ -108,7 +108,7 @@ mod tests {
         }
         assert!(own.committed.iter().map(HashMap::len).sum::<usize>() <= 2 * REMEMBERED_MAX);
         let last = 3 * REMEMBERED_MAX - 1;
-        assert_eq!(own.standing([(&key(last), at(1))].into_iter()), Standing::Overtaken);
-        assert_eq!(own.standing([(&key(0), Timestamp::ZERO)].into_iter()), Standing::Good);
+        assert_eq!(own.freshness([(&key(last), at(1))].into_iter()), Freshness::Stale);
+        assert_eq!(own.freshness([(&key(0), Timestamp::ZERO)].into_iter()), Freshness::Fresh);
     }
 }

@@ -5,7 +5,7 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::{Failure, Refusal};
-use cataphract::{BatchSize, ConflictRule, Operation, Order, Placed, PoolOptions};
+use cataphract::{BatchSize, BatchedCommit, ConflictRule, Operation, Order, PoolOptions};
 use harness::{Luck, World, delete, get, put};
 use proptest::prelude::*;
 use types::{Key, Timestamp, TransactionId, Value};
@@ -16,7 +16,7 @@ const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 #[derive(Clone, Debug)]
 enum Step {
     /// A transaction comes whose operations are known.
-    Known(Vec<Operation>),
+    Declared(Vec<Operation>),
     /// One comes that runs on its own: a part now, the rest as soon as the next such step comes.
     Run(Vec<Operation>, Vec<Operation>),
     /// Somebody else writes.
@@ -42,7 +42,7 @@ fn luck() -> impl Strategy<Value = Luck> {
 fn step() -> impl Strategy<Value = Step> {
     let operations = || prop::collection::vec(operation(), 1..6);
     prop_oneof![
-        6 => operations().prop_map(Step::Known),
+        6 => operations().prop_map(Step::Declared),
         3 => (operations(), prop::collection::vec(operation(), 0..4)).prop_map(|(now, later)| Step::Run(now, later)),
         1 => (0..KEYS.len()).prop_map(Step::Foreign),
         1 => (0..KEYS.len(), 0..20u64).prop_map(|(at, ahead)| Step::ForeignRead(at, ahead)),
@@ -80,7 +80,7 @@ fn play(options: PoolOptions, steps: &[Step]) -> Run {
     let mut running = None;
     for step in steps {
         match step {
-            Step::Known(operations) => {
+            Step::Declared(operations) => {
                 world.submit(operations);
             }
             Step::Run(now, later) => {
@@ -117,17 +117,17 @@ fn play(options: PoolOptions, steps: &[Step]) -> Run {
 fn replay(run: &Run) -> Result<(), TestCaseError> {
     let Run { world, foreign } = run;
     // In the order of timestamps and places; what others wrote has a place of its own.
-    let mut order: BTreeMap<(Timestamp, u32), Option<(u64, &Placed)>> = foreign.iter().map(|(at, _, _)| ((*at, 0), None)).collect();
+    let mut order: BTreeMap<(Timestamp, u32), Option<(u64, &BatchedCommit)>> = foreign.iter().map(|(at, _, _)| ((*at, 0), None)).collect();
     for (ticket, outcome) in &world.outcomes {
-        if let Ok(placed) = outcome {
-            let taken = order.insert((placed.timestamp, placed.place), Some((*ticket, placed)));
+        if let Ok(committed) = outcome {
+            let taken = order.insert((committed.timestamp, committed.place), Some((*ticket, committed)));
             prop_assert!(taken.is_none(), "two share a place");
-            prop_assert!(placed.place < placed.size);
+            prop_assert!(committed.place < committed.size);
         }
     }
     let mut state: BTreeMap<Key, Value> = BTreeMap::new();
     for ((timestamp, _), who) in order {
-        let Some((ticket, placed)) = who else {
+        let Some((ticket, committed)) = who else {
             let (_, key, value) = foreign.iter().find(|(at, _, _)| *at == timestamp).expect("it was put there");
             state.insert(key.clone(), value.clone());
             continue;
@@ -141,7 +141,7 @@ fn replay(run: &Run) -> Result<(), TestCaseError> {
                 Operation::Delete(key) => drop(state.remove(key)),
             }
         }
-        prop_assert_eq!(&placed.values, &seen, "what {} read", ticket);
+        prop_assert_eq!(&committed.values, &seen, "what {} read", ticket);
         for found in buffer.iter().flat_map(|buffer| buffer.read_set()) {
             prop_assert_eq!(&found.value, &state.get(&found.key).cloned(), "{} read {}", ticket, &found.key);
         }
@@ -160,8 +160,8 @@ fn replay(run: &Run) -> Result<(), TestCaseError> {
 fn batches(world: &World) -> BTreeMap<TransactionId, Vec<u64>> {
     let mut batches: BTreeMap<TransactionId, Vec<(u32, u64)>> = BTreeMap::new();
     for (ticket, outcome) in &world.outcomes {
-        if let Ok(placed) = outcome {
-            batches.entry(placed.id).or_default().push((placed.place, *ticket));
+        if let Ok(committed) = outcome {
+            batches.entry(committed.id).or_default().push((committed.place, *ticket));
         }
     }
     let sorted = |mut members: Vec<(u32, u64)>| {
@@ -191,7 +191,7 @@ proptest! {
         prop_assert_eq!(world.outcomes.len(), world.works.len(), "everybody hears of their transaction");
         replay(&run)?;
         for members in batches(world).values() {
-            prop_assert_eq!(members.len(), world.placed(members[0]).size as usize, "all of a batch or none");
+            prop_assert_eq!(members.len(), world.committed(members[0]).size as usize, "all of a batch or none");
             let (BatchSize::Fixed(limit) | BatchSize::Adaptive { max: limit }) = options.size;
             prop_assert!(members.len() <= limit);
         }

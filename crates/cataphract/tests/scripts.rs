@@ -27,7 +27,7 @@ fn a_batch_that_reads_what_it_wrote_and_writes_what_it_read_gives_both_their_res
     world.settle();
     assert_eq!(world.values(read_after_write), some(&["new a"]));
     assert_eq!(world.values(write_after_read), some(&["old b", "new b"]));
-    assert_eq!(world.placed(read_after_write).id, world.placed(write_after_read).id);
+    assert_eq!(world.committed(read_after_write).id, world.committed(write_after_read).id);
     assert_eq!((world.reads_sent, world.sent.len()), (1, 1));
 }
 
@@ -43,7 +43,7 @@ fn a_later_transaction_reads_what_an_earlier_one_writes_and_deletes() {
     let values = [first, second, third].map(|ticket| world.values(ticket));
     assert_eq!(values, [some(&["0"]), some(&["1"]), some(&["2"])]);
     assert_eq!(world.values(fourth), vec![None]);
-    assert_eq!([first, second, third, fourth].map(|ticket| world.placed(ticket).place), [0, 1, 2, 3]);
+    assert_eq!([first, second, third, fourth].map(|ticket| world.committed(ticket).place), [0, 1, 2, 3]);
     assert_eq!(world.sent.len(), 1, "all in one transaction");
     assert_eq!(world.pool.counts().chained_reads, 3);
 }
@@ -56,7 +56,7 @@ fn by_the_papers_rule_a_batch_ends_at_the_first_conflict() {
     let third = world.submit(&[get("x")]);
     let fourth = world.submit(&[get("z")]);
     world.settle();
-    let ids = [first, second, third, fourth].map(|ticket| world.placed(ticket).id);
+    let ids = [first, second, third, fourth].map(|ticket| world.committed(ticket).id);
     assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2]);
     assert_eq!(world.values(third), some(&["1"]));
     assert_eq!((world.pool.counts().chained_reads, world.pool.counts().ended_at_conflict), (0, 1));
@@ -69,9 +69,9 @@ fn one_that_conflicts_may_be_left_out_while_others_go_on() {
     let second = world.submit(&[get("x"), put("y", "1")]);
     let third = world.submit(&[put("z", "1")]);
     world.settle();
-    assert_eq!([first, second, third].map(|ticket| world.placed(ticket).size), [2, 1, 2]);
+    assert_eq!([first, second, third].map(|ticket| world.committed(ticket).size), [2, 1, 2]);
     assert_eq!(world.values(second), some(&["1"]));
-    assert_eq!((world.pool.counts().chained_reads, world.pool.counts().misfits), (0, 1));
+    assert_eq!((world.pool.counts().chained_reads, world.pool.counts().deferred), (0, 1));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn by_the_papers_rule_writers_of_one_key_share_a_batch() {
     world.settle();
     assert_eq!(world.sent.len(), 1);
     assert_eq!(world.store.newest()[&Key::from("x")], Value::from("3"));
-    assert_eq!(tickets.map(|ticket| world.placed(ticket).size), [3, 3, 3]);
+    assert_eq!(tickets.map(|ticket| world.committed(ticket).size), [3, 3, 3]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn those_that_ran_join_in_an_order_that_keeps_every_read_right() {
     let known = world.submit(&[get("a"), get("b"), put("c", "1")]);
     world.settle();
     assert_eq!(world.sent.len(), 1, "one batch");
-    assert_eq!([reader, writer, known].map(|ticket| world.placed(ticket).place), [0, 1, 2]);
+    assert_eq!([reader, writer, known].map(|ticket| world.committed(ticket).place), [0, 1, 2]);
     assert_eq!(world.values(known), some(&["new", "1"]));
 }
 
@@ -117,11 +117,11 @@ fn two_that_missed_each_others_write_cannot_both_commit() {
     world.run(&mut other, &[get("x"), put("x", "2")]);
     let (one, other) = (world.join(one), world.join(other));
     world.settle();
-    assert_eq!(world.placed(one).size, 1);
+    assert_eq!(world.committed(one).size, 1);
     assert_eq!(world.outcomes[&other].as_ref().unwrap_err(), &Failed::Conflict);
     // It was known here that it could not: nobody was asked.
     assert_eq!(world.sent.len(), 1);
-    assert_eq!((world.pool.counts().misfits, world.pool.counts().overtaken), (1, 1));
+    assert_eq!((world.pool.counts().deferred, world.pool.counts().stale), (1, 1));
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn one_that_does_not_fit_commits_in_the_next_batch_if_the_first_one_aborts() {
     world.foreign_write("y", "meanwhile");
     world.settle();
     assert_eq!(world.outcomes[&one].as_ref().unwrap_err(), &Failed::Conflict);
-    assert_eq!(world.placed(other).size, 1);
+    assert_eq!(world.committed(other).size, 1);
 }
 
 #[test]
-fn one_whose_read_is_overtaken_is_found_out_and_does_not_sink_the_others() {
+fn a_stale_read_aborts_its_transaction_and_no_other_of_the_batch() {
     let mut world = World::new(options());
     let stale = world.submit_run(&[get("x"), put("a", "1")]);
     let good: Vec<u64> = (0..7).map(|at| world.submit_run(&[get("y"), put(&format!("b{at}"), "1")])).collect();
@@ -160,7 +160,7 @@ fn an_aborted_batch_is_tried_again_in_halves() {
     world.foreign_read("k5", 4);
     world.settle();
     assert!(tickets.iter().all(|ticket| world.outcomes[ticket].is_ok()));
-    let sizes: Vec<u32> = tickets.iter().map(|ticket| world.placed(*ticket).size).collect();
+    let sizes: Vec<u32> = tickets.iter().map(|ticket| world.committed(*ticket).size).collect();
     assert_eq!(sizes[..4], [4, 4, 4, 4], "the half without it commits as it is");
     assert!(world.pool.counts().split >= 1);
 }
@@ -260,7 +260,7 @@ fn who_gives_up_while_a_part_of_a_batch_waits_is_not_tried_again() {
     world.deliver(0, Luck::Done);
     assert!(world.pool.withdraw(tickets[0]), "it is in a half that waits");
     world.settle();
-    assert_eq!((world.sent.len(), world.placed(tickets[1]).size), (2, 1));
+    assert_eq!((world.sent.len(), world.committed(tickets[1]).size), (2, 1));
     assert!(!world.outcomes.contains_key(&tickets[0]));
 }
 
@@ -287,13 +287,13 @@ fn those_that_only_read_share_batches_that_nobody_has_to_vote_on() {
     let readers = [world.submit(&[get("x"), get("y")]), world.submit(&[get("y")])];
     let writers = [world.submit(&[get("x"), put("x", "1")]), world.submit(&[put("y", "1")])];
     world.settle();
-    assert_eq!(readers.map(|ticket| (world.placed(ticket).size, world.placed(ticket).proof.is_some())), [(2, false); 2]);
-    assert_eq!(writers.map(|ticket| (world.placed(ticket).size, world.placed(ticket).proof.is_some())), [(2, true); 2]);
+    assert_eq!(readers.map(|ticket| (world.committed(ticket).size, world.committed(ticket).proof.is_some())), [(2, false); 2]);
+    assert_eq!(writers.map(|ticket| (world.committed(ticket).size, world.committed(ticket).proof.is_some())), [(2, true); 2]);
     // By the paper's rule there is one queue, in the order of arrival.
     let mut world = World::new(PoolOptions { conflicts: ConflictRule::EndBatch, ..options() });
     let mixed = [world.submit(&[get("x")]), world.submit(&[put("y", "1")])];
     world.settle();
-    assert_eq!(mixed.map(|ticket| world.placed(ticket).size), [2, 2]);
+    assert_eq!(mixed.map(|ticket| world.committed(ticket).size), [2, 2]);
 }
 
 #[test]
@@ -332,20 +332,20 @@ fn no_batch_grows_over_a_limit_and_one_too_large_by_itself_is_told_so() {
     let too_many: Vec<Operation> = (0..5_000).map(|at| get(&format!("k{at}"))).collect();
     let too_large = world.submit(&too_many);
     world.settle();
-    assert_eq!(tickets.map(|ticket| world.placed(ticket).size), [1, 2, 2]);
+    assert_eq!(tickets.map(|ticket| world.committed(ticket).size), [1, 2, 2]);
     assert!(matches!(world.outcomes[&too_large], Err(Failed::TooLarge(_))));
     let mut world = World::new(PoolOptions { batch_bytes_max: 10_000, ..options() });
     let value = "v".repeat(4_000);
     let tickets: Vec<u64> = (0..5).map(|at| world.submit(&[put(&format!("k{at}"), &value)])).collect();
     world.settle();
-    assert_eq!(tickets.iter().map(|ticket| world.placed(*ticket).size).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
+    assert_eq!(tickets.iter().map(|ticket| world.committed(*ticket).size).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
 }
 
 #[test]
 fn the_pool_holds_no_more_than_it_may_and_nothing_empty() {
     let mut pool = Pool::new(CLUSTER, PoolOptions { members_max: 2, ..options() });
-    let work = || Work::Known(vec![get("x")]);
-    assert_eq!(pool.submit(Time(0), 1, Work::Known(Vec::new())), Err(NotTaken::Empty));
+    let work = || Work::Declared(vec![get("x")]);
+    assert_eq!(pool.submit(Time(0), 1, Work::Declared(Vec::new())), Err(NotTaken::Empty));
     pool.submit(Time(0), 1, work()).unwrap();
     pool.submit(Time(0), 2, work()).unwrap();
     assert_eq!(pool.submit(Time(0), 3, work()), Err(NotTaken::Full));

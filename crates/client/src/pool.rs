@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use basil::{Buffer, Command, Event, Failure, Path};
-use cataphract::{Ask, Failed, NotTaken, Placed, Turn, Work};
+use cataphract::{Ask, BatchedCommit, Failed, NotTaken, Turn, Work};
 use machine::Time;
 use rand::Rng as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -187,7 +187,7 @@ impl Pool {
             let commit = Transaction::begin(Arc::clone(connection), None, false).commit().await?;
             return Ok(Committed { value: Vec::new(), commit, attempts: 1 });
         }
-        let mut placed = self.shared.join(Work::Known(operations)).await?;
+        let mut placed = self.shared.join(Work::Declared(operations)).await?;
         let (value, attempts) = (std::mem::take(&mut placed.values), placed.attempts);
         Ok(Committed { value, commit: commit_of(placed), attempts })
     }
@@ -195,7 +195,7 @@ impl Pool {
     /// Commits a transaction that has run.
     pub(crate) async fn commit(&self, buffer: Buffer) -> Result<Commit, Error> {
         self.shared.connection.may_write(buffer.write_set().map(|(key, _)| key))?;
-        Ok(commit_of(self.shared.join(Work::Ran(buffer)).await?))
+        Ok(commit_of(self.shared.join(Work::Interactive(buffer)).await?))
     }
 
     /// What the pool has done so far.
@@ -219,7 +219,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-fn commit_of(placed: Placed) -> Commit {
+fn commit_of(placed: BatchedCommit) -> Commit {
     let (path, certificate) = match placed.proof {
         Some((certificate, Path::Fast)) => (CommitPath::Fast, Some(certificate)),
         Some((certificate, Path::Slow)) => (CommitPath::Slow, Some(certificate)),
@@ -232,7 +232,7 @@ fn commit_of(placed: Placed) -> Commit {
 /// Whoever waits for a transaction, and its place in the pool: it has that for as long as the transaction is under way, also when
 /// nobody waits any more.
 struct Waiter {
-    teller: oneshot::Sender<Result<Placed, Failed>>,
+    teller: oneshot::Sender<Result<BatchedCommit, Failed>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -257,7 +257,7 @@ impl Drop for Waiting<'_> {
 
 impl Shared {
     /// Lets a transaction into the pool, and waits for its end.
-    async fn join(self: &Arc<Self>, work: Work) -> Result<Placed, Error> {
+    async fn join(self: &Arc<Self>, work: Work) -> Result<BatchedCommit, Error> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
         let (ticket, outcome) = self.enter(work, place)?;
         let mut waiting = Waiting { shared: self, ticket, is_over: false };
@@ -266,7 +266,11 @@ impl Shared {
         outcome.map_err(|_| Error::Closed)?.map_err(|failed| self.error(failed))
     }
 
-    fn enter(self: &Arc<Self>, work: Work, place: OwnedSemaphorePermit) -> Result<(u64, oneshot::Receiver<Result<Placed, Failed>>), Error> {
+    fn enter(
+        self: &Arc<Self>,
+        work: Work,
+        place: OwnedSemaphorePermit,
+    ) -> Result<(u64, oneshot::Receiver<Result<BatchedCommit, Failed>>), Error> {
         let mut state = self.lock();
         state.tickets += 1;
         let ticket = state.tickets;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use basil::certificate::Proof;
 use basil::{Buffer, Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction};
-use cataphract::{Ask, Failed, Operation, Placed, Pool, PoolOptions, Turn, Work};
+use cataphract::{Ask, BatchedCommit, Failed, Operation, Pool, PoolOptions, Turn, Work};
 use machine::{Time, Voters};
 use types::{ClientId, ClusterId, Key, Timestamp, Value};
 
@@ -109,7 +109,7 @@ pub struct World {
     pub pool: Pool,
     pub store: Store,
     errands: Vec<Errand>,
-    pub outcomes: BTreeMap<u64, Result<Placed, Failed>>,
+    pub outcomes: BTreeMap<u64, Result<BatchedCommit, Failed>>,
     pub works: BTreeMap<u64, (Vec<Operation>, Option<Buffer>)>,
     /// Transactions that were sent to be committed, by batch.
     pub sent: Vec<Transaction>,
@@ -142,7 +142,7 @@ impl World {
 
     /// A transaction whose operations are known comes.
     pub fn submit(&mut self, operations: &[Operation]) -> u64 {
-        self.enter(operations, Work::Known(operations.to_vec()), None)
+        self.enter(operations, Work::Declared(operations.to_vec()), None)
     }
 
     /// A transaction begins to run on its own, and has not read yet.
@@ -167,7 +167,7 @@ impl World {
 
     /// It has run, and wants to commit.
     pub fn join(&mut self, buffer: Buffer) -> u64 {
-        self.enter(&[], Work::Ran(buffer.clone()), Some(buffer))
+        self.enter(&[], Work::Interactive(buffer.clone()), Some(buffer))
     }
 
     /// It runs and joins at once.
@@ -289,13 +289,13 @@ impl World {
         panic!("the pool does not come to rest: {:?}", self.pool);
     }
 
-    pub fn placed(&self, ticket: u64) -> &Placed {
+    pub fn committed(&self, ticket: u64) -> &BatchedCommit {
         self.outcomes[&ticket].as_ref().expect("it committed")
     }
 
     /// What a transaction's reads found, as text.
     pub fn values(&self, ticket: u64) -> Vec<Option<String>> {
         let text = |value: &Value| String::from_utf8(value.as_bytes().to_vec()).expect("tests write text");
-        self.placed(ticket).values.iter().map(|value| value.as_ref().map(text)).collect()
+        self.committed(ticket).values.iter().map(|value| value.as_ref().map(text)).collect()
     }
 }

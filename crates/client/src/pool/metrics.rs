@@ -15,8 +15,8 @@ pub(crate) struct PoolMetrics {
     outside_reads: Counter,
     own_reads: Counter,
     chained_reads: Counter,
-    misfits: Counter,
-    overtaken: Counter,
+    deferred: Counter,
+    stale: Counter,
     conflicts: Counter,
 }
 
@@ -31,8 +31,8 @@ impl PoolMetrics {
             outside_reads: Counter::default(),
             own_reads: Counter::default(),
             chained_reads: Counter::default(),
-            misfits: Counter::default(),
-            overtaken: Counter::default(),
+            deferred: Counter::default(),
+            stale: Counter::default(),
             conflicts: Counter::default(),
         };
         metrics.register(|registry| {
@@ -43,8 +43,8 @@ impl PoolMetrics {
             counter("pool_reads_outside", "Keys that batches read from the store", &own.outside_reads);
             counter("pool_reads_own", "Reads of a write of the same transaction", &own.own_reads);
             counter("pool_reads_chained", "Reads of a write of an earlier transaction of the batch", &own.chained_reads);
-            counter("pool_misfits", "Times that a transaction was left to a later batch", &own.misfits);
-            counter("pool_overtaken", "Transactions known here to have read what is no longer so", &own.overtaken);
+            counter("pool_deferred", "Times that a transaction was left to a later batch", &own.deferred);
+            counter("pool_stale", "Transactions known here to have read what is no longer so", &own.stale);
             counter("pool_conflicts", "Transactions given back to be begun again", &own.conflicts);
             registry.register(
                 "pool_batch_transactions",
@@ -78,8 +78,8 @@ impl PoolMetrics {
         more(&self.outside_reads, counts.outside_reads, &mut told.outside_reads);
         more(&self.own_reads, counts.own_reads, &mut told.own_reads);
         more(&self.chained_reads, counts.chained_reads, &mut told.chained_reads);
-        more(&self.misfits, counts.misfits, &mut told.misfits);
-        more(&self.overtaken, counts.overtaken, &mut told.overtaken);
+        more(&self.deferred, counts.deferred, &mut told.deferred);
+        more(&self.stale, counts.stale, &mut told.stale);
         more(&self.conflicts, counts.conflicts, &mut told.conflicts);
     }
 }

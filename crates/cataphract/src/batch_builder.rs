@@ -40,19 +40,19 @@ pub(crate) enum Fit {
     /// It conflicts with a member, and the rule is that no two of a batch do (Alg. 2 L6, L12).
     Conflict,
     /// What it read cannot stand beside what other members read and write; others may still fit.
-    Misfit,
+    CannotOrder,
 }
 
 /// A batch that is being formed.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct BatchBuilder {
     rule: ConflictRule,
     bounds: Bounds,
     sum: Footprint,
     /// In the order in which they joined; their places stand beside.
-    ran: Vec<Member>,
-    places: Vec<usize>,
-    known: Vec<Member>,
+    interactive: Vec<Member>,
+    positions: Vec<usize>,
+    declared: Vec<Member>,
     /// Who of those that ran read a key, and what all of them found there.
     readers: HashMap<Key, Readers>,
     /// Who of those that ran writes a key.
@@ -69,15 +69,15 @@ struct Readers {
     members: Vec<usize>,
 }
 
-impl Draft {
+impl BatchBuilder {
     pub fn new(rule: ConflictRule, bounds: Bounds) -> Self {
         Self {
             rule,
             bounds,
             sum: Footprint::default(),
-            ran: Vec::new(),
-            places: Vec::new(),
-            known: Vec::new(),
+            interactive: Vec::new(),
+            positions: Vec::new(),
+            declared: Vec::new(),
             readers: HashMap::new(),
             writers: HashMap::new(),
             read_set: HashSet::new(),
@@ -86,7 +86,7 @@ impl Draft {
     }
 
     pub fn len(&self) -> usize {
-        self.ran.len() + self.known.len()
+        self.interactive.len() + self.declared.len()
     }
 
     /// Whether `work` can join. The first may always: whether it is too large by itself shows when it is rebuilt.
@@ -99,8 +99,8 @@ impl Draft {
             return Fit::Conflict;
         }
         match work {
-            Work::Known(_) => Fit::At(self.known.len()),
-            Work::Ran(_) => self.place_of(work).map_or(Fit::Misfit, Fit::At),
+            Work::Declared(_) => Fit::At(self.declared.len()),
+            Work::Interactive(_) => self.position_of(work).map_or(Fit::CannotOrder, Fit::At),
         }
     }
 
@@ -114,8 +114,8 @@ impl Draft {
 
     /// A place behind all that read what `work` writes, and before all that write what it read: there is one unless two
     /// each missed the other's write, or read different versions of one key.
-    fn place_of(&self, work: &Work) -> Option<usize> {
-        let Work::Ran(buffer) = work else { return None };
+    fn position_of(&self, work: &Work) -> Option<usize> {
+        let Work::Interactive(buffer) = work else { return None };
         let found_otherwise = buffer.read_set().any(|found| {
             let known = self.readers.get(&found.key);
             known.is_some_and(|readers| readers.version != found.version || readers.value != found.value)
@@ -123,27 +123,27 @@ impl Draft {
         if found_otherwise {
             return None;
         }
-        let place = |id: &usize| self.places[*id];
-        let behind = work.writes().filter_map(|key| self.readers.get(key)).flat_map(|readers| &readers.members).map(place).max();
-        let before = work.reads().filter_map(|key| self.writers.get(key)).flatten().map(place).min();
-        let (lowest, highest) = (behind.map_or(0, |place| place + 1), before.unwrap_or(self.ran.len()));
+        let position = |id: &usize| self.positions[*id];
+        let behind = work.writes().filter_map(|key| self.readers.get(key)).flat_map(|readers| &readers.members).map(position).max();
+        let before = work.reads().filter_map(|key| self.writers.get(key)).flatten().map(position).min();
+        let (lowest, highest) = (behind.map_or(0, |position| position + 1), before.unwrap_or(self.interactive.len()));
         (lowest <= highest).then_some(highest)
     }
 
-    /// Takes in a member that fits at `place`.
-    pub fn join(&mut self, member: Member, place: usize) {
+    /// Takes in a member that fits at `position`.
+    pub fn join(&mut self, member: Member, position: usize) {
         self.sum = self.sum.plus(member.work.footprint());
         if self.rule != ConflictRule::Chain {
             self.read_set.extend(member.work.reads().cloned());
             self.write_set.extend(member.work.writes().cloned());
         }
-        let Work::Ran(buffer) = &member.work else {
-            self.known.push(member);
+        let Work::Interactive(buffer) = &member.work else {
+            self.declared.push(member);
             return;
         };
-        let id = self.ran.len();
-        self.places.iter_mut().filter(|other| **other >= place).for_each(|other| *other += 1);
-        self.places.push(place);
+        let id = self.interactive.len();
+        self.positions.iter_mut().filter(|other| **other >= position).for_each(|other| *other += 1);
+        self.positions.push(position);
         for found in buffer.read_set() {
             let fresh = || Readers { version: found.version, value: found.value.clone(), members: Vec::new() };
             self.readers.entry(found.key.clone()).or_insert_with(fresh).members.push(id);
@@ -151,13 +151,13 @@ impl Draft {
         for (key, _) in buffer.write_set() {
             self.writers.entry(key.clone()).or_default().push(id);
         }
-        self.ran.push(member);
+        self.interactive.push(member);
     }
 
     /// The members in their order.
     pub fn finish(self) -> Vec<Member> {
-        let mut ran: Vec<(usize, Member)> = self.places.into_iter().zip(self.ran).collect();
-        ran.sort_unstable_by_key(|(place, _)| *place);
-        ran.into_iter().map(|(_, member)| member).chain(self.known).collect()
+        let mut interactive: Vec<(usize, Member)> = self.positions.into_iter().zip(self.interactive).collect();
+        interactive.sort_unstable_by_key(|(position, _)| *position);
+        interactive.into_iter().map(|(_, member)| member).chain(self.declared).collect()
     }
 }
