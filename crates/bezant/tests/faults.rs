@@ -188,8 +188,8 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
         cluster_id(&place)
     );
     refused.says(&sentence).says("only 0 of the 5 replicas needed in every shard could be reached");
-    let stranger = closed(&place, "s0-r0", "stranger");
-    assert!(stranger > 0, "it is counted");
+    let unknown_key = closed(&place, "s0-r0", "unknown_key");
+    assert!(unknown_key > 0, "it is counted");
 
     // Who shows no certificate at all hears it over TLS.
     let mut raw = Raw::connect(place.address("s0-r0", "address"), Shows::Nothing);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
 use config::Config;
 use crypto::{SecretKey, Verifier};
-use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, PeerState, Place, Plan};
+use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, NodeOptions, PeerState, RunOn};
 use tokio::sync::oneshot;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
 
@@ -70,14 +70,14 @@ impl Connection {
         metrics.show_verifier(verifier.clone());
         let identity = identity(&config)?;
         let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
-        let plan = Plan {
+        let node_options = NodeOptions {
             identity,
             cluster: cluster.clone(),
             verifier,
             listener: None,
             replicas: config.topology.resolve().await,
             limits: Limits::default(),
-            place: Place::Task,
+            run_on: RunOn::Task,
             metrics: metrics.clone(),
             delays,
         };
@@ -93,7 +93,7 @@ impl Connection {
         };
         let board = Arc::new(Board::default());
         let mind = Mind::new(&cluster, config.client, options, cheating, board.clone());
-        let node = runtime::start(plan, mind, NoSeals, on_event)?;
+        let node = runtime::start(node_options, mind, NoSeals, on_event)?;
         let connection = Self {
             cluster,
             client: config.client,

@@ -1,5 +1,5 @@
 //! A made-up map: who is where, and how far apart places are. For measuring and testing on one machine what a cluster
-//! spread over the world would do; [`runtime::distance`] keeps the distances.
+//! spread over the world would do; [`runtime::injected_latency`] keeps the distances.
 //!
 //! ```toml
 //! regions = ["tokyo", "virginia"]

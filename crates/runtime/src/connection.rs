@@ -18,8 +18,8 @@ use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 
 use crate::frame::{self, Frames, HEADER_BYTES};
 use crate::limits::Limits;
-use crate::link::{Ending, Link, Next};
-use crate::mailbox::{Arrival, Mailbox, Room};
+use crate::link::{CloseReason, Link, Next};
+use crate::mailbox::{Inbound, Mailbox, Permit};
 use crate::metrics::Shell;
 
 /// How much is read at a time.
@@ -46,14 +46,14 @@ pub(crate) type Stream = TlsStream<BufReader<TcpStream>>;
 /// What all connections of a node share.
 #[derive(Debug)]
 pub(crate) struct Intake<C, W> {
-    pub mailbox: Arc<Mailbox<Arrival<C, W>>>,
+    pub mailbox: Arc<Mailbox<Inbound<C, W>>>,
     pub verifier: Arc<Verifier>,
     pub limits: Limits,
     pub shell: Arc<Shell>,
 }
 
-/// Runs an open connection until it ends, and says why it did. `room` is what its member may have under way.
-pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, room: Arc<Semaphore>, intake: Arc<Intake<C, W>>) -> Ending
+/// Runs an open connection until it ends, and says why it did. `quota` bounds what its member may have in flight.
+pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, quota: Arc<Semaphore>, intake: Arc<Intake<C, W>>) -> CloseReason
 where
     C: Send + 'static,
     W: Wire,
@@ -62,19 +62,19 @@ where
     let writing = tokio::spawn({
         let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
         async move {
-            let ending = tokio::select! {
-                ending = write_all(write, &link, &intake.limits, &intake.shell) => ending,
-                ending = link.closed() => ending,
+            let close_reason = tokio::select! {
+                close_reason = write_all(write, &link, &intake.limits, &intake.shell) => close_reason,
+                close_reason = link.closed() => close_reason,
             };
-            link.close(ending);
+            link.close(close_reason);
         }
     });
-    let mut reader = Reader { link: Arc::clone(&link), room, intake, held: None, rejections: 0 };
-    let ending = tokio::select! {
-        ending = reader.run(read) => ending,
-        ending = link.closed() => ending,
+    let mut reader = Reader { link: Arc::clone(&link), quota, intake, held: None, rejections: 0 };
+    let close_reason = tokio::select! {
+        close_reason = reader.run(read) => close_reason,
+        close_reason = link.closed() => close_reason,
     };
-    link.close(ending);
+    link.close(close_reason);
     // The writer ends as soon as the link is closed; a panic in it ended it as well.
     let _ = writing.await;
     link.closed().await
@@ -82,45 +82,45 @@ where
 
 struct Reader<C, W> {
     link: Arc<Link>,
-    room: Arc<Semaphore>,
+    quota: Arc<Semaphore>,
     intake: Arc<Intake<C, W>>,
     /// Room for the frame that is being received.
-    held: Option<Room>,
+    held: Option<Permit>,
     rejections: u32,
 }
 
 impl<C: Send + 'static, W: Wire> Reader<C, W> {
-    async fn run(&mut self, mut stream: ReadHalf<Stream>) -> Ending {
+    async fn run(&mut self, mut stream: ReadHalf<Stream>) -> CloseReason {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         loop {
-            if let Err(ending) = self.take_frames(&mut buffer).await {
-                return ending;
+            if let Err(close_reason) = self.take_frames(&mut buffer).await {
+                return close_reason;
             }
             if buffer.is_empty() && buffer.capacity() > READ_KEEP_BYTES {
                 buffer = BytesMut::new();
             }
             buffer.reserve(READ_BYTES);
             match stream.read_buf(&mut buffer).await {
-                Ok(0) if buffer.is_empty() => return Ending::Ended,
-                Ok(0) => return Ending::Cut,
+                Ok(0) if buffer.is_empty() => return CloseReason::Ended,
+                Ok(0) => return CloseReason::Cut,
                 Ok(_) => self.link.heard(),
                 // A peer that dies without TLS's goodbye between two frames has lost us nothing.
-                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return Ending::Ended,
-                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ending::Cut,
-                Err(error) => return Ending::Broken(error.kind()),
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return CloseReason::Ended,
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return CloseReason::Cut,
+                Err(error) => return CloseReason::Broken(error.kind()),
             }
         }
     }
 
     /// Takes all complete frames out of `buffer` and hands their messages on.
-    async fn take_frames(&mut self, buffer: &mut BytesMut) -> Result<(), Ending> {
+    async fn take_frames(&mut self, buffer: &mut BytesMut) -> Result<(), CloseReason> {
         loop {
-            let (mut messages, mut room) = (Vec::new(), None);
+            let (mut messages, mut permit) = (Vec::new(), None);
             while messages.len() < CHECK_MESSAGES_MAX {
-                let Some(needed) = frame::room_needed(buffer).map_err(Ending::Frame)? else { break };
-                let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(Ending::Frame)? else { break };
+                let Some(needed) = frame::room_needed(buffer).map_err(CloseReason::Frame)? else { break };
+                let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(CloseReason::Frame)? else { break };
                 // Nothing is waited for while something is in hand: two connections of one member could wait for each other.
-                if !self.hold_room(needed, messages.is_empty() && room.is_none()).await || buffer.len() < HEADER_BYTES + length {
+                if !self.hold_permit(needed, messages.is_empty() && permit.is_none()).await || buffer.len() < HEADER_BYTES + length {
                     break;
                 }
                 buffer.advance(HEADER_BYTES);
@@ -130,26 +130,26 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 self.intake.shell.frames_received.inc();
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + length) as u64);
                 let cluster = self.intake.verifier.cluster().id();
-                let count = frame::decode_messages(body, cluster, &mut messages).map_err(Ending::Frame)?;
+                let count = frame::decode_messages(body, cluster, &mut messages).map_err(CloseReason::Frame)?;
                 self.intake.shell.messages_received.inc_by(count as u64);
-                room = match (room, self.held.take()) {
-                    (Some(room), Some(more)) => Some(Room::join(room, more)),
-                    (room, more) => room.or(more),
+                permit = match (permit, self.held.take()) {
+                    (Some(permit), Some(more)) => Some(Permit::join(permit, more)),
+                    (permit, more) => permit.or(more),
                 };
             }
             if messages.is_empty() {
                 // Only heartbeats, if anything: their room is given back here. Go on when that made the difference.
-                if room.is_some() && self.held.is_none() && frame::room_needed(buffer).is_ok_and(|needed| needed.is_some()) {
+                if permit.is_some() && self.held.is_none() && frame::room_needed(buffer).is_ok_and(|needed| needed.is_some()) {
                     continue;
                 }
                 return Ok(());
             }
-            self.hand_on(messages, room).await?;
+            self.hand_on(messages, permit).await?;
         }
     }
 
     /// Makes sure that the frame being received has its room; `false` when there is none and `wait` is not set.
-    async fn hold_room(&mut self, needed: usize, wait: bool) -> bool {
+    async fn hold_permit(&mut self, needed: usize, wait: bool) -> bool {
         if self.held.is_some() {
             return true;
         }
@@ -157,16 +157,16 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         let bytes = (needed + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let gauge = &self.intake.shell.incoming_bytes;
-        self.held = Room::try_take(&self.room, bytes, gauge);
+        self.held = Permit::try_take(&self.quota, bytes, gauge);
         if self.held.is_none() && wait {
-            self.link.deafen();
-            self.held = Some(Room::take(&self.room, bytes, gauge).await);
+            self.link.pause_silence();
+            self.held = Some(Permit::take(&self.quota, bytes, gauge).await);
             self.link.heard();
         }
         self.held.is_some()
     }
 
-    async fn hand_on(&mut self, messages: Vec<W>, room: Option<Room>) -> Result<(), Ending> {
+    async fn hand_on(&mut self, messages: Vec<W>, permit: Option<Permit>) -> Result<(), CloseReason> {
         let total = messages.len();
         let mut verified: Vec<Verified<W>> = Vec::with_capacity(total);
         for result in self.intake.verifier.verify_all(messages) {
@@ -177,7 +177,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                     self.rejections += 1;
                     tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
                     if self.rejections >= self.intake.limits.rejections_max {
-                        return Err(Ending::Rejections);
+                        return Err(CloseReason::Rejections);
                     }
                 }
             }
@@ -185,8 +185,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         if verified.is_empty() {
             return Ok(());
         }
-        let arrival = Arrival::Messages { from: self.link.party(), messages: verified, room };
-        if self.intake.mailbox.push(arrival).is_err() {
+        let inbound = Inbound::Messages { from: self.link.party(), messages: verified, permit };
+        if self.intake.mailbox.push(inbound).is_err() {
             // The node is stopping: what is queued for the peer may still be written.
             self.link.closed().await;
         }
@@ -194,7 +194,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 }
 
-async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, shell: &Shell) -> Ending {
+async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, shell: &Shell) -> CloseReason {
     let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
@@ -207,7 +207,7 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
             next = std::future::poll_fn(|context| link.poll_next(context, &mut frames)) => next,
             _ = beat.tick() => {
                 if link.silent_for_ms() > limits.silence_timeout_ms {
-                    return Ending::Silent;
+                    return CloseReason::Silent;
                 }
                 if !spoken {
                     link.send_heartbeat();
@@ -219,20 +219,20 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
         if matches!(next, Next::Finish) {
             // Whether the peer hears the goodbye does not matter: every frame before it is complete.
             let _ = timeout(write_timeout, stream.shutdown()).await;
-            return Ending::Stopping;
+            return CloseReason::Stopping;
         }
         spoken |= frames.messages() > 0;
         for chunk in frames.bytes().chunks(WRITE_BYTES) {
             match timeout(write_timeout, stream.write_all(chunk)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return Ending::Broken(error.kind()),
-                Err(_) => return Ending::NotReading,
+                Ok(Err(error)) => return CloseReason::Broken(error.kind()),
+                Err(_) => return CloseReason::NotReading,
             }
         }
         match timeout(write_timeout, stream.flush()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return Ending::Broken(error.kind()),
-            Err(_) => return Ending::NotReading,
+            Ok(Err(error)) => return CloseReason::Broken(error.kind()),
+            Err(_) => return CloseReason::NotReading,
         }
         shell.frames_sent.inc_by(frames.frames());
         shell.messages_sent.inc_by(frames.messages());

@@ -22,8 +22,8 @@
 
 pub mod clock;
 mod connection;
-pub mod distance;
 pub mod frame;
+pub mod injected_latency;
 mod limits;
 mod link;
 mod mailbox;
@@ -34,9 +34,9 @@ pub mod tls;
 pub mod transport;
 
 pub use connection::Wire;
-pub use distance::{Delay, Delays};
+pub use injected_latency::{Delay, Delays};
 pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
-pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NotTaken, Place, Plan, Sealing, Seals, StartError, Stopped, start};
+pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, Sealing, Seals, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};
 pub use transport::{ListenError, PeerState, listen};

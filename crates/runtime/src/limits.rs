@@ -20,7 +20,7 @@ pub struct Limits {
     /// The most connections of one client at a time; the oldest makes way.
     pub client_connections_max: usize,
     /// The most connections at a time whose owner is not known yet; further ones are closed at once.
-    pub strangers_max: usize,
+    pub unauthenticated_max: usize,
     /// How many messages with a bad signature or structure a connection may bring before it is closed.
     pub rejections_max: u32,
     /// How long connecting, the TLS handshake and the greeting may take, each.
@@ -55,7 +55,7 @@ impl Default for Limits {
             outgoing_bytes_max: 64 << 20,
             outgoing_total_bytes_max: 512 << 20,
             client_connections_max: 64,
-            strangers_max: 256,
+            unauthenticated_max: 256,
             rejections_max: 16,
             greeting_timeout_ms: 5_000,
             write_timeout_ms: 10_000,

@@ -12,8 +12,8 @@ use crypto::Compress;
 use tokio::sync::Notify;
 use types::{ClientId, Party, Session};
 
-use crate::distance::{Delays, Held, Hold, Pacer};
 use crate::frame::{FrameError, Frames};
+use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Pacer};
 use crate::limits::{FAIR_SHARE_BYTES, Limits};
 use crate::metrics::Shell;
 
@@ -22,17 +22,17 @@ const KEEP_BYTES: usize = 256 << 10;
 
 /// Why a connection ended, or never came to be.
 #[derive(Clone, Debug)]
-pub(crate) enum Ending {
+pub(crate) enum CloseReason {
     /// The TLS handshake failed.
     Handshake(String),
     /// The TLS handshake or the greeting took too long.
     GreetingTimeout,
     /// Too many connections of unknown owner were open.
-    Crowded,
+    TooManyUnauthenticated,
     /// The dialler showed no certificate.
     NoCertificate,
     /// The dialler's key is not in the cluster.
-    Stranger,
+    UnknownKey,
     /// The dialler means another cluster.
     WrongCluster,
     /// The dialler is not what it says it is.
@@ -59,15 +59,15 @@ pub(crate) enum Ending {
     Stopping,
 }
 
-impl Ending {
+impl CloseReason {
     /// A short name for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Handshake(_) => "handshake",
             Self::GreetingTimeout => "greeting_timeout",
-            Self::Crowded => "crowded",
+            Self::TooManyUnauthenticated => "too_many_unauthenticated",
             Self::NoCertificate => "no_certificate",
-            Self::Stranger => "stranger",
+            Self::UnknownKey => "unknown_key",
             Self::WrongCluster => "wrong_cluster",
             Self::WrongRole => "wrong_role",
             Self::Greeting(_) => "greeting",
@@ -84,14 +84,14 @@ impl Ending {
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for CloseReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Handshake(error) => write!(formatter, "the TLS handshake failed: {error}"),
             Self::GreetingTimeout => formatter.write_str("the handshake or the greeting took too long"),
-            Self::Crowded => formatter.write_str("too many connections of unknown owner are open"),
+            Self::TooManyUnauthenticated => formatter.write_str("too many connections of unknown owner are open"),
             Self::NoCertificate => formatter.write_str("it showed no certificate"),
-            Self::Stranger => formatter.write_str("its key is not in the cluster"),
+            Self::UnknownKey => formatter.write_str("its key is not in the cluster"),
             Self::WrongCluster => formatter.write_str("it means another cluster"),
             Self::WrongRole => formatter.write_str("it is not what it says it is"),
             Self::Greeting(error) => write!(formatter, "its greeting is malformed: {error}"),
@@ -123,18 +123,18 @@ pub(crate) struct Link {
     /// What waits to be written, over all links.
     total: Arc<AtomicUsize>,
     /// Made-up distance, where there is any.
-    hold: Option<Hold>,
+    hold: Option<DelayLine>,
 }
 
 #[derive(Debug, Default)]
 struct Outgoing {
     frames: Frames,
     /// What is not due yet, where there is distance.
-    held: Held,
+    held: DelayedFrames,
     writer: Option<Waker>,
     /// Nothing more is added; the connection ends when what is queued is written.
     finishing: bool,
-    ending: Option<Ending>,
+    close_reason: Option<CloseReason>,
 }
 
 impl Outgoing {
@@ -158,7 +158,7 @@ impl Link {
     pub fn send<'a, W: Compress + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
-        if outgoing.ending.is_some() || outgoing.finishing {
+        if outgoing.close_reason.is_some() || outgoing.finishing {
             self.shell.count_unsent("closed", messages.count() as u64);
             return;
         }
@@ -185,7 +185,7 @@ impl Link {
         drop(guard);
         let over_share = total > self.limits.outgoing_total_bytes_max && waiting > FAIR_SHARE_BYTES;
         if waiting > self.limits.outgoing_bytes_max || over_share {
-            self.close(Ending::NotReading);
+            self.close(CloseReason::NotReading);
         } else if let Some(writer) = writer {
             match (&self.hold, first_due) {
                 (Some(hold), Some(due)) => hold.wake_at(due, writer),
@@ -197,7 +197,7 @@ impl Link {
     /// Queues a heartbeat, unless something is queued already.
     pub fn send_heartbeat(&self) {
         let mut outgoing = self.lock();
-        if outgoing.waiting_bytes() == 0 && !outgoing.finishing && outgoing.ending.is_none() {
+        if outgoing.waiting_bytes() == 0 && !outgoing.finishing && outgoing.close_reason.is_none() {
             outgoing.frames.add_heartbeat();
             self.queued(outgoing.frames.bytes().len());
         }
@@ -239,16 +239,16 @@ impl Link {
     }
 
     /// Ends the connection at once. The first cause counts.
-    pub fn close(&self, ending: Ending) {
+    pub fn close(&self, close_reason: CloseReason) {
         let mut outgoing = self.lock();
-        if outgoing.ending.is_some() {
+        if outgoing.close_reason.is_some() {
             return;
         }
-        outgoing.ending = Some(ending);
+        outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
         let unsent = outgoing.frames.messages() + outgoing.held.messages();
         outgoing.frames.clear(0);
-        outgoing.held = Held::default();
+        outgoing.held = DelayedFrames::default();
         drop(outgoing);
         if unsent > 0 {
             self.shell.count_unsent("closed", unsent);
@@ -257,13 +257,13 @@ impl Link {
     }
 
     /// Waits until the connection has ended, and says why.
-    pub async fn closed(&self) -> Ending {
+    pub async fn closed(&self) -> CloseReason {
         let mut notified = pin!(self.closing.notified());
         loop {
             // Registered before looking, so that no notice is missed in between.
             notified.as_mut().enable();
-            if let Some(ending) = self.lock().ending.clone() {
-                return ending;
+            if let Some(close_reason) = self.lock().close_reason.clone() {
+                return close_reason;
             }
             notified.as_mut().await;
             notified.set(self.closing.notified());
@@ -276,7 +276,7 @@ impl Link {
     }
 
     /// Notes that we do not listen for now: the peer's silence is not its fault.
-    pub fn deafen(&self) {
+    pub fn pause_silence(&self) {
         self.heard_ms.store(u64::MAX, Ordering::Relaxed);
     }
 
@@ -339,7 +339,7 @@ impl Links {
     }
 
     /// The same, with everybody as far away as `delays` says.
-    pub fn apart(self, delays: Delays) -> std::io::Result<Self> {
+    pub fn with_delays(self, delays: Delays) -> std::io::Result<Self> {
         Ok(Self { distance: Some((delays, Arc::new(Pacer::start()?))), ..self })
     }
 
@@ -361,16 +361,16 @@ impl Links {
             limits: Arc::clone(&self.limits),
             shell: Arc::clone(&self.shell),
             total: Arc::clone(&self.total),
-            hold: self.distance.as_ref().and_then(|(delays, pacer)| Hold::new(delays.to(party), pacer)),
+            hold: self.distance.as_ref().and_then(|(delays, pacer)| DelayLine::new(delays.to(party), pacer)),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {
-            replaced.close(Ending::Replaced);
+            replaced.close(CloseReason::Replaced);
         }
         if let Party::Client(client, _) = party
             && let Some(oldest) = oldest_over(&state.open, client, self.limits.client_connections_max)
         {
-            oldest.close(Ending::Replaced);
+            oldest.close(CloseReason::Replaced);
         }
         self.shell.connections.set(signed(state.open.len()));
         self.shell.connections_opened.inc();
@@ -392,7 +392,7 @@ impl Links {
     }
 
     /// Opens no more, and returns what is open.
-    pub fn seal(&self) -> Vec<Arc<Link>> {
+    pub fn stop_opening(&self) -> Vec<Arc<Link>> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
         state.open.values().cloned().collect()
@@ -400,8 +400,8 @@ impl Links {
 
     /// Opens no more, and ends what is open.
     pub fn close_all(&self) {
-        for link in self.seal() {
-            link.close(Ending::Stopping);
+        for link in self.stop_opening() {
+            link.close(CloseReason::Stopping);
         }
     }
 }
@@ -426,8 +426,8 @@ mod tests {
     }
 
     /// Whether the link has been ended, and why.
-    fn ending(link: &Link) -> Option<&'static str> {
-        link.lock().ending.as_ref().map(Ending::label)
+    fn close_reason(link: &Link) -> Option<&'static str> {
+        link.lock().close_reason.as_ref().map(CloseReason::label)
     }
 
     #[test]
@@ -440,11 +440,11 @@ mod tests {
         for _ in 0..2 {
             greedy.send(std::iter::once(&megabyte));
         }
-        assert_eq!(ending(&greedy), None);
+        assert_eq!(close_reason(&greedy), None);
         greedy.send(std::iter::once(&megabyte));
-        assert_eq!(ending(&greedy), Some("not_reading"));
+        assert_eq!(close_reason(&greedy), Some("not_reading"));
         modest.send(std::iter::once(&Number(7, 0)));
-        assert_eq!(ending(&modest), None);
+        assert_eq!(close_reason(&modest), None);
         assert_eq!(metrics.unsent("closed"), 3);
         greedy.send(std::iter::once(&Number(7, 0)));
         assert_eq!(metrics.unsent("closed"), 4);
@@ -457,7 +457,7 @@ mod tests {
         let links = Links::new(Limits::default(), Arc::clone(&metrics.shell));
         let older = links.open(party(1)).expect("it is open");
         let newer = links.open(party(1)).expect("it is open");
-        assert_eq!((ending(&older), ending(&newer)), (Some("replaced"), None));
+        assert_eq!((close_reason(&older), close_reason(&newer)), (Some("replaced"), None));
         // The older one's end must not take the newer one away.
         links.forget(&older);
         assert!(links.get(party(1)).is_some());

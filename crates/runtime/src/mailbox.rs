@@ -3,7 +3,7 @@
 //! Many connections and callers push, one loop takes. A push is one short lock; the loop takes *everything* with
 //! one lock a turn, and is woken only when it sleeps. A channel that hands over one item at a time would pay for
 //! each of them. The queue has no bound of its own, because both kinds of what is in it hold room that was
-//! given out beforehand: messages by bytes, for each member apart ([`Room`]), commands by count.
+//! given out beforehand: messages by bytes, for each member apart ([`Permit`]), commands by count.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use types::Party;
 
 /// One thing for the loop.
 #[derive(Debug)]
-pub(crate) enum Arrival<C, W> {
+pub(crate) enum Inbound<C, W> {
     /// From its own side.
     Command(C),
     /// From another party: what one read brought.
@@ -24,18 +24,18 @@ pub(crate) enum Arrival<C, W> {
         from: Party,
         messages: Vec<Verified<W>>,
         /// Given back when the last of them has been stepped through.
-        room: Option<Room>,
+        permit: Option<Permit>,
     },
 }
 
 /// Room for received bytes, out of what one member may have under way.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Permit {
     permit: OwnedSemaphorePermit,
     gauge: Gauge,
 }
 
-impl Room {
+impl Permit {
     /// Takes `bytes`, if they are free at once.
     pub fn try_take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Option<Self> {
         let permit = Arc::clone(from).try_acquire_many_owned(bytes).ok()?;
@@ -64,7 +64,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.gauge.dec_by(i64::try_from(self.permit.num_permits()).unwrap_or(i64::MAX));
     }
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn joined_room_comes_back_whole() {
+    fn joined_permits_are_returned_whole() {
         let (all, gauge) = (Arc::new(Semaphore::new(10)), Gauge::default());
-        let one = Room::try_take(&all, 3, &gauge).expect("there is room");
-        let two = Room::try_take(&all, 4, &gauge).expect("there is room");
+        let one = Permit::try_take(&all, 3, &gauge).expect("there is room");
+        let two = Permit::try_take(&all, 4, &gauge).expect("there is room");
         let both = one.join(two);
         assert_eq!((all.available_permits(), gauge.get()), (3, 7));
-        assert!(Room::try_take(&all, 4, &gauge).is_none());
+        assert!(Permit::try_take(&all, 4, &gauge).is_none());
         drop(both);
         assert_eq!((all.available_permits(), gauge.get()), (10, 0));
     }

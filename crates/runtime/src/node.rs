@@ -30,10 +30,10 @@ use types::{Cluster, Party, ReplicaId};
 
 use crate::clock::Clock;
 use crate::connection::{Intake, Wire};
-use crate::distance::Delays;
+use crate::injected_latency::Delays;
 use crate::limits::{BATCH_MAX, Limits};
 use crate::link::Links;
-use crate::mailbox::{Arrival, Mailbox, Room};
+use crate::mailbox::{Inbound, Mailbox, Permit};
 use crate::metrics::Metrics;
 use crate::tls::{Identity, IdentityError};
 use crate::transport::{PeerState, PeerStates, Transport, check_identity};
@@ -103,7 +103,7 @@ impl<M: Machine<Draft = std::convert::Infallible>> Seals<M> for NoSeals {
 
 /// Where the loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RunOn {
     /// On a thread of its own: for machines that write to disk, and would hold up the connections.
     Thread,
     /// As a task beside the connections: for machines that only compute. Saves two thread switches a round trip.
@@ -112,7 +112,7 @@ pub enum Place {
 
 /// What a node needs beside its machine.
 #[derive(Debug)]
-pub struct Plan {
+pub struct NodeOptions {
     /// Who it is.
     pub identity: Identity,
     /// Whom it may meet.
@@ -126,7 +126,7 @@ pub struct Plan {
     /// Its bounds.
     pub limits: Limits,
     /// Where the loop runs.
-    pub place: Place,
+    pub run_on: RunOn,
     /// Where it counts.
     pub metrics: Metrics,
     /// How far away everybody is to seem; for measuring and testing only.
@@ -190,8 +190,8 @@ pub struct Node<M: Machine, W> {
 /// A way to a running node from anywhere.
 #[derive(Debug)]
 pub struct NodeHandle<C, W> {
-    mailbox: Arc<Mailbox<Arrival<C, W>>>,
-    command_room: Arc<Semaphore>,
+    mailbox: Arc<Mailbox<Inbound<C, W>>>,
+    command_permits: Arc<Semaphore>,
     states: Arc<PeerStates>,
     metrics: Metrics,
 }
@@ -200,7 +200,7 @@ impl<C, W> Clone for NodeHandle<C, W> {
     fn clone(&self) -> Self {
         Self {
             mailbox: Arc::clone(&self.mailbox),
-            command_room: Arc::clone(&self.command_room),
+            command_permits: Arc::clone(&self.command_permits),
             states: Arc::clone(&self.states),
             metrics: self.metrics.clone(),
         }
@@ -213,7 +213,7 @@ impl<C, W> NodeHandle<C, W> {
     /// # Errors
     /// [`Stopped`] with the command, when the node takes no more.
     pub async fn command(&self, command: C) -> Result<(), Stopped<C>> {
-        match self.command_room.acquire().await {
+        match self.command_permits.acquire().await {
             Ok(permit) => {
                 // The loop gives the room back when it takes the command.
                 permit.forget();
@@ -228,7 +228,7 @@ impl<C, W> NodeHandle<C, W> {
     /// # Errors
     /// [`NotTaken`] with the command.
     pub fn try_command(&self, command: C) -> Result<(), NotTaken<C>> {
-        match self.command_room.try_acquire() {
+        match self.command_permits.try_acquire() {
             Ok(permit) => {
                 permit.forget();
                 self.push(command).map_err(NotTaken::Stopped)
@@ -251,11 +251,11 @@ impl<C, W> NodeHandle<C, W> {
 
     fn push(&self, command: C) -> Result<(), C> {
         self.metrics.shell.commands_waiting.inc();
-        self.mailbox.push(Arrival::Command(command)).map_err(|arrival| {
+        self.mailbox.push(Inbound::Command(command)).map_err(|inbound| {
             self.metrics.shell.commands_waiting.dec();
-            match arrival {
-                Arrival::Command(command) => command,
-                Arrival::Messages { .. } => unreachable!("a command was pushed"),
+            match inbound {
+                Inbound::Command(command) => command,
+                Inbound::Messages { .. } => unreachable!("a command was pushed"),
             }
         })
     }
@@ -266,7 +266,7 @@ impl<C, W> NodeHandle<C, W> {
 ///
 /// # Errors
 /// [`StartError`] when the identity does not fit the cluster or the system refuses.
-pub fn start<W, M, S, E>(plan: Plan, machine: M, seals: S, on_event: E) -> Result<Node<M, W>, StartError>
+pub fn start<W, M, S, E>(node_options: NodeOptions, machine: M, seals: S, on_event: E) -> Result<Node<M, W>, StartError>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W> + Send + 'static,
@@ -276,12 +276,12 @@ where
     S: Seals<M>,
     E: FnMut(M::Event) + Send + 'static,
 {
-    let Plan { identity, cluster, verifier, listener, replicas, limits, place, metrics, delays } = plan;
+    let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, delays } = node_options;
     check_identity(&identity, &cluster)?;
     let me = identity.party();
     let local_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let mailbox = Arc::new(Mailbox::default());
-    let command_room = Arc::new(Semaphore::new(limits.commands_max));
+    let command_permits = Arc::new(Semaphore::new(limits.commands_max));
     let shell = Arc::clone(&metrics.shell);
     let intake = Intake { mailbox: Arc::clone(&mailbox), verifier: Arc::clone(&verifier), limits: limits.clone(), shell };
     let transport = Transport::new(identity, cluster, Arc::new(intake), delays)?;
@@ -293,7 +293,7 @@ where
         seals,
         on_event,
         mailbox: Arc::clone(&mailbox),
-        command_room: Arc::clone(&command_room),
+        command_permits: Arc::clone(&command_permits),
         links: Arc::clone(&transport.links),
         metrics: metrics.clone(),
         clock: Clock::default(),
@@ -304,9 +304,9 @@ where
         unsynced_since: None,
         open: true,
     };
-    match place {
-        Place::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),
-        Place::Thread => {
+    match run_on {
+        RunOn::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),
+        RunOn::Thread => {
             let run = move || drop(finished.send(node_loop.run_on_thread()));
             drop(thread::Builder::new().name(format!("loop {me}")).spawn(run)?);
         }
@@ -321,7 +321,7 @@ where
             tasks.spawn(Arc::clone(&transport).dial(replica, address, stop.clone()));
         }
     }
-    let handle = NodeHandle { mailbox, command_room, states: Arc::clone(&transport.states), metrics };
+    let handle = NodeHandle { mailbox, command_permits, states: Arc::clone(&transport.states), metrics };
     Ok(Node { handle, local_address, links: Arc::clone(&transport.links), limits, stopping, tasks, ended: Some(ended) })
 }
 
@@ -355,9 +355,9 @@ impl<M: Machine, W> Node<M, W> {
     pub async fn stop(mut self) -> Result<M, NodeError> {
         self.stopping.send_replace(true);
         self.handle.mailbox.close();
-        self.handle.command_room.close();
+        self.handle.command_permits.close();
         let machine = self.end().await;
-        for link in self.links.seal() {
+        for link in self.links.stop_opening() {
             link.finish();
         }
         let finished = async { while self.tasks.join_next().await.is_some() {} };
@@ -383,7 +383,7 @@ impl<M: Machine, W> Drop for Node<M, W> {
     fn drop(&mut self) {
         self.stopping.send_replace(true);
         self.handle.mailbox.close();
-        self.handle.command_room.close();
+        self.handle.command_permits.close();
         self.links.close_all();
     }
 }
@@ -394,16 +394,16 @@ struct Loop<M: Machine, W, S, E> {
     machine: M,
     seals: S,
     on_event: E,
-    mailbox: Arc<Mailbox<Arrival<M::Command, W>>>,
-    command_room: Arc<Semaphore>,
+    mailbox: Arc<Mailbox<Inbound<M::Command, W>>>,
+    command_permits: Arc<Semaphore>,
     links: Arc<Links>,
     metrics: Metrics,
     clock: Clock,
     turn_inputs_max: usize,
     /// What was taken from the mailbox and not stepped through yet.
-    backlog: VecDeque<Arrival<M::Command, W>>,
+    backlog: VecDeque<Inbound<M::Command, W>>,
     /// The messages of one arrival that did not fit into the last turn.
-    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Room>)>,
+    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Permit>)>,
     outbox: OutboxOf<M>,
     /// Since when something may have been written that is not durable yet.
     unsynced_since: Option<Instant>,
@@ -446,16 +446,16 @@ where
                 tokio::task::yield_now().await;
                 continue;
             }
-            let arrival = std::future::poll_fn(|context| mailbox.poll_ready(context));
+            let inbound = std::future::poll_fn(|context| mailbox.poll_ready(context));
             match self.wait() {
-                None => arrival.await,
+                None => inbound.await,
                 Some(Duration::ZERO) => tokio::task::yield_now().await,
                 Some(wait) => {
                     // Looked at first: setting a timer that an arrival cancels at once is the dearer way.
-                    let mut arrival = pin!(arrival);
+                    let mut inbound = pin!(inbound);
                     tokio::select! {
                         biased;
-                        () = &mut arrival => {}
+                        () = &mut inbound => {}
                         () = sleep(wait) => {}
                     }
                 }
@@ -502,7 +502,7 @@ where
         if let Err(failure) = self.machine.persist() {
             self.links.close_all();
             self.mailbox.close();
-            self.command_room.close();
+            self.command_permits.close();
             return Err(NodeError::Persist(Box::new(failure)));
         }
         self.metrics.shell.persist_seconds.observe(started.elapsed().as_secs_f64());
@@ -540,8 +540,8 @@ where
             }
             match self.backlog.pop_front() {
                 None => break,
-                Some(Arrival::Messages { from, messages, room }) => self.current = Some((from, messages.into_iter(), room)),
-                Some(Arrival::Command(command)) => {
+                Some(Inbound::Messages { from, messages, permit }) => self.current = Some((from, messages.into_iter(), permit)),
+                Some(Inbound::Command(command)) => {
                     self.machine.step(now, Input::Command(command), &mut self.outbox);
                     inputs += 1;
                     commands += 1;
@@ -549,7 +549,7 @@ where
             }
         }
         if commands > 0 {
-            self.command_room.add_permits(commands);
+            self.command_permits.add_permits(commands);
             self.metrics.shell.commands_waiting.dec_by(i64::try_from(commands).unwrap_or(i64::MAX));
         }
         inputs
@@ -559,7 +559,7 @@ where
     fn send(&mut self) {
         // Stable: what is said to one party stays in order.
         self.outbox.sends.sort_by_key(|(to, _)| *to);
-        self.hear_own();
+        self.deliver_loopback();
         for group in self.outbox.sends.chunk_by(|(one, _), (other, _)| one == other) {
             match self.links.get(group[0].0) {
                 Some(link) => link.send(group.iter().map(|(_, message)| message)),
@@ -572,7 +572,7 @@ where
 
     /// What the machine said to itself, as a replica's janitor does that asks all of a shard, is heard like anything
     /// else: checked, and in the next turn, when it is durable.
-    fn hear_own(&mut self) {
+    fn deliver_loopback(&mut self) {
         let sends = &mut self.outbox.sends;
         let begin = sends.partition_point(|(to, _)| *to < self.me);
         let end = sends.partition_point(|(to, _)| *to <= self.me);
@@ -581,7 +581,7 @@ where
         }
         let own: Vec<W> = sends.drain(begin..end).map(|(_, message)| message).collect();
         let messages = self.verifier.verify_all(own).into_iter().filter_map(Result::ok).collect();
-        self.backlog.push_back(Arrival::Messages { from: self.me, messages, room: None });
+        self.backlog.push_back(Inbound::Messages { from: self.me, messages, permit: None });
     }
 
     /// Whether the last turn took all there was.

@@ -21,9 +21,9 @@ use types::codec::Decode;
 use types::{ClientId, Cluster, Party, ReplicaId};
 
 use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
-use crate::distance::Delays;
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
-use crate::link::{Ending, Links};
+use crate::injected_latency::Delays;
+use crate::link::{CloseReason, Links};
 use crate::tls::{self, Identity, IdentityError};
 
 /// How much plaintext TLS takes in before it must write.
@@ -112,7 +112,7 @@ pub(crate) struct Transport<C, W> {
     cluster: Arc<Cluster>,
     /// Each member's key, and the room for what it sends.
     members: BTreeMap<[u8; 32], (Member, Arc<Semaphore>)>,
-    strangers: Arc<Semaphore>,
+    unauthenticated: Arc<Semaphore>,
     pub links: Arc<Links>,
     pub states: Arc<PeerStates>,
     intake: Arc<Intake<C, W>>,
@@ -120,26 +120,26 @@ pub(crate) struct Transport<C, W> {
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
     pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>, delays: Option<Delays>) -> std::io::Result<Arc<Self>> {
-        let room = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
+        let quota = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
         let mut members = BTreeMap::new();
         for replica in cluster.replicas() {
             if let Some(key) = cluster.replica_key(replica) {
-                members.insert(*key, (Member::Replica(replica), room()));
+                members.insert(*key, (Member::Replica(replica), quota()));
             }
         }
         for (client, permission) in cluster.clients() {
-            members.insert(permission.public_key, (Member::Client(*client), room()));
+            members.insert(permission.public_key, (Member::Client(*client), quota()));
         }
         let links = Links::new(intake.limits.clone(), Arc::clone(&intake.shell));
         let links = match delays {
             None => links,
-            Some(delays) => links.apart(delays)?,
+            Some(delays) => links.with_delays(delays)?,
         };
         Ok(Arc::new(Self {
             identity,
             members,
             cluster,
-            strangers: Arc::new(Semaphore::new(intake.limits.strangers_max)),
+            unauthenticated: Arc::new(Semaphore::new(intake.limits.unauthenticated_max)),
             links: Arc::new(links),
             states: Arc::default(),
             intake,
@@ -153,8 +153,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
-                        let Ok(permit) = Arc::clone(&self.strangers).try_acquire_owned() else {
-                            self.intake.shell.count_closed(Ending::Crowded.label());
+                        let Ok(permit) = Arc::clone(&self.unauthenticated).try_acquire_owned() else {
+                            self.intake.shell.count_closed(CloseReason::TooManyUnauthenticated.label());
                             continue;
                         };
                         connections.spawn(Arc::clone(&self).receive(stream, address, permit));
@@ -183,15 +183,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 () = stopped(&mut stopping) => return,
             };
             match reached {
-                Ok((stream, room)) => {
+                Ok((stream, quota)) => {
                     let Some(link) = self.links.open(Party::Replica(replica)) else { return };
                     self.states.set(replica, PeerState::Connected);
                     let opened = Instant::now();
-                    let ending = connection::run(stream, Arc::clone(&link), room, Arc::clone(&self.intake)).await;
+                    let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
                     self.links.forget(&link);
-                    self.count(&ending, Some(Party::Replica(replica)), address);
+                    self.count(&close_reason, Some(Party::Replica(replica)), address);
                     // Counting has logged it.
-                    self.states.change(replica, PeerState::Unreachable(format!("{address}: {ending}")));
+                    self.states.change(replica, PeerState::Unreachable(format!("{address}: {close_reason}")));
                     if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
                         wait_ms = limits.redial_ms;
                     }
@@ -244,8 +244,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Ok(Err(error)) => return Err(unreachable(error)),
             Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
         }
-        let (_, room) = self.members.get(&key).expect("every replica of the cluster is a member");
-        Ok((stream, Arc::clone(room)))
+        let (_, quota) = self.members.get(&key).expect("every replica of the cluster is a member");
+        Ok((stream, Arc::clone(quota)))
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
@@ -266,7 +266,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
         let limits = &self.intake.limits;
         let limit = Duration::from_millis(limits.greeting_timeout_ms);
-        self.intake.shell.strangers.set(self.strangers_now());
+        self.intake.shell.strangers.set(self.unauthenticated_now());
         let acceptor = TlsAcceptor::from(self.identity.server_config());
         let stream = match timeout(limit, acceptor.accept(buffered(stream))).await {
             Ok(Ok(mut stream)) => {
@@ -274,80 +274,80 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 Some(Stream::from(stream))
             }
             Ok(Err(error)) => {
-                self.count(&Ending::Handshake(describe(&error)), None, address);
+                self.count(&CloseReason::Handshake(describe(&error)), None, address);
                 None
             }
             Err(_) => {
-                self.count(&Ending::GreetingTimeout, None, address);
+                self.count(&CloseReason::GreetingTimeout, None, address);
                 None
             }
         };
         let known = match stream {
             None => None,
             Some(mut stream) => match timeout(limit, self.recognise(&mut stream)).await {
-                Ok(Ok((party, room))) => Some((stream, party, room)),
-                Ok(Err((ending, reason))) => {
-                    self.count(&ending, None, address);
+                Ok(Ok((party, quota))) => Some((stream, party, quota)),
+                Ok(Err((close_reason, reason))) => {
+                    self.count(&close_reason, None, address);
                     refuse(stream, reason).await;
                     None
                 }
                 Err(_) => {
-                    self.count(&Ending::GreetingTimeout, None, address);
+                    self.count(&CloseReason::GreetingTimeout, None, address);
                     None
                 }
             },
         };
         drop(permit);
-        self.intake.shell.strangers.set(self.strangers_now());
-        let Some((stream, party, room)) = known else { return };
+        self.intake.shell.strangers.set(self.unauthenticated_now());
+        let Some((stream, party, quota)) = known else { return };
         let Some(link) = self.links.open(party) else { return };
-        let ending = connection::run(stream, Arc::clone(&link), room, Arc::clone(&self.intake)).await;
+        let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
         self.links.forget(&link);
-        self.count(&ending, Some(party), address);
+        self.count(&close_reason, Some(party), address);
     }
 
     /// Whom the key at the other end belongs to, and whether it wants what it may have. A refusal has a reason that
     /// tells an honest person what to do; `None` closes without a word.
-    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Semaphore>), (Ending, Option<String>)> {
+    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Semaphore>), (CloseReason, Option<String>)> {
         let key = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(tls::public_key_of);
         let cluster = self.cluster.id();
         let Some(key) = key else {
             let reason = "no client certificate was presented; use the client folder that `bezant init` made".to_owned();
-            return Err((Ending::NoCertificate, Some(reason)));
+            return Err((CloseReason::NoCertificate, Some(reason)));
         };
         let member = key.as_ref().ok().and_then(|key| self.members.get(key));
-        let Some((member, room)) = member else {
+        let Some((member, quota)) = member else {
             let shown = key.map(hex::encode).unwrap_or_default();
             let reason =
                 format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
-            return Err((Ending::Stranger, Some(reason)));
+            return Err((CloseReason::UnknownKey, Some(reason)));
         };
         let (meant, role) = match read_greeting(stream, &self.cluster).await {
             Ok(Greeting::Hello { cluster, role }) => (cluster, role),
             Ok(_) => {
                 let error = FrameError::Body(types::codec::DecodeError::UnknownTag("a first greeting"));
-                return Err((Ending::Greeting(error), None));
+                return Err((CloseReason::Greeting(error), None));
             }
             Err(GreetingError::Frame(error)) => {
                 let reason = matches!(error, FrameError::Version(_)).then(|| error.to_string());
-                return Err((Ending::Greeting(error), reason));
+                return Err((CloseReason::Greeting(error), reason));
             }
-            Err(GreetingError::Io(_)) => return Err((Ending::Cut, None)),
+            Err(GreetingError::Io(_)) => return Err((CloseReason::Cut, None)),
         };
         if meant != cluster {
             let reason = format!("this is cluster {cluster}, not {meant}: check the addresses");
-            return Err((Ending::WrongCluster, Some(reason)));
+            return Err((CloseReason::WrongCluster, Some(reason)));
         }
         let party = match (*member, role) {
             (Member::Replica(replica), Role::Replica) if Party::Replica(replica) != self.identity.party() => Party::Replica(replica),
             (Member::Client(client), Role::Client(session)) => Party::Client(client, session),
             (Member::Replica(replica), _) => {
                 let reason = format!("this key is that of replica {replica}, which may be nothing else here");
-                return Err((Ending::WrongRole, Some(reason)));
+                return Err((CloseReason::WrongRole, Some(reason)));
             }
             (Member::Client(client), _) => {
                 let reason = format!("this key is that of client {client}, which is no replica");
-                return Err((Ending::WrongRole, Some(reason)));
+                return Err((CloseReason::WrongRole, Some(reason)));
             }
         };
         let welcome = async {
@@ -355,24 +355,24 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             stream.flush().await
         };
         match welcome.await {
-            Ok(()) => Ok((party, Arc::clone(room))),
-            Err(error) => Err((Ending::Broken(error.kind()), None)),
+            Ok(()) => Ok((party, Arc::clone(quota))),
+            Err(error) => Err((CloseReason::Broken(error.kind()), None)),
         }
     }
 
-    fn strangers_now(&self) -> i64 {
-        i64::try_from(self.intake.limits.strangers_max - self.strangers.available_permits()).unwrap_or(i64::MAX)
+    fn unauthenticated_now(&self) -> i64 {
+        i64::try_from(self.intake.limits.unauthenticated_max - self.unauthenticated.available_permits()).unwrap_or(i64::MAX)
     }
 
-    fn count(&self, ending: &Ending, party: Option<Party>, address: SocketAddr) {
-        self.intake.shell.count_closed(ending.label());
-        match (party, ending) {
+    fn count(&self, close_reason: &CloseReason, party: Option<Party>, address: SocketAddr) {
+        self.intake.shell.count_closed(close_reason.label());
+        match (party, close_reason) {
             // Clients come and go, and a stopping node says so once.
-            (Some(party @ Party::Client(..)), Ending::Ended) => tracing::debug!(%party, %address, %ending, "a connection ended"),
-            (Some(party), Ending::Stopping) => tracing::debug!(%party, %address, %ending, "a connection ended"),
-            (Some(party), _) => tracing::info!(%party, %address, %ending, "a connection ended"),
+            (Some(party @ Party::Client(..)), CloseReason::Ended) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
+            (Some(party), CloseReason::Stopping) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
+            (Some(party), _) => tracing::info!(%party, %address, %close_reason, "a connection ended"),
             // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
-            (None, _) => tracing::debug!(%address, %ending, "a connection was refused"),
+            (None, _) => tracing::debug!(%address, %close_reason, "a connection was refused"),
         }
     }
 }

@@ -192,7 +192,8 @@ async fn who_does_not_read_is_dropped_and_others_are_served() {
 
 #[tokio::test]
 async fn who_keeps_silent_is_dropped_at_every_stage() {
-    let limits = Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, strangers_max: 1, ..Limits::default() };
+    let limits =
+        Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };
     let server = Server::start(0, limits).await;
     let mute = TcpStream::connect(server.address()).await.expect("it listens");
     eventually("one too many is sent away", || {

@@ -54,12 +54,12 @@ impl fmt::Debug for Delays {
 
 /// What one connection needs to hold back what it is given.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct DelayLine {
     delay: Delay,
     pacer: Arc<Pacer>,
 }
 
-impl Hold {
+impl DelayLine {
     /// `None` where there is no distance.
     pub fn new(delay: Delay, pacer: &Arc<Pacer>) -> Option<Self> {
         (delay != Delay::default()).then(|| Self { delay, pacer: Arc::clone(pacer) })
@@ -80,13 +80,13 @@ impl Hold {
 
 /// What is on its way over one connection and not due yet, first pushed first.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct DelayedFrames {
     batches: VecDeque<(Instant, Frames)>,
     bytes: usize,
 }
 
-impl Held {
-    /// Room for a push that is due at `due`, or when the push before it is, if that is later. Tell [`Held::grown`]
+impl DelayedFrames {
+    /// Room for a push that is due at `due`, or when the push before it is, if that is later. Tell [`DelayedFrames::grown`]
     /// what it took.
     pub fn push(&mut self, due: Instant) -> &mut Frames {
         let due = self.batches.back().map_or(due, |(before, _)| due.max(*before));
@@ -211,7 +211,7 @@ mod tests {
     fn a_push_never_leaves_before_the_one_before_it() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut held = Held::default();
+        let mut held = DelayedFrames::default();
         for (due, number) in [(30, 1u64), (10, 2), (40, 3)] {
             let frames = held.push(at(due));
             assert!(frames.add(&Number(number, 0)));
