@@ -14,11 +14,11 @@
 //! A client's lie is ordinary input to a replica, which is made for it, so nothing here is a secret or a danger: a cheat
 //! holds its own key and nobody else's, and can do what its rights allow.
 
-mod cheater;
-mod plot;
-mod rogue;
+mod attack_primitives;
+mod byzantine_client;
+mod multi_step_attack;
 mod strategy;
 
-pub use cheater::{CheatEvent, Cheater, Deed, DeedCounts, Habits};
+pub use byzantine_client::{AttackConfig, ByzantineClient, ByzantineEvent, Misbehavior, MisbehaviorCounts};
 pub use random::Random;
 pub use strategy::ClientStrategy;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use client::adversary::{Cheating, ClientStrategy, DeedCounts};
+use client::adversary::{Cheating, ClientStrategy, MisbehaviorCounts};
 use client::{Client, Counts};
 use config::Config;
 use serde::Serialize;
@@ -141,7 +141,7 @@ impl Plan {
 /// What everybody has done up to one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mark {
-    deeds: DeedCounts,
+    deeds: MisbehaviorCounts,
     honest: Counts,
     replicas: Option<ReplicaMark>,
 }
@@ -274,7 +274,7 @@ impl ByzantineReport {
             faulty,
             faulty_fraction: if processed == 0 { 0.0 } else { round(faulty as f64 / processed as f64) },
             left_prepared: new.stalled - old.stalled,
-            left_decided: new.untold_commits + new.untold_aborts - old.untold_commits - old.untold_aborts,
+            left_decided: new.hidden_commits + new.hidden_aborts - old.hidden_commits - old.hidden_aborts,
             equivocated: new.equivocated - old.equivocated,
             spared: new.spared - old.spared,
             finished_by_clients: after.honest.finished_for_others - before.honest.finished_for_others,
@@ -359,7 +359,7 @@ mod tests {
     fn what_happened_before_the_window_does_not_count() {
         let plan = Plan { strategy: ClientStrategy::EquivocateReal, cheats: 3, honest: 7, faulty_share: 0.5, hurry: false };
         let mark = |times: u64| Mark {
-            deeds: DeedCounts { honest: 4 * times, equivocated: times, spared: 3 * times, ..DeedCounts::default() },
+            deeds: MisbehaviorCounts { honest: 4 * times, equivocated: times, spared: 3 * times, ..MisbehaviorCounts::default() },
             honest: Counts { finished_for_others: 2 * times, recovered: times, ..Counts::default() },
             replicas: Some(ReplicaMark { finished: 6 * times, elected: times, undecided: 9 }),
         };

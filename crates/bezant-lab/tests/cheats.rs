@@ -24,7 +24,7 @@ fn leave(place: &Place, strategy: ClientStrategy, key: &str) {
         transaction.put(key, "left");
         let end = transaction.commit().await;
         assert!(matches!(end, Err(Error::OutcomeUnknown { .. })), "{end:?}");
-        assert_eq!(cheat.deeds().left(), 1);
+        assert_eq!(cheat.deeds().abandoned(), 1);
         cheat.close().await;
     });
 }

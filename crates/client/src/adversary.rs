@@ -5,7 +5,7 @@
 //! ordinary input. What it leaves unfinished stays so until an honest client or a replica finishes it, and its own
 //! application is told [`OutcomeUnknown`](crate::Error::OutcomeUnknown). Never let an application use one.
 
-pub use ::adversary::{ClientStrategy, DeedCounts};
+pub use ::adversary::{ClientStrategy, MisbehaviorCounts};
 
 /// How a client cheats.
 #[derive(Clone, Copy, Debug, PartialEq)]

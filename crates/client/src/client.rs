@@ -7,7 +7,7 @@ use config::Config;
 use rand::Rng as _;
 use types::Value;
 
-use crate::adversary::{Cheating, DeedCounts};
+use crate::adversary::{Cheating, MisbehaviorCounts};
 use crate::connection::Connection;
 use crate::error::{Advice, ConnectError, Error};
 use crate::mind::Counts;
@@ -182,7 +182,7 @@ impl Client {
 
     /// What it has done in other ways than an honest client: nothing, unless it [cheats](Client::connect_cheating).
     #[must_use]
-    pub fn deeds(&self) -> DeedCounts {
+    pub fn deeds(&self) -> MisbehaviorCounts {
         self.connection.board().deeds()
     }
 

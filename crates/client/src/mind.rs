@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::adversary::{CheatEvent, Cheater, DeedCounts, Habits, Random};
+use ::adversary::{AttackConfig, ByzantineClient, ByzantineEvent, MisbehaviorCounts, Random};
 use basil::coordinator::CoordinatorCounts;
 use basil::{Command, Coordinator, CoordinatorOptions, Event, Failure, Message};
 use crypto::Verified;
@@ -42,14 +42,14 @@ impl From<CoordinatorCounts> for Counts {
 
 /// Where the counts are read.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<(Counts, DeedCounts)>);
+pub(crate) struct Board(Mutex<(Counts, MisbehaviorCounts)>);
 
 impl Board {
     pub fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    pub fn deeds(&self) -> DeedCounts {
+    pub fn deeds(&self) -> MisbehaviorCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 }
@@ -64,7 +64,7 @@ pub(crate) struct Mind {
 #[derive(Debug)]
 enum Kind {
     Honest(Box<Coordinator>),
-    Cheat(Box<Cheater>),
+    Cheat(Box<ByzantineClient>),
 }
 
 impl Mind {
@@ -77,8 +77,8 @@ impl Mind {
                 let victims = cluster.clients().iter().map(|(client, _)| *client).filter(|client| *client != me).collect();
                 // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
                 let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;
-                let habits = Habits { strategies: vec![strategy], per_mille, victims };
-                Kind::Cheat(Box::new(Cheater::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"))))
+                let habits = AttackConfig { strategies: vec![strategy], per_mille, victims };
+                Kind::Cheat(Box::new(ByzantineClient::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"))))
             }
         };
         Self { kind, board }
@@ -98,9 +98,9 @@ impl Machine for Mind {
             Kind::Cheat(cheater) => {
                 let events = outbox.lend(|outbox| cheater.step(now, input, outbox));
                 outbox.events.extend(events.into_iter().map(|event| match event {
-                    CheatEvent::Honest(event) => event,
+                    ByzantineEvent::Honest(event) => event,
                     // What a client knows of what it left: nothing.
-                    CheatEvent::Left { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
+                    ByzantineEvent::Abandoned { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
                 }));
             }
         }
@@ -120,7 +120,7 @@ impl Durable for Mind {
     /// Nothing needs to last; but a turn is over, and what was counted may be looked at.
     fn persist(&mut self) -> Result<(), Self::Failure> {
         let look = match &self.kind {
-            Kind::Honest(coordinator) => (coordinator.counts().into(), DeedCounts::default()),
+            Kind::Honest(coordinator) => (coordinator.counts().into(), MisbehaviorCounts::default()),
             Kind::Cheat(cheater) => (cheater.coordinator().counts().into(), cheater.counts()),
         };
         *self.board.0.lock().unwrap_or_else(PoisonError::into_inner) = look;

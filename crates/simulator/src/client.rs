@@ -7,7 +7,7 @@ use crypto::Verified;
 use machine::{Input, Machine, Outbox, Time, Voters};
 use types::{ClientId, Cluster, Key, Party, Session, Timestamp, Value};
 
-use crate::adversary::{CheatEvent, Cheater, Habits};
+use crate::adversary::{AttackConfig, ByzantineClient, ByzantineEvent};
 use crate::clock::Clock;
 use crate::workload::{Ask, Plan};
 use random::Random;
@@ -33,7 +33,7 @@ pub(crate) struct ClientActor {
 /// What drives a client's transactions.
 enum Mind {
     Honest(Box<Coordinator>),
-    Cheat(Box<Cheater>),
+    Cheat(Box<ByzantineClient>),
 }
 
 /// What a client is asked, or hears.
@@ -43,7 +43,7 @@ pub(crate) type Heard = Input<Command, Verified<Message>>;
 #[derive(Default)]
 pub(crate) struct Said {
     pub sends: Vec<(Party, Message)>,
-    pub events: Vec<CheatEvent>,
+    pub events: Vec<ByzantineEvent>,
 }
 
 /// The transaction a client is at.
@@ -78,12 +78,12 @@ impl ClientActor {
         options: CoordinatorOptions,
         clock: Clock,
         random: Random,
-        cheat: Option<(Habits, Random)>,
+        cheat: Option<(AttackConfig, Random)>,
     ) -> Self {
         let coordinator = Coordinator::new(cluster.clone(), options);
         let mind = match cheat {
             None => Mind::Honest(Box::new(coordinator)),
-            Some((habits, random)) => Mind::Cheat(Box::new(Cheater::new(cluster.clone(), coordinator, habits, random))),
+            Some((habits, random)) => Mind::Cheat(Box::new(ByzantineClient::new(cluster.clone(), coordinator, habits, random))),
         };
         Self {
             id,
@@ -170,7 +170,7 @@ impl ClientActor {
             Mind::Honest(coordinator) => {
                 let mut outbox = Outbox::default();
                 coordinator.step(now, heard, &mut outbox);
-                Said { sends: outbox.sends, events: outbox.events.into_iter().map(CheatEvent::Honest).collect() }
+                Said { sends: outbox.sends, events: outbox.events.into_iter().map(ByzantineEvent::Honest).collect() }
             }
             Mind::Cheat(cheater) => {
                 let mut outbox = Outbox::default();

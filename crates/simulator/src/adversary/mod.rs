@@ -8,6 +8,6 @@ mod leader;
 mod replica;
 
 pub use ::adversary::ClientStrategy;
-pub(crate) use ::adversary::{CheatEvent, Cheater, Habits};
+pub(crate) use ::adversary::{AttackConfig, ByzantineClient, ByzantineEvent};
 pub use replica::ReplicaStrategy;
 pub(crate) use replica::{Heard, Liar, Lies};

@@ -4,7 +4,7 @@ use basil::{Command, Decision, Event, Failure, Path, Transaction};
 use machine::Voters;
 
 use super::{Actor, Happening, World};
-use crate::adversary::CheatEvent;
+use crate::adversary::ByzantineEvent;
 use crate::checker::{History, Told};
 use crate::client::{Heard, Next};
 use crate::trouble::{COMMITS_AFTER_HEAL, Phase};
@@ -69,8 +69,8 @@ impl World {
         self.arm(Actor::Client(at));
         for event in said.events {
             match event {
-                CheatEvent::Honest(event) => self.on_event(at, event),
-                CheatEvent::Left { operation, .. } => self.on_left(at, operation),
+                ByzantineEvent::Honest(event) => self.on_event(at, event),
+                ByzantineEvent::Abandoned { operation, .. } => self.on_left(at, operation),
             }
         }
     }

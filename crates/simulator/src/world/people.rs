@@ -7,7 +7,7 @@ use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use super::{World, client_id};
-use crate::adversary::{Habits, Liar};
+use crate::adversary::{AttackConfig, Liar};
 use crate::checker::Checker;
 use crate::client::ClientActor;
 use crate::clock::{Clock, EPOCH_NS};
@@ -149,7 +149,7 @@ impl World {
             let id = client_id(at);
             let cheat = at.checked_sub(setting.clients).and_then(|at| setting.rogues.get(at)).map(|strategies| {
                 self.trace.line(self.now, || format!("{id} cheats: {strategies:?}"));
-                let habits = Habits { strategies: strategies.clone(), per_mille: 1_000, victims: honest.clone() };
+                let habits = AttackConfig { strategies: strategies.clone(), per_mille: 1_000, victims: honest.clone() };
                 (habits, Random::stream(seed, &format!("rogue {id}")))
             });
             if at == setting.clients + setting.rogues.len() {

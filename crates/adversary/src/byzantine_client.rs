@@ -10,23 +10,23 @@ use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time, Timers};
 use random::Random;
 use types::{ClientId, Cluster, Party, Timestamp, TransactionId};
 
-use crate::plot::{Aim, Plot};
-use crate::rogue::{Heard, Rogue, Sends};
+use crate::attack_primitives::{AttackPrimitives, Heard, Sends};
+use crate::multi_step_attack::{AttackGoal, MultiStepAttack};
 use crate::strategy::ClientStrategy;
 
 /// How long whoever hopes to equivocate waits for the votes that would let it, in milliseconds.
-const HOPE_MS: u64 = 300;
+const VOTE_WAIT_MS: u64 = 300;
 /// How long it takes for sure until what was said has arrived where nothing is wrong, in milliseconds.
-const FOLLOW_MS: u64 = 20;
+const SECOND_SEND_MS: u64 = 20;
 /// How many transactions that have begun and not come to their commit are remembered.
 const BEGUN_MAX: usize = 4_096;
 
 /// How many transactions a client plots about at once.
-const PLOTS_MAX: usize = 4;
+const ATTACKS_MAX: usize = 4;
 
 /// What a client that cheats makes a habit of.
 #[derive(Clone, Debug)]
-pub struct Habits {
+pub struct AttackConfig {
     /// The ways it cheats, of which each transaction takes one; at least one.
     pub strategies: Vec<ClientStrategy>,
     /// How many of a thousand transactions it cheats with.
@@ -37,63 +37,63 @@ pub struct Habits {
 
 /// What was done to a transaction that was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Misbehavior {
     /// It was prepared, or something like it, and left.
     Stalled,
     /// It was decided, and nobody told.
-    Untold(Decision),
+    Hidden(Decision),
     /// Both ends were logged.
     Equivocated,
 }
 
 /// What a cheating client tells its own side.
 #[derive(Clone, Debug)]
-pub enum CheatEvent {
+pub enum ByzantineEvent {
     /// What an honest client would be told.
     Honest(Event),
     /// It has left a transaction.
-    Left {
+    Abandoned {
         /// The asker's number for it.
         operation: u64,
         /// As what.
-        deed: Deed,
+        misbehavior: Misbehavior,
     },
 }
 
 /// What a cheating client has done since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeedCounts {
+pub struct MisbehaviorCounts {
     /// Transactions it ended as an honest client does.
     pub honest: u64,
     /// Those it left with votes asked for.
     pub stalled: u64,
     /// Those it left decided to commit, without telling.
-    pub untold_commits: u64,
+    pub hidden_commits: u64,
     /// Those it left decided to abort, without telling.
-    pub untold_aborts: u64,
+    pub hidden_aborts: u64,
     /// Those it logged both ends of.
     pub equivocated: u64,
     /// Those it would have equivocated about, had the votes let it, and then ended as an honest client does.
     pub spared: u64,
 }
 
-impl DeedCounts {
+impl MisbehaviorCounts {
     /// Transactions it meant to cheat with, whether it could or not.
     #[must_use]
     pub fn faulty(&self) -> u64 {
-        self.left() + self.spared
+        self.abandoned() + self.spared
     }
 
     /// Transactions it left to others.
     #[must_use]
-    pub fn left(&self) -> u64 {
-        self.stalled + self.untold_commits + self.untold_aborts + self.equivocated
+    pub fn abandoned(&self) -> u64 {
+        self.stalled + self.hidden_commits + self.hidden_aborts + self.equivocated
     }
 }
 
 /// A transaction that is not gone about honestly.
 #[derive(Debug)]
-struct Scheme {
+struct AttackState {
     strategy: ClientStrategy,
     operation: u64,
     transaction: Transaction,
@@ -105,60 +105,60 @@ struct Scheme {
     /// Whether the coordinator works on it.
     is_driven: bool,
     /// Nothing more is said about it.
-    is_left: bool,
+    is_abandoned: bool,
 }
 
 /// A client that cheats.
 #[derive(Debug)]
-pub struct Cheater {
-    habits: Habits,
-    rogue: Rogue,
+pub struct ByzantineClient {
+    config: AttackConfig,
+    primitives: AttackPrimitives,
     coordinator: Coordinator,
     from_coordinator: OutboxOf<Coordinator>,
     /// How the transactions with these timestamps, which have begun, are going to be gone about; nothing is honestly.
     begun: BTreeMap<Timestamp, Option<ClientStrategy>>,
-    schemes: BTreeMap<TransactionId, Scheme>,
+    attack_states: BTreeMap<TransactionId, AttackState>,
     operations: BTreeMap<u64, TransactionId>,
     /// Until when it is waited for votes.
-    hopes: Timers<TransactionId>,
+    vote_deadlines: Timers<TransactionId>,
     /// What is said when that of before has arrived, and when.
-    followers: BTreeMap<TransactionId, Sends>,
-    follow: Timers<TransactionId>,
-    plots: VecDeque<Plot>,
+    second_sends: BTreeMap<TransactionId, Sends>,
+    second_send_timers: Timers<TransactionId>,
+    attacks: VecDeque<MultiStepAttack>,
     /// A transaction of its own that committed, with the proof.
     committed: Option<(Transaction, Arc<Certificate>)>,
     cluster: Arc<Cluster>,
-    counts: DeedCounts,
+    counts: MisbehaviorCounts,
 }
 
-type Out = OutboxOf<Cheater>;
+type Out = OutboxOf<ByzantineClient>;
 
-impl Cheater {
+impl ByzantineClient {
     /// A client that would be honest with `coordinator`, and has these habits.
     #[must_use]
-    pub fn new(cluster: Arc<Cluster>, coordinator: Coordinator, habits: Habits, random: Random) -> Self {
-        let rogue = Rogue::new(cluster.clone(), random, habits.victims.clone());
+    pub fn new(cluster: Arc<Cluster>, coordinator: Coordinator, config: AttackConfig, random: Random) -> Self {
+        let primitives = AttackPrimitives::new(cluster.clone(), random, config.victims.clone());
         Self {
-            habits,
-            rogue,
+            config,
+            primitives,
             coordinator,
             from_coordinator: Outbox::default(),
             begun: BTreeMap::new(),
-            schemes: BTreeMap::new(),
+            attack_states: BTreeMap::new(),
             operations: BTreeMap::new(),
-            hopes: Timers::default(),
-            followers: BTreeMap::new(),
-            follow: Timers::default(),
-            plots: VecDeque::new(),
+            vote_deadlines: Timers::default(),
+            second_sends: BTreeMap::new(),
+            second_send_timers: Timers::default(),
+            attacks: VecDeque::new(),
             committed: None,
             cluster,
-            counts: DeedCounts::default(),
+            counts: MisbehaviorCounts::default(),
         }
     }
 
     /// What it has done since it started.
     #[must_use]
-    pub fn counts(&self) -> DeedCounts {
+    pub fn counts(&self) -> MisbehaviorCounts {
         self.counts
     }
 
@@ -172,19 +172,19 @@ impl Cheater {
     pub fn forget(&mut self, coordinator: Coordinator) {
         self.coordinator = coordinator;
         self.begun.clear();
-        self.schemes.clear();
+        self.attack_states.clear();
         self.operations.clear();
-        self.hopes = Timers::default();
-        self.followers.clear();
-        self.follow = Timers::default();
-        self.plots.clear();
+        self.vote_deadlines = Timers::default();
+        self.second_sends.clear();
+        self.second_send_timers = Timers::default();
+        self.attacks.clear();
     }
 
     /// A transaction begins, which an honest client would give the timestamp `honest`; gives the one it gets. Whoever does not
     /// ask for it gives up those ways to cheat that are about timestamps.
     pub fn begin(&mut self, honest: Timestamp) -> Timestamp {
         let strategy = self.choose();
-        let timestamp = strategy.map_or(honest, |strategy| self.rogue.timestamp(strategy, honest));
+        let timestamp = strategy.map_or(honest, |strategy| self.primitives.timestamp(strategy, honest));
         self.begun.insert(timestamp, strategy);
         while self.begun.len() > BEGUN_MAX {
             self.begun.pop_first();
@@ -193,8 +193,9 @@ impl Cheater {
     }
 
     fn choose(&mut self) -> Option<ClientStrategy> {
-        let Habits { strategies, per_mille, .. } = &self.habits;
-        (*per_mille >= 1_000 || self.rogue.random.chance(*per_mille)).then(|| strategies[self.rogue.random.index(strategies.len())])
+        let AttackConfig { strategies, per_mille, .. } = &self.config;
+        (*per_mille >= 1_000 || self.primitives.random.chance(*per_mille))
+            .then(|| strategies[self.primitives.random.index(strategies.len())])
     }
 
     // What its own side asks.
@@ -211,7 +212,7 @@ impl Cheater {
             return;
         };
         let id = transaction.id();
-        let scheme = |is_driven| Scheme {
+        let state = |is_driven| AttackState {
             strategy,
             operation,
             transaction: transaction.clone(),
@@ -219,51 +220,51 @@ impl Cheater {
             held: Vec::new(),
             end: None,
             is_driven,
-            is_left: false,
+            is_abandoned: false,
         };
         match strategy {
             ClientStrategy::StallLate | ClientStrategy::EquivocateReal | ClientStrategy::EquivocateForced => {
                 self.operations.insert(operation, id);
-                self.schemes.insert(id, scheme(true));
+                self.attack_states.insert(id, state(true));
                 self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
             }
             ClientStrategy::EquivocateSplit => {
-                self.schemes.insert(id, scheme(false));
-                self.hopes.set(id, now.after_ms(HOPE_MS));
-                let (first, second) = self.rogue.divide(&transaction);
+                self.attack_states.insert(id, state(false));
+                self.vote_deadlines.set(id, now.after_ms(VOTE_WAIT_MS));
+                let (first, second) = self.primitives.divide(&transaction);
                 out.sends.extend(first);
-                self.followers.insert(id, second);
-                self.follow.set(id, now.after_ms(FOLLOW_MS));
+                self.second_sends.insert(id, second);
+                self.second_send_timers.set(id, now.after_ms(SECOND_SEND_MS));
             }
             ClientStrategy::DecideTwice | ClientStrategy::HurryLeaders => {
-                let aim = if strategy == ClientStrategy::DecideTwice { Aim::DecideTwice } else { Aim::Hurry };
-                self.plot(aim, &transaction, out);
-                let (first, second) = self.rogue.divide(&transaction);
+                let goal = if strategy == ClientStrategy::DecideTwice { AttackGoal::DecideTwice } else { AttackGoal::Hurry };
+                self.attack(goal, &transaction, out);
+                let (first, second) = self.primitives.divide(&transaction);
                 out.sends.extend(first);
-                self.followers.insert(id, second);
-                self.follow.set(id, now.after_ms(FOLLOW_MS));
+                self.second_sends.insert(id, second);
+                self.second_send_timers.set(id, now.after_ms(SECOND_SEND_MS));
                 self.counts.stalled += 1;
-                out.emit(CheatEvent::Left { operation, deed: Deed::Stalled });
+                out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
             }
             ClientStrategy::ForgeProofs | ClientStrategy::LogFreely => {
-                let aim = if strategy == ClientStrategy::ForgeProofs { Aim::Forge } else { Aim::LogFreely };
-                self.plot(aim, &transaction, out);
+                let goal = if strategy == ClientStrategy::ForgeProofs { AttackGoal::Forge } else { AttackGoal::LogFreely };
+                self.attack(goal, &transaction, out);
                 self.counts.honest += 1;
                 self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
             }
             ClientStrategy::VouchForLies => {
-                if let Some((spoofed, lies)) = self.rogue.spoof(&transaction) {
-                    self.plot(Aim::Vouch, &spoofed, out);
+                if let Some((spoofed, lies)) = self.primitives.spoof(&transaction) {
+                    self.attack(AttackGoal::Vouch, &spoofed, out);
                     out.sends.extend(lies);
                 }
                 self.counts.stalled += 1;
-                out.emit(CheatEvent::Left { operation, deed: Deed::Stalled });
+                out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
             }
-            _ => match self.rogue.lies(strategy, &transaction) {
+            _ => match self.primitives.lies(strategy, &transaction) {
                 Some(lies) => {
                     out.sends.extend(lies);
                     self.counts.stalled += 1;
-                    out.emit(CheatEvent::Left { operation, deed: Deed::Stalled });
+                    out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
                 }
                 None => {
                     self.counts.honest += 1;
@@ -274,13 +275,13 @@ impl Cheater {
     }
 
     /// Begins to plot about a transaction, and leaves the oldest plot when there are too many.
-    fn plot(&mut self, aim: Aim, transaction: &Transaction, out: &mut Out) {
-        let bystander = self.rogue.victim();
-        let plot = Plot::new(aim, self.cluster.clone(), transaction.clone(), bystander);
-        out.sends.extend(plot.begin(&mut self.rogue.random));
-        self.plots.push_back(plot);
-        if self.plots.len() > PLOTS_MAX {
-            self.plots.pop_front();
+    fn attack(&mut self, goal: AttackGoal, transaction: &Transaction, out: &mut Out) {
+        let bystander = self.primitives.victim();
+        let attack = MultiStepAttack::new(goal, self.cluster.clone(), transaction.clone(), bystander);
+        out.sends.extend(attack.begin(&mut self.primitives.random));
+        self.attacks.push_back(attack);
+        if self.attacks.len() > ATTACKS_MAX {
+            self.attacks.pop_front();
         }
     }
 
@@ -288,39 +289,39 @@ impl Cheater {
 
     /// Notes a vote, and equivocates once the votes let it.
     fn hear(&mut self, from: Party, message: &Message, out: &mut Out) {
-        for plot in &mut self.plots {
-            out.sends.extend(plot.hear(message, &mut self.rogue.random));
+        for attack in &mut self.attacks {
+            out.sends.extend(attack.hear(message, &mut self.primitives.random));
         }
         let Message::Voted { vote, .. } = message else { return };
         let id = vote.statement.id;
-        let Some(scheme) = self.schemes.get_mut(&id).filter(|scheme| !scheme.is_left) else { return };
+        let Some(state) = self.attack_states.get_mut(&id).filter(|state| !state.is_abandoned) else { return };
         if from != Party::Replica(vote.replica) {
             return;
         }
-        scheme.heard.note(vote);
-        if !matches!(scheme.strategy, ClientStrategy::EquivocateReal | ClientStrategy::EquivocateSplit) {
+        state.heard.note(vote);
+        if !matches!(state.strategy, ClientStrategy::EquivocateReal | ClientStrategy::EquivocateSplit) {
             return;
         }
-        if let Some(lies) = self.rogue.equivocate(&scheme.transaction, &scheme.heard) {
+        if let Some(lies) = self.primitives.equivocate(&state.transaction, &state.heard) {
             out.sends.extend(lies);
-            self.leave(id, Deed::Equivocated, out);
-        } else if scheme.heard.voters() == self.rogue.replicas_of(&scheme.transaction).count() {
-            self.give_up_hope(id, out);
+            self.abandon(id, Misbehavior::Equivocated, out);
+        } else if state.heard.voters() == self.primitives.replicas_of(&state.transaction).count() {
+            self.stop_waiting_for_votes(id, out);
         }
     }
 
     /// The votes will not let it equivocate: whatever the coordinator wanted to say is said.
-    fn give_up_hope(&mut self, id: TransactionId, out: &mut Out) {
-        self.hopes.cancel(&id);
-        match self.schemes.get(&id) {
-            Some(scheme) if !scheme.is_driven => self.leave(id, Deed::Stalled, out),
+    fn stop_waiting_for_votes(&mut self, id: TransactionId, out: &mut Out) {
+        self.vote_deadlines.cancel(&id);
+        match self.attack_states.get(&id) {
+            Some(state) if !state.is_driven => self.abandon(id, Misbehavior::Stalled, out),
             Some(_) => {
-                let Some(scheme) = self.schemes.remove(&id) else { return };
-                self.operations.remove(&scheme.operation);
+                let Some(state) = self.attack_states.remove(&id) else { return };
+                self.operations.remove(&state.operation);
                 self.counts.spared += 1;
-                out.sends.extend(scheme.held);
-                if let Some(end) = scheme.end {
-                    out.emit(CheatEvent::Honest(end));
+                out.sends.extend(state.held);
+                if let Some(end) = state.end {
+                    out.emit(ByzantineEvent::Honest(end));
                 }
             }
             None => {}
@@ -328,22 +329,22 @@ impl Cheater {
     }
 
     /// Nothing more is said about `id`.
-    fn leave(&mut self, id: TransactionId, deed: Deed, out: &mut Out) {
-        self.hopes.cancel(&id);
-        let Some(scheme) = self.schemes.get_mut(&id) else { return };
-        scheme.is_left = true;
-        scheme.held.clear();
-        match deed {
-            Deed::Stalled => self.counts.stalled += 1,
-            Deed::Untold(Decision::Commit) => self.counts.untold_commits += 1,
-            Deed::Untold(Decision::Abort) => self.counts.untold_aborts += 1,
-            Deed::Equivocated => self.counts.equivocated += 1,
+    fn abandon(&mut self, id: TransactionId, misbehavior: Misbehavior, out: &mut Out) {
+        self.vote_deadlines.cancel(&id);
+        let Some(state) = self.attack_states.get_mut(&id) else { return };
+        state.is_abandoned = true;
+        state.held.clear();
+        match misbehavior {
+            Misbehavior::Stalled => self.counts.stalled += 1,
+            Misbehavior::Hidden(Decision::Commit) => self.counts.hidden_commits += 1,
+            Misbehavior::Hidden(Decision::Abort) => self.counts.hidden_aborts += 1,
+            Misbehavior::Equivocated => self.counts.equivocated += 1,
         }
-        out.emit(CheatEvent::Left { operation: scheme.operation, deed });
+        out.emit(ByzantineEvent::Abandoned { operation: state.operation, misbehavior });
         // Kept until the coordinator is through with it, so that it is silenced until then.
-        if !scheme.is_driven || scheme.end.is_some() {
-            self.operations.remove(&scheme.operation);
-            self.schemes.remove(&id);
+        if !state.is_driven || state.end.is_some() {
+            self.operations.remove(&state.operation);
+            self.attack_states.remove(&id);
         }
     }
 
@@ -353,77 +354,77 @@ impl Cheater {
         let mut said = std::mem::take(&mut self.from_coordinator);
         self.coordinator.step(now, input, &mut said);
         for (to, message) in said.sends.drain(..) {
-            self.let_out(now, to, message, out);
+            self.forward(now, to, message, out);
         }
         for event in said.events.drain(..) {
-            self.tell(event, out);
+            self.report(event, out);
         }
         self.from_coordinator = said;
     }
 
     /// Says what the coordinator wants to say, or does not, or not yet.
-    fn let_out(&mut self, now: Time, to: Party, message: Message, out: &mut Out) {
+    fn forward(&mut self, now: Time, to: Party, message: Message, out: &mut Out) {
         let subject = subject_of(&message);
-        let Some((id, scheme)) = subject.and_then(|id| self.schemes.get_mut(&id).map(|scheme| (id, scheme))) else {
+        let Some((id, state)) = subject.and_then(|id| self.attack_states.get_mut(&id).map(|state| (id, state))) else {
             out.send(to, message);
             return;
         };
         let asks_for_votes = matches!(message, Message::Prepare { .. } | Message::Recover { .. });
-        match scheme.strategy {
-            _ if scheme.is_left => {}
+        match state.strategy {
+            _ if state.is_abandoned => {}
             ClientStrategy::StallLate if matches!(message, Message::Writeback { .. }) => {}
             ClientStrategy::EquivocateReal if !asks_for_votes => {
-                if scheme.held.is_empty() {
-                    self.hopes.set(id, now.after_ms(HOPE_MS));
+                if state.held.is_empty() {
+                    self.vote_deadlines.set(id, now.after_ms(VOTE_WAIT_MS));
                 }
-                scheme.held.push((to, message));
+                state.held.push((to, message));
             }
             ClientStrategy::EquivocateForced if !asks_for_votes => {
-                out.sends.extend(self.rogue.equivocate_anyway(&scheme.transaction, &scheme.heard));
-                self.leave(id, Deed::Equivocated, out);
+                out.sends.extend(self.primitives.equivocate_anyway(&state.transaction, &state.heard));
+                self.abandon(id, Misbehavior::Equivocated, out);
             }
             _ => out.send(to, message),
         }
     }
 
-    fn tell(&mut self, event: Event, out: &mut Out) {
+    fn report(&mut self, event: Event, out: &mut Out) {
         if let Event::Ended { result: Ok((certificate, _)), .. } = &event {
-            for plot in self.plots.iter_mut().filter(|plot| plot.id() == certificate.id) {
-                out.sends.extend(plot.ended(certificate, self.committed.as_ref(), &mut self.rogue.random));
+            for attack in self.attacks.iter_mut().filter(|attack| attack.id() == certificate.id) {
+                out.sends.extend(attack.ended(certificate, self.committed.as_ref(), &mut self.primitives.random));
                 if certificate.decision == Decision::Commit {
-                    self.committed = Some((plot.transaction().clone(), certificate.clone()));
+                    self.committed = Some((attack.transaction().clone(), certificate.clone()));
                 }
             }
         }
         let Event::Ended { operation, result } = &event else {
-            out.emit(CheatEvent::Honest(event));
+            out.emit(ByzantineEvent::Honest(event));
             return;
         };
         let Some(id) = self.operations.get(operation).copied() else {
-            out.emit(CheatEvent::Honest(event));
+            out.emit(ByzantineEvent::Honest(event));
             return;
         };
-        let Some(scheme) = self.schemes.get_mut(&id) else { return };
-        match (scheme.strategy, result) {
-            _ if scheme.is_left => {}
+        let Some(state) = self.attack_states.get_mut(&id) else { return };
+        match (state.strategy, result) {
+            _ if state.is_abandoned => {}
             (ClientStrategy::StallLate, Ok((certificate, _))) => {
-                let deed = Deed::Untold(certificate.decision);
-                scheme.end = Some(event);
-                self.leave(id, deed, out);
+                let misbehavior = Misbehavior::Hidden(certificate.decision);
+                state.end = Some(event);
+                self.abandon(id, misbehavior, out);
                 return;
             }
-            (ClientStrategy::EquivocateReal, Ok(_)) if !scheme.held.is_empty() => {
-                scheme.end = Some(event);
+            (ClientStrategy::EquivocateReal, Ok(_)) if !state.held.is_empty() => {
+                state.end = Some(event);
                 return;
             }
             _ => {
                 self.counts.spared += 1;
-                out.emit(CheatEvent::Honest(event));
+                out.emit(ByzantineEvent::Honest(event));
             }
         }
-        self.hopes.cancel(&id);
-        if let Some(scheme) = self.schemes.remove(&id) {
-            self.operations.remove(&scheme.operation);
+        self.vote_deadlines.cancel(&id);
+        if let Some(state) = self.attack_states.remove(&id) {
+            self.operations.remove(&state.operation);
         }
     }
 }
@@ -440,12 +441,12 @@ fn subject_of(message: &Message) -> Option<TransactionId> {
     }
 }
 
-impl Machine for Cheater {
+impl Machine for ByzantineClient {
     type Command = Command;
     type Received = Verified<Message>;
     type Message = Message;
     type Draft = std::convert::Infallible;
-    type Event = CheatEvent;
+    type Event = ByzantineEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
@@ -455,11 +456,11 @@ impl Machine for Cheater {
                 self.drive(now, Input::Message { from, message }, outbox);
             }
             Input::Tick => {
-                while let Some(id) = self.follow.expire(now) {
-                    outbox.sends.extend(self.followers.remove(&id).unwrap_or_default());
+                while let Some(id) = self.second_send_timers.expire(now) {
+                    outbox.sends.extend(self.second_sends.remove(&id).unwrap_or_default());
                 }
-                while let Some(id) = self.hopes.expire(now) {
-                    self.give_up_hope(id, outbox);
+                while let Some(id) = self.vote_deadlines.expire(now) {
+                    self.stop_waiting_for_votes(id, outbox);
                 }
                 self.drive(now, Input::Tick, outbox);
             }
@@ -467,11 +468,11 @@ impl Machine for Cheater {
     }
 
     fn deadline(&self) -> Option<Time> {
-        [self.coordinator.deadline(), self.hopes.next(), self.follow.next()].into_iter().flatten().min()
+        [self.coordinator.deadline(), self.vote_deadlines.next(), self.second_send_timers.next()].into_iter().flatten().min()
     }
 }
 
-impl Durable for Cheater {
+impl Durable for ByzantineClient {
     type Failure = std::convert::Infallible;
 
     /// It keeps no more than an honest client does.

@@ -15,7 +15,7 @@ use crypto::{BatchSignature, SignedRoot, leaf};
 use random::Random;
 use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId};
 
-use crate::rogue::{Heard, Sends};
+use crate::attack_primitives::{Heard, Sends};
 
 /// How often one plot calls for a leader, at most.
 const CALLS_MAX: usize = 24;
@@ -24,7 +24,7 @@ const SHOWN_TO: usize = 2;
 
 /// What a plot is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
+pub(crate) enum AttackGoal {
     /// Both ends are to be proven, with certificates that are good.
     DecideTwice,
     /// The end that did not come about is to be proven, with a certificate that is not good.
@@ -39,8 +39,8 @@ pub(crate) enum Aim {
 
 /// One transaction, and all that was heard of it.
 #[derive(Debug)]
-pub(crate) struct Plot {
-    aim: Aim,
+pub(crate) struct MultiStepAttack {
+    goal: AttackGoal,
     cluster: Arc<Cluster>,
     transaction: Transaction,
     participants: Vec<ShardId>,
@@ -54,11 +54,11 @@ pub(crate) struct Plot {
     calls: usize,
 }
 
-impl Plot {
-    pub fn new(aim: Aim, cluster: Arc<Cluster>, transaction: Transaction, bystander: Option<ClientId>) -> Self {
+impl MultiStepAttack {
+    pub fn new(goal: AttackGoal, cluster: Arc<Cluster>, transaction: Transaction, bystander: Option<ClientId>) -> Self {
         let participants = transaction.participants(&cluster);
         Self {
-            aim,
+            goal,
             cluster,
             transaction,
             participants,
@@ -89,8 +89,8 @@ impl Plot {
 
     /// What is said before anything is heard.
     pub fn begin(&self, random: &mut Random) -> Sends {
-        match self.aim {
-            Aim::LogFreely => {
+        match self.goal {
+            AttackGoal::LogFreely => {
                 let decision = random.pick(&[Decision::Commit, Decision::Abort]);
                 self.log(self.logging_shard(), |_| (decision, Vec::new()))
             }
@@ -106,16 +106,16 @@ impl Plot {
                 if !self.votes.note(vote) {
                     return Vec::new();
                 }
-                match self.aim {
-                    Aim::Vouch => self.vouch(),
-                    Aim::DecideTwice | Aim::Hurry => [self.log_both(random), self.show()].concat(),
-                    Aim::Forge | Aim::LogFreely => self.show(),
+                match self.goal {
+                    AttackGoal::Vouch => self.vouch(),
+                    AttackGoal::DecideTwice | AttackGoal::Hurry => [self.log_both(random), self.show()].concat(),
+                    AttackGoal::Forge | AttackGoal::LogFreely => self.show(),
                 }
             }
             Message::Logged { logged } if logged.statement.id == self.id() => {
                 self.logged.insert((logged.replica, logged.statement.decision), logged.clone());
                 let mut sends = self.show();
-                if matches!(self.aim, Aim::DecideTwice | Aim::Hurry) {
+                if matches!(self.goal, AttackGoal::DecideTwice | AttackGoal::Hurry) {
                     sends.extend(self.call(random));
                 }
                 sends
@@ -126,7 +126,7 @@ impl Plot {
 
     /// The transaction has ended, and this proves it: now for the other end.
     pub fn ended(&self, certificate: &Arc<Certificate>, other: Option<&(Transaction, Arc<Certificate>)>, random: &mut Random) -> Sends {
-        if self.aim != Aim::Forge {
+        if self.goal != AttackGoal::Forge {
             return Vec::new();
         }
         let wanted = match certificate.decision {

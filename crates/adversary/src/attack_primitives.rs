@@ -49,7 +49,7 @@ impl Heard {
 
 /// The inventive part of a cheating client.
 #[derive(Debug)]
-pub(crate) struct Rogue {
+pub(crate) struct AttackPrimitives {
     cluster: Arc<Cluster>,
     pub random: Random,
     victims: Vec<ClientId>,
@@ -57,7 +57,7 @@ pub(crate) struct Rogue {
     made: u64,
 }
 
-impl Rogue {
+impl AttackPrimitives {
     pub fn new(cluster: Arc<Cluster>, random: Random, victims: Vec<ClientId>) -> Self {
         Self { cluster, random, victims, made: 0 }
     }
