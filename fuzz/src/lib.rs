@@ -15,10 +15,10 @@
 mod bank;
 pub mod blind;
 mod choices;
-mod forge;
+mod fixture;
+mod generators;
 mod reference;
 mod targets;
-mod town;
 mod tpcc;
 
 // The workloads show nobody their rows; how they are read is tried all the same.

@@ -159,9 +159,9 @@ impl<'a> Fuzzer<'a> {
         command.env(TARGET_VARIABLE, &target.name).args(extent).arg(format!("-max_len={}", target.bytes_max));
         command.arg(format!("-timeout={INPUT_SECONDS_MAX}")).arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"));
         command.arg(format!("-artifact_prefix={}/{}-", findings.display(), target.name)).arg("-print_final_stats=1");
-        let words = self.workspace.root.join("fuzz/words").join(&target.name);
-        if words.exists() {
-            command.arg(format!("-dict={}", words.display()));
+        let dictionary = self.workspace.root.join("fuzz/dictionaries").join(&target.name);
+        if dictionary.exists() {
+            command.arg(format!("-dict={}", dictionary.display()));
         }
         let log = self.logged(command.arg(folder).arg(committed), target)?;
         let executed = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).unwrap_or("?").trim();

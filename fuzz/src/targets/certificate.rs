@@ -7,9 +7,9 @@ use types::codec::{Decode, Encode};
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge;
+use crate::fixture::{CLUSTER, fixture, verifier};
+use crate::generators;
 use crate::reference;
-use crate::town::{CLUSTER, town, verifier};
 
 pub(super) const TARGET: Target = Target {
     name: "certificate",
@@ -22,22 +22,22 @@ pub(super) const TARGET: Target = Target {
 
 fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
-    let number = forge::number(&mut choices);
-    let mut certificate = forge::certificate(&mut choices, number);
-    let mut transaction = &town().transactions[number];
+    let number = generators::number(&mut choices);
+    let mut certificate = generators::certificate(&mut choices, number);
+    let mut transaction = &fixture().transactions[number];
     check(&certificate, transaction);
     for _ in 0..choices.below(6) {
         if choices.rarely(8) {
-            transaction = &town().transactions[forge::number(&mut choices)];
+            transaction = &fixture().transactions[generators::number(&mut choices)];
         } else {
-            forge::damage(&mut choices, &mut certificate);
+            generators::damage(&mut choices, &mut certificate);
         }
         check(&certificate, transaction);
     }
 }
 
 fn check(certificate: &Certificate, transaction: &Transaction) {
-    let cluster = &town().cluster;
+    let cluster = &fixture().cluster;
     let whole = Message::Writeback { transaction: Some(transaction.clone()), certificate: Arc::new(certificate.clone()), relay: false };
     let bare = Message::Decided { certificate: Arc::new(certificate.clone()) };
     let accepted = verifier().verify(whole.clone()).is_ok();
@@ -49,7 +49,7 @@ fn check(certificate: &Certificate, transaction: &Transaction) {
     assert_eq!(fits, reference::fits(cluster, certificate, transaction));
     assert_eq!(fits && verifier().verify(bare.clone()).is_ok(), accepted);
     // And so does whoever gets it as bytes.
-    if forge::is_writable(&whole) {
+    if generators::is_writable(&whole) {
         let received = Message::from_bytes(whole.to_bytes().into(), CLUSTER).expect("what can be written can be read");
         assert_eq!(received, whole);
         assert_eq!(verifier().verify(received).is_ok(), accepted);

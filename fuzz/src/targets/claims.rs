@@ -6,9 +6,9 @@ use types::{Cluster, Digest, ReplicaId};
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge::damage_signature;
+use crate::fixture::{CLUSTER, fixture, replica};
+use crate::generators::damage_signature;
 use crate::reference;
-use crate::town::{CLUSTER, replica, town};
 
 pub(super) const TARGET: Target = Target {
     name: "claims",
@@ -46,9 +46,9 @@ impl SignatureClaims for Notes {
 
 fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
-    let town = town();
+    let fixture = fixture();
     // Room for two roots of each signer, so that much is forgotten.
-    let verifier = town.stranger(0);
+    let verifier = fixture.stranger(0);
     let batches: Vec<(ReplicaId, Vec<BatchSignature>)> = (0..1 + choices.below(4)).map(|_| batch(&mut choices)).collect();
     let mut messages = Vec::new();
     while !choices.is_done() && messages.len() < 24 {
@@ -64,7 +64,7 @@ fn run(bytes: &[u8]) {
         };
         for (message, judged) in frame.iter().zip(judged) {
             let good =
-                message.0.iter().all(|(signer, note, signature)| reference::is_said(&town.cluster, *signer, signature, KIND, &[*note]));
+                message.0.iter().all(|(signer, note, signature)| reference::is_said(&fixture.cluster, *signer, signature, KIND, &[*note]));
             assert_eq!(judged.is_ok(), good, "{judged:?}");
         }
     }
@@ -75,7 +75,7 @@ fn batch(choices: &mut Choices<'_>) -> (ReplicaId, Vec<BatchSignature>) {
     let signer = replica(u16::from(choices.byte() % 3), u16::from(choices.byte() % 2));
     let count = choices.one_of(&[1, 2, 3, 4, 5, 7, 8, 33, 64, 255, 256]);
     let leaves: Vec<Digest> = (0..=255).take(count).map(|note| leaf(CLUSTER, signer, &Note(note))).collect();
-    (signer, town().batch_signer(signer).sign(&leaves))
+    (signer, fixture().batch_signer(signer).sign(&leaves))
 }
 
 fn notes(choices: &mut Choices<'_>, batches: &[(ReplicaId, Vec<BatchSignature>)]) -> Notes {

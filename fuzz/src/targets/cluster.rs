@@ -7,8 +7,8 @@ use types::{ClientId, Cluster, Key, Permission, Placement, ShardId, Timestamp};
 
 use crate::Target;
 use crate::choices::Choices;
+use crate::fixture::CLUSTER;
 use crate::reference;
-use crate::town::CLUSTER;
 
 pub(super) const TARGET: Target = Target {
     name: "cluster",

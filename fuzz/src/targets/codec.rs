@@ -13,8 +13,8 @@ use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value}
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge;
-use crate::town::{CLUSTER, town};
+use crate::fixture::{CLUSTER, fixture};
+use crate::generators;
 
 pub(super) const TARGET: Target =
     Target { name: "codec", what: "decodes a value of any type; the first byte says which", bytes_max: 2_048, runs: 40_000, run, seeds };
@@ -105,13 +105,13 @@ fn seeds() -> Vec<Vec<u8>> {
         value(&mut bytes);
         bytes
     };
-    let transactions = [0, 2, 4, 18].map(|number: usize| seed(0, &|out| town().transactions[number].encode(out)));
+    let transactions = [0, 2, 4, 18].map(|number: usize| seed(0, &|out| fixture().transactions[number].encode(out)));
     let certificates = [&[0][..], &[1], &[2], &[3]].map(|way| {
-        let certificate = forge::certificate(&mut Choices::new(way), 1);
+        let certificate = generators::certificate(&mut Choices::new(way), 1);
         seed(1, &|out| certificate.encode(out))
     });
-    let read = &town().transactions[2].reads()[0];
-    let write = &town().transactions[0].writes()[0];
+    let read = &fixture().transactions[2].reads()[0];
+    let write = &fixture().transactions[0].writes()[0];
     let mut seeds = vec![
         seed(13, &|out| read.encode(out)),
         seed(14, &|out| write.encode(out)),

@@ -13,7 +13,7 @@ use runtime::tls::{write_certificate, write_private_key};
 use tempfile::TempDir;
 
 use crate::Target;
-use crate::town::CLUSTER as NAME;
+use crate::fixture::CLUSTER as NAME;
 
 pub(super) const CLUSTER: Target = Target {
     name: "cluster-toml",

@@ -14,9 +14,9 @@ use types::{Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, V
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge::{self, KEYS};
+use crate::fixture::{CLIENTS, CLUSTER, MILLISECOND, NOW, REPLICAS, Said, fixture, replica, verifier};
+use crate::generators::{self, KEYS};
 use crate::reference;
-use crate::town::{CLIENTS, CLUSTER, MILLISECOND, NOW, REPLICAS, Said, replica, town, verifier};
 
 pub(super) const TARGET: Target = Target {
     name: "coordinator",
@@ -39,7 +39,7 @@ fn run(bytes: &[u8]) {
     let fast_path = choices.one_of(&[FastPath::On, FastPath::Off]);
     let options = CoordinatorOptions { read_quorum, fast_path, timeout_ms: TIMEOUT_MS, ..CoordinatorOptions::default() };
     let mut process = Process {
-        coordinator: Coordinator::new(town().cluster.clone(), options),
+        coordinator: Coordinator::new(fixture().cluster.clone(), options),
         vouchers: if read_quorum == ReadQuorum::One { 1 } else { 2 },
         outbox: Outbox::default(),
         now: NOW,
@@ -94,27 +94,27 @@ impl Process {
         match choices.below(15) {
             0 => self.read(choices),
             1 | 2 => {
-                let transaction = town().transactions[forge::number(choices)].clone();
-                let dependencies = (0..choices.below(2)).map(|_| town().transactions[forge::number(choices)].clone()).collect();
+                let transaction = fixture().transactions[generators::number(choices)].clone();
+                let dependencies = (0..choices.below(2)).map(|_| fixture().transactions[generators::number(choices)].clone()).collect();
                 self.operations += 1;
                 self.commits.insert(self.operations, transaction.clone());
                 self.command(Command::Commit { operation: self.operations, transaction, dependencies });
             }
             3 => {
-                let transaction = town().transactions[forge::number(choices)].clone();
+                let transaction = fixture().transactions[generators::number(choices)].clone();
                 self.command(Command::Finish { transaction });
             }
             4 | 5 => self.many_votes(choices),
             6 | 7 => self.many_logged(choices),
             8 => self.many_read_replies(choices),
             9..12 => {
-                let message = if choices.rarely(8) { forge::request(choices) } else { forge::reply(choices) };
+                let message = if choices.rarely(8) { generators::request(choices) } else { generators::reply(choices) };
                 let from = speaker(choices, &message);
                 self.hear(from, message);
             }
             12 => {
                 let from = Party::Client(CLIENTS[0], Session(1));
-                self.hear(from, forge::message(choices));
+                self.hear(from, generators::message(choices));
             }
             13 => self.commit_reads(choices),
             _ => {
@@ -154,30 +154,31 @@ impl Process {
 
     /// The votes of several replicas of one shard, in one go.
     fn many_votes(&mut self, choices: &mut Choices<'_>) {
-        let (number, who, sides) = (forge::number(choices), choices.byte(), choices.byte());
-        let id = town().transactions[number].id();
-        let shards = reference::shards_of(&town().cluster, &town().transactions[number]);
+        let (number, who, sides) = (generators::number(choices), choices.byte(), choices.byte());
+        let id = fixture().transactions[number].id();
+        let shards = reference::shards_of(&fixture().cluster, &fixture().transactions[number]);
         let Some(shard) = shards.get(choices.below(shards.len())).copied() else { return };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             let (signer, vote) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Vote::Commit } else { Vote::Abort });
             let statement = VoteStatement { id, vote };
-            let vote = SignedVote { replica: signer, statement, signature: town().signature(signer, number, &Said::Vote(statement)) };
+            let vote = SignedVote { replica: signer, statement, signature: fixture().signature(signer, number, &Said::Vote(statement)) };
             self.hear(Party::Replica(signer), Message::Voted { vote, conflict: None });
         }
     }
 
     /// The decisions that several replicas of the logging shard have written down.
     fn many_logged(&mut self, choices: &mut Choices<'_>) {
-        let (number, who, sides) = (forge::number(choices), choices.byte(), choices.byte());
-        let id = town().transactions[number].id();
-        let shards = reference::shards_of(&town().cluster, &town().transactions[number]);
+        let (number, who, sides) = (generators::number(choices), choices.byte(), choices.byte());
+        let id = fixture().transactions[number].id();
+        let shards = reference::shards_of(&fixture().cluster, &fixture().transactions[number]);
         let Some(shard) = reference::logging_shard(&shards, id) else { return };
         let view_decision = u32::from(choices.byte() % 3);
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             let (signer, decision) = (ReplicaId { shard, index }, if sides >> index & 1 == 0 { Decision::Commit } else { Decision::Abort });
             let view_current = view_decision.max(u32::from(who / 64));
             let statement = LoggedStatement { id, decision, view_decision, view_current: view_current.min(2) };
-            let logged = SignedLogged { replica: signer, statement, signature: town().signature(signer, number, &Said::Logged(statement)) };
+            let logged =
+                SignedLogged { replica: signer, statement, signature: fixture().signature(signer, number, &Said::Logged(statement)) };
             self.hear(Party::Replica(signer), Message::Logged { logged });
         }
     }
@@ -190,8 +191,8 @@ impl Process {
         }
         let (request, who) = (choices.one_of(&open), choices.byte());
         let (_, keys) = &self.requests[&request];
-        let shard = keys.first().map_or(ShardId(0), |key| town().cluster.shard_of(key));
-        let writer = town().transactions[forge::number(choices)].clone();
+        let shard = keys.first().map_or(ShardId(0), |key| fixture().cluster.shard_of(key));
+        let writer = fixture().transactions[generators::number(choices)].clone();
         let kinds = choices.byte();
         let results = keys.iter().enumerate().map(|(at, _)| match kinds >> (at % 4 * 2) & 3 {
             0 => ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None },
@@ -214,7 +215,7 @@ impl Process {
         if let (Party::Replica(from), Message::ReadReply { request, results, prepared }) = (from, &message) {
             self.note_reply(from, *request, results, prepared);
         }
-        let received = if forge::is_writable(&message) {
+        let received = if generators::is_writable(&message) {
             Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read")
         } else {
             message
@@ -229,7 +230,7 @@ impl Process {
         let reading = self.readings.entry(*timestamp).or_default();
         for (key, result) in keys.iter().zip(results) {
             let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
-            if town().cluster.shard_of(key) == from.shard {
+            if fixture().cluster.shard_of(key) == from.shard {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
                 match result.pending {
                     PendingWrite::Prepared(place) => {
@@ -254,9 +255,9 @@ impl Process {
         assert!(self.outbox.drafts.is_empty(), "a coordinator signs nothing");
         for (to, message) in std::mem::take(&mut self.outbox.sends) {
             let Party::Replica(to) = to else { panic!("a coordinator speaks to replicas") };
-            assert!(town().cluster.replica_key(to).is_some());
+            assert!(fixture().cluster.replica_key(to).is_some());
             if let Message::Read { request, timestamp, keys } = &message {
-                assert!(keys.iter().all(|key| town().cluster.shard_of(key) == to.shard));
+                assert!(keys.iter().all(|key| fixture().cluster.shard_of(key) == to.shard));
                 self.requests.insert(*request, (*timestamp, keys.clone()));
             }
             let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
@@ -285,8 +286,8 @@ impl Process {
                     if let Ok((certificate, _)) = result {
                         let message =
                             Message::Writeback { transaction: Some(transaction.clone()), certificate: certificate.clone(), relay: false };
-                        assert!(reference::accepts(&town().cluster, &message), "{certificate:?}");
-                        assert!(reference::proves(&town().cluster, &certificate, &transaction), "{certificate:?}");
+                        assert!(reference::accepts(&fixture().cluster, &message), "{certificate:?}");
+                        assert!(reference::proves(&fixture().cluster, &certificate, &transaction), "{certificate:?}");
                         self.committed.extend((certificate.decision == Decision::Commit).then_some(transaction));
                     }
                 }

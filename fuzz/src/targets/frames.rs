@@ -9,8 +9,8 @@ use types::limits::FRAME_BYTES_MAX;
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge;
-use crate::town::CLUSTER;
+use crate::fixture::CLUSTER;
+use crate::generators;
 
 pub(super) const TARGET: Target = Target {
     name: "frames",
@@ -74,17 +74,17 @@ fn cut(buffer: &mut BytesMut, messages: &mut Vec<Message>) -> Result<(), frame::
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let messages: Vec<Message> = (0..4).map(|kind| forge::request(&mut Choices::new(&[kind, 1, 0, 0, 2]))).collect();
+    let messages: Vec<Message> = (0..4).map(|kind| generators::request(&mut Choices::new(&[kind, 1, 0, 0, 2]))).collect();
     let mut frames = Frames::default();
     frames.add_heartbeat();
     assert!(messages.iter().all(|message| frames.add(message)), "small messages fit");
     let both = [&[6][..], frames.bytes(), frames.bytes()].concat();
-    let answers: Vec<Message> = (3..7).map(|kind| forge::reply(&mut Choices::new(&[kind, 2]))).collect();
+    let answers: Vec<Message> = (3..7).map(|kind| generators::reply(&mut Choices::new(&[kind, 2]))).collect();
     frames.clear(0);
     assert!(answers.iter().all(|message| frames.add(message)), "small messages fit");
     let half = frames.bytes().len() - 1;
     // Votes of one batch, which leave out what they share.
-    let votes: Vec<Message> = (0..6).map(|number| forge::reply(&mut Choices::new(&[0, number, 0, 1]))).collect();
+    let votes: Vec<Message> = (0..6).map(|number| generators::reply(&mut Choices::new(&[0, number, 0, 1]))).collect();
     let mut shared = Frames::default();
     assert!(votes.iter().chain(&votes).all(|message| shared.add(message)), "small messages fit");
     assert!(shared.bytes()[HEADER_BYTES..][..4] != [0; 4], "something is left out");

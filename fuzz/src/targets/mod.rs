@@ -10,6 +10,7 @@ mod frames;
 mod http;
 mod journal;
 mod message;
+mod promises;
 mod records;
 mod replica;
 mod rows;
@@ -17,7 +18,6 @@ mod signatures;
 mod statements;
 mod tls;
 mod verdicts;
-mod word;
 
 use crate::Target;
 

@@ -7,8 +7,8 @@ use types::Party;
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge;
-use crate::town::{CLIENTS, NOW, replica, town, verifier};
+use crate::fixture::{CLIENTS, NOW, fixture, replica, verifier};
+use crate::generators;
 
 pub(super) const TARGET: Target = Target {
     name: "records",
@@ -38,7 +38,7 @@ fn run(bytes: &[u8]) {
     let Some(mut replica) = open(&medium) else { return };
     let known = replica.load();
     let mut outbox = Outbox::default();
-    for transaction in &town().transactions {
+    for transaction in &fixture().transactions {
         let message = verifier().verify(Message::Prepare { transaction: transaction.clone() }).expect("a request is not signed");
         let from = Party::Client(CLIENTS[0], types::Session(1));
         replica.step(Time(NOW), Input::Message { from, message }, &mut outbox);
@@ -49,7 +49,7 @@ fn run(bytes: &[u8]) {
     }
     drop(replica);
     let again = open(&medium).expect("what could be read with less behind it can be read with more");
-    assert!(again.load().0 <= known.0 + town().transactions.len());
+    assert!(again.load().0 <= known.0 + fixture().transactions.len());
 }
 
 fn open_store(medium: &Memory) -> Store<Memory> {
@@ -63,7 +63,7 @@ fn open(medium: &Memory) -> Option<Replica<Memory>> {
     let options = Options { segment_bytes_max: 4_096, cache_bytes_max: 4_096, ..Options::default() };
     let store = Store::open(medium.clone(), options).expect("the medium is whole");
     let settings = ReplicaOptions { memtable_bytes_max: 512, journal_bytes_max: 2_048, ..ReplicaOptions::default() };
-    Replica::open(town().cluster.clone(), replica(0, 0), settings, store, Time(NOW)).ok()
+    Replica::open(fixture().cluster.clone(), replica(0, 0), settings, store, Time(NOW)).ok()
 }
 
 /// What a replica writes down in an ordinary life, and in a stormy one.
@@ -82,7 +82,7 @@ fn journal(requests: &[&[u8]]) -> Vec<u8> {
     let mut node = open(&medium).expect("an empty journal can be read");
     let mut outbox = Outbox::default();
     for request in requests {
-        let message = verifier().verify(forge::request(&mut Choices::new(request))).expect("undamaged requests are in order");
+        let message = verifier().verify(generators::request(&mut Choices::new(request))).expect("undamaged requests are in order");
         node.step(Time(NOW), Input::Message { from: Party::Client(CLIENTS[0], types::Session(1)), message }, &mut outbox);
         node.persist().expect("memory does not fail");
     }
@@ -91,7 +91,7 @@ fn journal(requests: &[&[u8]]) -> Vec<u8> {
     let mut input = Vec::new();
     while let Some(batch) = store.replay().expect("the medium is whole") {
         for record in batch.records {
-            let length = u16::try_from(record.len()).expect("the town's transactions are small");
+            let length = u16::try_from(record.len()).expect("the fixture's transactions are small");
             assert!(record.len() < RECORD_BYTES_MAX);
             input.extend_from_slice(&length.to_le_bytes());
             input.push(1);

@@ -15,11 +15,11 @@ use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Value};
 
-use super::word::Word;
+use super::promises::Promises;
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge::{self, KEYS};
-use crate::town::{CLIENTS, CLUSTER, MILLISECOND, NOW, replica, town, verifier};
+use crate::fixture::{CLIENTS, CLUSTER, MILLISECOND, NOW, fixture, replica, verifier};
+use crate::generators::{self, KEYS};
 
 pub(super) const TARGET: Target = Target {
     name: "replica",
@@ -56,7 +56,7 @@ struct Life {
     now: u64,
     /// What it said to itself, still to be heard.
     to_self: VecDeque<Message>,
-    word: Word,
+    promises: Promises,
 }
 
 impl Life {
@@ -65,11 +65,11 @@ impl Life {
         let mut life = Self {
             node: None,
             medium,
-            batch_signer: town().batch_signer(ME),
+            batch_signer: fixture().batch_signer(ME),
             outbox: Outbox::default(),
             now: NOW,
             to_self: VecDeque::new(),
-            word: Word::new(ME),
+            promises: Promises::new(ME),
         };
         life.start();
         life
@@ -86,7 +86,7 @@ impl Life {
             journal_bytes_max: 4_096,
             ..ReplicaOptions::default()
         };
-        let cluster = town().cluster.clone();
+        let cluster = fixture().cluster.clone();
         let replica = Replica::open(cluster.clone(), ME, settings, store, Time(self.now)).expect("it reads what it wrote");
         self.node = Some(Node::new(replica, Coordinator::new(cluster, CoordinatorOptions::default())));
     }
@@ -94,7 +94,7 @@ impl Life {
     fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.below(16) {
             0..10 => {
-                let message = if choices.rarely(4) { forge::reply(choices) } else { forge::request(choices) };
+                let message = if choices.rarely(4) { generators::reply(choices) } else { generators::request(choices) };
                 let from = any_party(choices);
                 self.receive(choices, from, &message);
             }
@@ -130,7 +130,7 @@ impl Life {
     fn receive(&mut self, choices: &mut Choices<'_>, from: Party, message: &Message) {
         let ends_turn = !choices.rarely(4);
         let mut received = message.clone();
-        if forge::is_writable(message) {
+        if generators::is_writable(message) {
             let mut bytes = message.to_bytes();
             if choices.rarely(16) {
                 let at = choices.below(bytes.len().min(65_536));
@@ -151,7 +151,7 @@ impl Life {
             _ => None,
         };
         let Ok(message) = verifier().verify(message) else { return };
-        self.word.hears(from, &message);
+        self.promises.hears(from, &message);
         let node = self.node.as_mut().expect("it runs");
         let (sends_before, drafts_before) = (self.outbox.sends.len(), self.outbox.drafts.len());
         node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
@@ -159,13 +159,13 @@ impl Life {
             if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
                 assert_eq!(*to, from);
                 check_read(*timestamp, keys, results, prepared);
-                self.word.lets_read(*timestamp, keys, results, prepared);
+                self.promises.lets_read(*timestamp, keys, results, prepared);
             }
             if let Message::StatusReply { id, .. } = answer {
-                self.word.lets_go(*id);
+                self.promises.lets_go(*id);
             }
         }
-        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.word.votes(&town().cluster, draft));
+        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.promises.votes(&fixture().cluster, draft));
         let (known, undecided) = node.replica().load();
         assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
     }
@@ -174,17 +174,17 @@ impl Life {
         let node = self.node.as_mut().expect("it runs");
         let before = self.outbox.drafts.len();
         node.step(Time(self.now), Input::Tick, &mut self.outbox);
-        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.word.votes(&town().cluster, draft));
+        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.promises.votes(&fixture().cluster, draft));
         self.turn();
     }
 
     /// The end of a turn: all of it durable, then said.
     fn turn(&mut self) {
         self.node.as_mut().expect("it runs").persist().expect("memory does not fail unless told to");
-        self.word.is_out();
+        self.promises.is_out();
         let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
         for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
-            drafts.iter().for_each(|(_, draft)| self.word.signatures(draft));
+            drafts.iter().for_each(|(_, draft)| self.promises.signs(draft));
             let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(CLUSTER, ME)).collect();
             let sealed = drafts.iter().zip(self.batch_signer.sign(&leaves));
             said.extend(sealed.map(|((to, draft), signature)| (*to, draft.clone().with_signature(signature))));
@@ -210,7 +210,7 @@ impl Life {
     fn restart(&mut self, crash: Crash, back: u64) {
         self.node = None;
         self.medium.crash(crash);
-        self.word.is_lost();
+        self.promises.is_lost();
         self.outbox = Outbox::default();
         self.to_self.clear();
         self.now -= back * MILLISECOND;
@@ -221,7 +221,7 @@ impl Life {
     fn end(mut self) {
         self.turn();
         self.restart(Crash::default(), 0);
-        for transaction in &town().transactions {
+        for transaction in &fixture().transactions {
             let author = Party::Client(transaction.timestamp().client, Session(1));
             self.hear(author, Message::Prepare { transaction: transaction.clone() });
             self.turn();
@@ -233,7 +233,7 @@ impl Life {
             self.tick();
         }
         self.restart(Crash::default(), 0);
-        for transaction in &town().transactions {
+        for transaction in &fixture().transactions {
             let message = Message::Recover { transaction: transaction.clone(), evidence: Vec::new() };
             self.hear(Party::Client(CLIENTS[2], Session(7)), message);
             self.turn();
@@ -264,7 +264,7 @@ fn check_rights(to: Party, message: &Message) {
         _ => Vec::new(),
     };
     let Party::Client(client, _) = to else { return };
-    let permission = town().cluster.permission(client);
+    let permission = fixture().cluster.permission(client);
     for transaction in shown {
         let may_read = permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key)));
         assert!(may_read || transaction.timestamp().client == client, "{client} is shown {transaction:?}");
@@ -282,7 +282,7 @@ fn any_party(choices: &mut Choices<'_>) -> Party {
     }
 }
 
-/// A transaction that the town has not seen.
+/// A transaction that the fixture has not seen.
 fn any_transaction(choices: &mut Choices<'_>) -> Transaction {
     let client = choices.one_of(&CLIENTS);
     let timestamp = timestamp(choices, client);
@@ -291,7 +291,7 @@ fn any_transaction(choices: &mut Choices<'_>) -> Transaction {
         let key = Key::from(key);
         let byte = choices.byte();
         if byte & 3 == 0 {
-            let seen = &town().transactions[forge::number(choices)];
+            let seen = &fixture().transactions[generators::number(choices)];
             let version = if byte & 4 == 0 { Timestamp::ZERO } else { seen.timestamp() };
             reads.push(Read { key: key.clone(), version, dependency: (byte & 24 == 24).then(|| seen.id()) });
         }
@@ -303,7 +303,7 @@ fn any_transaction(choices: &mut Choices<'_>) -> Transaction {
 }
 
 fn timestamp(choices: &mut Choices<'_>, client: ClientId) -> Timestamp {
-    let other = town().transactions[forge::number(choices)].timestamp();
+    let other = fixture().transactions[generators::number(choices)].timestamp();
     match choices.below(3) {
         0 => Timestamp::new(other.time, client),
         1 => Timestamp::new(NOW - u64::from(choices.byte()) * 10 * MILLISECOND, client),

@@ -10,7 +10,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::config::in_file;
 use crate::Target;
-use crate::town::CLUSTER;
+use crate::fixture::CLUSTER;
 
 pub(super) const TARGET: Target = Target {
     name: "tls",

@@ -5,9 +5,9 @@ use types::codec::{Decode, Encode};
 
 use crate::Target;
 use crate::choices::Choices;
-use crate::forge;
+use crate::fixture::{CLUSTER, fixture};
+use crate::generators;
 use crate::reference;
-use crate::town::{CLUSTER, town};
 
 pub(super) const TARGET: Target = Target {
     name: "verdicts",
@@ -23,17 +23,17 @@ const MESSAGES_MAX: usize = 16;
 
 fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
-    let small = town().stranger(0);
+    let small = fixture().stranger(0);
     let mut messages = Vec::new();
     while !choices.is_done() && messages.len() < MESSAGES_MAX {
         let message = if choices.rarely(4) && !messages.is_empty() {
             Message::clone(&messages[choices.below(messages.len())])
         } else {
-            forge::message(&mut choices)
+            generators::message(&mut choices)
         };
         messages.push(message);
     }
-    let expected: Vec<bool> = messages.iter().map(|message| reference::accepts(&town().cluster, message)).collect();
+    let expected: Vec<bool> = messages.iter().map(|message| reference::accepts(&fixture().cluster, message)).collect();
     let frame = 1 + choices.below(messages.len());
     let mut judged = Vec::with_capacity(messages.len());
     for (part, frame) in messages.chunks(frame).enumerate() {
@@ -45,7 +45,7 @@ fn run(bytes: &[u8]) {
     }
     for ((message, judged), expected) in messages.iter().zip(&judged).zip(expected) {
         assert_eq!(judged.is_ok(), expected, "{judged:?} for {message:?}");
-        if forge::is_writable(message) {
+        if generators::is_writable(message) {
             let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read");
             assert_eq!(received, *message);
         }
@@ -54,7 +54,7 @@ fn run(bytes: &[u8]) {
     for (message, judged) in messages.iter().zip(&judged).rev() {
         assert_eq!(small.verify(message.clone()).map(|_| ()), *judged, "{message:?}");
     }
-    let fresh = town().stranger(1_000);
+    let fresh = fixture().stranger(1_000);
     let all: Vec<_> = fresh.verify_all(messages).into_iter().map(|judged| judged.map(|_| ())).collect();
     assert_eq!(all, judged);
 }

@@ -1,4 +1,4 @@
-//! Messages and certificates put together from what the town has said: rightly at first, and then damaged.
+//! Messages and certificates put together from what the fixture has said: rightly at first, and then damaged.
 //!
 //! Every function reads [`Choices`]; with none left it makes what is in order.
 
@@ -12,19 +12,19 @@ use crypto::{BatchSignature, SignedRoot};
 use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::choices::Choices;
+use crate::fixture::{CLUSTER, MILLISECOND, NOW, REPLICAS, SHARDS, Said, VIEWS, fixture, replica};
 use crate::reference::{logging_shard, shards_of};
-use crate::town::{CLUSTER, MILLISECOND, NOW, REPLICAS, SHARDS, Said, VIEWS, replica, town};
 
 /// The keys that anybody speaks of.
 pub const KEYS: [&str; 8] = ["a1", "a2", "a3", "i1", "i2", "q1", "", "zz"];
 
-/// The number of one of the town's transactions.
+/// The number of one of the fixture's transactions.
 pub fn number(choices: &mut Choices<'_>) -> usize {
-    choices.below(town().transactions.len())
+    choices.below(fixture().transactions.len())
 }
 
 fn transaction(choices: &mut Choices<'_>) -> Transaction {
-    town().transactions[number(choices)].clone()
+    fixture().transactions[number(choices)].clone()
 }
 
 fn vote(choices: &mut Choices<'_>) -> Vote {
@@ -47,18 +47,18 @@ fn any_replica(choices: &mut Choices<'_>) -> ReplicaId {
 }
 
 fn signed_vote(number: usize, replica: ReplicaId, vote: Vote) -> SignedVote {
-    let statement = VoteStatement { id: town().transactions[number].id(), vote };
-    SignedVote { replica, statement, signature: town().signature(replica, number, &Said::Vote(statement)) }
+    let statement = VoteStatement { id: fixture().transactions[number].id(), vote };
+    SignedVote { replica, statement, signature: fixture().signature(replica, number, &Said::Vote(statement)) }
 }
 
 fn signed_logged(number: usize, replica: ReplicaId, decision: Decision, view_decision: u32, view_current: u32) -> SignedLogged {
-    let statement = LoggedStatement { id: town().transactions[number].id(), decision, view_decision, view_current };
-    SignedLogged { replica, statement, signature: town().signature(replica, number, &Said::Logged(statement)) }
+    let statement = LoggedStatement { id: fixture().transactions[number].id(), decision, view_decision, view_current };
+    SignedLogged { replica, statement, signature: fixture().signature(replica, number, &Said::Logged(statement)) }
 }
 
 fn signed_elect(number: usize, replica: ReplicaId, decision: Decision, view: u32) -> SignedElect {
-    let statement = ElectStatement { id: town().transactions[number].id(), decision, view };
-    SignedElect { replica, statement, signature: town().signature(replica, number, &Said::Elect(statement)) }
+    let statement = ElectStatement { id: fixture().transactions[number].id(), decision, view };
+    SignedElect { replica, statement, signature: fixture().signature(replica, number, &Said::Elect(statement)) }
 }
 
 /// The votes of the first `count` replicas of a shard.
@@ -69,19 +69,19 @@ fn votes(number: usize, shard: ShardId, vote: Vote, count: u16) -> VoteSet {
 
 /// The shards of transaction `number`; shard 0 where it touches none.
 fn shards(number: usize) -> Vec<ShardId> {
-    let shards = shards_of(&town().cluster, &town().transactions[number]);
+    let shards = shards_of(&fixture().cluster, &fixture().transactions[number]);
     if shards.is_empty() { vec![ShardId(0)] } else { shards }
 }
 
 fn logs(number: usize) -> ShardId {
-    logging_shard(&shards(number), town().transactions[number].id()).expect("there is a shard")
+    logging_shard(&shards(number), fixture().transactions[number].id()).expect("there is a shard")
 }
 
 // Certificates.
 
 /// A certificate of transaction `number` that proves its end, in one of the four ways there are.
 pub fn certificate(choices: &mut Choices<'_>, number: usize) -> Certificate {
-    let id = town().transactions[number].id();
+    let id = fixture().transactions[number].id();
     match choices.below(5) {
         0 => Certificate { id, decision: Decision::Commit, proof: Proof::Fast(unanimous(number)) },
         1 => {
@@ -115,7 +115,7 @@ fn unanimous(number: usize) -> Vec<ShardProof> {
 }
 
 fn conflict_proof(choices: &mut Choices<'_>, other: usize, shard: ShardId) -> ShardProof {
-    let transaction = town().transactions[other].clone();
+    let transaction = fixture().transactions[other].clone();
     // One in three is of another transaction, or does not commit.
     let certificate = match choices.below(3) {
         0 | 1 => Certificate { id: transaction.id(), decision: Decision::Commit, proof: Proof::Fast(unanimous(other)) },
@@ -153,7 +153,7 @@ fn damage_proofs(choices: &mut Choices<'_>, id: TransactionId, proofs: &mut Vec<
         1 if !proofs.is_empty() => proofs.push(proofs[at].clone()),
         2 if proofs.len() > 1 => proofs.swap(0, at),
         3 => {
-            let (number, shard) = (town().place_of(id).unwrap_or(0), any_replica(choices).shard);
+            let (number, shard) = (fixture().place_of(id).unwrap_or(0), any_replica(choices).shard);
             proofs.insert(at, ShardProof::Votes(votes(number, shard, vote(choices), 1 + u16::from(choices.byte() % 6))));
         }
         _ => match proofs.get_mut(at) {
@@ -222,7 +222,7 @@ fn any_signature(choices: &mut Choices<'_>, shard: ShardId) -> BatchSignature {
     if !choices.rarely(4) {
         replica.shard = shard;
     }
-    let id = town().transactions[number].id();
+    let id = fixture().transactions[number].id();
     match choices.below(5) {
         0 | 1 => signed_vote(number, replica, vote(choices)).signature,
         2 => signed_logged(number, replica, decision(choices), 0, view(choices)).signature,
@@ -232,7 +232,7 @@ fn any_signature(choices: &mut Choices<'_>, shard: ShardId) -> BatchSignature {
             let holder = any_replica(choices);
             let cluster = if choices.rarely(2) { ClusterId::new([1; 16]) } else { CLUSTER };
             let said = Said::Vote(VoteStatement { id, vote: vote(choices) });
-            town().signer_as(holder, replica, cluster).sign(&[said.leaf(CLUSTER, replica)]).remove(0)
+            fixture().signer_as(holder, replica, cluster).sign(&[said.leaf(CLUSTER, replica)]).remove(0)
         }
     }
 }
@@ -290,7 +290,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 pub fn request(choices: &mut Choices<'_>) -> Message {
     let kind = choices.below(13);
     let number = number(choices);
-    let transaction = town().transactions[number].clone();
+    let transaction = fixture().transactions[number].clone();
     match kind {
         0 | 1 => Message::Prepare { transaction },
         2 => {
@@ -322,11 +322,11 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
         7 => decide(choices, number),
         12 => Message::CommitNotice { id: transaction.id() },
         10 => {
-            let here = transaction.writes().iter().map(|write| &write.key).filter(|key| town().cluster.shard_of(key) == ShardId(0));
+            let here = transaction.writes().iter().map(|write| &write.key).filter(|key| fixture().cluster.shard_of(key) == ShardId(0));
             Message::StatusQuery { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }
         }
         11 => {
-            let written = transaction.writes().iter().filter(|write| town().cluster.shard_of(&write.key) == ShardId(0)).count();
+            let written = transaction.writes().iter().filter(|write| fixture().cluster.shard_of(&write.key) == ShardId(0)).count();
             let count = if choices.rarely(8) { choices.below(4) } else { written };
             let versions = (0..count).map(|_| {
                 let version = choices.one_of(&[Timestamp::ZERO, transaction.timestamp(), Timestamp::new(NOW, types::ClientId(1))]);
@@ -372,7 +372,7 @@ pub fn reply(choices: &mut Choices<'_>) -> Message {
             Message::Decided { certificate: Arc::new(certificate) }
         }
         5 => {
-            let id = town().transactions[number].id();
+            let id = fixture().transactions[number].id();
             let subject = if choices.rarely(3) { Subject::Request(u64::from(choices.byte())) } else { Subject::Transaction(id) };
             let refusals = [
                 Refusal::TooOld,
@@ -424,7 +424,7 @@ fn conflict(choices: &mut Choices<'_>) -> Option<Conflict> {
         _ => {
             let number = number(choices);
             let certificate = flat_certificate(choices, number);
-            Some(Conflict::Committed { transaction: town().transactions[number].clone(), certificate: Arc::new(certificate) })
+            Some(Conflict::Committed { transaction: fixture().transactions[number].clone(), certificate: Arc::new(certificate) })
         }
     }
 }
@@ -475,7 +475,7 @@ fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
         .collect();
     let aborts = electors.iter().filter(|(_, decision, _)| *decision == Decision::Abort).count();
     let mut decision = if 2 * aborts > electors.len() { Decision::Abort } else { Decision::Commit };
-    let id = town().transactions[number].id();
+    let id = fixture().transactions[number].id();
     let mut leader = ReplicaId { shard, index: basil::recovery::leader_of(id, view, usize::from(REPLICAS)) };
     match choices.below(16) {
         12 => decision = self::decision(choices),
@@ -485,7 +485,7 @@ fn decide(choices: &mut Choices<'_>, number: usize) -> Message {
         _ => {}
     }
     let statement = DecideStatement { id, decision, view };
-    let signature = town().signature(leader, number, &Said::Decide(statement));
+    let signature = fixture().signature(leader, number, &Said::Decide(statement));
     Message::DecideFallback { decide: SignedDecide { leader, statement, signature }, electors }
 }
 

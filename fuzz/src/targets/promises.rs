@@ -10,7 +10,7 @@ use types::{Cluster, Key, Party, ReplicaId, Timestamp, TransactionId};
 use crate::reference;
 
 /// What one replica has said, and what it may not say any more because of that.
-pub(super) struct Word {
+pub(super) struct Promises {
     of: ReplicaId,
     said: Said,
     /// What was said in the turn that has not ended. Nobody has heard it yet, and a crash undoes it.
@@ -42,7 +42,7 @@ struct Said {
     rested: BTreeSet<TransactionId>,
 }
 
-impl Word {
+impl Promises {
     /// Nothing yet.
     pub(super) fn new(of: ReplicaId) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Word {
     }
 
     /// A statement is about to be sealed.
-    pub(super) fn signatures(&mut self, draft: &Draft) {
+    pub(super) fn signs(&mut self, draft: &Draft) {
         match draft {
             Draft::Vote { .. } => {}
             Draft::Logged { replica, statement } => {

@@ -53,7 +53,7 @@ impl Said {
 }
 
 /// The cluster, its secrets, and what was said in it.
-pub struct Town {
+pub struct Fixture {
     /// The cluster, as everybody knows it.
     pub cluster: Arc<Cluster>,
     /// The transactions everybody has spoken of.
@@ -62,13 +62,13 @@ pub struct Town {
     signatures: BTreeMap<(ReplicaId, usize), Vec<BatchSignature>>,
 }
 
-static TOWN: LazyLock<Town> = LazyLock::new(Town::build);
-static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| town().stranger(65_536));
+static FIXTURE: LazyLock<Fixture> = LazyLock::new(Fixture::build);
+static VERIFIER: LazyLock<Verifier> = LazyLock::new(|| fixture().stranger(65_536));
 
-/// The one town.
+/// The one fixture.
 #[must_use]
-pub fn town() -> &'static Town {
-    &TOWN
+pub fn fixture() -> &'static Fixture {
+    &FIXTURE
 }
 
 /// A verifier that remembers everything it has seen in this process.
@@ -90,7 +90,7 @@ const ONLY_A: ClientId = ClientId(4);
 /// The client that the cluster does not know.
 const UNKNOWN: ClientId = ClientId(5);
 
-impl Town {
+impl Fixture {
     fn build() -> Self {
         let mut secrets = BTreeMap::new();
         for (shard, index) in (0..SHARDS).flat_map(|shard| (0..REPLICAS).map(move |index| (shard, index))) {
