@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use capacity::{Costs, Hosting, Prediction, Shape, Step};
+use capacity::{ClusterSpec, Costs, Hosting, Prediction, Step};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ pub struct PredictArgs {
 
 /// Carries out `bezant-lab predict`.
 pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
-    let shape = args.shape();
+    let spec = args.spec();
     let keys_min = KEYS_TIMES_MIN * args.shards * (args.reads + args.writes);
     if args.keys < keys_min {
         let what = format!("{} keys are too few for {} shards: a transaction could not be drawn", args.keys, args.shards);
@@ -112,10 +112,10 @@ pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
     if let Some(file) = &args.measure {
         let mut costs = match &args.costs {
             Some(known) if args.fit_only => read(known)?,
-            _ => measure::costs(&shape, file)?,
+            _ => measure::costs(&spec, file)?,
         };
         if let Some((alone, loaded)) = args.fit_alone_us.zip(args.fit_loaded_us) {
-            costs = fit(costs, &shape, alone, loaded)?;
+            costs = fit(costs, &spec, alone, loaded)?;
         }
         let text = serde_json::to_string_pretty(&to_json(&costs)).attempt("write down prices", file.display())?;
         fs::write(file, format!("{text}\n")).attempt("write the file", file.display())?;
@@ -123,7 +123,7 @@ pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     let costs = args.costs.as_deref().map_or_else(|| Ok(Costs::default()), read)?;
-    let prediction = capacity::predict(&shape, &costs, args.seed);
+    let prediction = capacity::predict(&spec, &costs, args.seed);
     if prediction.committed_per_second == 0.0 {
         let what = format!("nothing was committed in the {:.0} ms that were counted", prediction.measured_ms);
         return Err(Failure::wrong(what).help("give more --steps, or more --virtual-ms"));
@@ -137,7 +137,7 @@ pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
 }
 
 impl PredictArgs {
-    fn shape(&self) -> Shape {
+    fn spec(&self) -> ClusterSpec {
         let size = |number: u64| usize::try_from(number).expect("clap bounds it");
         let cores = size(self.cores);
         let hosting = if self.one_machine {
@@ -145,13 +145,13 @@ impl PredictArgs {
         } else {
             Hosting::Apart { cores, shards_a_host: size(self.shards_a_machine) }
         };
-        Shape {
+        ClusterSpec {
             shards: size(self.shards),
             faults: size(self.faults),
             hosting,
             network_us: self.network_us,
             clients: size(self.client_machines),
-            lanes: size(self.clients),
+            closed_loop_clients: size(self.clients),
             reads: size(self.reads),
             writes: size(self.writes),
             keys: self.keys,
@@ -162,7 +162,7 @@ impl PredictArgs {
             warmup_ms: self.virtual_ms / 2,
             measured_ms: self.virtual_ms,
             steps_max: self.steps,
-            ..Shape::default()
+            ..ClusterSpec::default()
         }
     }
 }
@@ -171,15 +171,15 @@ fn number(min: u64, max: u64) -> clap::builder::RangedU64ValueParser {
     clap::builder::RangedU64ValueParser::new().range(min..=max)
 }
 
-/// Halves in on the two factors that the prices of single things leave open, until `shape` with one transaction under way costs
+/// Halves in on the two factors that the prices of single things leave open, until `spec` with one transaction under way costs
 /// `alone` microseconds of CPU a transaction, and with all of its own `loaded`: how dear it is to wake, read and write, which is
 /// most of what one alone costs; and how much dearer work is where caches are cold, which is most of it under load.
-fn fit(costs: Costs, shape: &Shape, alone: f64, loaded: f64) -> Result<Costs, Failure> {
-    let one = Shape { clients: 1, lanes: 1, ..shape.clone() };
+fn fit(costs: Costs, spec: &ClusterSpec, alone: f64, loaded: f64) -> Result<Costs, Failure> {
+    let one = ClusterSpec { clients: 1, closed_loop_clients: 1, ..spec.clone() };
     let mut factors = (1.0, 1.0);
     for _ in 0..FIT_ROUNDS {
         factors.0 = halve_in(|factor| capacity::predict(&one, &scaled(&costs, factor, factors.1), 1).cpu_us, alone)?;
-        factors.1 = halve_in(|factor| capacity::predict(shape, &scaled(&costs, factors.0, factor), 1).cpu_us, loaded)?;
+        factors.1 = halve_in(|factor| capacity::predict(spec, &scaled(&costs, factors.0, factor), 1).cpu_us, loaded)?;
     }
     eprintln!("fitted: waking, reading and writing {:.2} times as first said, work {:.2} times as measured", factors.0, factors.1);
     Ok(scaled(&costs, factors.0, factors.1))

@@ -8,12 +8,12 @@ use basil::{Coordinator, CoordinatorOptions, FastPath, Node, Replica, ReplicaOpt
 use store::{Memory, Options, Store};
 use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, Session};
 
+use crate::closed_loop_clients::{ClosedLoopClients, Next, Outcome};
+use crate::encoded_message::{EncodedMessage, MessageEncoder};
 use crate::host::{Host, Job, Running, Thread};
-use crate::lanes::{Lanes, Next, Outcome};
-use crate::parcel::{Packer, Parcel};
 use crate::prediction::{Attempts, Prediction};
-use crate::process::{EPOCH, Heard, Kind, Office, Phase, Process, Said};
-use crate::{Costs, Hosting, Shape, Step};
+use crate::process::{CostAccounting, EPOCH, Heard, Kind, Phase, Process, Said};
+use crate::{ClusterSpec, Costs, Hosting, Step};
 
 /// Lanes begin within this time, evenly.
 const BEGIN_NS: u64 = 5_000_000;
@@ -22,7 +22,7 @@ const ROOTS_REMEMBERED: (usize, usize) = (65_536, 16_384);
 /// Memory for read timestamps of all replicas together, in buckets: a quarter of a gibibyte.
 const READ_TIMESTAMPS: usize = 1 << 24;
 
-type Parcels = Vec<Rc<Parcel>>;
+type Parcels = Vec<Rc<EncodedMessage>>;
 
 /// Something that is going to happen.
 enum Happening {
@@ -33,7 +33,7 @@ enum Happening {
     /// What was written is there.
     Arrived { from: usize, to: usize, parcels: Parcels },
     /// A lane begins, or begins again.
-    LaneBegins { client: usize, lane: usize },
+    LaneBegins { client: usize, loop_client: usize },
     /// A timer may be due.
     Wake { process: usize },
 }
@@ -47,7 +47,7 @@ enum Done {
     /// Something was read and checked.
     Read { from: usize, to: usize, parcels: Parcels },
     /// A lane has looked at its answer.
-    Lane { client: usize, lane: usize },
+    Lane { client: usize, loop_client: usize },
 }
 
 /// When things are counted.
@@ -59,7 +59,7 @@ enum Counting {
 }
 
 pub(crate) struct World<'a> {
-    office: Office<'a>,
+    accounting: CostAccounting<'a>,
     now: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     happenings: u64,
@@ -74,36 +74,36 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(shape: &Shape, costs: &Costs, seed: u64, watch: Option<&'a mut dyn FnMut() -> u64>) -> Self {
-        assert!(shape.clients > 0 && shape.lanes > 0, "there is somebody who asks for something");
-        assert!(shape.measured_ms > 0 && shape.steps_max > 0, "there is time to count something");
-        let cluster = Arc::new(cluster(shape));
+    pub fn new(spec: &ClusterSpec, costs: &Costs, seed: u64, watch: Option<&'a mut dyn FnMut() -> u64>) -> Self {
+        assert!(spec.clients > 0 && spec.closed_loop_clients > 0, "there is somebody who asks for something");
+        assert!(spec.measured_ms > 0 && spec.steps_max > 0, "there is time to count something");
+        let cluster = Arc::new(cluster(spec));
         let coordinator =
-            CoordinatorOptions { fast_path: if shape.fast_path { FastPath::On } else { FastPath::Off }, ..CoordinatorOptions::default() };
-        let (machines, cores) = shape.machines();
-        let all_machines = (0..shape.clients).map(|client| shape.host_of_client(client) + 1).max().unwrap_or(machines);
+            CoordinatorOptions { fast_path: if spec.fast_path { FastPath::On } else { FastPath::Off }, ..CoordinatorOptions::default() };
+        let (machines, cores) = spec.machines();
+        let all_machines = (0..spec.clients).map(|client| spec.host_of_client(client) + 1).max().unwrap_or(machines);
         let mut processes = Vec::new();
         for (place, id) in cluster.replicas().enumerate() {
-            let buckets = (READ_TIMESTAMPS / shape.replicas()).next_power_of_two().clamp(1 << 12, 1 << 20);
+            let buckets = (READ_TIMESTAMPS / spec.replicas()).next_power_of_two().clamp(1 << 12, 1 << 20);
             let options = ReplicaOptions { read_timestamps: buckets, seed: seed ^ place as u64, ..ReplicaOptions::default() };
             let store = Store::open(Memory::new(&format!("predicted {id}")), Options { cache_bytes_max: 1 << 20, ..Options::default() });
             let store = store.expect("an empty store opens");
             let replica = Replica::open(Arc::clone(&cluster), id, options, store, EPOCH).expect("an empty store has no bad record");
             let node = Node::new(replica, Coordinator::new(Arc::clone(&cluster), coordinator));
             let kind = Kind::Replica(Box::new(node));
-            processes.push(Process::new(Party::Replica(id), shape.host_of_replica(place), kind, shape.replicas(), ROOTS_REMEMBERED.0));
+            processes.push(Process::new(Party::Replica(id), spec.host_of_replica(place), kind, spec.replicas(), ROOTS_REMEMBERED.0));
         }
-        for client in 0..shape.clients {
+        for client in 0..spec.clients {
             let id = client_id(client);
-            let lanes = Lanes::new(id, Arc::clone(&cluster), shape, seed);
-            let kind = Kind::Client(Box::new(Coordinator::new(Arc::clone(&cluster), coordinator)), Box::new(lanes));
+            let closed_loop_clients = ClosedLoopClients::new(id, Arc::clone(&cluster), spec, seed);
+            let kind = Kind::Client(Box::new(Coordinator::new(Arc::clone(&cluster), coordinator)), Box::new(closed_loop_clients));
             let party = Party::Client(id, Session(1));
-            processes.push(Process::new(party, shape.host_of_client(client), kind, shape.replicas(), ROOTS_REMEMBERED.1));
+            processes.push(Process::new(party, spec.host_of_client(client), kind, spec.replicas(), ROOTS_REMEMBERED.1));
         }
-        let packer = Packer::new(cluster);
+        let encoder = MessageEncoder::new(cluster);
         let timings = [(0, 0); Step::ALL.len()];
         Self {
-            office: Office { shape: shape.clone(), costs: *costs, packer, steps: 0, signed: (0, 0), timings, watch },
+            accounting: CostAccounting { spec: spec.clone(), costs: *costs, encoder, steps: 0, signed: (0, 0), timings, watch },
             now: 0,
             queue: BTreeMap::new(),
             happenings: 0,
@@ -118,22 +118,22 @@ impl<'a> World<'a> {
 
     /// Runs to the end. Gives what it came to, and what each kind of step really took.
     pub fn run(mut self) -> (Prediction, Vec<(Step, f64)>) {
-        let (clients, lanes) = (self.office.shape.clients, self.office.shape.lanes);
-        for number in 0..clients * lanes {
-            let at = BEGIN_NS * number as u64 / (clients * lanes) as u64;
+        let (clients, closed_loop_clients) = (self.accounting.spec.clients, self.accounting.spec.closed_loop_clients);
+        for number in 0..clients * closed_loop_clients {
+            let at = BEGIN_NS * number as u64 / (clients * closed_loop_clients) as u64;
             // One lane of each client after another.
-            let (client, lane) = (self.office.shape.replicas() + number % clients, number / clients);
-            self.at(at, Happening::LaneBegins { client, lane });
+            let (client, loop_client) = (self.accounting.spec.replicas() + number % clients, number / clients);
+            self.at(at, Happening::LaneBegins { client, loop_client });
         }
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             self.now = at;
             self.count();
-            if self.office.steps >= self.office.shape.steps_max || self.is_over() && self.attempts.under_way == 0 {
+            if self.accounting.steps >= self.accounting.spec.steps_max || self.is_over() && self.attempts.under_way == 0 {
                 break;
             }
             self.happen(happening);
         }
-        let timings = Step::ALL.into_iter().zip(self.office.timings).filter(|(_, (_, count))| *count > 0);
+        let timings = Step::ALL.into_iter().zip(self.accounting.timings).filter(|(_, (_, count))| *count > 0);
         let timings = timings.map(|(step, (ns, count))| (step, ns as f64 / count as f64)).collect();
         (self.prediction(), timings)
     }
@@ -144,12 +144,12 @@ impl<'a> World<'a> {
 
     /// Begins to count, or ends it, when it is time.
     fn count(&mut self) {
-        let Shape { warmup_ms, measured_ms, steps_max, .. } = self.office.shape;
-        let (now, steps) = (self.now, self.office.steps);
+        let ClusterSpec { warmup_ms, measured_ms, steps_max, .. } = self.accounting.spec;
+        let (now, steps) = (self.now, self.accounting.steps);
         match self.counting {
             Counting::NotYet if now >= warmup_ms * 1_000_000 || steps >= steps_max / 3 => {
                 self.counting = Counting::Since(now);
-                self.office.signed = (0, 0);
+                self.accounting.signed = (0, 0);
             }
             Counting::Since(since) if now >= since + measured_ms * 1_000_000 || steps >= steps_max => {
                 self.counting = Counting::Over { since, until: now.max(since + 1) };
@@ -177,7 +177,7 @@ impl<'a> World<'a> {
                     self.offer(Job::Read { to, from });
                 }
             }
-            Happening::LaneBegins { client, lane } => self.lane_begins(client, lane),
+            Happening::LaneBegins { client, loop_client } => self.lane_begins(client, loop_client),
             Happening::Wake { process } => {
                 if self.processes[process].armed == Some(self.now) {
                     self.processes[process].armed = None;
@@ -194,7 +194,7 @@ impl<'a> World<'a> {
     fn done(&mut self, done: Done) {
         match done {
             Done::Turn { process, said } if said.syncs => {
-                let sync_ns = whole(self.office.costs.sync_ns);
+                let sync_ns = whole(self.accounting.costs.sync_ns);
                 if self.counts() {
                     self.processes[process].loop_ns += sync_ns;
                 }
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
             Done::Turn { process, said } => self.speak(process, said),
             Done::Write { from, to, parcels } => {
                 let is_near = self.processes[from].host == self.processes[to].host;
-                let delay_ns = if is_near { 0 } else { self.office.shape.network_us * 1_000 };
+                let delay_ns = if is_near { 0 } else { self.accounting.spec.network_us * 1_000 };
                 self.at(self.now + delay_ns, Happening::Arrived { from, to, parcels });
                 let pipe = self.processes[from].outgoing.get_mut(&to).expect("something was written");
                 pipe.busy = !pipe.parcels.is_empty();
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
             Done::Read { from, to, parcels } => {
                 let party = self.processes[from].party;
                 let process = &mut self.processes[to];
-                process.mailbox.extend(parcels.into_iter().map(|parcel| Heard::Message(party, parcel)));
+                process.mailbox.extend(parcels.into_iter().map(|encoded_message| Heard::Message(party, encoded_message)));
                 let pipe = process.incoming.get_mut(&from).expect("something was read");
                 pipe.busy = !pipe.parcels.is_empty();
                 if pipe.busy {
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
                 }
                 self.wake(to);
             }
-            Done::Lane { client, lane } => self.lane_goes_on(client, lane),
+            Done::Lane { client, loop_client } => self.lane_goes_on(client, loop_client),
         }
     }
 
@@ -236,9 +236,9 @@ impl<'a> World<'a> {
             }
         }
         for event in said.events {
-            if let Kind::Client(_, lanes) = &mut self.processes[process].kind {
-                let lane = lanes.hear(event);
-                self.offer(Job::Lane { client: process, lane });
+            if let Kind::Client(_, closed_loop_clients) = &mut self.processes[process].kind {
+                let loop_client = closed_loop_clients.hear(event);
+                self.offer(Job::Lane { client: process, loop_client });
             }
         }
         self.processes[process].phase = Phase::Idle;
@@ -288,8 +288,8 @@ impl<'a> World<'a> {
     /// Gives free cores to threads that are ready.
     fn share_out(&mut self, host: usize) {
         while let Some(thread) = self.hosts[host].take() {
-            let running = Running { thread, slice_ends: self.now + whole(self.office.costs.slice_ns) };
-            self.run_next(running, self.office.costs.wake_ns);
+            let running = Running { thread, slice_ends: self.now + whole(self.accounting.costs.slice_ns) };
+            self.run_next(running, self.accounting.costs.wake_ns);
         }
     }
 
@@ -336,24 +336,24 @@ impl<'a> World<'a> {
 
     /// Does a job. Gives what it comes to when it is done, and how long that takes.
     fn work(&mut self, job: Job) -> (Done, f64) {
-        let costs = self.office.costs;
+        let costs = self.accounting.costs;
         match job {
             Job::Turn { process } => {
-                let said = self.processes[process].turn(self.now, &mut self.office);
+                let said = self.processes[process].turn(self.now, &mut self.accounting);
                 let cost_ns = said.cost_ns;
                 (Done::Turn { process, said }, cost_ns)
             }
             Job::Write { from, to } => {
                 let pipe = self.processes[from].outgoing.get_mut(&to).expect("something is to be written");
                 let parcels: Parcels = pipe.parcels.drain(..).collect();
-                let bytes: usize = parcels.iter().map(|parcel| parcel.bytes).sum();
+                let bytes: usize = parcels.iter().map(|encoded_message| encoded_message.bytes).sum();
                 (Done::Write { from, to, parcels }, costs.write_ns + costs.byte_ns * bytes as f64)
             }
             Job::Read { to, from } => {
-                let (parcels, cost_ns) = self.processes[to].read(from, &self.office);
+                let (parcels, cost_ns) = self.processes[to].read(from, &self.accounting);
                 (Done::Read { from, to, parcels }, cost_ns)
             }
-            Job::Lane { client, lane } => (Done::Lane { client, lane }, costs.lane_ns),
+            Job::Lane { client, loop_client } => (Done::Lane { client, loop_client }, costs.lane_ns),
         }
     }
 
@@ -361,32 +361,32 @@ impl<'a> World<'a> {
         matches!(self.counting, Counting::Since(_))
     }
 
-    fn lane_begins(&mut self, client: usize, lane: usize) {
+    fn lane_begins(&mut self, client: usize, loop_client: usize) {
         // When all is counted, nobody begins.
         if self.is_over() {
             return;
         }
         self.attempts.begun += 1;
         self.attempts.under_way += 1;
-        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
-        let command = lanes.begin(lane, self.now);
+        let Kind::Client(_, closed_loop_clients) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        let command = closed_loop_clients.begin(loop_client, self.now);
         self.processes[client].mailbox.push_back(Heard::Command(command));
         self.wake(client);
     }
 
-    fn lane_goes_on(&mut self, client: usize, lane: usize) {
+    fn lane_goes_on(&mut self, client: usize, loop_client: usize) {
         let (now, is_over) = (self.now, self.is_over());
-        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
-        let outcome = lanes.look(lane, now);
+        let Kind::Client(_, closed_loop_clients) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        let outcome = closed_loop_clients.look(loop_client, now);
         if let Some(outcome) = outcome {
             self.note(outcome);
             if is_over {
                 return;
             }
         }
-        let Kind::Client(_, lanes) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
-        match lanes.advance(lane, now, outcome) {
-            Next::Wait(ns) => self.at(now + ns, Happening::LaneBegins { client, lane }),
+        let Kind::Client(_, closed_loop_clients) = &mut self.processes[client].kind else { unreachable!("only clients have lanes") };
+        match closed_loop_clients.advance(loop_client, now, outcome) {
+            Next::Wait(ns) => self.at(now + ns, Happening::LaneBegins { client, loop_client }),
             Next::Ask(command) => {
                 if outcome.is_some() {
                     self.attempts.begun += 1;
@@ -421,20 +421,20 @@ impl<'a> World<'a> {
             Counting::Since(since) => (since, self.now.max(since + 1)),
             Counting::Over { since, until } => (since, until),
         };
-        let shape = &self.office.shape;
+        let spec = &self.accounting.spec;
         let window_ns = (until - since) as f64;
         self.latencies.sort_unstable();
         let committed = self.latencies.len();
         let at = |part: f64| self.latencies.get((committed as f64 * part) as usize).map_or(0.0, |ns| *ns as f64 / 1e6);
         let each = |total: f64| if committed == 0 { 0.0 } else { total / committed as f64 };
-        let (machines, cores) = shape.machines();
-        let (replicas, clients) = self.processes.split_at(shape.replicas());
+        let (machines, cores) = spec.machines();
+        let (replicas, clients) = self.processes.split_at(spec.replicas());
         let busy = |processes: &[Process]| processes.iter().map(|process| process.busy_ns as f64).sum::<f64>();
         let (of_replicas, of_clients) = (busy(replicas), busy(clients));
         // Where clients are on the same machines, these work for them as well.
-        let on_machines = if matches!(shape.hosting, Hosting::OneHost { .. }) { of_replicas + of_clients } else { of_replicas };
+        let on_machines = if matches!(spec.hosting, Hosting::OneHost { .. }) { of_replicas + of_clients } else { of_replicas };
         let loops: f64 = replicas.iter().map(|replica| replica.loop_ns as f64).sum();
-        let (statements, roots) = self.office.signed;
+        let (statements, roots) = self.accounting.signed;
         let attempts = committed as u64 + self.in_vain;
         Prediction {
             committed_per_second: committed as f64 * 1e9 / window_ns,
@@ -464,18 +464,18 @@ fn client_id(client: usize) -> ClientId {
 }
 
 /// A cluster of this shape. Its keys are numbers: nobody signs with them.
-fn cluster(shape: &Shape) -> Cluster {
+fn cluster(spec: &ClusterSpec) -> Cluster {
     let key = |number: usize| {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&(number as u64 + 1).to_le_bytes());
         key
     };
-    let per_shard = shape.replicas_a_shard();
-    let shards = (0..shape.shards).map(|shard| (0..per_shard).map(|index| key(shard * per_shard + index)).collect()).collect();
-    let clients = (0..shape.clients).map(|client| {
+    let per_shard = spec.replicas_a_shard();
+    let shards = (0..spec.shards).map(|shard| (0..per_shard).map(|index| key(shard * per_shard + index)).collect()).collect();
+    let clients = (0..spec.clients).map(|client| {
         let everything = vec![Key::from("")];
-        let public_key = key(shape.replicas() + client);
+        let public_key = key(spec.replicas() + client);
         (client_id(client), Permission { public_key, read_prefixes: everything.clone(), write_prefixes: everything })
     });
-    Cluster::new(ClusterId::new([9; 16]), shape.faults, Placement::Hash, shards, clients.collect()).expect("no cluster may be so large")
+    Cluster::new(ClusterId::new([9; 16]), spec.faults, Placement::Hash, shards, clients.collect()).expect("no cluster may be so large")
 }

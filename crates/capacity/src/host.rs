@@ -14,7 +14,7 @@ pub(crate) enum Job {
     /// A process reads, decodes and checks what has come from another.
     Read { to: usize, from: usize },
     /// A lane of a client does what its application does.
-    Lane { client: usize, lane: usize },
+    Lane { client: usize, loop_client: usize },
 }
 
 impl Job {

@@ -19,40 +19,40 @@
 //! written); memory, caches and what they miss on other machines; the width of the network, which has a delay only. Prices
 //! are the same on all machines.
 
+mod closed_loop_clients;
+mod cluster_spec;
 mod costs;
+mod encoded_message;
 mod engine;
 mod host;
-mod lanes;
-mod parcel;
 mod prediction;
 mod process;
-mod shape;
 
+pub use cluster_spec::{ClusterSpec, Hosting};
 pub use costs::{Costs, Step};
 pub use prediction::{Attempts, Bottleneck, Prediction};
-pub use shape::{Hosting, Shape};
 
 use engine::World;
 
 /// What a cluster of this shape would do at these prices. The same seed gives the same prediction.
 ///
 /// ```
-/// use capacity::{Costs, Shape, predict};
+/// use capacity::{Costs, ClusterSpec, predict};
 ///
-/// let shape = Shape { lanes: 8, warmup_ms: 5, measured_ms: 20, ..Shape::default() };
-/// let prediction = predict(&shape, &Costs::default(), 1);
+/// let spec = ClusterSpec { closed_loop_clients: 8, warmup_ms: 5, measured_ms: 20, ..ClusterSpec::default() };
+/// let prediction = predict(&spec, &Costs::default(), 1);
 /// assert!(prediction.committed_per_second > 0.0);
 /// ```
 ///
 /// # Panics
 /// When a number of the shape is 0 that counts something there must be, or when a cluster may not be so large.
 #[must_use]
-pub fn predict(shape: &Shape, costs: &Costs, seed: u64) -> Prediction {
-    World::new(shape, costs, seed, None).run().0
+pub fn predict(spec: &ClusterSpec, costs: &Costs, seed: u64) -> Prediction {
+    World::new(spec, costs, seed, None).run().0
 }
 
 /// What steps of the machines take on this machine, on average, by `watch`, which says how late it is in nanoseconds: the same
 /// run as [`predict`] makes, each step timed.
-pub fn time_steps(shape: &Shape, costs: &Costs, seed: u64, watch: &mut dyn FnMut() -> u64) -> Vec<(Step, f64)> {
-    World::new(shape, costs, seed, Some(watch)).run().1
+pub fn time_steps(spec: &ClusterSpec, costs: &Costs, seed: u64, watch: &mut dyn FnMut() -> u64) -> Vec<(Step, f64)> {
+    World::new(spec, costs, seed, Some(watch)).run().1
 }

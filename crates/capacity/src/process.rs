@@ -10,10 +10,10 @@ use machine::{Durable as _, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::Memory;
 use types::Party;
 
+use crate::closed_loop_clients::ClosedLoopClients;
+use crate::encoded_message::{EncodedMessage, Known, MessageEncoder, Root};
 use crate::host::Job;
-use crate::lanes::Lanes;
-use crate::parcel::{Known, Packer, Parcel, Root};
-use crate::{Costs, Shape, Step};
+use crate::{ClusterSpec, Costs, Step};
 
 /// The most inputs of one turn, as in the real shell.
 const TURN_INPUTS_MAX: usize = 1_024;
@@ -29,10 +29,10 @@ const READ_MESSAGES: usize = 512;
 const CHECK_ROOTS_MAX: usize = 64;
 
 /// What everybody shares: prices, and what is counted.
-pub(crate) struct Office<'a> {
-    pub shape: Shape,
+pub(crate) struct CostAccounting<'a> {
+    pub spec: ClusterSpec,
     pub costs: Costs,
-    pub packer: Packer,
+    pub encoder: MessageEncoder,
     /// Steps of machines so far.
     pub steps: u64,
     /// Statements signed, and signatures made for them, since counting began.
@@ -42,12 +42,12 @@ pub(crate) struct Office<'a> {
     pub watch: Option<&'a mut dyn FnMut() -> u64>,
 }
 
-impl Office<'_> {
+impl CostAccounting<'_> {
     /// The place of a party among all processes: replicas first, then clients.
     pub fn place(&self, party: Party) -> usize {
         match party {
-            Party::Replica(replica) => usize::from(replica.shard.0) * self.shape.replicas_a_shard() + usize::from(replica.index),
-            Party::Client(client, _) => self.shape.replicas() + usize::try_from(client.0 - 1).expect("clients are numbered from 1"),
+            Party::Replica(replica) => usize::from(replica.shard.0) * self.spec.replicas_a_shard() + usize::from(replica.index),
+            Party::Client(client, _) => self.spec.replicas() + usize::try_from(client.0 - 1).expect("clients are numbered from 1"),
         }
     }
 
@@ -71,13 +71,13 @@ fn local(now: u64) -> Time {
 /// What a process is.
 pub(crate) enum Kind {
     Replica(Box<Node<Memory>>),
-    Client(Box<Coordinator>, Box<Lanes>),
+    Client(Box<Coordinator>, Box<ClosedLoopClients>),
 }
 
 /// What waits for the loop.
 pub(crate) enum Heard {
     Command(basil::Command),
-    Message(Party, Rc<Parcel>),
+    Message(Party, Rc<EncodedMessage>),
 }
 
 /// Where a loop is.
@@ -92,7 +92,7 @@ pub(crate) enum Phase {
 /// What is on its way through one connection, one way.
 #[derive(Default)]
 pub(crate) struct Pipe {
-    pub parcels: VecDeque<Rc<Parcel>>,
+    pub parcels: VecDeque<Rc<EncodedMessage>>,
     /// Whether somebody is at it, or waits for a core to be.
     pub busy: bool,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Process {
 /// What a turn came to.
 pub(crate) struct Said {
     /// What is to be sent, by receiver.
-    pub sends: BTreeMap<usize, Vec<Rc<Parcel>>>,
+    pub sends: BTreeMap<usize, Vec<Rc<EncodedMessage>>>,
     pub events: Vec<Event>,
     /// Whether it must be durable first.
     pub syncs: bool,
@@ -171,34 +171,34 @@ impl Process {
     }
 
     /// One turn of the loop: all that has arrived, one write to disk, signatures.
-    pub fn turn(&mut self, now: u64, office: &mut Office<'_>) -> Said {
-        let me = office.place(self.party);
+    pub fn turn(&mut self, now: u64, accounting: &mut CostAccounting<'_>) -> Said {
+        let me = accounting.place(self.party);
         let heard: Vec<Heard> = self.mailbox.drain(..self.mailbox.len().min(TURN_INPUTS_MAX)).collect();
-        let (mut messages, mut cost_ns) = (Vec::new(), office.costs.turn_ns);
+        let (mut messages, mut cost_ns) = (Vec::new(), accounting.costs.turn_ns);
         let mut said = Said { sends: BTreeMap::new(), events: Vec::new(), syncs: false, cost_ns: 0.0 };
         match &mut self.kind {
             Kind::Client(coordinator, _) => {
                 let mut outbox = Outbox::default();
-                cost_ns += tick(coordinator.as_mut(), now, &mut outbox, office);
+                cost_ns += tick(coordinator.as_mut(), now, &mut outbox, accounting);
                 for heard in heard {
                     let (kind, input) = match heard {
                         Heard::Command(command) => (Step::of_command(&command), Input::Command(command)),
-                        Heard::Message(from, parcel) => {
-                            (Step::of_message(&parcel.message), Input::Message { from, message: parcel.message.clone() })
+                        Heard::Message(from, encoded_message) => {
+                            (Step::of_message(&encoded_message.message), Input::Message { from, message: encoded_message.message.clone() })
                         }
                     };
-                    cost_ns += office.step(kind, coordinator.as_mut(), now, input, &mut outbox);
+                    cost_ns += accounting.step(kind, coordinator.as_mut(), now, input, &mut outbox);
                 }
                 messages.append(&mut outbox.sends);
                 said.events = outbox.events;
             }
             Kind::Replica(node) => {
                 let mut outbox = Outbox::default();
-                cost_ns += tick(node.as_mut(), now, &mut outbox, office);
+                cost_ns += tick(node.as_mut(), now, &mut outbox, accounting);
                 for heard in heard {
-                    let Heard::Message(from, parcel) = heard else { unreachable!("nobody commands a replica") };
-                    let input = Input::Message { from, message: parcel.message.clone() };
-                    cost_ns += office.step(Step::of_message(&parcel.message), node.as_mut(), now, input, &mut outbox);
+                    let Heard::Message(from, encoded_message) = heard else { unreachable!("nobody commands a replica") };
+                    let input = Input::Message { from, message: encoded_message.message.clone() };
+                    cost_ns += accounting.step(Step::of_message(&encoded_message.message), node.as_mut(), now, input, &mut outbox);
                 }
                 let (speaks, is_pending) = (!outbox.is_empty(), node.replica().store().is_pending());
                 let since = self.unsynced_since.take().unwrap_or(now);
@@ -210,20 +210,20 @@ impl Process {
                     self.unsynced_since = Some(since);
                 }
                 messages.append(&mut outbox.sends);
-                cost_ns += sign(me, &mut self.roots_signed, outbox.drafts, &mut messages, office);
+                cost_ns += sign(me, &mut self.roots_signed, outbox.drafts, &mut messages, accounting);
             }
         }
         if said.syncs {
-            cost_ns += office.costs.sync_cpu_ns;
+            cost_ns += accounting.costs.sync_cpu_ns;
         }
         for (to, message) in messages {
-            let (to, parcel) = (office.place(to), office.packer.pack(message));
+            let (to, encoded_message) = (accounting.place(to), accounting.encoder.pack(message));
             if to == me {
                 // What a replica says to itself is heard in its next turn.
-                self.mailbox.push_back(Heard::Message(self.party, parcel));
+                self.mailbox.push_back(Heard::Message(self.party, encoded_message));
             } else {
-                cost_ns += office.costs.encode_ns;
-                said.sends.entry(to).or_default().push(parcel);
+                cost_ns += accounting.costs.encode_ns;
+                said.sends.entry(to).or_default().push(encoded_message);
             }
         }
         said.cost_ns = cost_ns;
@@ -231,24 +231,24 @@ impl Process {
     }
 
     /// Reads what has come from `from`, as much as one read takes. Gives it with its price.
-    pub fn read(&mut self, from: usize, office: &Office<'_>) -> (Vec<Rc<Parcel>>, f64) {
-        let costs = &office.costs;
+    pub fn read(&mut self, from: usize, accounting: &CostAccounting<'_>) -> (Vec<Rc<EncodedMessage>>, f64) {
+        let costs = &accounting.costs;
         let pipe = self.incoming.get_mut(&from).expect("something has come");
         let (mut parcels, mut bytes, mut claims, mut new_roots) = (Vec::new(), 0, 0, 0);
-        while let Some(parcel) = pipe.parcels.pop_front() {
-            bytes += parcel.bytes;
-            claims += parcel.roots.len();
-            for root in &parcel.roots {
+        while let Some(encoded_message) = pipe.parcels.pop_front() {
+            bytes += encoded_message.bytes;
+            claims += encoded_message.roots.len();
+            for root in &encoded_message.roots {
                 new_roots += usize::from(!self.known[root.signer].learn(root.serial, self.remembered));
             }
-            parcels.push(parcel);
+            parcels.push(encoded_message);
             if bytes >= READ_BYTES || parcels.len() >= READ_MESSAGES {
                 break;
             }
         }
         let mut cost_ns = costs.read_ns + costs.byte_ns * bytes as f64 + costs.decode_ns * parcels.len() as f64;
         cost_ns += costs.claim_ns * claims as f64;
-        if office.shape.signatures {
+        if accounting.spec.signatures {
             cost_ns += costs.check_batch_ns * new_roots.div_ceil(CHECK_ROOTS_MAX) as f64 + costs.check_root_ns * new_roots as f64;
         }
         (parcels, cost_ns)
@@ -256,9 +256,9 @@ impl Process {
 }
 
 /// Lets a machine look at its timers, when one is due; gives the price.
-fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut OutboxOf<M>, office: &mut Office<'_>) -> f64 {
+fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut OutboxOf<M>, accounting: &mut CostAccounting<'_>) -> f64 {
     if machine.deadline().is_some_and(|deadline| deadline <= local(now)) {
-        return office.step(Step::Other, machine, now, Input::Tick, outbox);
+        return accounting.step(Step::Other, machine, now, Input::Tick, outbox);
     }
     0.0
 }
@@ -269,23 +269,23 @@ fn sign(
     roots_signed: &mut u64,
     mut drafts: Vec<(Party, Draft)>,
     messages: &mut Vec<(Party, Message)>,
-    office: &mut Office<'_>,
+    accounting: &mut CostAccounting<'_>,
 ) -> f64 {
-    let mut cost_ns = office.costs.leaf_ns * drafts.len() as f64;
-    office.signed.0 += drafts.len() as u64;
+    let mut cost_ns = accounting.costs.leaf_ns * drafts.len() as f64;
+    accounting.signed.0 += drafts.len() as u64;
     drafts.sort_by_key(|(to, _)| *to);
     let mut rest = drafts.into_iter().peekable();
     while rest.peek().is_some() {
-        let batch: Vec<(Party, Draft)> = rest.by_ref().take(office.shape.batch_max).collect();
+        let batch: Vec<(Party, Draft)> = rest.by_ref().take(accounting.spec.batch_max).collect();
         let root = Root { signer: me, serial: *roots_signed };
         // Without signatures all share a batch signature without a path.
         let signatures =
-            if office.shape.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] };
+            if accounting.spec.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] };
         messages.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
         *roots_signed += 1;
-        office.signed.1 += 1;
-        if office.shape.signatures {
-            cost_ns += office.costs.sign_ns;
+        accounting.signed.1 += 1;
+        if accounting.spec.signatures {
+            cost_ns += accounting.costs.sign_ns;
         }
     }
     cost_ns

@@ -1,41 +1,41 @@
 //! What a prediction must be like, whatever the prices: more for more, and nothing lost.
 
-use capacity::{Costs, Hosting, Prediction, Shape, Step, predict, time_steps};
+use capacity::{ClusterSpec, Costs, Hosting, Prediction, Step, predict, time_steps};
 
 /// One machine for all, as where prices were measured.
-fn on_one(cores: usize, lanes: usize) -> Shape {
-    Shape { hosting: Hosting::OneHost { cores }, lanes, warmup_ms: 20, measured_ms: 40, ..Shape::default() }
+fn on_one(cores: usize, closed_loop_clients: usize) -> ClusterSpec {
+    ClusterSpec { hosting: Hosting::OneHost { cores }, closed_loop_clients, warmup_ms: 20, measured_ms: 40, ..ClusterSpec::default() }
 }
 
-fn apart(shards: usize, clients: usize, lanes: usize) -> Shape {
-    Shape {
+fn apart(shards: usize, clients: usize, closed_loop_clients: usize) -> ClusterSpec {
+    ClusterSpec {
         shards,
         clients,
-        lanes,
+        closed_loop_clients,
         hosting: Hosting::Apart { cores: 2, shards_a_host: 1 },
         warmup_ms: 20,
         measured_ms: 30,
-        ..Shape::default()
+        ..ClusterSpec::default()
     }
 }
 
-fn at_default_prices(shape: &Shape) -> Prediction {
-    predict(shape, &Costs::default(), 1)
+fn at_default_prices(spec: &ClusterSpec) -> Prediction {
+    predict(spec, &Costs::default(), 1)
 }
 
 #[test]
 fn the_same_seed_gives_the_same_prediction() {
-    let shape = Shape { shards: 2, keys: 500, ..on_one(2, 32) };
-    let first = at_default_prices(&shape);
-    assert_eq!(first, at_default_prices(&shape));
-    assert_ne!(first, predict(&shape, &Costs::default(), 2));
+    let spec = ClusterSpec { shards: 2, keys: 500, ..on_one(2, 32) };
+    let first = at_default_prices(&spec);
+    assert_eq!(first, at_default_prices(&spec));
+    assert_ne!(first, predict(&spec, &Costs::default(), 2));
 }
 
 #[test]
 fn every_attempt_ends() {
     // So few keys that many meet.
     for fast_path in [true, false] {
-        let prediction = at_default_prices(&Shape { shards: 2, keys: 400, fast_path, ..on_one(4, 32) });
+        let prediction = at_default_prices(&ClusterSpec { shards: 2, keys: 400, fast_path, ..on_one(4, 32) });
         let attempts = prediction.attempts;
         assert_eq!(attempts.begun, attempts.committed + attempts.aborted + attempts.failed, "{attempts:?}");
         assert_eq!(attempts.under_way, 0);
@@ -46,7 +46,7 @@ fn every_attempt_ends() {
 
 #[test]
 fn when_the_steps_are_used_up_what_is_under_way_is_told() {
-    let prediction = at_default_prices(&Shape { steps_max: 6_000, ..on_one(2, 64) });
+    let prediction = at_default_prices(&ClusterSpec { steps_max: 6_000, ..on_one(2, 64) });
     let attempts = prediction.attempts;
     assert_eq!(attempts.begun, attempts.committed + attempts.aborted + attempts.failed + attempts.under_way, "{attempts:?}");
     assert!(attempts.under_way > 0 && prediction.measured_ms < 40.0);
@@ -71,29 +71,29 @@ fn cores_work_no_more_than_all_of_the_time() {
 
 #[test]
 fn a_slower_disk_and_a_longer_way_raise_latency_by_as_much() {
-    let alone = Shape { lanes: 1, ..apart(1, 1, 1) };
+    let alone = ClusterSpec { closed_loop_clients: 1, ..apart(1, 1, 1) };
     let near = at_default_prices(&alone);
     // A vote is durable before it is said, and a read is said at once.
     let slow_disk = predict(&alone, &Costs { sync_ns: Costs::default().sync_ns + 1e6, ..Costs::default() }, 1);
     let more_ms = slow_disk.latency_ms - near.latency_ms;
     assert!((0.8..2.2).contains(&more_ms), "one more millisecond of sync makes {more_ms} ms");
     // Two round trips: to read, and to prepare.
-    let far = at_default_prices(&Shape { network_us: alone.network_us + 1_000, ..alone });
+    let far = at_default_prices(&ClusterSpec { network_us: alone.network_us + 1_000, ..alone });
     let more_ms = far.latency_ms - near.latency_ms;
     assert!((3.9..4.6).contains(&more_ms), "one more millisecond each way makes {more_ms} ms");
 }
 
 #[test]
 fn logging_every_decision_takes_a_round_trip_more() {
-    let alone = Shape { lanes: 1, network_us: 1_000, ..apart(1, 1, 1) };
-    let more_ms = at_default_prices(&Shape { fast_path: false, ..alone.clone() }).latency_ms - at_default_prices(&alone).latency_ms;
+    let alone = ClusterSpec { closed_loop_clients: 1, network_us: 1_000, ..apart(1, 1, 1) };
+    let more_ms = at_default_prices(&ClusterSpec { fast_path: false, ..alone.clone() }).latency_ms - at_default_prices(&alone).latency_ms;
     assert!((1.9..3.0).contains(&more_ms), "{more_ms} ms more");
 }
 
 #[test]
 fn two_shards_on_twice_the_machines_do_twice_as_much_if_each_transaction_stays_in_one() {
     let one = at_default_prices(&apart(1, 4, 96));
-    let local = at_default_prices(&Shape { spread: 1, ..apart(2, 8, 96) });
+    let local = at_default_prices(&ClusterSpec { spread: 1, ..apart(2, 8, 96) });
     let factor = local.committed_per_second / one.committed_per_second;
     assert!((1.6..2.2).contains(&factor), "{one:?}\n{local:?}");
     // One that is at both costs both, and proves itself to each by the votes of both.
@@ -103,10 +103,10 @@ fn two_shards_on_twice_the_machines_do_twice_as_much_if_each_transaction_stays_i
 
 #[test]
 fn larger_batches_and_no_signatures_cost_less() {
-    let cpu_us = |shape: Shape| at_default_prices(&shape).cpu_us;
-    let alone = cpu_us(Shape { batch_max: 1, ..on_one(2, 64) });
+    let cpu_us = |spec: ClusterSpec| at_default_prices(&spec).cpu_us;
+    let alone = cpu_us(ClusterSpec { batch_max: 1, ..on_one(2, 64) });
     let together = cpu_us(on_one(2, 64));
-    let unsigned = cpu_us(Shape { signatures: false, ..on_one(2, 64) });
+    let unsigned = cpu_us(ClusterSpec { signatures: false, ..on_one(2, 64) });
     assert!(alone > 1.5 * together && together > 1.05 * unsigned, "{alone} {together} {unsigned}");
 }
 
@@ -119,7 +119,7 @@ fn a_batch_is_as_large_as_the_load_makes_it() {
 
 #[test]
 fn who_only_reads_is_not_voted_on() {
-    let prediction = at_default_prices(&Shape { writes: 0, ..on_one(2, 16) });
+    let prediction = at_default_prices(&ClusterSpec { writes: 0, ..on_one(2, 16) });
     assert_eq!(prediction.statements_a_root, 0.0);
     assert!(prediction.committed_per_second > 0.0 && prediction.commit_rate > 0.99, "{prediction:?}");
 }
@@ -132,8 +132,8 @@ fn each_kind_of_step_is_timed_by_the_watch_it_is_given() {
         now += 1;
         now
     };
-    let mut timed = time_steps(&Shape { shards: 2, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch);
-    timed.extend(time_steps(&Shape { fast_path: false, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch));
+    let mut timed = time_steps(&ClusterSpec { shards: 2, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch);
+    timed.extend(time_steps(&ClusterSpec { fast_path: false, ..on_one(2, 8) }, &Costs::default(), 1, &mut watch));
     let kinds: Vec<Step> = timed.iter().map(|(step, _)| *step).collect();
     for step in Step::ALL.into_iter().filter(|step| *step != Step::Other) {
         assert!(kinds.contains(&step), "{step:?} was never taken");

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use basil::{Message, Transaction, Write};
 use bytes::Bytes;
-use capacity::{Costs, Hosting, Shape, Step};
+use capacity::{ClusterSpec, Costs, Hosting, Step};
 use crypto::{BatchSignature, BatchSigner, Claim, Rejection, SecretKey, SignatureClaims, Signatures, Statement, Verifier};
 use rustix::time::{ClockId, clock_gettime};
 use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, Value};
@@ -36,23 +36,24 @@ const FRAME_BYTES: usize = 512;
 
 /// Measures all prices but those that [`Costs`] says are set by hand. Steps are timed for transactions of `wanted`'s size.
 /// `beside` is where the disk is tried.
-pub fn costs(wanted: &Shape, beside: &Path) -> Result<Costs, Failure> {
+pub fn costs(wanted: &ClusterSpec, beside: &Path) -> Result<Costs, Failure> {
     let mut costs = Costs::default();
     signatures(&mut costs);
     messages(&mut costs);
     costs.wake_ns = waking();
     (costs.write_ns, costs.read_ns) = connection().attempt("try a connection", "127.0.0.1")?;
     (costs.sync_ns, costs.sync_cpu_ns) = disk(beside)?;
-    let Shape { reads, writes, keys, .. } = *wanted;
+    let ClusterSpec { reads, writes, keys, .. } = *wanted;
     let hosting = Hosting::OneHost { cores: 2 };
-    let shape = Shape { hosting, reads, writes, keys, lanes: 128, warmup_ms: 200, measured_ms: 400, ..Shape::default() };
+    let spec =
+        ClusterSpec { hosting, reads, writes, keys, closed_loop_clients: 128, warmup_ms: 200, measured_ms: 400, ..ClusterSpec::default() };
     // By CPU time, since whoever else is on the machine interrupts some steps. Looking at a watch takes time as well.
     let looking_ns = each_ns(TIMES, || {
         black_box(cpu_ns());
     });
     // Each has steps that the next does not take.
-    for shape in [Shape { shards: 2, ..shape.clone() }, Shape { fast_path: false, ..shape.clone() }, shape] {
-        for (step, ns) in capacity::time_steps(&shape, &costs, 1, &mut cpu_ns) {
+    for spec in [ClusterSpec { shards: 2, ..spec.clone() }, ClusterSpec { fast_path: false, ..spec.clone() }, spec] {
+        for (step, ns) in capacity::time_steps(&spec, &costs, 1, &mut cpu_ns) {
             if step != Step::Other {
                 costs.steps[step as usize] = (ns - looking_ns).max(0.0);
             }

@@ -6,7 +6,7 @@ use basil::{Buffer, Command, Decision, Event};
 use random::Random;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, Value};
 
-use crate::Shape;
+use crate::ClusterSpec;
 use crate::process::EPOCH;
 
 /// The first and the longest wait before a transaction is begun again, in nanoseconds, as in the real client.
@@ -32,10 +32,10 @@ pub(crate) enum Outcome {
 }
 
 /// All lanes of a client.
-pub(crate) struct Lanes {
+pub(crate) struct ClosedLoopClients {
     me: ClientId,
     cluster: Arc<Cluster>,
-    lanes: Vec<Lane>,
+    closed_loop_clients: Vec<Lane>,
     last_time: u64,
     random: Random,
     value: Value,
@@ -61,28 +61,36 @@ struct Lane {
     heard: Option<Event>,
 }
 
-impl Lanes {
-    pub fn new(me: ClientId, cluster: Arc<Cluster>, shape: &Shape, seed: u64) -> Self {
-        let draw = Draw { reads: shape.reads, writes: shape.writes, keys: shape.keys, spread: shape.spread };
+impl ClosedLoopClients {
+    pub fn new(me: ClientId, cluster: Arc<Cluster>, spec: &ClusterSpec, seed: u64) -> Self {
+        let draw = Draw { reads: spec.reads, writes: spec.writes, keys: spec.keys, spread: spec.spread };
         assert!(draw.reads + draw.writes > 0, "a transaction reads or writes something");
         assert!(draw.spread > 0, "a transaction's keys come from somewhere");
-        assert!(draw.keys >= 20 * (shape.shards * (draw.reads + draw.writes)) as u64, "each shard has more keys than a transaction");
+        assert!(draw.keys >= 20 * (spec.shards * (draw.reads + draw.writes)) as u64, "each shard has more keys than a transaction");
         let random = Random::stream(seed, &format!("lanes of {me}"));
-        let value = Value::from("v".repeat(shape.value_bytes).as_str());
-        Self { me, cluster, lanes: (0..shape.lanes).map(|_| Lane::default()).collect(), last_time: 0, random, value, draw }
+        let value = Value::from("v".repeat(spec.value_bytes).as_str());
+        Self {
+            me,
+            cluster,
+            closed_loop_clients: (0..spec.closed_loop_clients).map(|_| Lane::default()).collect(),
+            last_time: 0,
+            random,
+            value,
+            draw,
+        }
     }
 
     /// An answer is there; the lane has yet to find the time to look at it. Says whose it is.
     pub fn hear(&mut self, event: Event) -> usize {
         let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
-        let lane = usize::try_from(*operation).expect("a lane's number is its operation's");
-        self.lanes[lane].heard = Some(event);
-        lane
+        let loop_client = usize::try_from(*operation).expect("a lane's number is its operation's");
+        self.closed_loop_clients[loop_client].heard = Some(event);
+        loop_client
     }
 
     /// Looks at what a lane has heard. Gives what became of its attempt, if that is over.
-    pub fn look(&mut self, lane: usize, now: u64) -> Option<Outcome> {
-        let Lane { keys, buffer, began, heard, .. } = &mut self.lanes[lane];
+    pub fn look(&mut self, loop_client: usize, now: u64) -> Option<Outcome> {
+        let Lane { keys, buffer, began, heard, .. } = &mut self.closed_loop_clients[loop_client];
         let outcome = match heard.take()? {
             Event::Read { result: Ok(found), .. } => {
                 let buffer = buffer.as_mut().expect("who has read is not at its end");
@@ -104,23 +112,23 @@ impl Lanes {
     }
 
     /// What a lane does next, when it has looked; `None` at first.
-    pub fn advance(&mut self, lane: usize, now: u64, last: Option<Outcome>) -> Next {
+    pub fn advance(&mut self, loop_client: usize, now: u64, last: Option<Outcome>) -> Next {
         if matches!(last, Some(Outcome::Aborted | Outcome::Failed)) {
-            let attempts = self.lanes[lane].attempts.min(16);
+            let attempts = self.closed_loop_clients[loop_client].attempts.min(16);
             let longest = (BACKOFF_NS.0 << attempts).min(BACKOFF_NS.1);
             return Next::Wait(self.random.between(longest / 2, longest));
         }
-        if self.lanes[lane].buffer.is_none() {
-            return Next::Ask(self.begin(lane, now));
+        if self.closed_loop_clients[loop_client].buffer.is_none() {
+            return Next::Ask(self.begin(loop_client, now));
         }
-        Next::Ask(self.commit(lane))
+        Next::Ask(self.commit(loop_client))
     }
 
     /// Begins an attempt.
-    pub fn begin(&mut self, lane: usize, now: u64) -> Command {
+    pub fn begin(&mut self, loop_client: usize, now: u64) -> Command {
         self.last_time = (EPOCH.0 + now).max(self.last_time + 1);
         let timestamp = Timestamp::new(self.last_time, self.me);
-        let at = &mut self.lanes[lane];
+        let at = &mut self.closed_loop_clients[loop_client];
         if at.keys.is_empty() {
             at.keys = self.draw.keys(&self.cluster, &mut self.random);
             (at.began, at.attempts) = (now, 0);
@@ -128,19 +136,19 @@ impl Lanes {
         at.attempts += 1;
         at.buffer = Some(Buffer::new(timestamp));
         if self.draw.reads == 0 {
-            return self.commit(lane);
+            return self.commit(loop_client);
         }
-        let keys = self.lanes[lane].keys[..self.draw.reads].to_vec();
-        Command::Read { operation: lane as u64, timestamp, keys, read_only: self.draw.writes == 0 }
+        let keys = self.closed_loop_clients[loop_client].keys[..self.draw.reads].to_vec();
+        Command::Read { operation: loop_client as u64, timestamp, keys, read_only: self.draw.writes == 0 }
     }
 
-    fn commit(&mut self, lane: usize) -> Command {
-        let at = &mut self.lanes[lane];
+    fn commit(&mut self, loop_client: usize) -> Command {
+        let at = &mut self.closed_loop_clients[loop_client];
         let mut buffer = at.buffer.take().expect("who commits has begun");
         at.keys[self.draw.reads..].iter().for_each(|key| buffer.write(key.clone(), Some(self.value.clone())));
         let validated = buffer.validated();
         let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("a transaction of a few keys is below all limits");
-        let operation = lane as u64;
+        let operation = loop_client as u64;
         match validated {
             Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },

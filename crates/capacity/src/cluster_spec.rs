@@ -20,7 +20,7 @@ pub enum Hosting {
 /// A cluster, its machines, and its load. Transactions are as those of `bezant bench rw-u`: so many keys are read together,
 /// and so many others written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ClusterSpec {
     /// How many shards.
     pub shards: usize,
     /// How many replicas of each may lie; it has `5f + 1`.
@@ -32,7 +32,7 @@ pub struct Shape {
     /// How many client processes.
     pub clients: usize,
     /// How many transactions each of them has under way: when one ends, the next begins.
-    pub lanes: usize,
+    pub closed_loop_clients: usize,
     /// Keys read by a transaction.
     pub reads: usize,
     /// Keys written by a transaction.
@@ -58,7 +58,7 @@ pub struct Shape {
     pub steps_max: u64,
 }
 
-impl Default for Shape {
+impl Default for ClusterSpec {
     fn default() -> Self {
         Self {
             shards: 1,
@@ -66,7 +66,7 @@ impl Default for Shape {
             hosting: Hosting::Apart { cores: 8, shards_a_host: 1 },
             network_us: 75,
             clients: 1,
-            lanes: 512,
+            closed_loop_clients: 512,
             reads: 2,
             writes: 2,
             keys: 1_000_000,
@@ -82,7 +82,7 @@ impl Default for Shape {
     }
 }
 
-impl Shape {
+impl ClusterSpec {
     /// How many replicas there are, over all shards.
     pub(crate) fn replicas(&self) -> usize {
         self.shards * self.replicas_a_shard()

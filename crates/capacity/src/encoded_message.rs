@@ -10,7 +10,7 @@ use types::{Cluster, Digest};
 
 /// A message, ready to be sent. Receivers share it.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct EncodedMessage {
     pub message: Verified<Message>,
     /// Its length on the wire.
     pub bytes: usize,
@@ -52,22 +52,22 @@ impl Root {
 }
 
 /// Makes parcels.
-pub(crate) struct Packer {
+pub(crate) struct MessageEncoder {
     cluster: Arc<Cluster>,
     /// It checks form, and no signatures: there are none.
     verifier: Verifier,
     buffer: Vec<u8>,
     /// The last one made: what is said to all of a shard is packed once.
-    last: Option<Rc<Parcel>>,
+    last: Option<Rc<EncodedMessage>>,
 }
 
-impl Packer {
+impl MessageEncoder {
     pub fn new(cluster: Arc<Cluster>) -> Self {
         let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Off, 0).expect("no key is looked at");
         Self { cluster, verifier, buffer: Vec::new(), last: None }
     }
 
-    pub fn pack(&mut self, message: Message) -> Rc<Parcel> {
+    pub fn pack(&mut self, message: Message) -> Rc<EncodedMessage> {
         if let Some(last) = self.last.as_ref().filter(|last| is_same(&last.message, &message)) {
             return Rc::clone(last);
         }
@@ -78,9 +78,9 @@ impl Packer {
         let roots = claims.iter().map(|claim| Root::under(claim.signature)).collect();
         drop(claims);
         let message = self.verifier.verify(message).expect("honest participants say nothing malformed");
-        let parcel = Rc::new(Parcel { message, bytes: self.buffer.len(), roots });
-        self.last = Some(Rc::clone(&parcel));
-        parcel
+        let encoded_message = Rc::new(EncodedMessage { message, bytes: self.buffer.len(), roots });
+        self.last = Some(Rc::clone(&encoded_message));
+        encoded_message
     }
 }
 
