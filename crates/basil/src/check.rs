@@ -1,11 +1,42 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
+//!
+//! The check decides from a [`View`] of what the replica knows, and from nothing else: it changes nothing and asks no store. Whoever
+//! calls it looks up the newest versions of the keys read first, which is the only part that can fail.
 
-use crate::transaction::Transaction;
 use mutants::{Mutant, broken};
-use store::{StorageBackend, StoreError};
 use types::{Cluster, Key, ShardId, Timestamp, TransactionId};
 
-use crate::transaction_table::TransactionTable;
+use crate::transaction::{Read, Transaction, Write};
+
+/// What a replica knows that bears on one transaction.
+pub(crate) trait View {
+    /// The key is of this replica's shard. The other shards judge the rest.
+    fn holds(&self, key: &Key) -> bool;
+    /// Another transaction with the same timestamp that is prepared or committed here.
+    fn timestamp_holder(&self) -> Option<TransactionId>;
+    /// The state of the transaction that is said to have written `version` of `key`.
+    fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency;
+    /// The newest committed version below the transaction's timestamp of the key that its read number `read` names.
+    fn newest_committed(&self, read: usize) -> Option<Timestamp>;
+    /// The newest prepared, undecided write of that key below the transaction's timestamp.
+    fn newest_prepared(&self, read: usize) -> Option<(Timestamp, TransactionId)>;
+    /// The committed transaction that wrote a version, where it is still known.
+    fn writer_of(&self, version: Timestamp) -> Option<TransactionId>;
+    /// A prepared or committed transaction above `timestamp` that read a version of `key` below it.
+    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId>;
+    /// `RTS`: the newest timestamp at which anybody may have read `key`.
+    fn read_timestamp(&self, key: &Key) -> Timestamp;
+}
+
+/// What a replica knows of a transaction that another one read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dependency {
+    Committed,
+    Prepared,
+    Aborted,
+    /// It is not known here, or it did not write that version.
+    Invalid,
+}
 
 /// What a replica's own clock and memory let it judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +50,8 @@ pub struct Bounds {
     pub write_floor: u64,
 }
 
-/// What the check finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckResult {
-    /// L14: nothing stands against it; it is to be prepared, and committed once these are.
-    Prepare {
-        /// Transactions it read from that are not decided yet (L15).
-        pending: Vec<TransactionId>,
-    },
-    /// It is to be voted down.
-    Abort(AbortReason),
-}
+/// L14: the transaction may be prepared, and committed once these dependencies are (L15). Or the vote is to abort, for this reason.
+pub(crate) type CheckResult = Result<Vec<TransactionId>, AbortReason>;
 
 /// Why a transaction is voted down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,98 +131,89 @@ impl AbortReason {
     }
 }
 
-/// Judges `transaction` against everything this replica has prepared, committed and shown to readers.
-/// Only keys of the replica's own shard are judged; the other shards judge the rest.
-pub(crate) fn check<M: StorageBackend>(
-    table: &mut TransactionTable<M>,
-    transaction: &Transaction,
-    bounds: Bounds,
-) -> Result<CheckResult, StoreError> {
-    let timestamp = transaction.timestamp();
-    if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
-        return Ok(CheckResult::Abort(AbortReason::TooNew)); // L1-2
-    }
-    if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
-        return Ok(CheckResult::Abort(AbortReason::TooOld));
-    }
-    if let Some(other) = table.timestamp_holder(timestamp, transaction.id())
-        && !broken(Mutant::TimestampShared)
-    {
-        // Beyond the paper, which takes timestamps to be unique: of two transactions with one timestamp no
-        // correct replica votes for both, so at most one gathers a quorum and a version names one writer.
-        return Ok(CheckResult::Abort(AbortReason::TimestampTaken(other)));
-    }
-    table.store.prefetch(transaction.keys());
+/// Algorithm 1. Only keys of the replica's own shard are judged.
+pub(crate) fn check(view: &impl View, transaction: &Transaction, bounds: Bounds) -> CheckResult {
+    check_timestamp(view, transaction.timestamp(), bounds)?;
     let mut pending = Vec::new();
-    for read in transaction.reads() {
-        if !table.holds(&read.key) {
-            continue;
-        }
-        if read.version >= timestamp && !broken(Mutant::FutureRead) {
-            return Ok(CheckResult::Abort(AbortReason::Misbehavior)); // L6
-        }
-        if let Some(dependency) = read.dependency {
-            // L3-4
-            match table.dependency(dependency, &read.key, read.version) {
-                Dependency::Committed => {}
-                Dependency::Prepared => pending.push(dependency),
-                Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => {}
-                Dependency::Aborted => return Ok(CheckResult::Abort(AbortReason::DependencyAborted)), // L16, already known
-                Dependency::Invalid if broken(Mutant::DependencyUnknown) => {}
-                Dependency::Invalid => return Ok(CheckResult::Abort(AbortReason::InvalidDependency)),
-            }
-        }
-        if let Some(abort_reason) = missed_write(table, &read.key, read.version, timestamp)? {
-            return Ok(CheckResult::Abort(abort_reason)); // L7-8
+    for (number, read) in transaction.reads().iter().enumerate() {
+        if view.holds(&read.key) {
+            pending.extend(check_read(view, transaction.timestamp(), number, read)?);
         }
     }
     for write in transaction.writes() {
-        if !table.holds(&write.key) {
-            continue;
-        }
-        if let Some(other) = table.reader_past(&write.key, timestamp)
-            && !broken(Mutant::ReaderMissed)
-        {
-            return Ok(CheckResult::Abort(AbortReason::ReadByOther(other))); // L10-11
-        }
-        let is_read_past = table.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
-        if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
-            return Ok(CheckResult::Abort(AbortReason::ReadTimestamp)); // L12-13
+        if view.holds(&write.key) {
+            check_write(view, transaction.timestamp(), bounds, write)?;
         }
     }
     pending.sort_unstable();
     pending.dedup();
-    Ok(CheckResult::Prepare { pending }) // L14
+    Ok(pending) // L14
 }
 
-/// What a replica knows of a transaction that another one read from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dependency {
-    Committed,
-    Prepared,
-    Aborted,
-    Invalid,
+fn check_timestamp(view: &impl View, timestamp: Timestamp, bounds: Bounds) -> Result<(), AbortReason> {
+    if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
+        return Err(AbortReason::TooNew); // L1-2
+    }
+    if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
+        return Err(AbortReason::TooOld);
+    }
+    match view.timestamp_holder() {
+        // Beyond the paper, which takes timestamps to be unique. Of two transactions with one timestamp no correct replica votes for
+        // both, so at most one gathers a quorum, and a version names one writer.
+        Some(other) if !broken(Mutant::TimestampShared) => Err(AbortReason::TimestampTaken(other)),
+        _ => Ok(()),
+    }
 }
 
-/// L7: a committed or prepared write between the version read and the reader.
-fn missed_write<M: StorageBackend>(
-    table: &mut TransactionTable<M>,
-    key: &Key,
-    version: Timestamp,
-    timestamp: Timestamp,
-) -> Result<Option<AbortReason>, StoreError> {
-    let (committed, prepared) = table.newest_before(key, timestamp, |committed| committed.timestamp)?;
-    if let Some(other) = prepared.filter(|other| version < other.0)
+/// Gives the dependency that the vote has to wait for, if the read has one.
+fn check_read(view: &impl View, timestamp: Timestamp, number: usize, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
+    if read.version >= timestamp && !broken(Mutant::FutureRead) {
+        return Err(AbortReason::Misbehavior); // L6
+    }
+    let pending = match read.dependency {
+        Some(id) => check_dependency(view, id, read)?,
+        None => None,
+    };
+    missed_write(view, number, read.version)?;
+    Ok(pending)
+}
+
+/// L3-4.
+fn check_dependency(view: &impl View, id: TransactionId, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
+    match view.dependency(id, &read.key, read.version) {
+        Dependency::Committed => Ok(None),
+        Dependency::Prepared => Ok(Some(id)),
+        Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => Ok(None),
+        Dependency::Aborted => Err(AbortReason::DependencyAborted), // L16, already known
+        Dependency::Invalid if broken(Mutant::DependencyUnknown) => Ok(None),
+        Dependency::Invalid => Err(AbortReason::InvalidDependency),
+    }
+}
+
+/// L7-8: a committed or prepared write lies between the version read and the reader.
+fn missed_write(view: &impl View, read: usize, version: Timestamp) -> Result<(), AbortReason> {
+    if let Some((_, writer)) = view.newest_prepared(read).filter(|(newest, _)| version < *newest)
         && !broken(Mutant::PreparedWriteMissed)
     {
-        return Ok(Some(AbortReason::MissedWrite(Some(table.id_of(other)))));
+        return Err(AbortReason::MissedWrite(Some(writer)));
     }
-    match committed {
-        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => {
-            Ok(Some(AbortReason::MissedWrite(table.writer_at(newest))))
-        }
-        _ => Ok(None),
+    match view.newest_committed(read) {
+        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Err(AbortReason::MissedWrite(view.writer_of(newest))),
+        _ => Ok(()),
     }
+}
+
+fn check_write(view: &impl View, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
+    if let Some(other) = view.reader_past(&write.key, timestamp)
+        && !broken(Mutant::ReaderMissed)
+    {
+        return Err(AbortReason::ReadByOther(other)); // L10-11
+    }
+    let is_read_past = view.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
+    if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
+        return Err(AbortReason::ReadTimestamp); // L12-13
+    }
+    Ok(())
 }
 
 /// Whether `transaction` cannot commit because `other`, which did, conflicts with it at a key of `shard`: it
@@ -221,4 +234,114 @@ pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction,
             cluster.shard_of(&read.key) == shard && read.version < transaction.timestamp() && transaction.write_of(&read.key).is_some()
         });
     missed || read_past || broken(Mutant::ConflictInvented)
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, ClusterId};
+
+    use super::*;
+
+    const OTHER: TransactionId = TransactionId([7; 32]);
+    const BOUNDS: Bounds = Bounds { newest: 1_000, oldest: 10, write_floor: 0 };
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    /// A replica that knows one thing at most about each line. Key `z` is of another shard.
+    #[derive(Default)]
+    struct Known {
+        timestamp_holder: Option<TransactionId>,
+        dependency: Option<Dependency>,
+        committed: Option<u64>,
+        prepared: Option<u64>,
+        reader_past: Option<TransactionId>,
+        read_timestamp: u64,
+    }
+
+    impl View for Known {
+        fn holds(&self, key: &Key) -> bool {
+            *key != Key::from("z")
+        }
+        fn timestamp_holder(&self) -> Option<TransactionId> {
+            self.timestamp_holder
+        }
+        fn dependency(&self, _: TransactionId, _: &Key, _: Timestamp) -> Dependency {
+            self.dependency.unwrap_or(Dependency::Invalid)
+        }
+        fn newest_committed(&self, _: usize) -> Option<Timestamp> {
+            self.committed.map(at)
+        }
+        fn newest_prepared(&self, _: usize) -> Option<(Timestamp, TransactionId)> {
+            self.prepared.map(|time| (at(time), OTHER))
+        }
+        fn writer_of(&self, _: Timestamp) -> Option<TransactionId> {
+            None
+        }
+        fn reader_past(&self, _: &Key, _: Timestamp) -> Option<TransactionId> {
+            self.reader_past
+        }
+        fn read_timestamp(&self, _: &Key) -> Timestamp {
+            at(self.read_timestamp)
+        }
+    }
+
+    fn transaction(time: u64, reads: Vec<Read>, writes: &[&str]) -> Transaction {
+        let writes = writes.iter().map(|key| Write { key: Key::from(*key), value: None }).collect();
+        Transaction::new(ClusterId::new([1; 16]), at(time), reads, writes).expect("it is small")
+    }
+
+    fn read(key: &str, version: u64, dependency: Option<TransactionId>) -> Read {
+        Read { key: Key::from(key), version: at(version), dependency }
+    }
+
+    #[test]
+    fn lines_1_and_2_bound_the_timestamp() {
+        let result = |time| check(&Known::default(), &transaction(time, vec![], &["a"]), BOUNDS);
+        assert_eq!(result(1_001), Err(AbortReason::TooNew));
+        assert_eq!(result(1_000), Ok(vec![]));
+        assert_eq!(result(9), Err(AbortReason::TooOld));
+        let known = Known { timestamp_holder: Some(OTHER), ..Known::default() };
+        assert_eq!(check(&known, &transaction(50, vec![], &["a"]), BOUNDS), Err(AbortReason::TimestampTaken(OTHER)));
+    }
+
+    #[test]
+    fn lines_3_and_4_judge_the_dependency() {
+        let result = |dependency| {
+            let known = Known { dependency: Some(dependency), ..Known::default() };
+            check(&known, &transaction(50, vec![read("a", 40, Some(OTHER)), read("b", 40, Some(OTHER))], &[]), BOUNDS)
+        };
+        assert_eq!(result(Dependency::Committed), Ok(vec![]));
+        assert_eq!(result(Dependency::Prepared), Ok(vec![OTHER]), "it is waited for once");
+        assert_eq!(result(Dependency::Aborted), Err(AbortReason::DependencyAborted));
+        assert_eq!(result(Dependency::Invalid), Err(AbortReason::InvalidDependency));
+    }
+
+    #[test]
+    fn lines_5_to_8_judge_the_version_read() {
+        let result = |known: &Known, version| check(known, &transaction(50, vec![read("a", version, None)], &[]), BOUNDS);
+        assert_eq!(result(&Known::default(), 50), Err(AbortReason::Misbehavior));
+        let prepared = Known { prepared: Some(40), ..Known::default() };
+        assert_eq!((result(&prepared, 40), result(&prepared, 39)), (Ok(vec![]), Err(AbortReason::MissedWrite(Some(OTHER)))));
+        let committed = Known { committed: Some(40), ..Known::default() };
+        assert_eq!((result(&committed, 40), result(&committed, 39)), (Ok(vec![]), Err(AbortReason::MissedWrite(None))));
+    }
+
+    #[test]
+    fn lines_9_to_13_judge_the_key_written() {
+        let result = |known: &Known, bounds| check(known, &transaction(50, vec![], &["a"]), bounds);
+        let read_past = Known { reader_past: Some(OTHER), ..Known::default() };
+        assert_eq!(result(&read_past, BOUNDS), Err(AbortReason::ReadByOther(OTHER)));
+        let read_at = |read_timestamp| Known { read_timestamp, ..Known::default() };
+        assert_eq!((result(&read_at(50), BOUNDS), result(&read_at(51), BOUNDS)), (Ok(vec![]), Err(AbortReason::ReadTimestamp)));
+        assert_eq!(result(&read_at(0), Bounds { write_floor: 51, ..BOUNDS }), Err(AbortReason::ReadTimestamp));
+    }
+
+    #[test]
+    fn keys_of_other_shards_are_left_to_them() {
+        let known = Known { committed: Some(40), prepared: Some(40), reader_past: Some(OTHER), read_timestamp: 60, ..Known::default() };
+        let elsewhere = transaction(50, vec![read("z", 99, Some(OTHER))], &["z"]);
+        assert_eq!(check(&known, &elsewhere, BOUNDS), Ok(vec![]));
+    }
 }

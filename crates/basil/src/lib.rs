@@ -52,6 +52,7 @@ pub mod tally;
 mod timestamp_index;
 mod tombstones;
 pub mod transaction;
+mod transaction_state;
 mod transaction_table;
 
 pub use buffer::Buffer;

@@ -204,7 +204,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Why this replica voted a transaction down, as far as this process remembers; for whoever wants to know. It proves nothing.
     #[must_use]
     pub fn abort_reason_of(&self, id: TransactionId) -> Option<AbortReason> {
-        self.table.get(id)?.abort_reason
+        self.table.get(id)?.abort_reason()
     }
 
     /// The store, for its statistics.

@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
-use machine::{Time, Voters};
+use machine::Time;
 use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId};
+use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
 
-use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
-use crate::check::{AbortReason, Dependency};
+use crate::certificate::{Certificate, Decision, Vote};
+use crate::check::{AbortReason, Dependency, View};
 use crate::message::KeyVersion;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
+use crate::transaction_state::{Conclusion, Phase, QuotaOwner, TransactionState};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
@@ -26,133 +27,6 @@ const READ_CEILING_STEP_NS: u64 = 500_000_000;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
-
-/// A transaction as this replica knows it.
-#[derive(Debug)]
-pub(crate) struct TransactionState {
-    pub transaction: Transaction,
-    /// Which it is of all that were ever entered here.
-    number: u64,
-    /// The replica's vote, once cast: final.
-    pub vote: Option<Vote>,
-    /// Why it was voted down, as far as this process remembers.
-    pub abort_reason: Option<AbortReason>,
-    /// Whether its reads and writes count in the checks of others.
-    pub prepared: bool,
-    /// How many undecided transactions its vote waits for.
-    pub waiting_for: usize,
-    /// Transactions whose votes wait for this one.
-    pub dependents: Vec<TransactionId>,
-    /// The decision this replica, being of the logging shard, has written down, and in which view.
-    pub logged: Option<(Decision, u32)>,
-    /// How far its elections are, once there are any.
-    pub fallback: Option<Box<Fallback>>,
-    /// How it ended.
-    pub decision: Option<Decision>,
-    /// The proof of that, while it is fresh.
-    pub certificate: Option<Arc<Certificate>>,
-    /// Who waits to hear the vote.
-    pub requesters: SmallVec<[Party; 1]>,
-    /// Since when it is known.
-    pub since: Time,
-    /// Whose share it counts against until it is decided.
-    pub quota_owner: QuotaOwner,
-    /// Whether it waits for its author, or for evidence that its author sent it.
-    pub awaits_author: bool,
-    /// Whether it is known to be its author's: brought by it, or shown to be.
-    pub authored: bool,
-    /// Until when its author owes for it, if somebody else ended it and the author has not come since.
-    pub left: Option<Time>,
-    /// Which of those who tell of its commit have told this replica, as far as this process remembers.
-    pub commit_notices: Voters,
-    /// Whether this process has told the others of its commit.
-    pub is_relayed: bool,
-    /// Whether its turn here is set already because somebody wants to finish what read from it.
-    pub is_expedited: bool,
-}
-
-impl TransactionState {
-    pub fn new(transaction: Transaction, number: u64, since: Time, quota_owner: QuotaOwner) -> Self {
-        Self {
-            transaction,
-            number,
-            vote: None,
-            abort_reason: None,
-            prepared: false,
-            waiting_for: 0,
-            dependents: Vec::new(),
-            logged: None,
-            fallback: None,
-            decision: None,
-            certificate: None,
-            requesters: SmallVec::new(),
-            since,
-            quota_owner,
-            awaits_author: false,
-            authored: false,
-            left: None,
-            commit_notices: Voters::default(),
-            is_relayed: false,
-            is_expedited: false,
-        }
-    }
-
-    /// The view this replica is in: 0 until it elects or follows a leader.
-    pub fn view(&self) -> u32 {
-        self.fallback.as_ref().map_or(0, |fallback| fallback.view)
-    }
-
-    /// What it has to say of the decision it has written down.
-    pub fn logged_statement(&self) -> Option<LoggedStatement> {
-        let (decision, view_decision) = self.logged?;
-        Some(LoggedStatement { id: self.transaction.id(), decision, view_decision, view_current: self.view() })
-    }
-
-    /// How it ended, and where this replica has logged or can log that: not where it has logged otherwise, or has left the view; nor
-    /// where it will not remember having said so.
-    pub fn end(&self) -> Option<RememberedOutcome> {
-        let (decision, view) = (self.decision?, self.view());
-        let is_consistent = self.logged.map_or(view == 0, |logged| logged == (decision, view));
-        Some(RememberedOutcome { decision, view: (is_consistent && !self.is_unattested()).then_some(view) })
-    }
-
-    /// Whether it aborted without this replica having said anything of it: then it is forgotten altogether.
-    fn is_unattested(&self) -> bool {
-        self.decision == Some(Decision::Abort) && self.vote.is_none() && self.logged.is_none() && !broken(Mutant::FabricatedAbortKept)
-    }
-
-    /// Its place among those who read or mean to write a key.
-    fn at(&self) -> OrderKey {
-        (self.transaction.timestamp(), self.number)
-    }
-
-    /// Rises to `view`, or stays where it is.
-    pub fn enter_view(&mut self, view: u32, now: Time) {
-        if view > self.view() {
-            let fallback = self.fallback.get_or_insert_default();
-            (fallback.view, fallback.entered) = (view, now);
-        }
-    }
-}
-
-/// How far a transaction's elections are at one replica (§5).
-#[derive(Debug, Default)]
-pub(crate) struct Fallback {
-    /// The view the replica is in.
-    pub view: u32,
-    /// Since when, as far as this process remembers.
-    pub entered: Time,
-    /// Who wants to hear what a leader decides.
-    pub interested: SmallVec<[Party; 1]>,
-}
-
-impl TransactionState {
-    /// Whether others here wait for its end, or it has been promised something that must be kept: all but a vote to
-    /// abort that nothing hangs on.
-    fn concerns_this_replica(&self) -> bool {
-        self.vote != Some(Vote::Abort) || self.prepared || self.logged.is_some() || !self.dependents.is_empty()
-    }
-}
 
 /// Who means to write a key, and who has read it.
 #[derive(Debug, Default)]
@@ -240,22 +114,6 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     tombstones: Tombstones,
     /// Whether an earlier life has written down what it had forgotten.
     has_logged_tombstones: bool,
-}
-
-/// Whose share undecided work counts against: whoever brought it, who need not be the author it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum QuotaOwner {
-    Client(ClientId),
-    Replica(ReplicaId),
-}
-
-impl From<Party> for QuotaOwner {
-    fn from(party: Party) -> Self {
-        match party {
-            Party::Client(client, _) => Self::Client(client),
-            Party::Replica(replica) => Self::Replica(replica),
-        }
-    }
 }
 
 /// How much undecided work there is.
@@ -395,8 +253,9 @@ impl<M: StorageBackend> TransactionTable<M> {
                 load.bytes += bytes;
             }
             self.entered += 1;
-            self.by_timestamp.insert((transaction.timestamp(), self.entered), id);
-            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), self.entered, now, quota_owner)));
+            let order_key = (transaction.timestamp(), self.entered);
+            self.by_timestamp.insert(order_key, id);
+            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), order_key, now, quota_owner)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -433,34 +292,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Every undecided transaction, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
         let ids = self.by_timestamp.values().copied();
-        ids.filter(|id| self.entries.get(id).is_some_and(|state| state.decision.is_none())).collect()
-    }
-
-    /// Another transaction with this very timestamp that is prepared or committed here.
-    pub fn timestamp_holder(&self, timestamp: Timestamp, id: TransactionId) -> Option<TransactionId> {
-        self.timestamp_holders.get(&timestamp).copied().filter(|other| *other != id)
-    }
-
-    /// The committed transaction that wrote version `timestamp`, as far as it is remembered.
-    pub fn writer_at(&self, timestamp: Timestamp) -> Option<TransactionId> {
-        let holder = self.timestamp_holders.get(&timestamp).copied();
-        holder.filter(|id| self.entries.get(id).is_some_and(|state| state.decision == Some(Decision::Commit)))
-    }
-
-    /// L3: what is known of a transaction that wrote `version` of `key`, or is said to have. One that is not known
-    /// is not valid: a version's timestamp alone does not tell who wrote it.
-    pub fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
-        let Some(state) = self.entries.get(&id) else { return Dependency::Invalid };
-        let is_other = state.transaction.timestamp() != version || state.transaction.write_of(key).is_none();
-        if is_other && !broken(Mutant::DependencyOfOther) {
-            return Dependency::Invalid;
-        }
-        match state.decision {
-            Some(Decision::Commit) => Dependency::Committed,
-            Some(Decision::Abort) => Dependency::Aborted,
-            None if state.prepared => Dependency::Prepared,
-            None => Dependency::Invalid,
-        }
+        ids.filter(|id| self.entries.get(id).is_some_and(|state| state.decision().is_none())).collect()
     }
 
     // What is known of a key.
@@ -475,20 +307,23 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.store.with_latest_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
     }
 
-    /// L10: a prepared or committed transaction above `timestamp` that read a version below it.
-    pub fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let mut readers = self.store.meta(key)?.readers.above(timestamp);
-        readers.find(|(_, version)| *version < timestamp).map(|(at, _)| self.id_of(*at))
+    /// Looks up all that Algorithm 1 needs to judge `transaction`.
+    pub fn view(&mut self, transaction: &Transaction) -> Result<TableView<'_, M>, StoreError> {
+        self.store.prefetch(transaction.keys());
+        let mut newest = SmallVec::with_capacity(transaction.reads().len());
+        for read in transaction.reads() {
+            newest.push(if self.holds(&read.key) {
+                self.newest_before(&read.key, transaction.timestamp(), |committed| committed.timestamp)?
+            } else {
+                (None, None)
+            });
+        }
+        Ok(TableView { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest })
     }
 
     /// The name of a transaction that reads or means to write a key.
     pub fn id_of(&self, at: OrderKey) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
-    }
-
-    /// L12: the newest reader of `key`, or of a key that shares its bucket.
-    pub fn read_timestamp(&self, key: &Key) -> Timestamp {
-        self.read_timestamps.get(key)
     }
 
     /// Remembers that `key` was read at `timestamp`.
@@ -498,81 +333,104 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     // How a transaction moves on.
 
-    /// L14: its reads and writes now count in the checks of others.
-    pub fn prepare(&mut self, id: TransactionId) {
-        let Some(state) = self.entries.get_mut(&id) else { return };
-        if state.prepared {
-            return;
-        }
-        state.prepared = true;
-        if broken(Mutant::PreparedUnseen) {
-            return;
-        }
-        let (transaction, at) = (state.transaction.clone(), state.at());
-        let means_to_write = state.decision != Some(Decision::Commit);
-        self.timestamp_holders.entry(at.0).or_insert(id);
-        for read in transaction.reads() {
-            if self.holds(&read.key) {
-                self.store.update_meta(&read.key, |state| state.readers.add(at, read.version));
-            }
-        }
-        for write in transaction.writes().iter().filter(|_| means_to_write) {
-            if self.holds(&write.key) {
-                self.store.update_meta(&write.key, |state| state.writers.add(at, ()));
-            }
+    /// L14-15: its reads and writes now count in the checks of others, and its vote waits for so many dependencies.
+    pub fn prepare(&mut self, id: TransactionId, dependencies: usize) {
+        let Some(state) = self.entries.get_mut(&id).filter(|state| !state.is_prepared() && state.decision().is_none()) else { return };
+        state.phase = Phase::Waiting { dependencies };
+        if !broken(Mutant::PreparedUnseen) {
+            let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+            self.index(&transaction, order_key, Decision::Abort);
         }
     }
 
-    /// L17: its reads and writes count no more.
-    pub fn unprepare(&mut self, id: TransactionId) {
-        let Some(state) = self.entries.get_mut(&id) else { return };
-        if !std::mem::take(&mut state.prepared) {
-            return;
+    /// Casts the replica's vote. L17: the reads and writes of a transaction that is voted down count no more.
+    pub fn vote(&mut self, id: TransactionId, vote: Vote, reason: Option<AbortReason>) {
+        if vote == Vote::Abort {
+            self.unindex(id);
         }
-        let (transaction, at) = (state.transaction.clone(), state.at());
-        // What a committed one wrote has become versions.
-        let means_to_write = state.decision != Some(Decision::Commit);
-        if self.timestamp_holders.get(&at.0) == Some(&id) {
-            self.timestamp_holders.remove(&at.0);
-        }
-        for read in transaction.reads() {
-            self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at));
-        }
-        for write in transaction.writes().iter().filter(|_| means_to_write) {
-            self.store.update_meta_if_present(&write.key, |state| state.writers.remove(at));
+        if let Some(state) = self.entries.get_mut(&id) {
+            state.set_vote(vote, reason);
         }
     }
 
-    /// How it ended. A commit's writes become versions; its reads go on counting. Gives the transactions whose
-    /// votes waited for it.
+    /// Takes back a vote that an earlier process cast.
+    pub fn restore_vote(&mut self, id: TransactionId, vote: Vote) {
+        if self.get(id).is_some_and(|state| state.vote().is_none()) {
+            if vote == Vote::Commit {
+                self.prepare(id, 0);
+            }
+            self.vote(id, vote, None);
+        }
+    }
+
+    /// Sets the outcome. A commit's writes become versions; its reads go on counting. Gives the transactions whose votes
+    /// waited for it.
     pub fn conclude(&mut self, id: TransactionId, decision: Decision, certificate: Option<Arc<Certificate>>) -> Vec<TransactionId> {
+        let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
+        let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key, state.is_prepared());
         match decision {
-            Decision::Commit => self.prepare(id),
-            Decision::Abort => self.unprepare(id),
+            Decision::Commit if !was_indexed => self.index(&transaction, order_key, Decision::Commit),
+            Decision::Commit => {}
+            Decision::Abort => self.unindex(id),
         }
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (first, quota_owner) = (state.decision.replace(decision).is_none(), state.quota_owner);
-        state.certificate = certificate;
+        let (vote, reason, is_first) = (state.vote(), state.abort_reason(), state.decision().is_none());
+        let quota_owner = state.quota_owner;
+        state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
         let dependents = std::mem::take(&mut state.dependents);
-        let (transaction, at) = (state.transaction.clone(), state.at());
-        let timestamp = at.0;
-        if first {
+        if is_first {
             self.release_quota(quota_owner, transaction.encoded_bytes());
         }
         if decision == Decision::Commit {
-            self.timestamp_holders.insert(timestamp, id);
-            self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
-            if broken(Mutant::CommittedReaderMissed) {
-                transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |state| state.readers.remove(at)));
-            }
-            for write in transaction.writes() {
-                if self.holds(&write.key) {
-                    let version = Version { timestamp, value: write.value.clone() };
-                    self.store.commit_with_meta(&write.key, version, |state| state.writers.remove(at));
-                }
-            }
+            self.make_versions(&transaction, order_key);
         }
         dependents
+    }
+
+    fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
+        let timestamp = transaction.timestamp();
+        self.timestamp_holders.insert(timestamp, transaction.id());
+        self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
+        if broken(Mutant::CommittedReaderMissed) {
+            transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key)));
+        }
+        for write in transaction.writes() {
+            if self.holds(&write.key) {
+                let version = Version { timestamp, value: write.value.clone() };
+                self.store.commit_with_meta(&write.key, version, |key| key.writers.remove(order_key));
+            }
+        }
+    }
+
+    /// Enters a transaction's reads at its keys, and its writes if it is still to commit.
+    fn index(&mut self, transaction: &Transaction, order_key: OrderKey, decision: Decision) {
+        self.timestamp_holders.entry(order_key.0).or_insert(transaction.id());
+        for read in transaction.reads() {
+            if self.holds(&read.key) {
+                self.store.update_meta(&read.key, |key| key.readers.add(order_key, read.version));
+            }
+        }
+        for write in transaction.writes().iter().filter(|_| decision != Decision::Commit) {
+            if self.holds(&write.key) {
+                self.store.update_meta(&write.key, |key| key.writers.add(order_key, ()));
+            }
+        }
+    }
+
+    /// Takes a transaction's reads and writes out again. What a committed one wrote has become versions and stays.
+    fn unindex(&mut self, id: TransactionId) {
+        let Some(state) = self.entries.get(&id).filter(|state| state.is_prepared()) else { return };
+        let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+        let means_to_write = state.decision() != Some(Decision::Commit);
+        if self.timestamp_holders.get(&order_key.0) == Some(&id) {
+            self.timestamp_holders.remove(&order_key.0);
+        }
+        for read in transaction.reads() {
+            self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key));
+        }
+        for write in transaction.writes().iter().filter(|_| means_to_write) {
+            self.store.update_meta_if_present(&write.key, |key| key.writers.remove(order_key));
+        }
     }
 
     /// Forgets every decided transaction below `watermark`, and those that were voted down and concern nobody here: down
@@ -617,8 +475,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Forgets what lies below the watermark, unless it is undecided and of concern. Gives whether it did.
     fn forget_ended(&mut self, id: TransactionId) -> bool {
-        let is_kept =
-            |state: &TransactionState| state.decision.is_none() && state.concerns_this_replica() && !broken(Mutant::UndecidedForgotten);
+        let is_kept = |state: &TransactionState| state.decision().is_none() && state.is_binding() && !broken(Mutant::UndecidedForgotten);
         let is_forgotten = !self.get(id).is_some_and(is_kept);
         if is_forgotten {
             self.forget(id);
@@ -642,7 +499,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
         self.tombstones.remembered_outcome(id).or_else(|| {
             let state = self.entries.get(&id)?;
-            let RememberedOutcome { decision, view } = state.end()?;
+            let RememberedOutcome { decision, view } = state.outcome()?;
             // Where it may have been forgotten before, and has come back, what it once logged is not known.
             Some(RememberedOutcome { decision, view: view.filter(|_| self.remembers(&state.transaction)) })
         })
@@ -655,16 +512,73 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
-        self.unprepare(id);
+        self.unindex(id);
         let end = self.remembered_outcome(id);
         if let Some(state) = self.entries.remove(&id) {
-            match state.decision {
+            match state.decision() {
                 None => self.release_quota(state.quota_owner, state.transaction.encoded_bytes()),
                 Some(_) if state.is_unattested() => {}
                 Some(_) => self.tombstones.note(&state.transaction, end),
             }
-            self.by_timestamp.remove(&state.at());
+            self.by_timestamp.remove(&state.order_key);
         }
+    }
+}
+
+/// What a replica knows of one transaction and its keys.
+pub(crate) struct TableView<'a, M: StorageBackend> {
+    table: &'a TransactionTable<M>,
+    id: TransactionId,
+    timestamp: Timestamp,
+    /// The newest committed version and the newest prepared writer below `timestamp` of each key read.
+    newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
+}
+
+impl<M: StorageBackend> View for TableView<'_, M> {
+    fn holds(&self, key: &Key) -> bool {
+        self.table.holds(key)
+    }
+
+    fn timestamp_holder(&self) -> Option<TransactionId> {
+        self.table.timestamp_holders.get(&self.timestamp).copied().filter(|other| *other != self.id)
+    }
+
+    /// A transaction that is not known is no valid dependency: a version's timestamp alone does not tell who wrote it.
+    fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
+        let Some(state) = self.table.get(id) else { return Dependency::Invalid };
+        let is_other = state.transaction.timestamp() != version || state.transaction.write_of(key).is_none();
+        if is_other && !broken(Mutant::DependencyOfOther) {
+            return Dependency::Invalid;
+        }
+        match &state.phase {
+            Phase::Concluded(conclusion) if conclusion.decision == Decision::Commit => Dependency::Committed,
+            Phase::Concluded(_) => Dependency::Aborted,
+            Phase::Waiting { .. } | Phase::VotedCommit => Dependency::Prepared,
+            Phase::Unjudged | Phase::VotedAbort { .. } => Dependency::Invalid,
+        }
+    }
+
+    fn newest_committed(&self, read: usize) -> Option<Timestamp> {
+        self.newest.get(read)?.0
+    }
+
+    fn newest_prepared(&self, read: usize) -> Option<(Timestamp, TransactionId)> {
+        let writer = self.newest.get(read)?.1?;
+        Some((writer.0, self.table.id_of(writer)))
+    }
+
+    fn writer_of(&self, version: Timestamp) -> Option<TransactionId> {
+        let id = *self.table.timestamp_holders.get(&version)?;
+        (self.table.get(id)?.decision() == Some(Decision::Commit)).then_some(id)
+    }
+
+    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
+        let mut readers = self.table.store.meta(key)?.readers.above(timestamp);
+        readers.find(|(_, version)| *version < timestamp).map(|(reader, _)| self.table.id_of(*reader))
+    }
+
+    fn read_timestamp(&self, key: &Key) -> Timestamp {
+        self.table.read_timestamps.get(key)
     }
 }
 
@@ -697,7 +611,8 @@ mod tests {
     fn enter(table: &mut TransactionTable<Memory>, time: u64, is_decided: bool) {
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
         let transaction = Transaction::new(table.cluster.id(), at(time), vec![], vec![write]).expect("it is small");
-        table.enter(&transaction, Time(0), QuotaOwner::Client(AUTHOR)).vote = Some(Vote::Commit);
+        table.enter(&transaction, Time(0), QuotaOwner::Client(AUTHOR));
+        table.restore_vote(transaction.id(), Vote::Commit);
         if is_decided {
             table.conclude(transaction.id(), Decision::Commit, None);
         }

@@ -10,7 +10,7 @@ use types::Party;
 use super::Replica;
 use super::rights::is_author;
 use crate::message::Refusal;
-use crate::transaction_table::{QuotaOwner, TransactionState};
+use crate::transaction_state::{QuotaOwner, TransactionState};
 
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
 pub(super) const REQUESTERS_MAX: usize = 64;

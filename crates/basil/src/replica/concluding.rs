@@ -16,6 +16,7 @@ use crate::certificate::{Certificate, Decision};
 use crate::commit_relay::Relays;
 use crate::message::{Message, Refusal, Subject};
 use crate::record::Record;
+use crate::transaction_state::{Phase, TransactionState};
 
 impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_writeback(
@@ -28,7 +29,7 @@ impl<M: StorageBackend> Replica<M> {
     ) {
         let id = certificate.id;
         match self.table.get(id) {
-            Some(state) if state.decision.is_some() => {
+            Some(state) if state.decision().is_some() => {
                 self.author_came_back(now, from, &certificate);
                 return;
             }
@@ -61,14 +62,14 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Who ends its transaction itself has not left it, however late it is.
     fn author_came_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
-        if let Some(state) = self.table.get_mut(certificate.id)
-            && let Some(until) = state.left
-            && is_author(from, &state.transaction)
-            && state.decision == Some(certificate.decision)
-            && certificate.fits(&self.cluster, &state.transaction).is_ok()
+        if let Some(TransactionState { transaction, phase: Phase::Concluded(conclusion), .. }) = self.table.get_mut(certificate.id)
+            && let Some(until) = conclusion.abandoned_until
+            && is_author(from, transaction)
+            && conclusion.decision == certificate.decision
+            && certificate.fits(&self.cluster, transaction).is_ok()
         {
-            state.left = None;
-            self.abandonment_limiter.forgive(now, state.transaction.timestamp().client, until);
+            conclusion.abandoned_until = None;
+            self.abandonment_limiter.forgive(now, transaction.timestamp().client, until);
         }
     }
 
@@ -86,8 +87,9 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(state) = self.table.get_mut(id)
             && state.authored
             && !is_author(from, &transaction)
+            && let Some(conclusion) = state.conclusion_mut()
         {
-            state.left = Some(self.abandonment_limiter.left(now, transaction.timestamp().client));
+            conclusion.abandoned_until = Some(self.abandonment_limiter.left(now, transaction.timestamp().client));
             self.counts.abandoned += 1;
         }
     }
@@ -98,16 +100,16 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn relay(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
         let id = certificate.id;
         let Some(state) = self.table.get_mut(id) else { return };
-        let transaction = &state.transaction;
-        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !state.is_relayed;
+        let TransactionState { transaction, phase: Phase::Concluded(conclusion), .. } = state else { return };
+        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !conclusion.is_relayed;
         let is_wished = is_author(from, transaction) || broken(Mutant::RelayedForAnyone);
         let is_proven = certificate.decision == Decision::Commit && certificate.fits(&self.cluster, transaction).is_ok();
-        let is_known = state.decision == Some(Decision::Commit) && (is_proven || broken(Mutant::RelayedUnproven));
+        let is_known = conclusion.decision == Decision::Commit && (is_proven || broken(Mutant::RelayedUnproven));
         if !is_asked || !is_wished || !is_known || broken(Mutant::CommitUnrelayed) {
             return;
         }
         let participants = transaction.participants(&self.cluster);
-        state.is_relayed = true;
+        conclusion.is_relayed = true;
         for replica in participants.into_iter().flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
             out.send(Party::Replica(replica), Message::CommitNotice { id });
         }
@@ -117,7 +119,8 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_commit_notice(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
         let Party::Replica(teller) = from else { return };
         let Some(state) = self.table.get_mut(id) else { return };
-        let is_open = state.decision.is_none() || (state.decision == Some(Decision::Commit) && state.left.is_some());
+        let is_open =
+            state.conclusion().is_none_or(|conclusion| conclusion.decision == Decision::Commit && conclusion.abandoned_until.is_some());
         let tells = |relays: Relays| relays.contains(teller) || broken(Mutant::AnyoneRelays);
         if !is_open || !Relays::of(&self.cluster, &state.transaction).is_some_and(tells) {
             return;
@@ -127,10 +130,10 @@ impl<M: StorageBackend> Replica<M> {
         if state.commit_notices.count() < needed {
             return;
         }
-        if let Some(until) = state.left.take() {
+        if let Some(until) = state.conclusion_mut().and_then(|conclusion| conclusion.abandoned_until.take()) {
             self.abandonment_limiter.forgive(now, state.transaction.timestamp().client, until);
         }
-        if state.decision.is_none() {
+        if state.decision().is_none() {
             let transaction = state.transaction.clone();
             self.end(now, &transaction, Decision::Commit, None, out);
         }
@@ -146,7 +149,7 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let id = transaction.id();
-        let known_by_vote = self.table.get(id).is_some_and(|state| state.vote.is_some());
+        let known_by_vote = self.table.get(id).is_some_and(|state| state.vote().is_some());
         // Late, its vote's segment may be let go before this record is folded: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
         let alone = (late || !known_by_vote) && !broken(Mutant::OutcomeWithoutTransaction);
@@ -161,7 +164,13 @@ impl<M: StorageBackend> Replica<M> {
         let mut waiting: Vec<Party> = Vec::new();
         if let Some(state) = self.table.get_mut(id) {
             waiting.extend(std::mem::take(&mut state.requesters));
-            waiting.extend(state.fallback.iter_mut().flat_map(|fallback| std::mem::take(&mut fallback.interested)));
+            waiting.extend(
+                state
+                    .logged
+                    .iter_mut()
+                    .filter_map(|logged| logged.election.as_mut())
+                    .flat_map(|election| std::mem::take(&mut election.interested)),
+            );
         }
         self.ballots.forget(id);
         if certificate.is_some() {

@@ -11,6 +11,7 @@ use super::{Out, Replica};
 use crate::certificate::Vote;
 use crate::check::AbortReason;
 use crate::record::Record;
+use crate::transaction_state::TransactionState;
 
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
 const PROOF_FRESH_MS: u64 = 3_000;
@@ -58,8 +59,8 @@ impl<M: StorageBackend> Replica<M> {
         self.finish_stalled(now, out);
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);
         for (_, id) in self.proven.drain(..stale) {
-            if let Some(state) = self.table.get_mut(id) {
-                state.certificate = None;
+            if let Some(conclusion) = self.table.get_mut(id).and_then(TransactionState::conclusion_mut) {
+                conclusion.certificate = None;
             }
         }
         if self.fold_poll_at.is_some_and(|at| at <= now) {
@@ -149,9 +150,11 @@ impl<M: StorageBackend> Replica<M> {
     fn rewrite(&mut self, id: TransactionId) {
         let Some(state) = self.table.get(id) else { return };
         let transaction = state.transaction.clone();
-        let voted = state.vote.map(|vote| Record::Voted { transaction: transaction.clone(), vote });
-        let logged = state.logged.map(|(decision, view)| Record::Logged { transaction: Some(transaction), id, decision, view });
-        let view_entered = state.fallback.as_ref().map(|fallback| Record::ViewEntered { id, view: fallback.view });
+        let voted = state.vote().map(|vote| Record::Voted { transaction: transaction.clone(), vote });
+        let (logged, election) = (state.logged.as_ref(), state.logged.as_ref().and_then(|logged| logged.election.as_ref()));
+        let logged =
+            logged.map(|logged| Record::Logged { transaction: Some(transaction), id, decision: logged.decision, view: logged.view });
+        let view_entered = election.map(|election| Record::ViewEntered { id, view: election.view });
         for record in voted.into_iter().chain(logged).chain(view_entered) {
             self.table.store.append_with(|bytes| record.encode(bytes));
         }

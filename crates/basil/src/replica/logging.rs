@@ -12,7 +12,7 @@ use crate::certificate::{Decision, LoggedStatement, logging_shard};
 use crate::message::{Draft, Message, Refusal, Subject};
 use crate::record::Record;
 use crate::tombstones::RememberedOutcome;
-use crate::transaction_table::TransactionState;
+use crate::transaction_state::TransactionState;
 
 impl<M: StorageBackend> Replica<M> {
     /// ST2 (§4.2 (5)), answered by ST2R (6).
@@ -56,7 +56,7 @@ impl<M: StorageBackend> Replica<M> {
             }
             self.stall_timers.met(now, transaction.id());
         }
-        let certificate = self.table.enter(transaction, now, from.into()).certificate.clone();
+        let certificate = self.table.enter(transaction, now, from.into()).certificate().cloned();
         if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate });
             return false;
@@ -69,7 +69,7 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn log_first_decision(&mut self, id: TransactionId, justified: Option<Decision>) {
         let Some(state) = self.table.get(id) else { return };
         if (state.logged.is_none() || broken(Mutant::LoggedTwice))
-            && let Some(decision) = state.decision.or(justified)
+            && let Some(decision) = state.decision().or(justified)
         {
             self.log_decision(id, decision, 0);
         }
@@ -81,7 +81,7 @@ impl<M: StorageBackend> Replica<M> {
     /// proof is no longer at hand may find too few votes, and then needs `n - f` replicas to say it.
     pub(super) fn log_outcome(&mut self, id: TransactionId) {
         let Some(state) = self.table.get(id) else { return };
-        if let (None, Some(decision)) = (state.logged, state.decision)
+        if let (None, Some(decision)) = (&state.logged, state.decision())
             && self.logs(&state.transaction)
             && !broken(Mutant::OutcomeUnrepeated)
         {
@@ -96,12 +96,12 @@ impl<M: StorageBackend> Replica<M> {
             state.view() <= view || broken(Mutant::LowerViewAdopted) || broken(Mutant::LoggedTwice),
             "nothing is adopted from a view that was left"
         );
-        let is_new = state.logged.is_none_or(|(_, earlier)| earlier < view);
+        let is_new = state.logged_in().is_none_or(|earlier| earlier < view);
         assert!(is_new || broken(Mutant::LoggedTwice) || broken(Mutant::DecidedTwice), "one decision is written down in a view");
         // An earlier record names the whole transaction, unless it is known by hearsay only.
-        let is_recorded = state.vote.is_some() || state.logged.is_some() || state.decision.is_some();
+        let is_recorded = state.vote().is_some() || state.logged.is_some() || state.decision().is_some();
         let transaction = (!is_recorded).then(|| state.transaction.clone());
-        state.logged = Some((decision, view));
+        state.set_logged(decision, view);
         let record = Record::Logged { transaction, id, decision, view };
         if !broken(Mutant::DecisionUnlogged) {
             self.table.store.append_with(|bytes| record.encode(bytes));

@@ -93,7 +93,7 @@ pub(super) struct StatusQueries(BTreeMap<TransactionId, OrphanQuery>);
 impl StatusQueries {
     /// Ends those whose transaction has ended, and those that have had their time.
     pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, table: &TransactionTable<M>) {
-        let is_open = |id: &TransactionId| table.get(*id).is_some_and(|state| state.decision.is_none());
+        let is_open = |id: &TransactionId| table.get(*id).is_some_and(|state| state.decision().is_none());
         self.0.retain(|id, query| is_open(id) && query.since.after_ms(QUERY_MS) > now);
     }
 }
@@ -222,11 +222,11 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         if let Some(state) = self.table.get(id) {
-            if let Some(certificate) = &state.certificate {
+            if let Some(certificate) = state.certificate() {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
-            if state.decision.is_none() && (state.prepared || state.vote == Some(Vote::Commit)) {
+            if state.decision().is_none() && (state.is_prepared() || state.vote() == Some(Vote::Commit)) {
                 return Ok(());
             }
         }
@@ -273,7 +273,7 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let Some(OrphanQuery { transaction, .. }) = self.status_queries.0.remove(&id) else { return Ok(()) };
-        if self.table.get(id).is_none_or(|state| state.decision.is_some()) || timestamp.time >= watermark {
+        if self.table.get(id).is_none_or(|state| state.decision().is_some()) || timestamp.time >= watermark {
             return Ok(());
         }
         match resolution {

@@ -37,14 +37,14 @@ impl<M: StorageBackend> Replica<M> {
         if !broken(Mutant::UnloggedEntersView) {
             self.log_first_decision(id, justified);
         }
-        let Some(state) = self.table.get_mut(id).filter(|state| state.logged.is_some()) else { return };
-        let fallback = state.fallback.get_or_insert_default();
-        if !fallback.interested.contains(&from) && fallback.interested.len() < REQUESTERS_MAX {
-            fallback.interested.push(from);
+        let Some(state) = self.table.get_mut(id) else { return };
+        let Some(election) = state.logged.as_mut().map(|logged| logged.election.get_or_insert_default()) else { return };
+        if !election.interested.contains(&from) && election.interested.len() < REQUESTERS_MAX {
+            election.interested.push(from);
         }
-        let own = fallback.view;
+        let own = election.view;
         let pace =
-            if fallback.entered.after_ms(view_lasts_ms(own)) <= now || broken(Mutant::ViewHurried) { Pace::Advance } else { Pace::CatchUp };
+            if election.entered.after_ms(view_lasts_ms(own)) <= now || broken(Mutant::ViewHurried) { Pace::Advance } else { Pace::CatchUp };
         let shown: Vec<u32> = views.iter().map(|logged| logged.statement.view_current).collect();
         let view = next_view(own, pace, &shown, self.quorums);
         if view > own {
@@ -61,7 +61,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// §5 (2): sends what it has written down to the leader of its view, unless that leader has been heard.
     fn elect(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(statement) = self.table.get(id).and_then(crate::transaction_table::TransactionState::logged_statement) else { return };
+        let Some(statement) = self.table.get(id).and_then(crate::transaction_state::TransactionState::logged_statement) else { return };
         let view = statement.view_current;
         if statement.view_decision < view {
             let leader = ReplicaId { shard: self.me.shard, index: leader_of(id, view, self.quorums.replicas()) };
@@ -78,7 +78,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         let Some(state) = self.table.get(id) else { return };
-        if let Some(certificate) = &state.certificate {
+        if let Some(certificate) = state.certificate() {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
@@ -90,10 +90,10 @@ impl<M: StorageBackend> Replica<M> {
         let decision = majority(electors.iter().map(|(_, decision, _)| *decision));
         let is_first = match self.table.get(id) {
             Some(state) if view < state.view() => return, // It has left the view it would lead, as others have.
-            Some(state) => match state.logged {
+            Some(state) => match &state.logged {
                 // It has led already, and may have forgotten with whose votes: it decides the same again or nothing.
-                Some((earlier, at)) if at == view && earlier != decision => return,
-                Some((_, at)) => at < view,
+                Some(logged) if logged.view == view && logged.decision != decision => return,
+                Some(logged) => logged.view < view,
                 None => true,
             },
             None => return,
@@ -123,13 +123,13 @@ impl<M: StorageBackend> Replica<M> {
         if leader.shard != self.me.shard || !self.logs(&state.transaction) {
             return;
         }
-        if let (Some(certificate), Party::Replica(_)) = (&state.certificate, from) {
+        if let (Some(certificate), Party::Replica(_)) = (state.certificate(), from) {
             out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
             return;
         }
         // The first decision in a view stays, whatever else a lying leader may show.
         let may_follow = state.view() <= view || broken(Mutant::LowerViewAdopted);
-        let is_first = state.logged.is_none_or(|(_, earlier)| earlier < view || broken(Mutant::DecidedTwice));
+        let is_first = state.logged_in().is_none_or(|earlier| earlier < view || broken(Mutant::DecidedTwice));
         if may_follow && is_first && !self.is_resurrected(now, id) {
             self.adopt(now, id, decision, view, out);
         }
@@ -139,7 +139,12 @@ impl<M: StorageBackend> Replica<M> {
         self.log_decision(id, decision, view);
         let Some(state) = self.table.get_mut(id) else { return };
         state.enter_view(view, now);
-        let interested = state.fallback.as_ref().map(|fallback| fallback.interested.clone()).unwrap_or_default();
+        let interested = state
+            .logged
+            .as_ref()
+            .and_then(|logged| logged.election.as_ref())
+            .map(|election| election.interested.clone())
+            .unwrap_or_default();
         for party in interested {
             self.tell_logged(party, id, out);
         }

@@ -16,7 +16,6 @@ use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
 use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
-use crate::certificate::Vote;
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
@@ -93,26 +92,21 @@ fn restore<M: StorageBackend>(
     match Record::from_bytes(record, cluster.id())? {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
-            let state = table.enter(&transaction, now, author(&transaction));
-            if state.vote.is_none() {
-                state.vote = Some(vote);
-                if vote == Vote::Commit && state.decision.is_none() {
-                    table.prepare(id);
-                }
-            }
+            table.enter(&transaction, now, author(&transaction));
+            table.restore_vote(id, vote);
         }
         Record::Logged { transaction, id, decision, view } => {
             if let Some(transaction) = &transaction {
                 table.enter(transaction, now, author(transaction));
             }
             if let Some(state) = table.get_mut(id) {
-                state.logged = Some((decision, view));
+                state.set_logged(decision, view);
                 state.enter_view(view, now);
             }
         }
         Record::ViewEntered { id, view } => {
             // Whoever rises has a decision. Where there is none, its segment was let go after the transaction had ended.
-            if let Some(state) = table.get_mut(id).filter(|state| state.logged.is_some()) {
+            if let Some(state) = table.get_mut(id) {
                 state.enter_view(view, now);
             }
         }
@@ -125,7 +119,7 @@ fn restore<M: StorageBackend>(
                 table.enter(transaction, now, author(transaction));
             }
             // Where the transaction is not known, its segment was let go after its writes were folded.
-            if table.get(id).is_some_and(|state| state.decision.is_none()) {
+            if table.get(id).is_some_and(|state| state.decision().is_none()) {
                 table.conclude(id, decision, None);
             }
         }

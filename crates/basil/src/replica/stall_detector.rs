@@ -23,6 +23,7 @@ use types::TransactionId;
 use super::{Out, Replica, ReplicaEvent};
 use crate::quorum::Quorums;
 use crate::recovery::leader_of;
+use crate::transaction_state::Phase;
 
 /// What nobody waits for is gathered for this part of `stall_ms`.
 const GATHER_PART: u64 = 8;
@@ -79,7 +80,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `id` has been undecided for so long that whoever it stops should be told.
     pub(super) fn is_overdue(&self, now: Time, id: TransactionId) -> bool {
         let state = self.table.get(id);
-        state.is_some_and(|state| state.decision.is_none() && state.since.after_ms(self.options.stall_ms) <= now)
+        state.is_some_and(|state| state.decision().is_none() && state.since.after_ms(self.options.stall_ms) <= now)
     }
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
@@ -89,7 +90,7 @@ impl<M: StorageBackend> Replica<M> {
         while let Some(id) = chain.get(forgotten_up_to).copied() {
             forgotten_up_to += 1;
             let Some(state) = self.table.get(id) else { continue };
-            if state.vote.is_some() || state.decision.is_some() || state.waiting_for == 0 {
+            if !matches!(state.phase, Phase::Waiting { .. }) {
                 continue;
             }
             let transaction = state.transaction.clone();
@@ -98,7 +99,7 @@ impl<M: StorageBackend> Replica<M> {
                 let Some(dependency) = read.dependency.filter(|_| is_judged) else { continue };
                 let rank = rank(dependency, self.me.index, self.quorums);
                 let Some(state) = self.table.get_mut(dependency) else { continue };
-                if state.decision.is_none() && !std::mem::replace(&mut state.is_expedited, true) {
+                if state.decision().is_none() && !std::mem::replace(&mut state.is_expedited, true) {
                     let first = state.since.after_us(stall_us / EXPEDITED_PART).max(now);
                     self.stall_timers.turns.insert((first.after_us(rank * stall_us / EXPEDITED_RANK_PART), dependency));
                     chain.push(dependency);
@@ -114,7 +115,7 @@ impl<M: StorageBackend> Replica<M> {
         let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
         for _ in 0..due {
             let Some((_, id)) = self.stall_timers.all.pop_front() else { break };
-            let Some(state) = self.table.get(id).filter(|state| state.decision.is_none()) else { continue };
+            let Some(state) = self.table.get(id).filter(|state| state.decision().is_none()) else { continue };
             // Of the shards that it touches, the logging shard comes first.
             let is_first = self.logs(&state.transaction);
             let others = if is_first { 0 } else { self.quorums.weak() as u64 };
@@ -131,8 +132,8 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `id` is undecided and worth finishing: what nobody authored stops nobody here, and asking everybody about it would
     /// only do its maker's work.
     fn is_stalled(&self, id: TransactionId) -> bool {
-        let Some(state) = self.table.get(id).filter(|state| state.decision.is_none()) else { return false };
-        (!state.awaits_author || state.prepared || state.logged.is_some()) && !broken(Mutant::JanitorAsleep)
+        let Some(state) = self.table.get(id).filter(|state| state.decision().is_none()) else { return false };
+        (!state.awaits_author || state.is_prepared() || state.logged.is_some()) && !broken(Mutant::JanitorAsleep)
     }
 
     fn finish_due(&mut self, now: Time, out: &mut Out<M>) {

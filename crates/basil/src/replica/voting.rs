@@ -12,9 +12,10 @@ use super::admission::{author, note_requester};
 use super::rights::is_author;
 use super::{Out, Replica, ReplicaEvent};
 use crate::certificate::{Decision, SignedVote, Vote, VoteStatement};
-use crate::check::{AbortReason, Bounds, CheckResult, check};
+use crate::check::{AbortReason, Bounds, check};
 use crate::message::{Conflict, Draft, Message, Refusal, Subject};
 use crate::record::Record;
+use crate::transaction_state::{Phase, TransactionState};
 
 impl<M: StorageBackend> Replica<M> {
     /// ST1 (§4.2).
@@ -57,7 +58,7 @@ impl<M: StorageBackend> Replica<M> {
         evidence: &[SignedVote],
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
-        if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote.is_some() || state.prepared) {
+        if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote().is_some() || state.is_prepared()) {
             return self.on_prepare(now, from, transaction, out);
         }
         if self.answer_known(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
@@ -124,7 +125,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     pub(super) fn is_unauthored(&self, id: TransactionId) -> bool {
-        self.table.get(id).is_some_and(|state| state.vote.is_none() && !state.prepared && state.decision.is_none())
+        self.table.get(id).is_some_and(TransactionState::is_unjudged)
     }
 
     fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
@@ -140,7 +141,7 @@ impl<M: StorageBackend> Replica<M> {
     /// `from` wants to hear. `false` when it still has to be judged.
     pub(super) fn answer_known(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
         let Some(state) = self.table.get(id) else { return false };
-        if let Some(certificate) = state.certificate.as_ref().filter(|certificate| self.may_see_proof(from, certificate)) {
+        if let Some(certificate) = state.certificate().filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
             return true;
         }
@@ -150,7 +151,7 @@ impl<M: StorageBackend> Replica<M> {
         self.log_outcome(id);
         self.vote_for_outcome(id, out);
         self.tell_logged(from, id, out); // RPR (ii)
-        if let Some(vote) = self.table.get(id).and_then(|state| state.vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
+        if let Some(vote) = self.table.get(id).and_then(TransactionState::vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
             out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
@@ -158,22 +159,22 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Some(state) = self.table.get_mut(id) else { return false };
         note_requester(state, from);
-        state.prepared // Else known by a logged decision alone, or still waiting for its author.
+        state.is_prepared() // Else known by a logged decision alone, or still waiting for its author.
     }
 
     /// Whether it ended, and lies below the watermark: it may have been forgotten and come back with a late writeback,
     /// so what this replica once voted, logged or elected is not known, and nothing of the kind is said again.
     pub(super) fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
         let state = self.table.get(id);
-        state.is_some_and(|state| state.decision.is_some() && state.transaction.timestamp().time < self.watermark(now))
+        state.is_some_and(|state| state.decision().is_some() && state.transaction.timestamp().time < self.watermark(now))
             && !broken(Mutant::ResurrectedVotes)
     }
 
     /// A replica that learned the end before it voted votes for it. The end is final, so this vote changes nothing; but
     /// whoever missed the end, and comes when its proof is no longer at hand, may need it to find a quorum again.
     fn vote_for_outcome(&mut self, id: TransactionId, out: &mut Out<M>) {
-        let Some(state) = self.table.get(id).filter(|state| state.vote.is_none() && !broken(Mutant::OutcomeUnvoted)) else { return };
-        match state.decision {
+        let Some(state) = self.table.get(id).filter(|state| state.vote().is_none() && !broken(Mutant::OutcomeUnvoted)) else { return };
+        match state.decision() {
             Some(Decision::Commit) => self.cast(id, Vote::Commit, None, None, out),
             Some(Decision::Abort) => self.cast(id, Vote::Abort, None, None, out),
             None => {}
@@ -192,25 +193,22 @@ impl<M: StorageBackend> Replica<M> {
             oldest: self.watermark(now),
             write_floor: self.table.write_floor(),
         };
-        match check(&mut self.table, transaction, bounds)? {
-            CheckResult::Prepare { mut pending } => {
+        match check(&self.table.view(transaction)?, transaction, bounds) {
+            Ok(mut pending) => {
                 if broken(Mutant::DependencyNotAwaited) {
                     pending.clear();
                 }
-                self.table.prepare(id); // L14
+                self.table.prepare(id, pending.len()); // L14-15
                 for dependency in &pending {
                     if let Some(state) = self.table.get_mut(*dependency) {
                         state.dependents.push(id);
                     }
                 }
-                if let Some(state) = self.table.get_mut(id) {
-                    state.waiting_for = pending.len(); // L15
-                }
                 if pending.is_empty() {
                     self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }
-            CheckResult::Abort(abort_reason) => {
+            Err(abort_reason) => {
                 if abort_reason == AbortReason::Misbehavior {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
@@ -233,11 +231,9 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let Some(state) = self.table.get_mut(id) else { return };
-        if state.vote.is_some() && !broken(Mutant::VoteReconsidered) {
+        if state.vote().is_some() && !broken(Mutant::VoteReconsidered) {
             return;
         }
-        state.vote = Some(vote);
-        state.abort_reason = abort_reason;
         let requesters = std::mem::take(&mut state.requesters);
         let record = Record::Voted { transaction: state.transaction.clone(), vote };
         if !broken(Mutant::VoteUnlogged) {
@@ -250,9 +246,9 @@ impl<M: StorageBackend> Replica<M> {
                 if let Some(abort_reason) = abort_reason {
                     self.counts.votes_abort_by[abort_reason.number()] += 1;
                 }
-                self.table.unprepare(id);
             }
         }
+        self.table.vote(id, vote, abort_reason);
         for requester in requesters {
             // Told once: who asks again wants the vote.
             let conflict = conflict.clone().filter(|conflict| self.may_see(requester, conflict.transaction()));
@@ -265,7 +261,7 @@ impl<M: StorageBackend> Replica<M> {
         let other = abort_reason.conflicting()?;
         let state = self.table.get(other)?;
         let transaction = state.transaction.clone();
-        match (state.decision, &state.certificate) {
+        match (state.decision(), state.certificate()) {
             (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
             (Some(_), _) => None,
             (None, _) => self.is_overdue(now, other).then_some(Conflict::Stalled { transaction }),
@@ -275,16 +271,14 @@ impl<M: StorageBackend> Replica<M> {
     /// L15 to L19, for a transaction whose vote waited.
     pub(super) fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
         let Some(state) = self.table.get_mut(id) else { return };
-        if state.vote.is_some() || state.decision.is_some() {
-            return;
-        }
+        let Phase::Waiting { dependencies } = &mut state.phase else { return };
         match decision {
             Decision::Abort if !broken(Mutant::DependencyAbortForgiven) => {
                 self.cast(id, Vote::Abort, Some(AbortReason::DependencyAborted), None, out); // L16-18
             }
             Decision::Abort | Decision::Commit => {
-                state.waiting_for = state.waiting_for.saturating_sub(1);
-                if state.waiting_for == 0 {
+                *dependencies = dependencies.saturating_sub(1);
+                if *dependencies == 0 {
                     self.cast(id, Vote::Commit, None, None, out); // L19
                 }
             }

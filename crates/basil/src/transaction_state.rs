@@ -1,0 +1,243 @@
+//! How far one transaction is at one replica.
+
+use std::sync::Arc;
+
+use machine::{Time, Voters};
+use mutants::{Mutant, broken};
+use smallvec::SmallVec;
+use types::{ClientId, Party, ReplicaId, TransactionId};
+
+use crate::certificate::{Certificate, Decision, LoggedStatement, Vote};
+use crate::check::AbortReason;
+use crate::timestamp_index::OrderKey;
+use crate::tombstones::RememberedOutcome;
+use crate::transaction::Transaction;
+
+/// A transaction as this replica knows it.
+#[derive(Debug)]
+pub(crate) struct TransactionState {
+    pub transaction: Transaction,
+    /// Its place among the transactions of this replica.
+    pub order_key: OrderKey,
+    /// When this replica, or this process of it, first met the transaction.
+    pub since: Time,
+    /// Whose quota it takes until it is decided.
+    pub quota_owner: QuotaOwner,
+    pub phase: Phase,
+    /// What this replica has logged about it, as a member of the logging shard.
+    pub logged: Option<LoggedDecision>,
+    /// Transactions whose votes wait for this one's outcome.
+    pub dependents: Vec<TransactionId>,
+    /// Who waits for the vote.
+    pub requesters: SmallVec<[Party; 1]>,
+    /// The relays whose notice of its commit has arrived since this process started.
+    pub commit_notices: Voters,
+    /// Its author's own channel brought it, or enough votes showed that the author sent it.
+    pub authored: bool,
+    /// Somebody else brought it before its author did, or too late for a vote to commit.
+    pub awaits_author: bool,
+    /// The time at which this replica finishes it was already brought forward.
+    pub is_expedited: bool,
+}
+
+/// The states of a transaction at a replica. Each leads only to later ones.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The check has not run: the author has not been heard from, or only a decision was logged here.
+    Unjudged,
+    /// L14-15: prepared. The vote waits until this many dependencies are decided.
+    Waiting { dependencies: usize },
+    /// L19: prepared, and voted to commit.
+    VotedCommit,
+    /// Voted to abort; the reason is known to the process that cast the vote.
+    VotedAbort { reason: Option<AbortReason> },
+    /// The outcome is known.
+    Concluded(Conclusion),
+}
+
+/// A known outcome, and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Conclusion {
+    pub decision: Decision,
+    /// The replica's own vote, which may differ from the decision.
+    pub vote: Option<Vote>,
+    pub reason: Option<AbortReason>,
+    /// The proof, kept while others are likely to ask for it.
+    pub certificate: Option<Arc<Certificate>>,
+    /// Set when somebody else ended it and the author has not come since: until when it counts against the author.
+    pub abandoned_until: Option<Time>,
+    /// This process has sent commit notices to the other replicas.
+    pub is_relayed: bool,
+}
+
+/// A decision that this replica has logged.
+#[derive(Debug)]
+pub(crate) struct LoggedDecision {
+    pub decision: Decision,
+    /// The view in which it was decided: 0 by a client, above by a fallback leader.
+    pub view: u32,
+    pub election: Option<Box<Election>>,
+}
+
+/// A transaction's elections at one replica (§5).
+#[derive(Debug, Default)]
+pub(crate) struct Election {
+    /// The view the replica is in.
+    pub view: u32,
+    /// When this process entered it.
+    pub entered: Time,
+    /// Who wants to hear what a leader decides.
+    pub interested: SmallVec<[Party; 1]>,
+}
+
+/// Whose quota undecided work takes: the party that brought it, which need not be the author it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum QuotaOwner {
+    Client(ClientId),
+    Replica(ReplicaId),
+}
+
+impl From<Party> for QuotaOwner {
+    fn from(party: Party) -> Self {
+        match party {
+            Party::Client(client, _) => Self::Client(client),
+            Party::Replica(replica) => Self::Replica(replica),
+        }
+    }
+}
+
+impl TransactionState {
+    pub fn new(transaction: Transaction, order_key: OrderKey, since: Time, quota_owner: QuotaOwner) -> Self {
+        Self {
+            transaction,
+            order_key,
+            since,
+            quota_owner,
+            phase: Phase::Unjudged,
+            logged: None,
+            dependents: Vec::new(),
+            requesters: SmallVec::new(),
+            commit_notices: Voters::default(),
+            authored: false,
+            awaits_author: false,
+            is_expedited: false,
+        }
+    }
+
+    /// The vote, once cast: it is final.
+    pub fn vote(&self) -> Option<Vote> {
+        match &self.phase {
+            Phase::Unjudged | Phase::Waiting { .. } => None,
+            Phase::VotedCommit => Some(Vote::Commit),
+            Phase::VotedAbort { .. } => Some(Vote::Abort),
+            Phase::Concluded(conclusion) => conclusion.vote,
+        }
+    }
+
+    /// Why the vote is to abort, if this process cast it.
+    pub fn abort_reason(&self) -> Option<AbortReason> {
+        match &self.phase {
+            Phase::VotedAbort { reason } => *reason,
+            Phase::Concluded(conclusion) => conclusion.reason,
+            Phase::Unjudged | Phase::Waiting { .. } | Phase::VotedCommit => None,
+        }
+    }
+
+    /// Sets the vote. A known outcome stays known.
+    pub fn set_vote(&mut self, vote: Vote, reason: Option<AbortReason>) {
+        match (&mut self.phase, vote) {
+            (Phase::Concluded(conclusion), _) => (conclusion.vote, conclusion.reason) = (Some(vote), reason),
+            (phase, Vote::Commit) => *phase = Phase::VotedCommit,
+            (phase, Vote::Abort) => *phase = Phase::VotedAbort { reason },
+        }
+    }
+
+    /// Its reads and writes count in the checks of others.
+    pub fn is_prepared(&self) -> bool {
+        match &self.phase {
+            Phase::Unjudged | Phase::VotedAbort { .. } => false,
+            Phase::Waiting { .. } | Phase::VotedCommit => true,
+            Phase::Concluded(conclusion) => conclusion.decision == Decision::Commit,
+        }
+    }
+
+    /// The check has not run and the outcome is not known.
+    pub fn is_unjudged(&self) -> bool {
+        matches!(self.phase, Phase::Unjudged)
+    }
+
+    pub fn conclusion(&self) -> Option<&Conclusion> {
+        match &self.phase {
+            Phase::Concluded(conclusion) => Some(conclusion),
+            _ => None,
+        }
+    }
+
+    pub fn conclusion_mut(&mut self) -> Option<&mut Conclusion> {
+        match &mut self.phase {
+            Phase::Concluded(conclusion) => Some(conclusion),
+            _ => None,
+        }
+    }
+
+    pub fn decision(&self) -> Option<Decision> {
+        self.conclusion().map(|conclusion| conclusion.decision)
+    }
+
+    /// The proof of the outcome, while it is kept.
+    pub fn certificate(&self) -> Option<&Arc<Certificate>> {
+        self.conclusion()?.certificate.as_ref()
+    }
+
+    /// The view this replica is in: 0 until it elects or follows a leader.
+    pub fn view(&self) -> u32 {
+        self.logged.as_ref().and_then(|logged| logged.election.as_ref()).map_or(0, |election| election.view)
+    }
+
+    /// The view in which the logged decision was made.
+    pub fn logged_in(&self) -> Option<u32> {
+        self.logged.as_ref().map(|logged| logged.view)
+    }
+
+    /// Notes what this replica logs.
+    pub fn set_logged(&mut self, decision: Decision, view: u32) {
+        let election = self.logged.take().and_then(|logged| logged.election);
+        self.logged = Some(LoggedDecision { decision, view, election });
+    }
+
+    /// The statement this replica signs about its logged decision.
+    pub fn logged_statement(&self) -> Option<LoggedStatement> {
+        let LoggedDecision { decision, view, .. } = *self.logged.as_ref()?;
+        Some(LoggedStatement { id: self.transaction.id(), decision, view_decision: view, view_current: self.view() })
+    }
+
+    /// Enters `view` if it is higher than the present one. A replica that has logged nothing stays in view 0.
+    pub fn enter_view(&mut self, view: u32, now: Time) {
+        if view > self.view()
+            && let Some(logged) = &mut self.logged
+        {
+            let election = logged.election.get_or_insert_default();
+            (election.view, election.entered) = (view, now);
+        }
+    }
+
+    /// The outcome, and the view in which this replica has logged it or may still log it. There is no such view if the replica has
+    /// logged otherwise or has left the view, or if it will not remember having said so.
+    pub fn outcome(&self) -> Option<RememberedOutcome> {
+        let (decision, view) = (self.decision()?, self.view());
+        let is_consistent = self.logged.as_ref().map_or(view == 0, |logged| (logged.decision, logged.view) == (decision, view));
+        Some(RememberedOutcome { decision, view: (is_consistent && !self.is_unattested()).then_some(view) })
+    }
+
+    /// It aborted, and this replica never made a statement about it. No tombstone is kept for it.
+    pub fn is_unattested(&self) -> bool {
+        let is_silent = self.vote().is_none() && self.logged.is_none();
+        self.decision() == Some(Decision::Abort) && is_silent && !broken(Mutant::FabricatedAbortKept)
+    }
+
+    /// It must be kept while it is undecided: others here wait for it, or the replica's statements about it bind. Only a vote to
+    /// abort on which nothing depends does not.
+    pub fn is_binding(&self) -> bool {
+        self.vote() != Some(Vote::Abort) || self.is_prepared() || self.logged.is_some() || !self.dependents.is_empty()
+    }
+}
