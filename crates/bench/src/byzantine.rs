@@ -109,12 +109,11 @@ fn part_that_cheats(text: &str) -> Result<f64, String> {
 /// Who cheats, and how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
-    pub strategy: ClientStrategy,
-    pub cheats: u32,
-    pub honest: u32,
+    strategy: ClientStrategy,
+    cheats: u32,
+    honest: u32,
     faulty_share: f64,
-    /// Whether they begin the next transaction as soon as they have left one.
-    pub hurry: bool,
+    hurry: bool,
 }
 
 impl Plan {
@@ -125,8 +124,8 @@ impl Plan {
     pub async fn connect(&self, cluster_dir: &Path, honest: &Config, seed: u64) -> Result<Arc<Client>, BenchError> {
         if self.strategy == ClientStrategy::EquivocateForced && self.cheats > 0 && !all_break(honest, GULLIBLE).await {
             return Err(BenchError::Settings(format!(
-                "equiv-forced needs replicas that log a decision whatever the votes are, and these do not: build with --features mutants \
-                 and start the cluster with BEZANT_MUTANT={GULLIBLE}, for this experiment only"
+                "equiv-forced needs replicas that log a decision whatever the votes are, and these do not: \
+                 start the cluster by `bezant-lab up` with BEZANT_MUTANT={GULLIBLE}, for this experiment only"
             )));
         }
         let second = cluster_dir.join("client-2");
@@ -135,6 +134,27 @@ impl Plan {
         config.timeouts.retry_ms = 0;
         let cheating = Cheating { strategy: self.strategy, share: self.faulty_share, seed };
         Ok(Arc::new(Client::connect_cheating(config, cheating).await?))
+    }
+
+    /// How many lanes do not cheat.
+    pub fn honest(&self) -> u32 {
+        self.honest
+    }
+
+    /// Whether cheats begin the next transaction as soon as they have left one.
+    pub fn hurries(&self) -> bool {
+        self.hurry
+    }
+
+    /// What everybody has done by now.
+    pub async fn mark(&self, config: &Config, honest: &[Arc<Client>], cheat: &Client) -> Mark {
+        Mark::take(config, honest, cheat).await
+    }
+
+    /// Waits until nothing is undecided any more, and says what came of it between two marks.
+    pub async fn report(&self, config: &Config, before: &Mark, after: &Mark, committed_per_second: f64, attempted: u64) -> ByzantineReport {
+        let settled = settle(config).await;
+        ByzantineReport::new(self, before, after, settled, committed_per_second, attempted)
     }
 }
 
@@ -154,7 +174,7 @@ struct ReplicaMark {
 }
 
 impl Mark {
-    pub async fn take(config: &Config, honest: &[Arc<Client>], cheat: &Client) -> Self {
+    async fn take(config: &Config, honest: &[Arc<Client>], cheat: &Client) -> Self {
         let mut sum = Counts::default();
         for counts in honest.iter().map(|client| client.counts()) {
             sum.recovered += counts.recovered;
@@ -201,7 +221,7 @@ async fn replicas(config: &Config) -> Option<ReplicaMark> {
 
 /// Waits until no replica holds anything undecided, and says how long that took, in seconds. `None` when it took too long
 /// or nobody says.
-pub(crate) async fn settle(config: &Config) -> Option<f64> {
+async fn settle(config: &Config) -> Option<f64> {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(SETTLE_MS_MAX) {
         if replicas(config).await?.undecided == 0 {

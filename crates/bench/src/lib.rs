@@ -13,13 +13,18 @@
 //! * **CPU time** is read at both marks: this process's own, and that of the replicas that `bezant up` started on this
 //!   machine, by their process ids. Divided by what committed it is the cost of a transaction, which is what a
 //!   user pays. Both ends run on one clock, the kernel's.
-//! * Some of the lanes may **cheat**, to try what that costs the others; then only the others count (see `byzantine.rs`).
+//! * In builds with the feature `lab` some of the lanes may **cheat**, to try what that costs the others; then only the others count
+//!   (see `byzantine.rs`).
 //! * **Pools**: with `--pool`, the lanes' transactions are joined into few, and still counted one by one.
 //! * The **invariant** of a workload that has one is checked beside the lanes and after them.
 //!
 //! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
 
 mod args;
+#[cfg(feature = "lab")]
+mod byzantine;
+#[cfg(not(feature = "lab"))]
+#[path = "byzantine/none.rs"]
 mod byzantine;
 mod choose;
 mod cpu;
@@ -35,12 +40,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use client::{Client, Pool};
-use config::{Config, Regions};
+use config::Config;
 use tokio::sync::watch;
 use workload::{Verdict, Workload};
 
 pub use args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
-pub use byzantine::{ByzantineReport, CheatArgs, StrategyArg};
+#[cfg(feature = "lab")]
+pub use byzantine::StrategyArg;
+pub use byzantine::{ByzantineReport, CheatArgs};
 pub use error::BenchError;
 pub use pool::{Batch, BatchSizes, ChainArg, OrderArg, PoolArgs, PoolReport};
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
@@ -58,10 +65,12 @@ use meter::Meter;
 /// store holds another table.
 pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<bool>) -> Result<Report, BenchError> {
     let workload = args.workload(cluster_dir)?;
-    let mut config = Config::load(cluster_dir)?;
-    if let Some(map) = &args.regions {
-        config.regions = Some(Regions::load(map)?);
-    }
+    let config = Config::load(cluster_dir)?;
+    #[cfg(feature = "lab")]
+    let config = match &args.regions {
+        Some(map) => Config { regions: Some(config::Regions::load(map)?), ..config },
+        None => config,
+    };
     let plan = args.cheats.plan(args.clients)?;
     let mut clients = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {
@@ -125,9 +134,8 @@ async fn run_connected(
     let marks = measured.marks.take();
     let mut report = RunReport::new(args, workload.as_ref(), engine, measured);
     if let (Some((plan, _)), Some((before, after))) = (&crew.cheats, marks) {
-        let settled = byzantine::settle(&crew.config).await;
         let (rate, attempted) = (report.committed_per_second, report.attempted);
-        report.byzantine = Some(ByzantineReport::new(plan, &before, &after, settled, rate, attempted));
+        report.byzantine = Some(plan.report(&crew.config, &before, &after, rate, attempted).await);
     }
     let meter = Meter::keys("checking");
     if let Some(check) = workload.check_end(first, &|done, total| meter.at(done, total)) {

@@ -482,9 +482,13 @@ mod tests {
             check_interval: 1.0,
             journal: None,
             verify_journal: None,
+            #[cfg(feature = "lab")]
             regions: None,
             json: true,
+            #[cfg(feature = "lab")]
             cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0, hurry: false },
+            #[cfg(not(feature = "lab"))]
+            cheats: CheatArgs {},
         }
     }
 

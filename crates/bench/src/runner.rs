@@ -114,12 +114,12 @@ pub(crate) async fn run(
     let mut tasks = JoinSet::new();
     let pooled: Vec<Arc<Client>> = crew.pools.iter().map(|pool| Arc::new(pool.client())).collect();
     let of_lanes = if pooled.is_empty() { clients } else { &pooled };
-    let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest);
+    let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest());
     for index in 0..args.clients {
         let lane = Lane::new(args.seed, index);
         match &crew.cheats {
             Some((plan, cheat)) if index >= honest => {
-                drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane, plan.hurry)));
+                drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane, plan.hurries())));
             }
             _ => {
                 let client = Arc::clone(&of_lanes[index as usize % of_lanes.len()]);
@@ -164,8 +164,8 @@ pub(crate) async fn run(
 }
 
 async fn mark(crew: &Crew) -> Option<Mark> {
-    let (_, cheat) = crew.cheats.as_ref()?;
-    Some(Mark::take(&crew.config, &crew.clients, cheat).await)
+    let (plan, cheat) = crew.cheats.as_ref()?;
+    Some(plan.mark(&crew.config, &crew.clients, cheat).await)
 }
 
 /// One lane: transaction after transaction, until the end.

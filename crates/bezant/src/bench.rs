@@ -26,7 +26,11 @@ pub struct BenchCommand {
 /// Carries out `bezant bench`.
 pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
     // Told here what is wrong with it, and that distances are on.
-    ClientRegions { regions: args.bench.regions.clone() }.config(&args.cluster)?;
+    #[cfg(feature = "lab")]
+    let regions = ClientRegions { regions: args.bench.regions.clone() };
+    #[cfg(not(feature = "lab"))]
+    let regions = ClientRegions::default();
+    regions.config(&args.cluster)?;
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(listen(stop));
     let report = bench::run(&args.bench, &args.cluster, stopped).await?;

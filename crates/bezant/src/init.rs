@@ -8,6 +8,7 @@
 //!     client.toml  cluster.toml  key (secret)  certificate.pem
 //! ```
 
+mod experiments;
 mod ports;
 mod write;
 
@@ -16,14 +17,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use config::{Engine, FastPath, ReadQuorum, key_from_text};
-use crypto::{SecretKey, Signatures};
+use config::{Engine, ReadQuorum, key_from_text};
+use crypto::SecretKey;
 use types::limits::{FAULTS_MAX, SHARDS_MAX};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use crate::failure::{Done, Failure};
 use crate::out;
 use config::Settings;
+use experiments::Experiments;
 use ports::BasePort;
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
@@ -49,15 +51,11 @@ pub struct Shape {
     /// How many clients get keys; all may read and write everything, until you change their rights in cluster.toml
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
-    /// Whether replies are signed; off is for measurement only, and survives no lie
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    signatures: Switch,
-    /// How many replicas the clients' reads ask: 1, f+1, 2f+1 or 3f+1
+    /// How many replicas the clients' reads ask: f+1, 2f+1 or 3f+1
     #[arg(long, default_value = "2f+1")]
     read_quorum: ReadQuorum,
-    /// Whether clients commit in one round trip where they can
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    fast_path: Switch,
+    #[command(flatten)]
+    experiments: Experiments,
     /// The first of the ports, two a replica; or `auto`: free ports of this computer
     #[arg(long, value_name = "PORT", default_value = "7400")]
     base_port: BasePort,
@@ -84,12 +82,6 @@ enum EngineName {
     Basil,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Switch {
-    On,
-    Off,
-}
-
 #[derive(Clone, Debug)]
 struct PlacementName(Placement);
 
@@ -108,12 +100,11 @@ impl FromStr for PlacementName {
 /// A cluster that is about to be written.
 struct Plan {
     engine: Engine,
-    signatures: Signatures,
     cluster: Cluster,
     members: Vec<Member>,
     clients: Vec<(ClientId, SecretKey)>,
     read_quorum: ReadQuorum,
-    fast_path: FastPath,
+    experiments: Experiments,
     settings: Settings,
 }
 
@@ -151,8 +142,6 @@ fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
     let engine = match shape.engine {
         EngineName::Basil => Engine::Basil,
     };
-    let signatures = if shape.signatures == Switch::On { Signatures::Ed25519 } else { Signatures::Off };
-    let fast_path = if shape.fast_path == Switch::On { FastPath::On } else { FastPath::Off };
     let [faults, shards] = [shape.faults, shape.shards].map(|count| usize::try_from(count).expect("clap bounds it"));
     let per_shard = engine.replicas_per_shard(faults);
     if shards * per_shard > REPLICAS_MAX {
@@ -171,7 +160,8 @@ fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
         .collect();
     let cluster = Cluster::new(ClusterId::new(rand::random()), faults, shape.placement.0.clone(), keys, permissions)
         .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?;
-    Ok(Plan { engine, signatures, cluster, members, clients, read_quorum: shape.read_quorum, fast_path, settings: shape.settings.clone() })
+    let (experiments, settings) = (shape.experiments.clone(), shape.settings.clone());
+    Ok(Plan { engine, cluster, members, clients, read_quorum: shape.read_quorum, experiments, settings })
 }
 
 fn members(hosts: &[String], base_port: BasePort, shards: usize, per_shard: usize) -> Result<Vec<Member>, Failure> {

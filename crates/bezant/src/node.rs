@@ -115,7 +115,7 @@ impl Running {
     ) -> Result<runtime::Node<Watched, Message>, Failure> {
         let replica = config.replica;
         let cluster = config.topology.cluster.clone();
-        if config.topology.signatures == Signatures::Off {
+        if config.topology.signatures != Signatures::Ed25519 {
             tracing::warn!("signatures are off: this cluster survives no lie and is for measurement only");
         }
         let me = Party::Replica(replica);

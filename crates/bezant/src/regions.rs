@@ -1,4 +1,5 @@
-//! Made-up distances on the command line: who asks for them, where they are kept, and the warning that they are on.
+//! Made-up distances on the command line: who asks for them, where they are kept, and the warning that they are on. Only builds
+//! with the feature `lab` have the flags; in others there are no [`Regions`] to be had.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,6 +16,7 @@ use crate::failure::{Attempt as _, Failure};
 pub struct NodeRegions {
     /// For measuring and testing: hold back what is said, as if replicas and clients were in the regions of this map, which is
     /// zone, region, planet or a file
+    #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     regions: Option<String>,
 }
@@ -22,7 +24,8 @@ pub struct NodeRegions {
 /// The flag of commands that speak to a cluster.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ClientRegions {
-    /// Where a cluster runs under made-up distances: its map. Found by itself where `bezant up --regions` left it
+    /// Where a cluster runs under made-up distances: its map. Found by itself where `bezant-lab up --regions` left it
+    #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     pub regions: Option<String>,
 }
@@ -30,17 +33,23 @@ pub struct ClientRegions {
 impl NodeRegions {
     /// The map that was asked for.
     pub fn load(&self) -> Result<Option<Regions>, Failure> {
-        Ok(self.regions.as_deref().map(Regions::load).transpose()?)
+        #[cfg(feature = "lab")]
+        let asked = self.regions.as_deref().map(Regions::load).transpose()?;
+        #[cfg(not(feature = "lab"))]
+        let asked = None;
+        Ok(asked)
     }
 }
 
 impl ClientRegions {
     /// Reads a client's configuration, and warns when it comes with distances.
     pub fn config(&self, cluster: &Path) -> Result<Config, Failure> {
-        let mut config = Config::load(cluster)?;
-        if let Some(map) = &self.regions {
-            config.regions = Some(Regions::load(map)?);
-        }
+        let config = Config::load(cluster)?;
+        #[cfg(feature = "lab")]
+        let config = match &self.regions {
+            Some(map) => Config { regions: Some(Regions::load(map)?), ..config },
+            None => config,
+        };
         if let Some(regions) = &config.regions {
             let region = regions.region_of(Party::Client(config.client, Session(0)));
             eprintln!("warning: distances are made up (regions {}): this client is in {region}", regions.name());

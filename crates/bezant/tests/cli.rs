@@ -158,35 +158,6 @@ fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
 }
 
 #[test]
-fn made_up_distances_hold_for_all_and_are_told_everywhere() {
-    let place = Place::new();
-    place.init(&["--clients", "2"]);
-    let far = "regions = ['here', 'there']\none_way_ms = [[0, 30], [40, 0]]\nreplicas = ['there']\nclients = 'here'\n\
-               [placed]\nc2 = 'there'\n";
-    fs::write(place.path("far.toml"), far).expect("written");
-    place.run(&["up", "--regions", "nowhere.toml"]).expect(2).says("zone, region, planet");
-    place.run(&["up", "--regions", "far.toml"]).expect(0).says("warning: distances are made up (regions far)");
-    // Over one way and back, once.
-    let put = place.run(&["put", "a", "1", "--json"]).expect(0).says("made up (regions far): this client is in here").json();
-    assert!(put["ms"].as_f64() >= Some(70.0), "{put}");
-    place.run(&["get", "a", "--cluster", "bezant-data/client-2"]).expect(0).says("this client is in there").prints("1\n");
-    place.run(&["status"]).expect(0).says("s0-r5 in there (far)");
-    let load = ["bench", "rw-u", "--keys", "10", "--load", "--seconds", "0", "--json"];
-    let report = place.run(&load).expect(0).says("made up (regions far)").json();
-    assert_eq!(report["settings"]["regions"], "far");
-    // All of a cluster lives on one map, also who comes later.
-    place.run(&["up", "--regions", "zone"]).expect(2).says("under other distances").says("bezant down");
-    place.kill("s0-r3");
-    place.run(&["up"]).expect(0).says("(regions far)");
-    place.run(&["status"]).expect(0).says("s0-r3 in there (far)");
-    place.run(&["down"]).expect(0);
-    let up = place.run(&["up"]).expect(0);
-    assert!(!up.err.contains("made up"), "{up:#?}");
-    let get = place.run(&["get", "a"]).expect(0).prints("1\n");
-    assert!(!get.err.contains("made up"), "{get:#?}");
-}
-
-#[test]
 fn every_command_explains_itself_with_an_example() {
     let place = Place::new();
     let help = place.run(&["--help"]).expect(0).out;

@@ -36,19 +36,6 @@ fn assert_whole(report: &Value, kinds: usize) {
     assert_eq!(report["invariant"]["held"], true, "{report}");
 }
 
-/// How many signatures all replicas have made and checked.
-fn signatures(place: &Place) -> u64 {
-    let of_replica = |index: u16| {
-        let metrics = place.ask(&format!("s0-r{index}"), "/metrics").expect("it answers");
-        let count = |name: &str| {
-            let line = metrics.lines().find(|line| line.contains(name) && !line.starts_with('#')).expect("it is counted");
-            line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok()).expect("a number")
-        };
-        count("roots_signed") + count("verify_roots_checked")
-    };
-    (0..6).map(of_replica).sum()
-}
-
 #[test]
 fn every_workload_runs_and_keeps_its_promise() {
     let place = Place::new();
@@ -66,19 +53,11 @@ fn every_workload_runs_and_keeps_its_promise() {
     assert!(report["read_only"].as_u64() > Some(0) && report["settings"]["reads"] == 10, "{report}");
     // What only reads has nothing signed or checked, but where replicas lag, or still have something of before to finish.
     let is_free = || {
-        let before = signatures(&place);
+        let before = place.signatures();
         let report = run(&place, "ro-u --keys 300");
-        report["read_only"] == report["committed"] && signatures(&place) == before
+        report["read_only"] == report["committed"] && place.signatures() == before
     };
     assert!((0..20).any(|_| is_free()), "signatures are made or checked for what only reads");
-    // Unless it is told to.
-    let settings = place.path("bezant-data/client/client.toml");
-    let text = std::fs::read_to_string(&settings).expect("there is one");
-    std::fs::write(&settings, text.replace("read_only = \"validated\"", "read_only = \"voted\"")).expect("written");
-    let before = signatures(&place);
-    let report = run(&place, "ro-u --keys 300");
-    assert!(report["read_only"].as_u64().unwrap_or_default() == 0 && signatures(&place) > before, "{report}");
-    std::fs::write(&settings, text).expect("written");
     place.run(&["bench", "rw-u", "--keys", "400"]).expect(3).says("was loaded with --keys 300 --value-bytes 100").says("--load");
 
     assert_whole(&run(&place, "smallbank --keys 200 --hot 20 --load"), 6);

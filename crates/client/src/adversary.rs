@@ -1,4 +1,4 @@
-//! Clients that cheat, for trying what they cost the honest ones of a cluster of your own (`bezant bench
+//! Clients that cheat, for trying what they cost the honest ones of a cluster of your own (`bezant-lab bench
 //! --byzantine-clients`).
 //!
 //! Such a client holds its own key, and what it can do is what any holder of a key can do: replicas take its lies as

@@ -49,6 +49,7 @@ impl Connection {
         let cluster = config.cluster().clone();
         let options = CoordinatorOptions {
             read_quorum: match config.read_quorum {
+                #[cfg(feature = "lab")]
                 config::ReadQuorum::One => basil::ReadQuorum::One,
                 config::ReadQuorum::FaultsPlusOne => basil::ReadQuorum::WeakQuorum,
                 config::ReadQuorum::TwoFaultsPlusOne => basil::ReadQuorum::Majority,
@@ -56,10 +57,12 @@ impl Connection {
             },
             fast_path: match config.fast_path {
                 config::FastPath::On => basil::FastPath::On,
+                #[cfg(feature = "lab")]
                 config::FastPath::Off => basil::FastPath::Off,
             },
             read_only: match config.read_only {
                 config::ReadOnly::Validated => basil::ReadOnly::Validated,
+                #[cfg(feature = "lab")]
                 config::ReadOnly::Voted => basil::ReadOnly::Voted,
             },
             timeout_ms: config.timeouts.operation_ms,

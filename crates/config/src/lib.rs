@@ -15,6 +15,10 @@
 mod file;
 #[cfg(feature = "node")]
 mod node;
+#[cfg(feature = "lab")]
+mod regions;
+#[cfg(not(feature = "lab"))]
+#[path = "regions/none.rs"]
 mod regions;
 mod text;
 mod topology;
@@ -36,11 +40,18 @@ pub use topology::{Endpoint, Engine, Topology};
 /// The longest any of a client's waits may be set to: one hour.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
+/// What is said of `what`, which a file names and this build does not know.
+#[cfg(not(feature = "lab"))]
+pub(crate) fn laboratory_only(what: &str) -> String {
+    format!("{what} is for experiments: only `bezant-lab` takes it")
+}
+
 /// How many replicas of a shard a read asks (basil.txt §4.1, figure 5b). It is content with `f+1` of their replies,
 /// or with one where only one is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadQuorum {
     /// One replica, whose word is then taken: for measurement.
+    #[cfg(feature = "lab")]
     One,
     /// `f+1`: at least one of them is correct; one that stays silent costs another round.
     FaultsPlusOne,
@@ -55,6 +66,7 @@ impl ReadQuorum {
     #[must_use]
     pub const fn count(self, faults: usize) -> usize {
         match self {
+            #[cfg(feature = "lab")]
             Self::One => 1,
             Self::FaultsPlusOne => faults + 1,
             Self::TwoFaultsPlusOne => 2 * faults + 1,
@@ -66,6 +78,7 @@ impl ReadQuorum {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "lab")]
             Self::One => "1",
             Self::FaultsPlusOne => "f+1",
             Self::TwoFaultsPlusOne => "2f+1",
@@ -78,33 +91,69 @@ impl std::str::FromStr for ReadQuorum {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [Self::One, Self::FaultsPlusOne, Self::TwoFaultsPlusOne, Self::ThreeFaultsPlusOne]
-            .into_iter()
-            .find(|quorum| quorum.name() == name)
-            .ok_or_else(|| format!("a read quorum is one of \"1\", \"f+1\", \"2f+1\" and \"3f+1\", not {name:?}"))
+        match name {
+            #[cfg(feature = "lab")]
+            "1" => Ok(Self::One),
+            #[cfg(not(feature = "lab"))]
+            "1" => Err(laboratory_only("read_quorum = \"1\"")),
+            "f+1" => Ok(Self::FaultsPlusOne),
+            "2f+1" => Ok(Self::TwoFaultsPlusOne),
+            "3f+1" => Ok(Self::ThreeFaultsPlusOne),
+            _ => Err(format!("a read quorum is one of \"f+1\", \"2f+1\" and \"3f+1\", not {name:?}")),
+        }
     }
 }
 
 /// Whether a client decides by unanimous votes in one round trip, where it can.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FastPath {
     /// It does.
     #[default]
     On,
     /// Every decision is logged first: for measurement, and to exercise the slow path.
+    #[cfg(feature = "lab")]
     Off,
 }
 
+impl std::str::FromStr for FastPath {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "on" => Ok(Self::On),
+            #[cfg(feature = "lab")]
+            "off" => Ok(Self::Off),
+            #[cfg(not(feature = "lab"))]
+            "off" => Err(laboratory_only("fast_path = \"off\"")),
+            _ => Err(format!("the fast path is \"on\", not {name:?}")),
+        }
+    }
+}
+
 /// How a transaction that writes nothing commits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadOnly {
     /// When enough replicas say that nothing newer is under way: without a vote or a signature.
     #[default]
     Validated,
     /// By the replicas' votes, like any other: for measurement.
+    #[cfg(feature = "lab")]
     Voted,
+}
+
+impl std::str::FromStr for ReadOnly {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "validated" => Ok(Self::Validated),
+            #[cfg(feature = "lab")]
+            "voted" => Ok(Self::Voted),
+            #[cfg(not(feature = "lab"))]
+            "voted" => Err(laboratory_only("read_only = \"voted\"")),
+            _ => Err(format!("what only reads commits \"validated\", not {name:?}")),
+        }
+    }
 }
 
 /// How long a client waits, in milliseconds.
@@ -230,9 +279,9 @@ struct ClientToml {
     certificate: PathBuf,
     #[serde(default = "read_quorum", deserialize_with = "text::from_str")]
     read_quorum: ReadQuorum,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::from_str")]
     fast_path: FastPath,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::from_str")]
     read_only: ReadOnly,
     #[serde(default = "connect_ms", deserialize_with = "timeout_ms")]
     connect_timeout_ms: u64,

@@ -72,7 +72,7 @@ impl Regions {
         }
     }
 
-    /// The map that `bezant up --regions` left for the cluster in `folder`, if it did.
+    /// The map that `bezant-lab up --regions` left for the cluster in `folder`, if it did.
     ///
     /// # Errors
     /// [`ConfigError`] when it cannot be read.
@@ -81,7 +81,7 @@ impl Regions {
         if file.exists() { Ok(Some(Self::from_text(&read_text(&file)?, &file)?)) } else { Ok(None) }
     }
 
-    /// Where `bezant up --regions` leaves the map, for the clients of the cluster in `folder`.
+    /// Where `bezant-lab up --regions` leaves the map, for the clients of the cluster in `folder`.
     #[must_use]
     pub fn file_of_cluster(folder: &Path) -> PathBuf {
         folder.join("run").join("regions.toml")

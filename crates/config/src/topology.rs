@@ -104,7 +104,13 @@ impl Topology {
         }
         let signatures = match file.signatures {
             Switch::On => Signatures::Ed25519,
+            #[cfg(feature = "lab")]
             Switch::Off => Signatures::Off,
+            #[cfg(not(feature = "lab"))]
+            Switch::Off => {
+                let take_out = "take the line out, if all replicas and clients are to sign";
+                return Err(refuse(crate::laboratory_only("signatures = \"off\""), take_out));
+            }
         };
         let cluster = Cluster::new(ClusterId::new(file.id.0), file.faults, placement, keys, clients)
             .map_err(|error| refuse(error.to_string(), as_made))?;

@@ -51,18 +51,55 @@ fn refusal(client_toml: &str, cluster_toml: &str) -> ConfigError {
 #[test]
 fn a_folder_as_init_makes_it_is_taken() {
     let folder = write_folder(
-        "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"off\"\nread_only = \"voted\"\n",
+        "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"on\"\nread_only = \"validated\"\n",
         &cluster_toml("placement = \"ranges\"\nbounds = [\"m\"]", 2),
     );
     let config = Config::load(folder.path()).expect("taken");
-    assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::Off));
-    assert_eq!((config.read_only, config.read_quorum.count(1)), (ReadOnly::Voted, 4));
+    assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::On));
+    assert_eq!((config.read_only, config.read_quorum.count(1)), (ReadOnly::Validated, 4));
     assert_eq!(config.topology.endpoints.len(), 12);
     assert_eq!(config.cluster().shard_of(&Key::from("m")), ShardId(1));
     assert_eq!(config.cluster().shard_of(&Key::from("l")), ShardId(0));
     let permission = config.cluster().permission(ClientId(1)).expect("listed");
     assert!(permission.may_read(&Key::from("x")) && permission.may_write(&Key::from("app/x")) && !permission.may_write(&Key::from("x")));
     assert!(!format!("{config:?}").contains(&hex::encode([1; 32])), "a secret key must not be shown");
+}
+
+/// What experiments ask for: the file's line, and whether it stands in `client.toml` or in `cluster.toml`.
+const FOR_EXPERIMENTS: [(&str, &str); 4] = [
+    ("client", "read_quorum = \"1\""),
+    ("client", "fast_path = \"off\""),
+    ("client", "read_only = \"voted\""),
+    ("cluster", "signatures = \"off\""),
+];
+
+fn folder_for_experiments(file: &str, line: &str) -> TempDir {
+    let [client, cluster] = ["client", "cluster"].map(|name| if name == file { format!("{line}\n") } else { String::new() });
+    write_folder(&format!("client = 1\n{client}"), &cluster_toml(&format!("{cluster}placement = \"hash\""), 1))
+}
+
+#[cfg(feature = "lab")]
+#[test]
+fn the_laboratory_takes_what_experiments_ask_for() {
+    for (file, line) in FOR_EXPERIMENTS {
+        Config::load(folder_for_experiments(file, line).path()).expect(line);
+    }
+}
+
+#[cfg(not(feature = "lab"))]
+#[test]
+fn what_experiments_ask_for_is_refused_by_name() {
+    for (file, line) in FOR_EXPERIMENTS {
+        let error = Config::load(folder_for_experiments(file, line).path()).expect_err(line);
+        assert!(error.what.contains(line) && error.what.contains("only `bezant-lab` takes it"), "{error}");
+    }
+    let folder = write_folder("client = 1", &cluster_toml("placement = \"hash\"", 1));
+    let cluster = TempDir::new().expect("a temporary folder");
+    fs::rename(folder.path(), cluster.path().join("client")).expect("moved");
+    fs::create_dir(cluster.path().join("run")).expect("made");
+    fs::write(cluster.path().join("run/regions.toml"), "").expect("written");
+    let error = Config::load(cluster.path()).expect_err("its distances are made up");
+    assert!(error.what.contains("made-up distances") && error.help.contains("bezant-lab down"), "{error}");
 }
 
 #[test]

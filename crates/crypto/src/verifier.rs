@@ -62,8 +62,8 @@ impl Verifier {
     /// A verifier for `cluster` that remembers about `cache_capacity` good roots, the same share for each replica.
     ///
     /// # Errors
-    /// [`BadMember`] when a replica's key is one that [`check_public_key`](crate::check_public_key) refuses. With
-    /// [`Signatures::Off`] no key is looked at.
+    /// [`BadMember`] when a replica's key is one that [`check_public_key`](crate::check_public_key) refuses. Without
+    /// signatures no key is looked at.
     pub fn new(cluster: Arc<Cluster>, signatures: Signatures, cache_capacity: usize) -> Result<Self, BadMember> {
         let mut keys = Vec::new();
         if signatures == Signatures::Ed25519 {
@@ -165,7 +165,7 @@ impl Verifier {
         if !signature.is_well_formed() {
             return Err(Rejection::Structure("a batch signature's index, count and path do not fit"));
         }
-        if self.signatures == Signatures::Off {
+        if self.signatures != Signatures::Ed25519 {
             return Ok(SignatureState::Unsigned);
         }
         // Most claims of a frame with new roots are under those it named last; of other frames this docket is empty.

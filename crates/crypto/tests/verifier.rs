@@ -234,6 +234,7 @@ fn signatures_that_no_decoder_would_make_are_refused_too() {
     }
 }
 
+#[cfg(feature = "lab")]
 #[test]
 fn without_signatures_all_that_has_the_form_passes() {
     let verifier = Verifier::new(cluster(), Signatures::Off, 1_000).expect("no key is looked at");

@@ -49,10 +49,6 @@ pub struct FiguresArgs {
     /// Forget what was measured before of these figures, and measure all of it
     #[arg(long, conflicts_with = "draw")]
     pub again: bool,
-    /// This program built with `--features mutants`, for the replicas of figures 7a and 7b that break a rule on purpose; left out
-    /// when not said
-    #[arg(long, value_name = "PROGRAM")]
-    pub mutants: Option<PathBuf>,
     /// Where the clusters live while they are measured: a disk like the one to be judged, with some 10 GB free without --quick; the
     /// system's temporary folder when not said
     #[arg(long, value_name = "DIR")]

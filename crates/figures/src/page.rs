@@ -24,8 +24,7 @@ by nobody's hand. Values are medians over the runs, with the lowest and the high
 everything, clients and all replicas: differences within the spread mean nothing.
 
 What is left out: the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt), which are not ours to run
-here. The forced equivocation of figures 7a and 7b needs replicas that are built wrong on purpose (`cargo build --release -p bezant
---features mutants`, elsewhere, and its program as `--mutants PROGRAM`), and is not measured without.
+here.
 
 ";
 

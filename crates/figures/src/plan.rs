@@ -110,7 +110,7 @@ pub struct Cluster {
     pub settings: Vec<Setting>,
     /// The map of made-up distances that it runs under.
     pub regions: Option<&'static str>,
-    /// The rule that its replicas break on purpose, which takes a program that can.
+    /// The rule that its replicas break on purpose.
     pub broken_rule: Option<&'static str>,
 }
 

@@ -18,7 +18,7 @@ use crate::results::Results;
 
 /// How much of what a failed command said is shown.
 const SAID_BYTES_MAX: usize = 2_000;
-/// Where a program that can break a rule hears which.
+/// Where the program hears which rule its replicas are to break.
 const BROKEN_RULE: &str = "BEZANT_MUTANT";
 /// How long everybody keeps running after a run was measured.
 const COOLDOWN_SECONDS: &str = "0.3";
@@ -55,8 +55,6 @@ pub enum RunError {
 /// Measures with one program, in one folder.
 pub(crate) struct Runner<'a> {
     program: &'a Path,
-    /// One whose replicas can break rules.
-    mutants: Option<&'a Path>,
     effort: Effort,
     folder: TempDir,
     /// Filled folders of clusters, none of which runs.
@@ -96,8 +94,7 @@ impl<'a> Runner<'a> {
         };
         let folder = folder.map_err(|source| RunError::System { what: "make a folder for the clusters".to_owned(), source })?;
         let (filled, machine) = (BTreeMap::new(), Machine::default());
-        let (mutants, effort) = (args.mutants.as_deref(), args.effort());
-        let mut runner = Self { program, mutants, effort, folder, filled, made: 0, machine, stop };
+        let mut runner = Self { program, effort: args.effort(), folder, filled, made: 0, machine, stop };
         runner.machine = Machine::here(runner.say(&["--version".to_owned()])?.said.trim());
         if !runner.machine.is_optimised {
             eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
@@ -119,8 +116,7 @@ impl<'a> Runner<'a> {
         mut results: Results,
         kept: impl Fn(&Results) -> Result<(), FiguresError>,
     ) -> Result<(), FiguresError> {
-        let can_run = |point: &&Point| point.cluster.broken_rule.is_none() || self.mutants.is_some();
-        let points: Vec<&Point> = figure.points().into_iter().filter(can_run).collect();
+        let points: Vec<&Point> = figure.points();
         for run in 0..self.effort.runs {
             let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
             while let Some(first) = left.first() {
@@ -206,9 +202,9 @@ impl<'a> Runner<'a> {
         for setting in &cluster.settings {
             change(folder, setting, &mut running.before)?;
         }
-        match (cluster.broken_rule, self.mutants) {
-            (Some(rule), Some(mutants)) => self.run(Command::new(mutants).env(BROKEN_RULE, rule), &words)?.well()?,
-            _ => self.say(&words)?.well()?,
+        match cluster.broken_rule {
+            Some(rule) => self.run(Command::new(self.program).env(BROKEN_RULE, rule), &words)?.well()?,
+            None => self.say(&words)?.well()?,
         }
         Ok(running)
     }

@@ -1,7 +1,7 @@
 //! Made-up distance: frames wait before they leave, as if whoever they are for were far away.
 //!
-//! For measuring and testing on one machine what a cluster across the world would do. It is off unless a [`Delays`]
-//! is given, and then costs one look at an empty field a push.
+//! For measuring and testing on one machine what a cluster across the world would do. It takes a build with the feature `lab`,
+//! and is off unless a [`Delays`] is given.
 //!
 //! What is pushed to a connection is held as one batch until it is due; batches leave in the order in which they
 //! were pushed, whatever jitter was drawn, as over one TCP connection. Any number may be under way at once, so that what
@@ -52,6 +52,25 @@ impl fmt::Debug for Delays {
     }
 }
 
+/// Made-up distances, and what keeps them.
+#[derive(Debug)]
+pub(crate) struct Distance {
+    delays: Delays,
+    pacer: Arc<Pacer>,
+}
+
+impl Distance {
+    pub fn new(delays: Delays) -> std::io::Result<Self> {
+        Ok(Self { delays, pacer: Arc::new(Pacer::start()?) })
+    }
+
+    /// What a connection to `party` needs; `None` where there is no distance.
+    pub fn hold(&self, party: Party) -> Option<DelayLine> {
+        let delay = self.delays.to(party);
+        (delay != Delay::default()).then(|| DelayLine { delay, pacer: Arc::clone(&self.pacer) })
+    }
+}
+
 /// What one connection needs to hold back what it is given.
 #[derive(Debug)]
 pub(crate) struct DelayLine {
@@ -60,11 +79,6 @@ pub(crate) struct DelayLine {
 }
 
 impl DelayLine {
-    /// `None` where there is no distance.
-    pub fn new(delay: Delay, pacer: &Arc<Pacer>) -> Option<Self> {
-        (delay != Delay::default()).then(|| Self { delay, pacer: Arc::clone(pacer) })
-    }
-
     /// When what is pushed at `now` may leave.
     pub fn due(&self, now: Instant) -> Instant {
         let jitter_us = u64::try_from(self.delay.jitter.as_micros()).unwrap_or(u64::MAX);
@@ -125,7 +139,7 @@ impl DelayedFrames {
 /// Wakes tasks at instants that are finer than the runtime's timers, which tick in milliseconds. One thread a node, and
 /// only where there are delays.
 #[derive(Debug)]
-pub(crate) struct Pacer {
+struct Pacer {
     shared: Arc<Shared>,
 }
 

@@ -23,6 +23,10 @@
 pub mod clock;
 mod connection;
 pub mod frame;
+#[cfg(feature = "lab")]
+pub mod injected_latency;
+#[cfg(not(feature = "lab"))]
+#[path = "injected_latency/none.rs"]
 pub mod injected_latency;
 mod limits;
 mod link;
@@ -34,7 +38,9 @@ pub mod tls;
 pub mod transport;
 
 pub use connection::Wire;
-pub use injected_latency::{Delay, Delays};
+#[cfg(feature = "lab")]
+pub use injected_latency::Delay;
+pub use injected_latency::Delays;
 pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
 pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, Sealing, Seals, StartError, Stopped, start};

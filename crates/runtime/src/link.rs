@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use types::{ClientId, Party, Session};
 
 use crate::frame::{FrameError, Frames};
-use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Pacer};
+use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Distance};
 use crate::limits::{FAIR_SHARE_BYTES, Limits};
 use crate::metrics::Shell;
 
@@ -322,8 +322,8 @@ pub(crate) struct Links {
     limits: Arc<Limits>,
     shell: Arc<Shell>,
     total: Arc<AtomicUsize>,
-    /// Made-up distances, and what keeps them.
-    distance: Option<(Delays, Arc<Pacer>)>,
+    /// Made-up distances, where there are any.
+    distance: Option<Distance>,
 }
 
 #[derive(Debug, Default)]
@@ -340,7 +340,7 @@ impl Links {
 
     /// The same, with everybody as far away as `delays` says.
     pub fn with_delays(self, delays: Delays) -> std::io::Result<Self> {
-        Ok(Self { distance: Some((delays, Arc::new(Pacer::start()?))), ..self })
+        Ok(Self { distance: Some(Distance::new(delays)?), ..self })
     }
 
     /// A new connection to `party`; an older one makes way, since whoever dials again has lost it. `None` when the
@@ -361,7 +361,7 @@ impl Links {
             limits: Arc::clone(&self.limits),
             shell: Arc::clone(&self.shell),
             total: Arc::clone(&self.total),
-            hold: self.distance.as_ref().and_then(|(delays, pacer)| DelayLine::new(delays.to(party), pacer)),
+            hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {

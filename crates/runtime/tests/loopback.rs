@@ -3,12 +3,11 @@
 mod fixture;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use crypto::{BatchSigner, Signatures};
 use fixture::*;
 use runtime::frame::{FRAME_VERSION, Greeting, Role};
-use runtime::{Delay, Delays, Limits, NodeError, NotTaken, PeerState};
+use runtime::{Limits, NodeError, NotTaken, PeerState};
 use store::{Memory, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -328,67 +327,4 @@ async fn one_member_that_floods_is_held_back_and_everything_arrives() {
     let mut raw = Raw::welcomed(server.address()).await;
     raw.send(&messages(&vec![Message::Ask(1); 4_000])).await;
     eventually("a frame larger than the room passes alone", || server.metrics.to_text().contains("bezant_seals_total 4500\n")).await;
-}
-
-/// Everybody is `least_ms` away, and up to `jitter_ms` more.
-fn everybody_at(least_ms: u64, jitter_ms: u64) -> Option<Delays> {
-    let delay = Delay { least: Duration::from_millis(least_ms), jitter: Duration::from_millis(jitter_ms) };
-    Some(Delays::new(move |_| delay))
-}
-
-async fn far_server(least_ms: u64, jitter_ms: u64) -> Server {
-    let any = "127.0.0.1:0".parse().expect("an address");
-    let delays = everybody_at(least_ms, jitter_ms);
-    Server::start_apart(any, Doubler::new(replica(0)), BTreeMap::new(), Limits::default(), delays).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_far_away_answers_late_and_in_order_with_much_under_way_at_once() {
-    let server = far_server(300, 50).await;
-    let known = cluster(CLUSTER, 3);
-    let mut client = Client::start_apart(1, Session(1), &known, server.address(), Limits::default(), everybody_at(200, 50));
-    client.connected().await;
-    let begun = Instant::now();
-    // One after the other, each a push of its own: were one held until the one before it has left, all would take minutes.
-    for number in 0..1_000 {
-        client.ask(number).await;
-    }
-    for number in 0..1_000 {
-        let told = within(client.events.recv()).await.expect("the client runs");
-        assert!(is_double_of(number, &told), "{told:?}");
-        assert!(begun.elapsed() >= Duration::from_millis(500), "both ways take their time");
-    }
-    let gauges = [server.metrics.to_text(), client.metrics.to_text()];
-    assert!(gauges.iter().all(|text| text.contains("bezant_outgoing_bytes 0\n")), "{gauges:?}");
-}
-
-#[tokio::test]
-async fn a_graceful_stop_lets_what_is_under_way_arrive() {
-    let server = far_server(100, 0).await;
-    let mut client = Client::start(server.address());
-    client.connected().await;
-    for number in 0..10 {
-        client.ask(number).await;
-    }
-    eventually("all are answered, and no answer has left", || server.metrics.to_text().contains("bezant_seals_total 10\n")).await;
-    within(server.node.stop()).await.expect("its disk is well");
-    for number in 0..10 {
-        let told = within(client.events.recv()).await.expect("it arrives");
-        assert!(is_double_of(number, &told), "{told:?}");
-    }
-}
-
-#[tokio::test]
-async fn what_is_under_way_to_a_lost_party_is_let_go() {
-    let server = far_server(60_000, 0).await;
-    let client = Client::start(server.address());
-    client.connected().await;
-    for number in 0..10 {
-        client.ask(number).await;
-    }
-    eventually("all are answered", || server.metrics.to_text().contains("bezant_seals_total 10\n")).await;
-    assert!(!server.metrics.to_text().contains("bezant_outgoing_bytes 0\n"), "the answers wait");
-    drop(client);
-    eventually("they are gone", || server.metrics.to_text().contains("bezant_outgoing_bytes 0\n")).await;
-    assert_eq!(server.metrics.unsent("closed"), 10);
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use config::{FastPath, Timeouts};
-use crypto::{SecretKey, Signatures};
+use config::Timeouts;
+use crypto::SecretKey;
 use types::{ClientId, ClusterId, Key, Placement};
 
 use super::{Member, Plan};
@@ -89,11 +89,7 @@ fn cluster_toml(plan: &Plan) -> String {
         plan.engine.name(),
         plan.cluster.faults()
     );
-    if plan.signatures == Signatures::Off {
-        out += "# For measurement only: without signatures the cluster survives no lie.\nsignatures = \"off\"\n";
-    } else {
-        out += "signatures = \"on\"\n";
-    }
+    out += plan.experiments.cluster_lines();
     out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
     match plan.cluster.placement() {
         Placement::Hash => out += "placement = \"hash\"\n",
@@ -178,10 +174,6 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
 
 fn client_toml(number: ClientId, plan: &Plan) -> String {
     let timeouts = Timeouts::default();
-    let fast_path = match plan.fast_path {
-        FastPath::On => "on",
-        FastPath::Off => "off",
-    };
     format!(
         "# Client {number} of the cluster in cluster.toml. Use it with: bezant get KEY --cluster {folder}\n\
          client = {number}\n\
@@ -189,12 +181,9 @@ fn client_toml(number: ClientId, plan: &Plan) -> String {
          cluster = \"cluster.toml\"\n\
          key = \"key\"\n\
          certificate = \"certificate.pem\"\n\
-         # How many replicas of a shard a read asks: \"1\", \"f+1\", \"2f+1\" or \"3f+1\".\n\
+         # How many replicas of a shard a read asks: \"f+1\", \"2f+1\" or \"3f+1\".\n\
          read_quorum = \"{read_quorum}\"\n\
-         # Whether commits take one round trip where all replicas agree: \"on\", or \"off\" for measurement.\n\
-         fast_path = \"{fast_path}\"\n\
-         # How a transaction that writes nothing commits: \"validated\", without votes, or \"voted\" for measurement.\n\
-         read_only = \"validated\"\n\
+         {experiments}\
          # How long to wait for the cluster at the start, for one read or commit, and for a transaction with its retries.\n\
          connect_timeout_ms = {connect_ms}\n\
          operation_timeout_ms = {operation_ms}\n\
@@ -202,6 +191,7 @@ fn client_toml(number: ClientId, plan: &Plan) -> String {
         number = number.0,
         folder = client_folder(number),
         read_quorum = plan.read_quorum.name(),
+        experiments = plan.experiments.client_lines(),
         connect_ms = timeouts.connect_ms,
         operation_ms = timeouts.operation_ms,
         retry_ms = timeouts.retry_ms,

@@ -64,6 +64,19 @@ impl Place {
         command
     }
 
+    /// How many signatures the six replicas of the cluster's one shard have made and checked.
+    pub fn signatures(&self) -> u64 {
+        let of_replica = |index: u16| {
+            let metrics = self.ask(&format!("s0-r{index}"), "/metrics").expect("it answers");
+            let count = |name: &str| {
+                let line = metrics.lines().find(|line| line.contains(name) && !line.starts_with('#')).expect("it is counted");
+                line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok()).expect("a number")
+            };
+            count("roots_signed") + count("verify_roots_checked")
+        };
+        (0..6).map(of_replica).sum()
+    }
+
     pub fn init(&self, more: &[&str]) {
         let arguments: Vec<&str> = ["init", "bezant-data", "--base-port", "auto"].iter().chain(more).copied().collect();
         self.run(&arguments).expect(0);
