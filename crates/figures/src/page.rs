@@ -7,9 +7,9 @@ use crate::results::{Measured, Results, Spread};
 
 const HEAD: &str = "# The papers' figures, measured
 
-Each figure below is measured by `bezant-lab figures`, with real processes over mutual TLS, on a real disk with sync on, by the same
-commands that anybody can give. The papers ran on machines that we do not have, so what compares is the shape: ratios, and
-where curves bend. Beside each claim that a paper's text makes in numbers stands the same number of ours.
+`bezant-lab figures` measures each figure below, with real processes over mutual TLS, on a real disk with sync on, by commands
+that anybody can run. The papers used machines that we do not have, so only shapes can be compared: ratios, and where curves
+bend. Each number that a paper's text claims is followed by ours.
 
 ```sh
 bezant-lab figures --quick             # all of them, roughly, in minutes
@@ -20,11 +20,10 @@ bezant-lab figures --draw              # draw again what was measured
 ```
 
 This page, its pictures and its raw reports are written by `bezant-lab figures --out docs/figures --page docs/reproduction.md`, and
-by nobody's hand. Values are medians over the runs, with the lowest and the highest run in brackets. One machine runs
-everything, clients and all replicas: differences within the spread mean nothing.
+not edited by hand. Values are medians over the runs, with the lowest and the highest run in brackets. One machine runs
+all clients and replicas: differences within the spread are noise.
 
-What is left out: the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt), which are not ours to run
-here.
+Not measured are the systems that Basil's figure 4 compares with (TAPIR, TxHotstuff, TxBFT-SMaRt).
 
 ";
 

@@ -77,11 +77,11 @@ fn applications(effort: Effort) -> Figure {
         name: "basil-4",
         title: "Three applications",
         source: "Basil, §6.1, figures 4a and 4b",
-        about: "TPC-C with 20 warehouses and one client for each, Smallbank with 1,000 hot customers in nine of ten transactions, \
-                Retwis by Zipf 0.75. The paper's text gives ratios to TAPIR, TxHotstuff and TxBFT-SMaRt, which are not measured here; beside \
-                signatures on stands our own mode without, which tolerates no lie. Tables are smaller than the paper's, \
-                as the commands say: fewer items make TPC-C's conflicts more. Reads of a transaction go out together where they \
-                can, where the paper's go one by one. After each run all that must be true of the data was checked.",
+        about: "TPC-C with 20 warehouses and one client for each, Smallbank with 1,000 hot customers in nine of ten transactions, Retwis \
+                by Zipf 0.75. The paper's text gives ratios to TAPIR, TxHotstuff and TxBFT-SMaRt, which are not measured here. The \
+                baseline is our own mode without signatures, which tolerates no Byzantine replica. Tables are smaller than the paper's, \
+                as the commands say; with fewer items, TPC-C has more conflicts. A transaction sends its reads together where it can; \
+                the paper's sends them one by one. After each run, the consistency conditions of the data were checked.",
         panels: vec![
             panel("4a: throughput", Value::Throughput),
             panel("4b: latency", Value::LatencyMs),
@@ -105,9 +105,9 @@ fn signatures(effort: Effort) -> Figure {
         name: "basil-5a",
         title: "What signatures cost",
         source: "Basil, §6.2, figure 5a",
-        about: "Two reads and two writes a transaction, keys alike (RW-U) or skewed by Zipf 0.9 (RW-Z), with and without \
-                Ed25519 signatures on votes and decisions. The paper signs replies to reads too, which here need none, and \
-                verifies each signature by itself, where here roots are verified in batches and once: there is less to save.",
+        about: "Two reads and two writes a transaction, uniform keys (RW-U) or keys by Zipf 0.9 (RW-Z), with and without Ed25519 \
+                signatures on votes and decisions. The paper also signs replies to reads, and verifies each signature by itself. Here \
+                replies need no signature, and roots are verified in batches and once. So there is less to save.",
         panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
         claims: vec![
             Claim::times("throughput without signatures, RW-U", "3.7×", Value::Throughput, "rw-u unsigned", "rw-u signed"),
@@ -130,10 +130,10 @@ fn read_quorums(effort: Effort) -> Figure {
         name: "basil-5b",
         title: "How many replicas a read asks",
         source: "Basil, §6.2, figure 5b",
-        about: "24 reads a transaction, reply batches of at most 16. Here the reads of a transaction go out together in one \
-                message, and replies carry no signature, so that asking more replicas costs little; the paper's replicas sign \
-                each batch of replies. A transaction that only reads needs no vote here when 3f+1 replicas settle its reads, and asks \
-                those that it has not asked yet at its commit: the smaller the quorum, the more is left for then.",
+        about: "24 reads a transaction, reply batches of at most 16. Here a transaction sends its reads together in one message, and \
+                replies carry no signature, so asking more replicas costs little; the paper's replicas sign each batch of replies. A \
+                read-only transaction needs no vote here when 3f+1 replicas validate its reads. At its commit it asks those that it has \
+                not asked yet, so a smaller read quorum leaves more to ask then.",
         panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
         claims: vec![
             Claim::change("throughput asking f+1 replicas instead of one", "−20 %", Value::Throughput, "quorum f+1", "quorum 1"),
@@ -156,9 +156,9 @@ fn shards(effort: Effort) -> Figure {
         name: "basil-5c",
         title: "What more shards bring",
         source: "Basil, §6.2, figure 5c",
-        about: "Three reads and three writes a transaction, one to three shards of six replicas. All replicas share this \
-                machine's cores, so more shards bring no throughput here: the last chart shows what the replicas' CPU time would \
-                allow if each had a core of its own and nothing else were in the way.",
+        about: "Three reads and three writes a transaction, one to three shards of six replicas. All replicas share this machine's \
+                cores, so more shards bring no throughput here. The last chart shows what the replicas' CPU time would allow if each had \
+                a core of its own and CPU were the only bottleneck.",
         panels: vec![
             panel("All on this machine", Value::Throughput),
             panel("Cost", Value::CpuUs),
@@ -194,7 +194,7 @@ fn fast_path(effort: Effort) -> Figure {
         name: "basil-6a",
         title: "What the fast path brings",
         source: "Basil, §6.3, figure 6a",
-        about: "The same transactions, decided by unanimous votes where they can be, or always logged first.",
+        about: "The same transactions, decided by unanimous votes where possible, or always logged first.",
         panels: vec![panel("Throughput", Value::Throughput), panel("Latency", Value::LatencyMs)],
         claims: vec![
             Claim::change("throughput with the fast path, RW-U", "+19 %", Value::Throughput, "rw-u fast", "rw-u logged"),
@@ -216,9 +216,8 @@ fn reply_batches(effort: Effort) -> Figure {
         name: "basil-6b",
         title: "What batches of replies bring",
         source: "Basil, §6.3, figure 6b",
-        about: "The most replies that a replica signs at once. Here a batch is what one turn of the replica's loop has to say, \
-                and no reply waits for a batch to fill; the paper waits, so that under contention large batches cost it \
-                throughput again.",
+        about: "The most replies that a replica signs at once. Here a batch has all replies of one turn of the replica's loop, and no \
+                reply waits for a batch to fill. The paper's replicas wait, so under contention large batches reduce their throughput.",
         panels: vec![panel("Throughput", Value::Throughput), panel("Cost", Value::CpuUs)],
         claims: vec![
             claim("batches of 16 against none, RW-U", "4×, its best", "rw-u batches of 16", "rw-u batches of 1"),
@@ -292,14 +291,15 @@ fn cheating_clients(effort: Effort, name: &'static str, title: &'static str, sou
         name,
         title,
         source,
-        about: "20 clients, some of which cheat with every transaction: they ask for votes and leave (stall-early), decide and tell no replica \
-                (stall-late), log both ends where the votes happen to justify both (equiv-real), or always, to replicas that are built \
-                wrong on purpose and let them (equiv-forced). Whoever meets what they left must finish it. As in the paper, what goes \
-                along is the part of all processed transactions that was faulty. Cheats begin as many transactions as honest clients, which wait \
-                for the end of each; the paper's begin the next at once, as the series `hurried` does, so that those of few clients become \
-                most of all. Cheats have a key of their own. Replicas refuse a client that leaves too much to others (`abandoned_per_second`): that \
-                limit is off in the series that are not `limited`. Clients that cheat are a process with connections of its own, which alone \
-                costs the others something: so they are compared with the same clients when these behave.",
+        about: "20 clients, some of which misbehave with every transaction: they request votes and abandon it (stall-early), decide it \
+                and inform no replica (stall-late), log both decisions where the votes happen to justify both (equiv-real), or always, \
+                at replicas that are broken on purpose and accept that (equiv-forced). A client that meets an abandoned transaction must \
+                finish it. As in the paper, the horizontal axis is the share of all processed transactions that was faulty. Byzantine \
+                clients begin as many transactions as correct ones, which wait for the outcome of each. The paper's begin the next one \
+                at once, and so does the series `hurried`; then a few clients cause most transactions. Byzantine clients have keys of \
+                their own. Replicas refuse a client that abandons too many transactions (`abandoned_per_second`); this limit is off in \
+                all series that are not `limited`. Byzantine clients are a process with connections of its own, which alone costs the \
+                others throughput. So the baseline is the same setup with these clients behaving correctly.",
         panels: vec![
             panel("Over faulty transactions", Value::Honest, Layout::Over(Value::Faulty)),
             panel("Over clients that cheat", Value::Honest, Layout::Lines),

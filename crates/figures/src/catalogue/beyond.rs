@@ -31,9 +31,9 @@ fn read_only(effort: Effort) -> Figure {
         name: "bezant-read-only",
         title: "Transactions that only read",
         source: "Beyond the papers",
-        about: "Ten reads a transaction, all asked for together and said beforehand to be all. Such a transaction commits when 3f+1 replicas \
-                say that nothing newer is under way: in one round trip, with nothing signed, checked or written (`validated`). The papers' way is \
-                `by votes`: one round trip to read, one to prepare (`read_only` in `client.toml`).",
+        about: "Ten reads a transaction, all requested together and declared beforehand to be all. Such a transaction commits when 3f+1 \
+                replicas validate that no newer version is pending: in one round trip, with nothing signed, checked or written \
+                (`validated`). The papers' way is `by votes`: one round trip to read, one to prepare (`read_only` in `client.toml`).",
         panels: vec![
             // Many clients first: they read the table into memory while the cluster warms up.
             panel("128 clients", Value::Throughput, 128),

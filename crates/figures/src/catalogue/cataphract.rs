@@ -80,9 +80,9 @@ fn at_distance(effort: Effort, regions: &'static str, ways: &[Way], stretch: fn(
     WORKLOADS.iter().map(panel).collect()
 }
 
-const ABOUT: &str = "Ten operations a transaction, keys alike; 1, 4 and 12 of the paper's clients, each with one batch under way. \
-                     `one at a time` is what the paper calls Basil: no batches, and reads one after the other. Here a batch that only \
-                     reads needs no vote, and neither does a transaction alone.";
+const ABOUT: &str = "Ten operations a transaction, uniform keys; 1, 4 and 12 of the paper's clients, each with one batch in flight. `one \
+                     at a time` is what the paper calls Basil: no batches, and reads one after the other. Here a read-only batch needs \
+                     no vote, and neither does a single read-only transaction.";
 
 fn in_a_zone(effort: Effort) -> Figure {
     let ways = [Way::Alone, Way::Batch(1), Way::Batch(4), Way::Batch(12), Way::Whole];
@@ -90,10 +90,10 @@ fn in_a_zone(effort: Effort) -> Figure {
         name: "cataphract-5",
         title: "Batches of transactions, in one zone",
         source: "Cataphract, §4.2.1, figure 5",
-        about: "All within 0.25 ms there and back (`--regions zone`). Ten operations a transaction, keys alike; 1, 4 and 12 of the paper's \
-                clients, each with one batch under way. `one at a time` is what the paper calls Basil: no batches, and reads one after \
-                the other. `one pool` is what an application gets: 12 transactions of each client in one pool, in batches as large as do \
-                well. Here a batch that only reads needs no vote, and neither does a transaction alone.",
+        about: "All processes are within a round trip of 0.25 ms (`--regions zone`). Ten operations a transaction, uniform keys; 1, 4 \
+                and 12 of the paper's clients, each with one batch in flight. `one at a time` is what the paper calls Basil: no batches, \
+                and reads one after the other. `one pool` is what an application gets: 12 transactions of each client in one pool, with \
+                adaptive batch sizes. Here a read-only batch needs no vote, and neither does a single read-only transaction.",
         panels: at_distance(effort, "zone", &ways, |_, _| 1),
         claims: headlines(["5.6×", "−55 %"], "ycsb-c batch 1, 1 client", "ycsb-c one at a time, 1 client"),
     }
@@ -164,9 +164,9 @@ fn workloads(effort: Effort) -> Figure {
         name: "cataphract-8a",
         title: "Batches of four, by workload",
         source: "Cataphract, §4.3.1, figure 8a",
-        about: "Ten operations a transaction, keys alike, batches of four. The paper sees three groups: writes alone; writes with reads; and mostly \
-                reads, which cost it most. Here mostly reads cost least: reads go out together and their replies carry no signature, and \
-                what only reads needs no vote.",
+        about: "Ten operations a transaction, uniform keys, batches of four. The paper sees three groups: only writes; writes with \
+                reads; and mostly reads, which are slowest there. Here mostly reads are fastest: reads go out together, their replies \
+                carry no signature, and read-only transactions need no vote.",
         panels: over_clients(&series, &[("Throughput", Value::Throughput), ("Latency", Value::LatencyMs)]),
         claims: vec![
             claim("read-modify-write against write-heavy, 12 clients", "read-modify-write, 12 clients", "write-heavy, 12 clients"),
@@ -192,9 +192,10 @@ fn skew(effort: Effort) -> Figure {
         name: "cataphract-8b",
         title: "Batches of transactions, under skew",
         source: "Cataphract, §4.3.2, figure 8b",
-        about: "YCSB-A, ten operations a transaction, keys alike or by Zipf 0.9. In the paper a batch ends before a transaction that conflicts with \
-                an earlier one of it, and batches of four are slower than none under skew. Here such a transaction joins and reads what \
-                the earlier one writes. `one pool` is 12 transactions of each client in one pool, as an application would have it.",
+        about: "YCSB-A, ten operations a transaction, uniform keys or keys by Zipf 0.9. In the paper a batch ends before a transaction \
+                that conflicts with an earlier member, and batches of four are slower than none under skew. Here such a transaction \
+                joins and reads what the earlier one writes. `one pool` is 12 transactions of each client in one pool, as an application \
+                would use it.",
         panels: over_clients(
             &series,
             &[("Throughput", Value::Throughput), ("Latency", Value::LatencyMs), ("Commit rate", Value::CommitRate)],
@@ -241,8 +242,9 @@ fn order(effort: Effort) -> Figure {
         name: "cataphract-8c",
         title: "When a batch reads",
         source: "Cataphract, §4.3.3, figure 8c",
-        about: "YCSB-B, batches of 12: a batch reads last thing before it commits (read-after-write), or first, while others are still under way \
-                (write-after-read), so that more of what it read is overwritten by then. The paper's keys are alike; those by Zipf 0.9 are ours.",
+        about: "YCSB-B, batches of 12: a batch reads right before it commits (read-after-write), or first, while others are in flight \
+                (write-after-read), so that more of the versions it read are overwritten by then. The paper's keys are uniform; those by \
+                Zipf 0.9 are ours.",
         panels: over_clients(
             &series,
             &[("Throughput", Value::Throughput), ("Latency", Value::LatencyMs), ("Commit rate", Value::CommitRate)],
