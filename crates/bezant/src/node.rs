@@ -89,6 +89,8 @@ impl Running {
         let metrics = Metrics::default();
         let board = Board::new(&config, broken_rule);
         board.clone().show_in(&metrics);
+        monitoring::show_process(&metrics, env!("CARGO_PKG_VERSION"));
+        monitoring::show_disk(&metrics, config.data.clone());
         let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
         let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
         let window = tokio::spawn(server::serve(http, site));
@@ -97,7 +99,7 @@ impl Running {
                 let ready_at = Instant::now() + Duration::from_millis(config.settings.time_bound_ms);
                 board.serve(node.handle(), ready_at);
                 let listen = config.listen;
-                tracing::info!(%replica, %listen, milliseconds = began.elapsed().as_millis(), "serving");
+                tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
                 Ok(Self { replica, node, window, ready_at })
             }
             Err(failure) => {

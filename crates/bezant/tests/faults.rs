@@ -252,7 +252,7 @@ fn costs_one(place: &Place, cause: &str, deed: impl FnOnce()) {
 /// How many connections a replica has closed for `cause`; for any, when it is empty.
 fn closed(place: &Place, replica: &str, cause: &str) -> u64 {
     let metrics = place.ask(replica, "/metrics").expect("it answers");
-    let lines = metrics.lines().filter_map(|line| line.strip_prefix("bezant_connections_closed_total{cause=\""));
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix("bezant_connections_closed_total{reason=\""));
     let counts = lines.filter_map(|line| line.split_once("\"} ")).filter(|(label, _)| cause.is_empty() || *label == cause);
     counts.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
 }

@@ -15,6 +15,7 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestam
 
 use crate::adversary::Cheating;
 use crate::error::{ConnectError, Error};
+use crate::metrics::CommitMetrics;
 use crate::mind::{Board, Mind};
 use crate::pool::PoolMetrics;
 
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     metrics: Metrics,
     board: Arc<Board>,
     pool_metrics: OnceLock<PoolMetrics>,
+    commit_metrics: CommitMetrics,
     /// Where it was opened, and runs.
     runtime: tokio::runtime::Handle,
 }
@@ -106,6 +108,7 @@ impl Connection {
             waiters,
             operations: AtomicU64::new(0),
             last_time: AtomicU64::new(0),
+            commit_metrics: CommitMetrics::new(&metrics),
             metrics,
             board,
             pool_metrics: OnceLock::new(),
@@ -139,12 +142,17 @@ impl Connection {
         self.cluster.shards().map(connected).min().unwrap_or(0)
     }
 
+    /// Where commits are counted.
+    pub fn commit_metrics(&self) -> &CommitMetrics {
+        &self.commit_metrics
+    }
+
     /// What is known of the replicas that are not connected, for people.
     pub fn troubles(&self) -> String {
         let mut text = String::new();
         for (replica, state) in self.handle.peers() {
             match state {
-                PeerState::Connected => {}
+                PeerState::Connected | PeerState::Awaited => {}
                 PeerState::Connecting => write!(text, "\n  {replica}: no answer yet").expect("writing to a string succeeds"),
                 PeerState::Refused(why) => write!(text, "\n  {replica} refuses: {why}").expect("writing to a string succeeds"),
                 PeerState::Unreachable(why) => write!(text, "\n  {replica}: {why}").expect("writing to a string succeeds"),

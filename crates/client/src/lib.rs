@@ -8,6 +8,7 @@ pub mod adversary;
 mod client;
 mod connection;
 mod error;
+mod metrics;
 mod mind;
 mod pool;
 mod transaction;

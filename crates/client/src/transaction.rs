@@ -1,6 +1,7 @@
 //! An interactive transaction: reads go to the cluster, writes wait for the commit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use basil::{Buffer, Certificate, Command, Decision, Event, Failure, Path};
 use types::{Key, Timestamp, TransactionId, Value};
@@ -128,6 +129,13 @@ impl Transaction {
     /// [`Error::Conflict`]: none of it took place, begin again. [`Error::OutcomeUnknown`]: nobody knows yet. Any other: none
     /// of it took place.
     pub async fn commit(&self) -> Result<Commit, Error> {
+        let began = Instant::now();
+        let commit = self.commit_untimed().await?;
+        self.connection.commit_metrics().observe(commit.path, began.elapsed());
+        Ok(commit)
+    }
+
+    async fn commit_untimed(&self) -> Result<Commit, Error> {
         let buffer = self.slot().take().ok_or_else(ended)?;
         let timestamp = buffer.timestamp();
         let (empty, validated) = (buffer.is_empty(), buffer.validated());

@@ -1,8 +1,12 @@
 //! What a node shows of itself over HTTP, to people and to monitoring: `/health`, `/metrics`, and whatever pages the
-//! program adds ([`server`]); and the client that asks for them ([`http_client`]).
+//! program adds ([`server`]); and the client that asks for them ([`http_client`]). Also what is known of
+//! the process and its disk ([`show_process`], [`show_disk`]).
 //!
 //! It changes nothing and knows no secret. It has no authentication, so it listens on a loopback address unless the
 //! configuration says otherwise.
 
 pub mod http_client;
+mod process;
 pub mod server;
+
+pub use process::{show_disk, show_process};

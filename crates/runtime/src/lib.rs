@@ -45,4 +45,4 @@ pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
 pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, Sealing, Seals, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};
-pub use transport::{ListenError, PeerState, listen};
+pub use transport::{ListenError, PeerState, dials, listen};

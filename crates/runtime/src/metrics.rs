@@ -1,4 +1,7 @@
 //! What can be counted, in Prometheus' text form.
+//!
+//! Names follow Prometheus' conventions: base units (seconds, bytes) as the last word, and one family with a label where the same
+//! thing is counted by its reason. The library adds `_total` to counters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,11 +14,23 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+/// What every name of ours begins with.
+const PREFIX: &str = "bezant";
+
 /// Why something happened: one of a fixed set of short names, so that no peer can make the table grow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Cause {
+pub struct Reason {
     /// The name.
-    pub cause: &'static str,
+    pub reason: &'static str,
+}
+
+/// One replica that this node is to be connected with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Peer {
+    /// Its name, such as `s0-r1`.
+    pub peer: String,
+    /// `dialed`, or `accepted` where the peer dials this node.
+    pub direction: &'static str,
 }
 
 /// The metrics of one node. Clones share the counts.
@@ -30,17 +45,19 @@ pub struct Metrics {
 pub(crate) struct Shell {
     pub connections: Gauge,
     pub connections_opened: Counter,
-    pub connections_closed: Family<Cause, Counter>,
+    pub connections_closed: Family<Reason, Counter>,
     pub dials_failed: Counter,
-    pub strangers: Gauge,
+    pub unauthenticated: Gauge,
+    /// One for each replica this node is to be connected with: 1 while it is.
+    pub peers: Family<Peer, Gauge>,
     pub frames_received: Counter,
     pub messages_received: Counter,
     pub bytes_received: Counter,
     pub frames_sent: Counter,
     pub messages_sent: Counter,
     pub bytes_sent: Counter,
-    pub messages_rejected: Family<Cause, Counter>,
-    pub messages_unsent: Family<Cause, Counter>,
+    pub messages_rejected: Family<Reason, Counter>,
+    pub messages_unsent: Family<Reason, Counter>,
     pub incoming_bytes: Gauge,
     pub outgoing_bytes: Gauge,
     pub commands_waiting: Gauge,
@@ -54,13 +71,14 @@ pub(crate) struct Shell {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("bezant");
+        let mut registry = Registry::default();
         let shell = Shell {
             connections: Gauge::default(),
             connections_opened: Counter::default(),
             connections_closed: Family::default(),
             dials_failed: Counter::default(),
-            strangers: Gauge::default(),
+            unauthenticated: Gauge::default(),
+            peers: Family::default(),
             frames_received: Counter::default(),
             messages_received: Counter::default(),
             bytes_received: Counter::default(),
@@ -79,7 +97,7 @@ impl Default for Metrics {
             seals: Counter::default(),
             roots_signed: Counter::default(),
         };
-        shell.register(&mut registry);
+        shell.register(registry.sub_registry_with_prefix(PREFIX));
         Self { registry: Arc::new(Mutex::new(registry)), shell: Arc::new(shell) }
     }
 }
@@ -87,6 +105,11 @@ impl Default for Metrics {
 impl Metrics {
     /// Lets `add` register metrics of another room; their names get the prefix `bezant_`.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(self.registry.lock().unwrap_or_else(PoisonError::into_inner).sub_registry_with_prefix(PREFIX));
+    }
+
+    /// Lets `add` register metrics under names that others have fixed, such as `process_open_fds`: they get no prefix.
+    pub fn register_unprefixed(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -104,61 +127,66 @@ impl Metrics {
         text
     }
 
-    /// How many connections were closed, or never came to be, for this cause.
+    /// How many connections were closed, or never came to be, for this reason.
     #[must_use]
-    pub fn closed(&self, cause: &'static str) -> u64 {
-        self.shell.connections_closed.get_or_create(&Cause { cause }).get()
+    pub fn closed(&self, reason: &'static str) -> u64 {
+        self.shell.connections_closed.get_or_create(&Reason { reason }).get()
     }
 
-    /// How many messages were dropped for this cause.
+    /// How many messages were dropped for this reason.
     #[must_use]
-    pub fn rejected(&self, cause: &'static str) -> u64 {
-        self.shell.messages_rejected.get_or_create(&Cause { cause }).get()
+    pub fn rejected(&self, reason: &'static str) -> u64 {
+        self.shell.messages_rejected.get_or_create(&Reason { reason }).get()
     }
 
-    /// How many messages were not sent for this cause.
+    /// How many messages were not sent for this reason.
     #[must_use]
-    pub fn unsent(&self, cause: &'static str) -> u64 {
-        self.shell.messages_unsent.get_or_create(&Cause { cause }).get()
+    pub fn unsent(&self, reason: &'static str) -> u64 {
+        self.shell.messages_unsent.get_or_create(&Reason { reason }).get()
     }
 }
 
 impl Shell {
-    pub fn count_closed(&self, cause: &'static str) {
-        self.connections_closed.get_or_create(&Cause { cause }).inc();
+    pub fn count_closed(&self, reason: &'static str) {
+        self.connections_closed.get_or_create(&Reason { reason }).inc();
     }
 
-    pub fn count_rejected(&self, cause: &'static str) {
-        self.messages_rejected.get_or_create(&Cause { cause }).inc();
+    pub fn count_rejected(&self, reason: &'static str) {
+        self.messages_rejected.get_or_create(&Reason { reason }).inc();
     }
 
-    pub fn count_unsent(&self, cause: &'static str, messages: u64) {
-        self.messages_unsent.get_or_create(&Cause { cause }).inc_by(messages);
+    pub fn count_unsent(&self, reason: &'static str, messages: u64) {
+        self.messages_unsent.get_or_create(&Reason { reason }).inc_by(messages);
     }
 
     fn register(&self, registry: &mut Registry) {
         registry.register("connections", "Connections open now", self.connections.clone());
         registry.register("connections_opened", "Connections that passed the greeting", self.connections_opened.clone());
-        registry.register("connections_closed", "Connections closed, by cause", self.connections_closed.clone());
+        registry.register("connections_closed", "Connections closed, by reason", self.connections_closed.clone());
         registry.register("dials_failed", "Attempts to reach a peer that failed", self.dials_failed.clone());
-        registry.register("strangers", "Connections whose owner is not known yet", self.strangers.clone());
+        registry.register("connections_unauthenticated", "Connections whose owner is not known yet", self.unauthenticated.clone());
+        registry.register("peer_connected", "1 while this node is connected with the replica, else 0", self.peers.clone());
         registry.register("frames_received", "Frames received", self.frames_received.clone());
         registry.register("messages_received", "Messages received and decoded", self.messages_received.clone());
-        registry.register("bytes_received", "Bytes of frames received", self.bytes_received.clone());
+        registry.register("received_bytes", "Bytes of frames received", self.bytes_received.clone());
         registry.register("frames_sent", "Frames sent", self.frames_sent.clone());
         registry.register("messages_sent", "Messages sent", self.messages_sent.clone());
-        registry.register("bytes_sent", "Bytes of frames sent", self.bytes_sent.clone());
-        registry.register("messages_rejected", "Received messages that were dropped, by cause", self.messages_rejected.clone());
-        registry.register("messages_unsent", "Messages that were not sent, by cause", self.messages_unsent.clone());
+        registry.register("sent_bytes", "Bytes of frames sent", self.bytes_sent.clone());
+        registry.register("messages_rejected", "Received messages that were dropped, by reason", self.messages_rejected.clone());
+        registry.register("messages_unsent", "Messages that were not sent, by reason", self.messages_unsent.clone());
         registry.register("incoming_bytes", "Bytes received and not stepped through yet", self.incoming_bytes.clone());
         registry.register("outgoing_bytes", "Bytes waiting to be written", self.outgoing_bytes.clone());
         registry.register("commands_waiting", "Commands waiting for the node loop", self.commands_waiting.clone());
-        registry.register("arrivals_waiting", "Batches the node loop found waiting at its last turn", self.arrivals_waiting.clone());
+        registry.register(
+            "inbound_batches_waiting",
+            "Received batches that the node loop found waiting at its last turn",
+            self.arrivals_waiting.clone(),
+        );
         registry.register("turns", "Turns of the node loop", self.turns.clone());
         registry.register("turn_inputs", "Inputs stepped through in a turn", self.turn_inputs.clone());
         registry.register("persist_seconds", "How long the one durable write of a turn took", self.persist_seconds.clone());
-        registry.register("seals", "Statements sealed", self.seals.clone());
-        registry.register("roots_signed", "Signatures made, each over a batch of statements", self.roots_signed.clone());
+        registry.register("statements_signed", "Statements signed, most of them several under one signature", self.seals.clone());
+        registry.register("signatures_made", "Signatures made, each over a batch of statements", self.roots_signed.clone());
     }
 }
 
@@ -193,13 +221,13 @@ mod tests {
     #[test]
     fn what_was_counted_can_be_read() {
         let metrics = Metrics::default();
-        metrics.shell.count_closed("stranger");
+        metrics.shell.count_closed("unknown_key");
         let extra = Counter::<u64>::default();
         metrics.register(|registry| registry.register("extra", "From outside", extra.clone()));
         extra.inc_by(3);
         let text = metrics.to_text();
-        assert!(text.contains("bezant_connections_closed_total{cause=\"stranger\"} 1"), "{text}");
+        assert!(text.contains("bezant_connections_closed_total{reason=\"unknown_key\"} 1"), "{text}");
         assert!(text.contains("bezant_extra_total 3"), "{text}");
-        assert_eq!(metrics.closed("stranger"), 1);
+        assert_eq!(metrics.closed("unknown_key"), 1);
     }
 }

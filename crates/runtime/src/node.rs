@@ -36,7 +36,7 @@ use crate::link::Links;
 use crate::mailbox::{Inbound, Mailbox, Permit};
 use crate::metrics::Metrics;
 use crate::tls::{Identity, IdentityError};
-use crate::transport::{PeerState, PeerStates, Transport, check_identity};
+use crate::transport::{PeerState, PeerStates, Transport, check_identity, dials};
 
 /// Memory for this many messages is kept between turns.
 const KEEP_MESSAGES: usize = 4_096;
@@ -238,7 +238,7 @@ impl<C, W> NodeHandle<C, W> {
         }
     }
 
-    /// How it stands with each replica that the node dials.
+    /// How it stands with each replica that the node is to be connected with.
     #[must_use]
     pub fn peers(&self) -> BTreeMap<ReplicaId, PeerState> {
         self.states.all()
@@ -317,7 +317,7 @@ where
         tasks.spawn(Arc::clone(&transport).listen(listener, stop.clone()));
     }
     for (replica, address) in replicas {
-        if !matches!(me, Party::Replica(own) if own <= replica) {
+        if dials(me, replica) {
             tasks.spawn(Arc::clone(&transport).dial(replica, address, stop.clone()));
         }
     }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,6 +26,7 @@ use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::injected_latency::Delays;
 use crate::link::{CloseReason, Links};
+use crate::metrics::Peer;
 use crate::tls::{self, Identity, IdentityError};
 
 /// How much plaintext TLS takes in before it must write.
@@ -35,11 +38,13 @@ const GOOD_CONNECTION_MS: u64 = 1_000;
 /// How long a refused peer may take to read the reason.
 const REFUSAL_TIMEOUT_MS: u64 = 1_000;
 
-/// How it stands with a replica that this node dials.
+/// How it stands with a replica that this node is to be connected with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// Not tried to the end yet.
+    /// Dialled, and not tried to the end yet.
     Connecting,
+    /// It dials this node, and is not connected now.
+    Awaited,
     /// Connected.
     Connected,
     /// It answered, and refused in these words. Trying goes on, but someone should read them. One replica may lie:
@@ -49,14 +54,31 @@ pub enum PeerState {
     Unreachable(String),
 }
 
-/// How it stands with all replicas that this node dials.
-#[derive(Debug, Default)]
+/// Whether `party` dials `replica`: a client dials every replica; of two replicas, the one with the greater name dials.
+#[must_use]
+pub fn dials(party: Party, replica: ReplicaId) -> bool {
+    !matches!(party, Party::Replica(own) if own <= replica)
+}
+
+/// How it stands with all replicas that this node is to be connected with.
+#[derive(Debug)]
 pub(crate) struct PeerStates {
+    own: Party,
     states: Mutex<BTreeMap<ReplicaId, PeerState>>,
     changed: Notify,
+    connected: Family<Peer, Gauge>,
 }
 
 impl PeerStates {
+    /// Nobody is dialled yet; those that dial this node are awaited.
+    fn new(own: Party, cluster: &Cluster, connected: Family<Peer, Gauge>) -> Self {
+        let states = Self { own, states: Mutex::default(), changed: Notify::new(), connected };
+        for replica in cluster.replicas().filter(|replica| !dials(own, *replica) && own != Party::Replica(*replica)) {
+            states.change(replica, PeerState::Awaited);
+        }
+        states
+    }
+
     pub fn all(&self) -> BTreeMap<ReplicaId, PeerState> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -79,7 +101,7 @@ impl PeerStates {
             return;
         }
         match &state {
-            PeerState::Connecting => {}
+            PeerState::Connecting | PeerState::Awaited => {}
             PeerState::Connected => tracing::info!(%replica, "connected"),
             PeerState::Refused(reason) => tracing::warn!(%replica, reason, "refused"),
             // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
@@ -92,6 +114,9 @@ impl PeerStates {
         let before = self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(replica, state.clone());
         let is_news = before.as_ref() != Some(&state);
         if is_news {
+            let direction = if dials(self.own, replica) { "dialed" } else { "accepted" };
+            let label = Peer { peer: replica.to_string(), direction };
+            self.connected.get_or_create(&label).set(i64::from(state == PeerState::Connected));
             self.changed.notify_waiters();
         }
         is_news
@@ -135,13 +160,14 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             None => links,
             Some(delays) => links.with_delays(delays)?,
         };
+        let states = Arc::new(PeerStates::new(identity.party(), &cluster, intake.shell.peers.clone()));
         Ok(Arc::new(Self {
             identity,
             members,
             cluster,
             unauthenticated: Arc::new(Semaphore::new(intake.limits.unauthenticated_max)),
             links: Arc::new(links),
-            states: Arc::default(),
+            states,
             intake,
         }))
     }
@@ -266,7 +292,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
         let limits = &self.intake.limits;
         let limit = Duration::from_millis(limits.greeting_timeout_ms);
-        self.intake.shell.strangers.set(self.unauthenticated_now());
+        self.intake.shell.unauthenticated.set(self.unauthenticated_now());
         let acceptor = TlsAcceptor::from(self.identity.server_config());
         let stream = match timeout(limit, acceptor.accept(buffered(stream))).await {
             Ok(Ok(mut stream)) => {
@@ -298,11 +324,19 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             },
         };
         drop(permit);
-        self.intake.shell.strangers.set(self.unauthenticated_now());
+        self.intake.shell.unauthenticated.set(self.unauthenticated_now());
         let Some((stream, party, quota)) = known else { return };
         let Some(link) = self.links.open(party) else { return };
+        if let Party::Replica(replica) = party {
+            self.states.set(replica, PeerState::Connected);
+        }
         let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
         self.links.forget(&link);
+        if let Party::Replica(replica) = party
+            && self.links.get(party).is_none()
+        {
+            self.states.change(replica, PeerState::Awaited);
+        }
         self.count(&close_reason, Some(party), address);
     }
 

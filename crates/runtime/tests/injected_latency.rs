@@ -49,7 +49,8 @@ async fn a_graceful_stop_lets_what_is_under_way_arrive() {
     for number in 0..10 {
         client.ask(number).await;
     }
-    eventually("all are answered, and no answer has left", || server.metrics.to_text().contains("bezant_seals_total 10\n")).await;
+    eventually("all are answered, and no answer has left", || server.metrics.to_text().contains("bezant_statements_signed_total 10\n"))
+        .await;
     within(server.node.stop()).await.expect("its disk is well");
     for number in 0..10 {
         let told = within(client.events.recv()).await.expect("it arrives");
@@ -65,7 +66,7 @@ async fn what_is_under_way_to_a_lost_party_is_let_go() {
     for number in 0..10 {
         client.ask(number).await;
     }
-    eventually("all are answered", || server.metrics.to_text().contains("bezant_seals_total 10\n")).await;
+    eventually("all are answered", || server.metrics.to_text().contains("bezant_statements_signed_total 10\n")).await;
     assert!(!server.metrics.to_text().contains("bezant_outgoing_bytes 0\n"), "the answers wait");
     drop(client);
     eventually("they are gone", || server.metrics.to_text().contains("bezant_outgoing_bytes 0\n")).await;

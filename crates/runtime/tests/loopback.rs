@@ -34,7 +34,7 @@ async fn questions_come_back_as_signed_answers() {
         }
     }
     let text = server.metrics.to_text();
-    assert!(text.contains("bezant_seals_total 1001\n"), "{text}");
+    assert!(text.contains("bezant_statements_signed_total 1001\n"), "{text}");
     assert!(text.contains("bezant_messages_received_total 1001\n"), "{text}");
     assert!(text.contains("bezant_connections 1\n"), "{text}");
     assert!(client.metrics.to_text().contains("bezant_verify_failures_total 0\n"));
@@ -51,7 +51,7 @@ async fn replicas_are_members_too_and_the_greater_dials() {
     let mut one = Server::start_at(any, Doubler::new(replica(1)), peers, Limits::default()).await;
     let handle = one.node.handle();
     within(handle.peers_until(|peers| peers.get(&replica(0)) == Some(&PeerState::Connected))).await;
-    assert_eq!(handle.peers().len(), 1);
+    assert_eq!(handle.peers().get(&replica(2)), Some(&PeerState::Awaited), "the greater name dials");
     handle.command(AskPeer(replica(0), 4)).await.expect("it runs");
     assert_eq!(within(one.events.recv()).await, Some(Doubled { signer: replica(0), number: 4, double: 8, count: 1 }));
     // The same connection serves both.
@@ -78,7 +78,7 @@ async fn strangers_are_refused_in_words() {
     let stranger = Client::start_as(4, Session(1), &cluster(CLUSTER, 4), server.address(), Limits::default());
     stranger.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains("is not a member of cluster"))).await;
     drop(stranger);
-    eventually("it is counted", || server.metrics.closed("stranger") >= 1).await;
+    eventually("it is counted", || server.metrics.closed("unknown_key") >= 1).await;
 
     // The keys are right, the cluster is not.
     let lost = Client::start_as(1, Session(1), &cluster(ClusterId::new([8; 16]), 3), server.address(), Limits::default());
@@ -171,7 +171,7 @@ async fn bad_signatures_are_dropped_and_counted_and_who_insists_is_closed() {
     let forge = || Box::new(batch_signer.sign(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0));
     raw.send(&messages(&[Message::Answer(doubled, forge()), Message::Ask(7)])).await;
     eventually("the forgery is dropped", || server.metrics.rejected("bad_signature") == 1).await;
-    eventually("its neighbour is answered", || server.metrics.to_text().contains("bezant_seals_total 1\n")).await;
+    eventually("its neighbour is answered", || server.metrics.to_text().contains("bezant_statements_signed_total 1\n")).await;
     raw.send(&messages(&[Message::Answer(doubled, forge())])).await;
     raw.is_closed().await;
     eventually("the forger is closed", || server.metrics.closed("rejections") == 1).await;
@@ -198,7 +198,7 @@ async fn who_keeps_silent_is_dropped_at_every_stage() {
     eventually("one too many is sent away", || {
         // The one place for strangers is taken until the first has been given up.
         let _ = std::net::TcpStream::connect(server.address());
-        server.metrics.closed("crowded") >= 1
+        server.metrics.closed("too_many_unauthenticated") >= 1
     })
     .await;
     eventually("no handshake comes", || server.metrics.closed("greeting_timeout") >= 1).await;
@@ -273,7 +273,7 @@ async fn when_the_disk_fails_nothing_is_said_and_the_node_ends() {
     assert!(matches!(within(server.node.failed()).await, NodeError::Over));
     client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
     assert!(client.events.try_recv().is_err(), "what is not durable is not said");
-    assert!(server.metrics.to_text().contains("bezant_seals_total 1\n"));
+    assert!(server.metrics.to_text().contains("bezant_statements_signed_total 1\n"));
     assert!(matches!(within(server.node.stop()).await, Err(NodeError::Over)));
 }
 
@@ -326,5 +326,6 @@ async fn one_member_that_floods_is_held_back_and_everything_arrives() {
     }
     let mut raw = Raw::welcomed(server.address()).await;
     raw.send(&messages(&vec![Message::Ask(1); 4_000])).await;
-    eventually("a frame larger than the room passes alone", || server.metrics.to_text().contains("bezant_seals_total 4500\n")).await;
+    eventually("a frame larger than the room passes alone", || server.metrics.to_text().contains("bezant_statements_signed_total 4500\n"))
+        .await;
 }

@@ -12,7 +12,8 @@ use basil::{Message, NodeEvent};
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use runtime::{Metrics, NodeHandle, PeerState};
@@ -81,6 +82,7 @@ impl Durable for Watched {
 
 /// What is known of one replica, for whoever asks.
 pub struct Board {
+    me: Party,
     replica: String,
     cluster: String,
     listen: String,
@@ -99,6 +101,7 @@ impl Board {
     /// An empty board.
     pub fn new(config: &NodeConfig, broken_rule: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
+            me: Party::Replica(config.replica),
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
@@ -176,7 +179,10 @@ impl Board {
             .map(|(handle, _)| handle.peers())
             .unwrap_or_default()
             .into_iter()
-            .map(|(peer, state)| (peer.to_string(), json!(peer_words(&state))))
+            .map(|(peer, state)| {
+                let direction = if runtime::dials(self.me, peer) { "dialed" } else { "accepted" };
+                (peer.to_string(), json!({"direction": direction, "state": peer_words(&state)}))
+            })
             .collect();
         let causes: serde_json::Map<String, serde_json::Value> =
             AbortReason::LABELS.iter().zip(counts.votes_abort_by).map(|(cause, count)| ((*cause).to_owned(), json!(count))).collect();
@@ -213,6 +219,7 @@ impl Board {
 fn peer_words(state: &PeerState) -> String {
     match state {
         PeerState::Connecting => "connecting".to_owned(),
+        PeerState::Awaited => "awaited".to_owned(),
         PeerState::Connected => "connected".to_owned(),
         PeerState::Refused(why) => format!("refuses: {why}"),
         PeerState::Unreachable(why) => format!("unreachable: {why}"),
@@ -234,7 +241,6 @@ impl Collector for Shown {
         let counters = [
             ("keys_read", "Keys read for clients", counts.keys_read),
             ("votes_commit", "Votes to commit", counts.votes_commit),
-            ("votes_abort", "Votes to abort", counts.votes_abort),
             ("votes_repeated", "Votes repeated for who asked again", counts.votes_repeated),
             ("decisions_logged", "Decisions written down on the slow path", counts.logged),
             ("elected", "Transactions it was elected to reconcile", counts.elected),
@@ -244,9 +250,9 @@ impl Collector for Shown {
             ("transactions_abandoned", "Transactions that somebody other than their author ended here", counts.abandoned),
             ("transactions_stalled", "Transactions left unfinished by their clients", counts.stalled),
             ("transactions_finished_for_others", "Transactions the janitor set out to finish", finishes),
-            ("misbehaviors", "Proven lies of clients", self.0.misbehaviors.load(Ordering::Relaxed)),
+            ("misbehaviors", "Lies of clients that were proved", self.0.misbehaviors.load(Ordering::Relaxed)),
             ("store_batches", "Durable writes", store.batches),
-            ("store_records", "Records in them", store.records),
+            ("store_records", "Records in durable writes", store.records),
             ("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written),
             ("store_checkpoints", "Checkpoints of old versions to the base table", store.checkpoints),
             ("store_cache_hits", "Reads answered by the row cache", store.cache_hits),
@@ -256,16 +262,15 @@ impl Collector for Shown {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
-        for (cause, count) in AbortReason::LABELS.iter().zip(counts.votes_abort_by) {
-            let counter = ConstCounter::new(count);
-            let name = format!("votes_abort_{cause}");
-            counter.encode(encoder.encode_descriptor(&name, "Votes to abort for this cause", None, counter.metric_type())?)?;
+        let mut votes_abort = encoder.encode_descriptor("votes_abort", "Votes to abort, by reason", None, MetricType::Counter)?;
+        for (reason, count) in AbortReason::LABELS.iter().zip(counts.votes_abort_by) {
+            votes_abort.encode_family(&[("reason", *reason)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         let gauges = [
             ("transactions_known", "Transactions remembered", known as u64),
             ("transactions_undecided", "Transactions without an end yet", undecided as u64),
-            ("store_memtable_versions", "Versions in memory", store.memtable_versions as u64),
-            ("store_memtable_bytes", "Memory they take", store.memtable_bytes as u64),
+            ("store_memtable_versions", "Versions that are not in the base table yet", store.memtable_versions as u64),
+            ("store_memtable_bytes", "Memory of the versions that are not in the base table yet", store.memtable_bytes as u64),
             ("store_cache_bytes", "Memory of the row cache", store.cache_bytes),
             ("store_journal_bytes", "Size of the journal", store.journal_bytes),
         ];
