@@ -1,4 +1,4 @@
-//! What bytes are kept on. A medium moves bytes; it knows nothing of batches, checksums or versions.
+//! Where bytes are kept. A backend moves bytes; it does not know about batches, checksums or versions.
 
 use bytes::Bytes;
 use mutants::{Mutant, broken};
@@ -67,7 +67,7 @@ fn beginning(key: &[u8]) -> u128 {
 
 /// What a [`crate::Store`] keeps its bytes on: [`crate::Disk`] or [`crate::Memory`].
 ///
-/// After any method failed, the store calls no other: what is on the medium is then unknown.
+/// After any method failed, the store calls no other: what is on the backend is then unknown.
 pub trait StorageBackend: Send {
     /// Whose data these are; part of every segment's header.
     fn owner(&self) -> &str;
@@ -85,63 +85,63 @@ pub trait StorageBackend: Send {
     /// The journal's segments, ascending.
     ///
     /// # Errors
-    /// When the medium fails, or its journal is lost.
+    /// When the backend fails, or its journal is lost.
     fn segments(&mut self) -> Result<Vec<SegmentNumber>, StoreError>;
 
     /// Bytes of a segment from `offset`, at most `length`, fewer at its end.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn read(&mut self, segment: SegmentNumber, offset: u64, length: usize) -> Result<Vec<u8>, StoreError>;
 
     /// Begins a segment, durably: it exists with all of `header`, or not at all. Behind the header may lie
     /// any stale bytes. It will grow to about `bytes_max`.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn create(&mut self, segment: SegmentNumber, header: &[u8], bytes_max: u64) -> Result<(), StoreError>;
 
     /// The store has opened, and so has a journal: from now on, a part that is missing is a loss.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn opened(&mut self) -> Result<(), StoreError>;
 
     /// Writes into a segment. Durable only after [`StorageBackend::sync`].
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn write(&mut self, segment: SegmentNumber, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Makes what was written into `segment` durable.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn sync(&mut self, segment: SegmentNumber) -> Result<(), StoreError>;
 
     /// Removes a segment, durably. Its bytes may be recycled.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn remove(&mut self, segment: SegmentNumber) -> Result<(), StoreError>;
 
     /// The row of `key` in the base table.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError>;
 
     /// Begins to write a checkpoint's rows into the base table, without waiting. First the watermark is made durable, then
     /// the rows, in any order: a crash may leave some.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError>;
 
     /// Whether the checkpoint that has begun is durable.

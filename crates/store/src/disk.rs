@@ -1,4 +1,4 @@
-//! The real medium: a directory.
+//! The real backend: a directory.
 //!
 //! ```text
 //! bezant.lock      held while a process uses the directory; says which
@@ -11,7 +11,7 @@
 //! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes about
 //! two thirds of the time. Spares are released segments, or files of zeros made ahead in the background.
 //!
-//! A checkpoint's rows enter the tree as one sorted table. They pass neither the tree's own journal (ours has them)
+//! A checkpoint's rows enter the LSM tree as one sorted table. They pass neither the tree's own journal (ours has them)
 //! nor its memory; so what the base table holds rests on the tables' checksums alone.
 
 use std::collections::VecDeque;
@@ -297,7 +297,7 @@ impl StorageBackend for Disk {
                 let row = keyspace.get(row_key(key)).map_err(|error| base_table_error(&directory, "read", &error))?;
                 row.map(|row| row::written_at(key, Bytes::copy_from_slice(&row))).transpose()
             })?;
-            write_rows(&database, &keyspace, &rows).map_err(|error| base_table_error(&directory, "fold into", &error))
+            write_rows(&database, &keyspace, &rows).map_err(|error| base_table_error(&directory, "checkpoint into", &error))
         })?);
         Ok(())
     }

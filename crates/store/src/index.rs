@@ -1,16 +1,16 @@
-//! Numbers found by hash: where each key's slot is.
+//! The index of the table: entry numbers by hash.
 //!
-//! Open addressing, one word an entry, so that a look-up waits for one line of memory before the slot's own. Growing moves
-//! words and looks at no key.
+//! It uses open addressing with one word for each number, so a look-up waits for one cache line besides the entry itself.
+//! Growing moves words and reads no key.
 
-/// What stands in no entry.
+/// The word of a free position.
 const EMPTY: u64 = 0;
-/// The table has at least as many words.
+/// The smallest index has this many bits.
 const BITS_MIN: u32 = 4;
 
-/// Numbers, each under a hash; which of those under one hash is meant, the caller knows.
+/// Numbers by hash. Several may have the same hash; the caller tells them apart.
 pub(crate) struct Index {
-    /// Each entry: its hash above, its number plus one below. It stands at its hash's place or behind it, with no gap between.
+    /// The hash in the upper half and the number plus one in the lower. A word is at its hash's home position or behind it, with no gap between.
     words: Box<[u64]>,
     bits: u32,
     used: usize,
@@ -27,7 +27,7 @@ impl Index {
         self.used
     }
 
-    /// The number under `hash` that `is_it`.
+    /// The number with this `hash` for which `is_it` is true.
     pub fn find(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
@@ -39,7 +39,7 @@ impl Index {
         }
     }
 
-    /// The word where `hash` is looked for first: a look at it brings the others near, too.
+    /// The word at the home position of `hash`. Reading it also caches its neighbours.
     pub fn first_word(&self, hash: u32) -> u64 {
         self.words[self.home(hash)]
     }
@@ -63,7 +63,7 @@ impl Index {
             return false;
         }
         self.used -= 1;
-        // Whoever would no longer be found behind the gap moves into it, and leaves one of its own.
+        // A word that could no longer be found behind the gap moves into it and leaves a new gap.
         let mut gap = at;
         loop {
             at = self.next(at);

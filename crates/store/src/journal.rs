@@ -69,7 +69,7 @@ const FRAME_BYTES: usize = 28;
 /// A buffer that grew beyond this is given back after its sync.
 const PENDING_BYTES_KEPT: usize = 4 << 20;
 
-/// The journal's state above its medium.
+/// The journal's state above its backend.
 pub(crate) struct Journal {
     segments: BTreeMap<SegmentNumber, Segment>,
     /// What is left to replay; nothing once the journal may be written.

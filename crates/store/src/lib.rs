@@ -4,26 +4,26 @@
 //!
 //! **A journal.** The machine appends opaque records while it steps; [`Store::sync`] makes all of them durable
 //! with one write and one sync. When the process starts again, [`Store::replay`] hands the same records back in
-//! the same order. A sync that fails leaves nobody knowing what is on the disk, so the store refuses to be used
-//! from then on: only a new process, which reads what is really there, may go on.
+//! the same order. After a failed sync nobody knows what is on the disk, so the store refuses all further calls: only a
+//! new process, which reads what is really there, may continue.
 //!
-//! **Versions.** What transactions committed, many versions a key. A version is in memory alone at first; it is durable
-//! because its record is in the journal. From time to time the machine checkpoints: of every version at or below a *watermark*
-//! the newest of each key goes to the *base*, which holds one version a key on the disk. Nobody may read at or below the
-//! watermark any more, and the journal before it can be released. What was checkpointed stays in memory as long as there is room.
+//! **Versions.** The committed versions of each key. At first a version is in memory only (the *memtable*); it is durable
+//! because the journal has its record. A *checkpoint* writes the newest version of each key at or below a *watermark* to the
+//! *base table*, which has one version of each key on the disk. From then on nobody may read at or below the watermark, and
+//! the journal before it can be released. Checkpointed versions stay in memory as a cache, as long as it has room.
 //!
 //! ```text
 //!   append ──▶ pending ──sync──▶ journal: segment 1 | segment 2 | …     ──release──▶ recycled
-//!   commit ──▶ table  and  log ──checkpoint──▶ base: key → newest version ≤ watermark
-//!   read   ◀── table, else base
+//!   commit ──▶ table  and  log ──checkpoint──▶ base table: key → newest version ≤ watermark
+//!   read   ◀── table, else base table
 //! ```
 //!
-//! In memory each key has one slot in one table: its versions, what of them the base table has, and the [`KeyMeta`] that the machine
-//! keeps with it. Beside the table the versions that are to be checkpointed stand in a log in the order of time, so that a checkpoint
-//! looks nothing up.
+//! In memory each key has one entry in one table: its versions, which of them are in the base table, and the [`KeyMeta`] that the
+//! machine keeps with it. A log beside the table has the versions that are not checkpointed yet, in the order of time, so a
+//! checkpoint needs no look-up.
 //!
-//! The disk itself is a [`StorageBackend`]: [`Disk`] is the real one, [`Memory`] the one that tests and simulations
-//! crash and damage. The medium only moves bytes; framing, checksums and replay are the same code above both.
+//! The disk is a [`StorageBackend`]: [`Disk`] is the real one; tests and simulations crash and damage a [`Memory`]. A backend
+//! only moves bytes; framing, checksums and replay are the same code for both.
 //!
 //! ```
 //! use store::{Memory, Options, Store, Version};

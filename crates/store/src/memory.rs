@@ -1,4 +1,4 @@
-//! A medium that lives in memory and can be crashed and damaged: for tests and simulations.
+//! A backend that lives in memory and can be crashed and damaged: for tests and simulations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Checkpoint, Row, SegmentNumber, StorageBackend, StoreError, row};
 
-/// A medium in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
+/// A backend in memory. Clones share it, so that whoever keeps one still has it after the store is gone.
 #[derive(Clone)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
@@ -20,7 +20,7 @@ pub struct Memory {
 /// What survives a crash of that which was not durable. The default: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
-    /// How many of the bytes written and not synced reached the medium: a torn write.
+    /// How many of the bytes written and not synced reached the backend: a torn write.
     pub journal_bytes_kept: usize,
     /// How many rows of an unfinished checkpoint reached the base table.
     pub checkpoint_rows_kept: usize,
@@ -72,13 +72,13 @@ impl Checked {
 }
 
 impl Memory {
-    /// An empty medium of `owner`.
+    /// An empty backend of `owner`.
     #[must_use]
     pub fn new(owner: &str) -> Self {
         Self { state: Arc::default(), owner: owner.into() }
     }
 
-    /// Another medium that holds the same from here on, and shares nothing: to look what would become of this one.
+    /// Another backend that holds the same from here on, and shares nothing: to look what would become of this one.
     #[must_use]
     pub fn copied(&self) -> Self {
         Self { state: Arc::new(Mutex::new(self.state().clone())), owner: Arc::clone(&self.owner) }

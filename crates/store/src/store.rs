@@ -39,39 +39,39 @@ pub struct Statistics {
     pub checkpoints: u64,
     /// Versions they took.
     pub versions_checkpointed: u64,
-    /// Reads that memory answered with what the base table has too.
+    /// Reads answered from memory with a version that is also in the base table.
     pub cache_hits: u64,
     /// Reads that went to the base table.
     pub base_table_reads: u64,
-    /// Versions that are in memory alone now.
+    /// Versions that are in memory only now.
     pub memtable_versions: usize,
     /// About how much memory they take.
     pub memtable_bytes: usize,
-    /// About how much memory keys take, and those of their versions that the base table has too.
+    /// About how much memory the cache takes: keys, and versions that are also in the base table.
     pub cache_bytes: u64,
     /// Bytes of the journal in use now.
     pub journal_bytes: u64,
 }
 
-/// The store. See the crate's story for what it promises. With each key it keeps `K`, whatever its user wants to find there.
+/// The store. The crate's page says what it guarantees. With each key it keeps a `K` for its user.
 ///
 /// # Panics
-/// Every method that writes, when the journal was not replayed to its end first.
+/// Every method that writes panics when the journal was not replayed to its end first.
 pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     backend: M,
     journal: Journal,
     options: Options,
     table: Table<K>,
     unflushed: Unflushed,
-    /// The keys of those of them that were committed at or below the watermark of their time.
+    /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
-    /// What the slots weigh that hold versions, or know that there is none.
+    /// How much memory all entries take that have versions, or are known to have none.
     rows_bytes: usize,
-    /// How many slots the hand is to go over, if there is no room.
+    /// How many entries the clock hand passes at the next eviction, if the cache is full.
     sweep_due: usize,
-    /// Nobody reads at or below it. While a checkpoint runs, that checkpoint's.
+    /// Nobody reads at or below it. While a checkpoint runs, it is that checkpoint's watermark.
     watermark: Timestamp,
-    /// The last finished checkpoint's: what is at or below it, and not late, is in the base table, or a newer one is.
+    /// The watermark of the last finished checkpoint. Of each key, the base table has the newest version at or below it that was not late.
     checkpointed: Timestamp,
     running: Option<RunningCheckpoint>,
     next_checkpoint: CheckpointNumber,
@@ -80,28 +80,28 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     statistics: Statistics,
 }
 
-/// A checkpoint that runs in the background, or is done and being cleaned up after.
+/// A checkpoint that runs in the background, or has finished and is being cleaned up.
 struct RunningCheckpoint {
     number: CheckpointNumber,
-    /// What it takes.
+    /// The size of the versions it writes.
     taken: Size,
-    /// The keys of which it takes late versions, and that have not been looked after yet.
+    /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
     is_done: bool,
 }
 
-/// How many keys with late versions are looked after at once when a checkpoint is done: it bounds the pause.
+/// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// What a slot takes in memory, and its place in the index.
+/// The memory of an entry and its word in the index.
 const ENTRY_BYTES: usize = 272;
-/// How many slots the hand looks at, while there is no room, for each one's worth of memory that is filled.
+/// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
 const SWEEP_STEP: usize = 16;
 
 impl<M: StorageBackend> Store<M> {
     /// Opens what `backend` holds. Then [`Store::replay`] must be called until it has nothing more.
     ///
     /// # Errors
-    /// When the medium fails, or holds what cannot be used: damaged, foreign or too new.
+    /// When the backend fails, or its data are damaged, another owner's, or of a newer format.
     pub fn open(mut backend: M, options: Options) -> Result<Self, StoreError> {
         let journal = Journal::open(&mut backend, options.segment_bytes_max)?;
         let watermark = backend.watermark()?.unwrap_or(Timestamp::ZERO);
@@ -109,10 +109,10 @@ impl<M: StorageBackend> Store<M> {
         Ok(Self::new(backend, journal, watermark, options))
     }
 
-    /// The same store, for a user who keeps `K` with each key.
+    /// The same store, with a `K` for each key.
     ///
     /// # Panics
-    /// When it has been used: it must just have been opened.
+    /// When the store was used after it was opened.
     #[must_use]
     pub fn with_key_meta<K: KeyMeta>(self) -> Store<M, K> {
         assert!(self.table.is_empty() && !self.journal.is_replayed(), "a store is marked from its beginning");
@@ -142,11 +142,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     /// The next batch of records that an earlier process made durable; nothing at the end.
     ///
-    /// What it committed must be committed again here. The last batch may be one whose sync was never confirmed:
-    /// it is durable now.
+    /// The caller commits again what these records committed. The sync of the last batch may never have been confirmed;
+    /// the batch is durable now.
     ///
     /// # Errors
-    /// When the medium fails or the journal is damaged.
+    /// When the backend fails or the journal is damaged.
     pub fn replay(&mut self) -> Result<Option<Batch>, StoreError> {
         self.check_open()?;
         let result = self.journal.replay(&mut self.backend);
@@ -158,7 +158,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.append_with(|out| out.extend_from_slice(record));
     }
 
-    /// Appends a record that `encode` writes straight behind what is in the buffer it is given.
+    /// Appends a record that `encode` appends to the buffer it is given.
     ///
     /// # Panics
     /// When the record is longer than [`crate::RECORD_BYTES_MAX`], or `encode` removed what was there.
@@ -177,7 +177,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// Makes all appended records durable with one write and one sync; does nothing when there are none.
     ///
     /// # Errors
-    /// When the medium fails. Nobody knows then what is durable, so the store closes.
+    /// When the backend fails. Nobody knows then what is durable, so the store closes.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         self.check_open()?;
         if !self.journal.is_pending() {
@@ -190,13 +190,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(())
     }
 
-    /// Adds a committed version. It is durable when the record that tells of it is. Adding it again changes
-    /// nothing; neither does adding it after it was checkpointed.
+    /// Adds a committed version. It is durable as soon as its record in the journal is. Adding it again changes
+    /// nothing, not even after it was checkpointed.
     pub fn commit(&mut self, key: &Key, version: Version) {
         self.commit_with_meta(key, version, |_| {});
     }
 
-    /// [Adds](Store::commit) a version, and changes what is kept with its key.
+    /// [Adds](Store::commit) a version and changes the key's `K`.
     pub fn commit_with_meta(&mut self, key: &Key, version: Version, change: impl FnOnce(&mut K)) {
         let id = self.table.find_or_make(key);
         change(&mut self.table.entry_mut(id).meta);
@@ -207,7 +207,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     fn commit_at(&mut self, id: EntryId, version: Version) {
         let late_for = (version.timestamp <= self.watermark).then_some(self.next_checkpoint);
-        // In a buffer of its own: it may be a slice of a whole frame.
+        // Copied into a buffer of its own, since it may be a slice of a whole frame.
         let version = Version { timestamp: version.timestamp, value: version.value.map(|value| value.detached()) };
         let entry = self.table.entry_mut(id);
         let before = size(entry);
@@ -223,24 +223,24 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.resize(before, after);
     }
 
-    /// Brings near what is known of `keys`, which are about to be read, marked or committed. Changes nothing but how long that takes.
+    /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches. It has no other effect.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         self.table.prefetch(keys);
     }
 
-    /// What is kept with `key`.
+    /// The `K` of `key`.
     pub fn meta(&self, key: &Key) -> Option<&K> {
         self.table.find(key).map(|id| &self.table.entry(id).meta)
     }
 
-    /// Changes what is kept with `key`, which is in memory from now on.
+    /// Changes the `K` of `key`, whose entry stays in memory while that is not empty.
     pub fn update_meta(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
         let id = self.table.find_or_make(key);
         change(&mut self.table.entry_mut(id).meta);
         self.table.remove_if_empty(id);
     }
 
-    /// Changes what is kept with `key`, if it is in memory. When nothing is left, it need not stay there.
+    /// Changes the `K` of `key`, if the key is in memory.
     pub fn update_meta_if_present(&mut self, key: &Key, change: impl FnOnce(&mut K)) {
         if let Some(id) = self.table.find(key) {
             change(&mut self.table.entry_mut(id).meta);
@@ -251,7 +251,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// The newest version of `key` older than `before`, a deletion too. Nothing when there is none.
     ///
     /// # Errors
-    /// When the base table fails, and [`StoreError::BelowWatermark`] when only checkpointed versions could tell.
+    /// When the base table fails, and [`StoreError::BelowWatermark`] when a checkpoint has removed the version asked for.
     pub fn latest_before(&mut self, key: &Key, before: Timestamp) -> Result<Option<Version>, StoreError> {
         self.with_latest_before(key, before, |newest, _| newest.cloned())
     }
@@ -264,7 +264,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.with_latest_before(key, before, |newest, _| newest.map(|version| version.timestamp))
     }
 
-    /// Looks at the newest version of `key` older than `before`, if there is one, and at what is kept with the key.
+    /// Calls `look` with the newest version of `key` older than `before`, if there is one, and the key's `K`.
     ///
     /// # Errors
     /// As [`Store::latest_before`].
@@ -282,7 +282,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         };
         let (checkpointed, watermark, entry) = (self.checkpointed, self.watermark, self.table.entry_mut(id));
         entry.is_referenced |= known.is_some();
-        // Of what is older than the base table's row, some may be forgotten.
+        // Versions older than the base table's row may be evicted already.
         if before <= watermark && entry.versions.newest_checkpointed(watermark).is_some_and(|row| row.timestamp >= before) {
             return Err(StoreError::BelowWatermark { before, watermark });
         }
@@ -293,7 +293,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(look(found, &entry.meta))
     }
 
-    /// Brings the base table's row of `key` into memory, or that there is none.
+    /// Reads the base table's row of `key`, or that there is none, into memory.
     fn read_base_table(&mut self, key: &Key) -> Result<EntryId, StoreError> {
         let read = self.backend.get(key).and_then(|bytes| bytes.map(|bytes| row::decode(key, bytes)).transpose());
         let row = self.close_on_error(read)?;
@@ -311,20 +311,20 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(id)
     }
 
-    /// A slot weighs something else now. The more is filled, the more the hand is to go over before the next.
+    /// Accounts for an entry whose size has changed. Growth makes the next eviction pass more entries.
     fn resize(&mut self, before: usize, after: usize) {
         self.rows_bytes = self.rows_bytes + after - before;
         self.sweep_due += if after > before { SWEEP_STEP * (1 + (after - before) / ENTRY_BYTES) } else { 0 };
     }
 
-    /// How much memory keys take, and those of their versions that the base table has too.
+    /// How much memory keys take, and versions that are also in the base table.
     fn cache_bytes(&self) -> usize {
-        // Of what is to be checkpointed, the base table may have some already, and then it may be gone here.
+        // Unflushed versions of the running checkpoint may be in the base table already, and evicted here.
         self.rows_bytes.saturating_sub(self.unflushed.size().value_bytes)
     }
 
-    /// When there is no room, lets the hand go over some slots, and forget of each what the base table has, if nobody has read it since it last
-    /// passed. No place that was found before is good after it.
+    /// Evicts checkpointed versions with CLOCK, when the cache is full: those of entries not read since the clock hand last passed.
+    /// Entry ids found before are invalid afterwards.
     fn evict(&mut self) {
         for _ in 0..std::mem::take(&mut self.sweep_due) {
             let Some(id) = self.table.advance_clock_hand().filter(|_| self.cache_bytes() > self.options.cache_bytes_max) else { return };
@@ -333,7 +333,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             if before == 0 {
                 continue;
             }
-            // First what nobody can read any more.
+            // First the versions that nobody can read any more.
             entry.versions.trim(self.checkpointed);
             let is_trimmed = size(entry) < before;
             if !std::mem::take(&mut entry.is_referenced) && !is_trimmed {
@@ -345,25 +345,25 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
     }
 
-    /// Nobody may read at or below it: what is there is checkpointed, or being checkpointed, into its newest.
+    /// Nobody may read at or below it: of each key, a checkpoint keeps or is about to keep only the newest version there.
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
         self.watermark
     }
 
-    /// Begins to checkpoint the versions up to `watermark` into the base table, in the background. With many of them it
-    /// takes only the oldest, and the watermark rises less; checkpoint again when it is done. Records not yet durable
-    /// are made so first. Says whether it began: not while another runs, nor when the watermark would not rise.
+    /// Begins a checkpoint of the versions up to `watermark`, in the background. When there are many, it takes only the
+    /// oldest, and the watermark rises less; begin another when it is done. It first makes pending records durable.
+    /// Returns `false` while another checkpoint runs, and when the watermark would not rise.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     pub fn begin_checkpoint(&mut self, watermark: Timestamp) -> Result<bool, StoreError> {
         self.check_open()?;
         assert!(self.journal.is_replayed(), "a checkpoint before the end of replay would miss versions");
         if self.running.is_some() || watermark <= self.watermark {
             return Ok(false);
         }
-        // The base table must never know what the journal may still forget.
+        // The base table must never have a version whose record may still be lost.
         self.sync()?;
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let taken = Size::of(&logs);
@@ -384,11 +384,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.running.is_some()
     }
 
-    /// Looks after the checkpoint that runs, and gives its watermark when it has ended: the versions up to there that
-    /// were committed before it began no longer need the journal.
+    /// Polls the running checkpoint, and returns its watermark when it has ended: the versions up to there that were
+    /// committed before it began no longer need the journal.
     ///
-    /// Each call does a bounded step of the cleaning up, so a checkpoint takes several calls to end: one every few
-    /// milliseconds, or at each turn, is right.
+    /// Each call does a bounded part of the clean-up, so call it every few milliseconds or once a turn.
     ///
     /// # Errors
     /// When the checkpoint failed.
@@ -425,22 +424,21 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(Some(self.watermark))
     }
 
-    /// Begins a new segment of the journal, which takes all records not yet durable, and gives its number. What
-    /// older segments hold can be released when it is no longer needed.
+    /// Begins a new segment of the journal and returns its number. All records not yet durable go there. Older segments
+    /// can be released when they are no longer needed.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     pub fn rotate(&mut self) -> Result<SegmentNumber, StoreError> {
         self.check_open()?;
         let result = self.journal.rotate(&mut self.backend);
         self.close_on_error(result)
     }
 
-    /// Gives up the segments up to `through`: nothing in them is needed after a crash. The one being written
-    /// stays in any case.
+    /// Releases the segments up to `through`, which are not needed after a crash. The segment being written always stays.
     ///
     /// # Errors
-    /// When the medium fails.
+    /// When the backend fails.
     pub fn release(&mut self, through: SegmentNumber) -> Result<(), StoreError> {
         self.check_open()?;
         let result = self.journal.release(&mut self.backend, through);
@@ -464,7 +462,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.segments().map(|(_, bytes)| bytes).sum()
     }
 
-    /// About how much memory the versions take that are in memory alone.
+    /// About how much memory the versions take that are in memory only.
     #[must_use]
     pub fn memtable_bytes(&self) -> usize {
         self.unflushed.size().memory
@@ -498,7 +496,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     }
 }
 
-/// How much memory the rows of a slot take.
+/// How much memory an entry's versions take.
 fn size<K: KeyMeta>(entry: &Entry<K>) -> usize {
     if entry.versions.is_empty() && !entry.is_complete { 0 } else { ENTRY_BYTES + entry.key.as_bytes().len() + entry.versions.memory() }
 }

@@ -1,8 +1,8 @@
-//! The keys in memory, each with all that is known of it in one place.
+//! The keys in memory, each with all its state in one entry.
 //!
-//! What a replica does with a key (read it, judge it, write it, forget who read it) is mostly waiting for memory. So
-//! a key has one slot, found by one look-up, rather than an entry in a table of versions, one in a cache of rows and one
-//! in a table of readers. Slots stay where they are while the table grows; only the numbers they are found by move.
+//! Most of the time that a replica spends on a key is waiting for memory. So a key has one entry, found by one look-up, instead
+//! of one in a table of versions, one in a cache of rows and one in a table of readers. Entries do not move when the table
+//! grows; only the index does.
 
 use std::hash::BuildHasher as _;
 use std::hint::black_box;
@@ -16,36 +16,36 @@ use crate::Version;
 use crate::index::Index;
 use crate::versions::Versions;
 
-/// What whoever uses the store keeps with a key. A key that is marked stays in memory.
+/// What the store's user keeps with a key. The entry of a key stays in memory while this is not empty.
 pub trait KeyMeta: Default {
     /// Whether there is nothing to keep.
     fn is_empty(&self) -> bool;
 
-    /// Looks at what it keeps elsewhere in memory, so that this is near ([`crate::Store::prefetch`]). What it gives means nothing.
+    /// Reads the memory it points to, so that the CPU caches it ([`crate::Store::prefetch`]). The result has no meaning.
     fn touch(&self) -> u64 {
         0
     }
 }
 
-/// Keeps nothing.
+/// No metadata.
 impl KeyMeta for () {
     fn is_empty(&self) -> bool {
         true
     }
 }
 
-/// Where a key's slot is.
+/// The number of a key's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryId(u32);
 
-/// A key, and what is known of it.
+/// A key and its state.
 #[derive(Default)]
 pub(crate) struct Entry<K> {
     pub key: Key,
     pub versions: Versions,
     /// Whether the versions include the base table's row, or the base table is known to have none.
     pub is_complete: bool,
-    /// Whether it was read since the hand last passed.
+    /// Whether it was read since the clock hand last passed.
     pub is_referenced: bool,
     pub meta: K,
 }
@@ -59,7 +59,7 @@ impl<K: KeyMeta> Entry<K> {
         is_told.then(|| newest.map(|(version, _)| version))
     }
 
-    /// Looks at each part of it. What it gives means nothing.
+    /// Reads each part of it. The result has no meaning.
     fn touch(&self) -> u64 {
         let newest = self.versions.newest().map_or(0, |version| version.timestamp.time);
         self.key.as_bytes().len() as u64 ^ newest ^ u64::from(self.meta.is_empty())
@@ -70,21 +70,21 @@ impl<K: KeyMeta> Entry<K> {
     }
 }
 
-/// Slots are made so many at once, and never move.
+/// Entries are allocated in chunks and never move.
 const CHUNK_ENTRIES: usize = 1 << CHUNK_BITS;
 const CHUNK_BITS: u32 = 10;
-/// How many keys are brought near together.
+/// How many keys are prefetched together.
 const PREFETCH_STEP: usize = 64;
 
-/// All slots.
+/// All entries.
 pub(crate) struct Table<K> {
     hasher: RandomState,
     ids: Index,
     chunks: Vec<Box<[Entry<K>]>>,
-    /// How many slots were ever used.
+    /// How many entries were ever used.
     made: u32,
     free: Vec<EntryId>,
-    /// Where the hand stands that goes over all slots in turn.
+    /// The entry that CLOCK's hand points to.
     clock_hand: u32,
 }
 
@@ -95,7 +95,7 @@ impl<K: KeyMeta> Default for Table<K> {
 }
 
 impl<K: KeyMeta> Table<K> {
-    /// The key's place, if it has one.
+    /// The key's entry, if it has one.
     pub fn find(&self, key: &Key) -> Option<EntryId> {
         self.find_hashed(key, self.hash(key))
     }
@@ -104,7 +104,7 @@ impl<K: KeyMeta> Table<K> {
         self.ids.find(hash, |number| self.entry(EntryId(number)).key == *key).map(EntryId)
     }
 
-    /// The key's place, made now if it has none. It keeps a copy of the key, in a buffer of its own.
+    /// The key's entry, made now if it has none. It keeps a copy of the key in a buffer of its own.
     pub fn find_or_make(&mut self, key: &Key) -> EntryId {
         let hash = self.hash(key);
         if let Some(id) = self.find_hashed(key, hash) {
@@ -123,12 +123,12 @@ impl<K: KeyMeta> Table<K> {
         id
     }
 
-    /// Brings near what is known of `keys`. One after the other, each would wait for memory; here they wait together.
+    /// Prefetches the entries of `keys`. One after the other, each would wait for memory; here the waits overlap.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let mut keys = keys.peekable();
         while keys.peek().is_some() {
             let hashes: SmallVec<[u32; PREFETCH_STEP]> = keys.by_ref().take(PREFETCH_STEP).map(|key| self.hash(key)).collect();
-            // What is added up does not matter: that it was looked at does, and that no look waits for another.
+            // The sum does not matter: each word must be read, and no read depends on another.
             black_box(hashes.iter().fold(0, |sum, hash| sum ^ self.ids.first_word(*hash)));
             let found = hashes.iter().filter_map(|hash| self.ids.find(*hash, |_| true));
             let entries: SmallVec<[&Entry<K>; PREFETCH_STEP]> = found.map(|number| self.entry(EntryId(number))).collect();
@@ -145,7 +145,7 @@ impl<K: KeyMeta> Table<K> {
         &mut self.chunks[id.0 as usize >> CHUNK_BITS][id.0 as usize % CHUNK_ENTRIES]
     }
 
-    /// Gives the slot up if nothing is known in it.
+    /// Frees the entry if it is empty.
     pub fn remove_if_empty(&mut self, id: EntryId) {
         if !self.entry(id).is_empty() {
             return;
@@ -161,7 +161,7 @@ impl<K: KeyMeta> Table<K> {
         self.ids.len() == 0
     }
 
-    /// The next place the hand comes to, in use or not; nothing when there are none.
+    /// Moves the clock hand to the next entry, in use or not; `None` when there is none.
     pub fn advance_clock_hand(&mut self) -> Option<EntryId> {
         self.clock_hand = (self.clock_hand + 1).checked_rem(self.made)?;
         Some(EntryId(self.clock_hand))
@@ -201,7 +201,7 @@ mod tests {
         table.remove_if_empty(ids[7]);
         table.remove_if_empty(ids[7]);
         assert!(keys.iter().all(|key| table.find(key).is_none()));
-        // Their slots are used again, and the hand passes each once in a turn.
+        // Their entries are used again, and the clock hand passes each once in a round.
         let again = keys.iter().map(|key| table.find_or_make(key));
         assert_eq!((again.count(), table.chunks.len()), (5_000, 5));
         let turn: std::collections::BTreeSet<u32> = (0..5_000).filter_map(|_| Some(table.advance_clock_hand()?.0)).collect();

@@ -1,6 +1,6 @@
-//! What was committed and not checkpointed yet, in the order of time: rows ready to be written, end to end.
+//! The versions that are not checkpointed yet, in the order of time, as encoded rows end to end.
 //!
-//! A checkpoint takes whole stretches of time, as they lie, and sorts them where nobody waits; nothing is looked up for it.
+//! A checkpoint takes whole buckets of time and sorts their rows on its own thread; it needs no look-up.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use types::{ClientId, Key, Timestamp};
 
 use crate::{Row, Version, row};
 
-/// About how long a stretch is, as a power of two in nanoseconds: 67 ms.
+/// The length of a time bucket as a power of two in nanoseconds: 67 ms.
 const BUCKET_BITS: u32 = 26;
-/// What one version costs in memory beside its value.
+/// The memory of one version besides its value.
 const VERSION_BYTES: usize = 64;
-/// A log that has no room for this much gets more.
+/// A log grows when it has less free capacity than this.
 const ROOM_BYTES: usize = 1_024;
-/// The lengths before each key and row.
+/// The two lengths before each key and row.
 const HEADER_BYTES: usize = 6;
 
-/// What was committed within one stretch of time.
+/// The versions committed within one time bucket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// Of each version the length of its key (two bytes) and of its row (four), the key, the row.
+    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row.
     bytes: Vec<u8>,
     /// How many versions there are.
     pub versions: usize,
@@ -32,7 +32,7 @@ impl Log {
     fn push(&mut self, key: &[u8], version: &Version) {
         let start = self.bytes.len();
         if self.bytes.capacity() - start < ROOM_BYTES {
-            // By a quarter, or a little, rather than by half: there are as many logs as the window has stretches.
+            // By a quarter, or a little, rather than by half: there are as many logs as the window has buckets.
             self.bytes.reserve_exact((start / 4).max(ROOM_BYTES));
         }
         self.bytes.extend_from_slice(&[0; HEADER_BYTES]);
@@ -47,7 +47,7 @@ impl Log {
         self.value_bytes += row::value_bytes(&self.bytes[row_at..]);
     }
 
-    /// About how much memory they take: here, and once more among their keys' versions.
+    /// About how much memory they take: here, and again in their keys' entries.
     pub fn memory(&self) -> usize {
         self.versions * VERSION_BYTES + 2 * self.bytes.len()
     }
@@ -81,14 +81,14 @@ impl Log {
     }
 }
 
-/// All versions that no checkpoint has taken, and how many there are of those that the running one has not brought to the base table.
+/// All versions that no checkpoint has taken, and the size of these and of those that the running checkpoint is writing.
 #[derive(Default)]
 pub(crate) struct Unflushed {
     buckets: BTreeMap<u64, Log>,
     size: Size,
 }
 
-/// How much there is of something.
+/// An amount of versions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Size {
     /// Versions.
@@ -100,7 +100,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// What all of `logs` weigh.
+    /// The size of all `logs`.
     pub fn of(logs: &[Log]) -> Self {
         logs.iter().fold(Self::default(), |sum, log| Self {
             versions: sum.versions + log.versions,
@@ -121,20 +121,20 @@ impl Unflushed {
         self.size.memory += log.memory() - memory;
     }
 
-    /// How much there is, what a checkpoint that runs has taken included, until it is [let go](Unflushed::release).
+    /// The size of all versions, including those of a running checkpoint until they are [released](Unflushed::release).
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// What was taken is in the base table now.
+    /// The base table now has the versions that were taken.
     pub fn release(&mut self, taken: Size) {
         self.size.versions -= taken.versions;
         self.size.value_bytes -= taken.value_bytes;
         self.size.memory -= taken.memory;
     }
 
-    /// Takes the versions up to `watermark`, oldest first, and gives the watermark they reach: when there are more than about
-    /// `count`, a lower one, but never below `floor`. None at or below it is left.
+    /// Takes the versions up to `watermark`, oldest first, and returns the watermark they reach. When there are more than about
+    /// `count`, that is lower than `watermark`, but never below `floor`. No version at or below it remains.
     pub fn take(&mut self, floor: Timestamp, watermark: Timestamp, count: usize) -> (Timestamp, Vec<Log>) {
         assert!(floor <= watermark, "a watermark only rises");
         let (mut taken, mut versions) = (Vec::new(), 0);

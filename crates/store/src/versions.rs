@@ -7,8 +7,8 @@ use types::Timestamp;
 
 use crate::Version;
 
-/// The versions of a key, ascending. Mostly there are one or two, which stand in place; a key that is written all the time has
-/// as many as the window has room for, so what is done for each transaction goes over few of them.
+/// The versions of a key, ascending. Most keys have one or two, stored inline. A hot key has as many as fit into the window, so
+/// the operations of each transaction touch few of them.
 #[derive(Default)]
 pub(crate) struct Versions {
     held: SmallVec<[Held; 2]>,
@@ -18,16 +18,16 @@ pub(crate) struct Versions {
     value_bytes: usize,
 }
 
-/// So many versions may be moved at any time.
+/// Moving this many versions is cheap enough for any call.
 const FEW: usize = 8;
 
 struct Held {
     version: Version,
-    /// The checkpoint that takes it, when it is late: committed below the watermark, so that the base table may have a newer one.
+    /// The checkpoint that writes it, when it is late: committed below the watermark, so the base table may have a newer one.
     late_for: Option<CheckpointNumber>,
 }
 
-/// Checkpoints are numbered in turn, from 1.
+/// Checkpoints are numbered from 1.
 pub(crate) type CheckpointNumber = NonZeroU32;
 
 impl Held {
@@ -41,7 +41,7 @@ impl Versions {
         self.held.is_empty()
     }
 
-    /// About how much memory they take beside the room in place.
+    /// About how much memory they take outside of the inline storage.
     pub fn memory(&self) -> usize {
         self.value_bytes + self.held.len().saturating_sub(self.held.inline_size()) * size_of::<Held>()
     }
@@ -61,7 +61,7 @@ impl Versions {
         found.map(|held| (&held.version, held.late_for.is_some()))
     }
 
-    /// The newest of those at or below `checkpointed` that are not late: when a checkpoint up to there is done, the base table has it, or there is none.
+    /// The newest version at or below `checkpointed` that is not late. After a checkpoint up to there, the base table has it.
     pub fn newest_checkpointed(&self, checkpointed: Timestamp) -> Option<&Version> {
         self.held[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
     }
@@ -71,7 +71,7 @@ impl Versions {
         self.held.partition_point(|held| held.version.timestamp <= timestamp)
     }
 
-    /// Adds one and gives it back; nothing when it is there already. It is no longer late then, if it is not late now.
+    /// Adds a version and returns it; `None` when it is there already. Adding it again as not late makes it not late.
     pub fn insert(&mut self, version: Version, late_for: Option<CheckpointNumber>) -> Option<&Version> {
         let index = self.up_to(version.timestamp);
         if let Some(held) = self.held[..index].last_mut().filter(|held| held.version.timestamp == version.timestamp) {
@@ -87,13 +87,13 @@ impl Versions {
         Some(&self.held[index].version)
     }
 
-    /// Leaves out what is at or below `checkpointed` and not late: the base table has it.
+    /// Evicts versions at or below `checkpointed` that are not late: the base table has the newest of them.
     pub fn forget_checkpointed(&mut self, checkpointed: Timestamp) {
         self.forget(self.up_to(checkpointed), |held| held.late_for.is_none());
     }
 
-    /// Leaves out what stands behind a newer one that the base table has: nobody reads below that. It waits while some are late, and of many
-    /// versions until half of them leave, so that each is moved about once.
+    /// Removes versions older than the newest checkpointed one, which nobody reads. It does nothing while some are late, and waits until half
+    /// of many versions can be removed, so that each is moved about once.
     pub fn trim(&mut self, checkpointed: Timestamp) {
         if self.held.len() < 2 || self.late > 0 {
             return;
@@ -104,8 +104,8 @@ impl Versions {
         }
     }
 
-    /// Fold `number`, which went up to `checkpointed`, is done. What was late for it is so no more where the others tell what the base table had before
-    /// (or they are `complete`). Else it leaves: the base table may have a newer one, and from now on it is to be asked.
+    /// Checkpoint `number`, up to `checkpointed`, has finished. Versions that were late for it are kept and no longer late, if the other versions
+    /// (or `complete`) show what the base table had before. Otherwise they are evicted: the base table may have a newer one and must be read.
     pub fn checkpoint_finished(&mut self, number: CheckpointNumber, checkpointed: Timestamp, complete: bool) {
         let is_told = complete || self.newest_checkpointed(checkpointed).is_some();
         if !is_told {
@@ -120,7 +120,7 @@ impl Versions {
         }
     }
 
-    /// Leaves out those of the first `count` that `leaves` says so of.
+    /// Removes those of the first `count` versions for which `leaves` is true.
     fn forget(&mut self, count: usize, leaves: impl Fn(&Held) -> bool) {
         let mut index = 0;
         let (value_bytes, late) = (&mut self.value_bytes, &mut self.late);

@@ -1,5 +1,5 @@
 //! The journal's promise: what was synced comes back, in order; what was not may be lost; damage is never taken
-//! for either. All on the medium in memory, which can be crashed and damaged at every byte.
+//! for either. All on the backend in memory, which can be crashed and damaged at every byte.
 
 use bytes::Bytes;
 use store::{BATCH_BYTES_MAX, Crash, Memory, Options, SegmentNumber, StorageBackend, Store, StoreError, Version};
@@ -8,7 +8,7 @@ use types::{ClientId, Key, Timestamp, Value};
 const OWNER: &str = "cluster 07 replica s0-r3";
 
 fn open(backend: &Memory) -> (Store<Memory>, Vec<Vec<Bytes>>) {
-    let mut store = Store::open(backend.clone(), Options::default()).expect("the medium is whole");
+    let mut store = Store::open(backend.clone(), Options::default()).expect("the backend works");
     let mut batches = Vec::new();
     while let Some(batch) = store.replay().expect("the journal is whole") {
         batches.push(batch.records);
@@ -41,7 +41,7 @@ fn three_batches() -> Memory {
         for record in records {
             store.append(record.as_bytes());
         }
-        store.sync().expect("the medium is whole");
+        store.sync().expect("the backend works");
     }
     backend
 }
@@ -66,8 +66,8 @@ fn a_turn_costs_one_sync_and_an_idle_one_none() {
     let before = backend.syncs();
     store.append(b"one");
     store.append_with(|out| out.extend_from_slice(b"two"));
-    store.sync().expect("the medium is whole");
-    store.sync().expect("the medium is whole");
+    store.sync().expect("the backend works");
+    store.sync().expect("the backend works");
     assert_eq!(backend.syncs() - before, 1);
     assert_eq!((store.statistics().batches, store.statistics().records), (1, 2));
 }
@@ -91,7 +91,7 @@ fn a_batch_torn_at_any_byte_is_as_if_never_written() {
         assert_eq!(after[..before.len()], before);
         // The next batch overwrites what was torn, be it longer or shorter.
         store.append(b"next");
-        store.sync().expect("the medium is whole");
+        store.sync().expect("the backend works");
         drop(store);
         let (_, batches) = open(&backend);
         assert_eq!((batches.len(), &batches[batches.len() - 1][0][..]), (after.len() + 1, &b"next"[..]));
@@ -121,7 +121,7 @@ fn every_flipped_bit_before_the_last_batch_is_noticed_and_named() {
 fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
     let backend = three_batches();
     let (mut store, _) = open(&backend);
-    assert_eq!(store.rotate().expect("the medium is whole"), SegmentNumber(2));
+    assert_eq!(store.rotate().expect("the backend works"), SegmentNumber(2));
     drop(store);
     let end = backend.segment_bytes(SegmentNumber(1)).expect("the first segment").len();
     backend.flip_bit(SegmentNumber(1), end - 1, 3);
@@ -167,9 +167,9 @@ fn a_torn_tail_is_no_damage_once_a_later_segment_goes_on_from_before_it() {
     drop(store);
     backend.crash(Crash { journal_bytes_kept: 30, ..Crash::default() });
     let (mut store, _) = open(&backend);
-    store.rotate().expect("the medium is whole");
+    store.rotate().expect("the backend works");
     store.append(b"four");
-    store.sync().expect("the medium is whole");
+    store.sync().expect("the backend works");
     drop(store);
     let (_, batches) = open(&backend);
     assert_eq!((batches.len(), &batches[3][0][..]), (before.len() + 1, &b"four"[..]));
@@ -179,8 +179,8 @@ fn a_torn_tail_is_no_damage_once_a_later_segment_goes_on_from_before_it() {
 fn a_missing_segment_is_a_loss() {
     let mut backend = three_batches();
     let (mut store, _) = open(&backend);
-    store.rotate().expect("the medium is whole");
-    store.rotate().expect("the medium is whole");
+    store.rotate().expect("the backend works");
+    store.rotate().expect("the backend works");
     drop(store);
     backend.remove(SegmentNumber(2)).expect("it is there");
     let text = replay_error(&backend).to_string();
@@ -195,14 +195,14 @@ fn stale_batches_of_a_recycled_segment_are_never_taken_for_new() {
         // The same sizes again and again, so that old batches lie exactly where new ones would begin.
         for _ in 0..4 {
             store.append(b"record");
-            store.sync().expect("the medium is whole");
+            store.sync().expect("the backend works");
         }
-        let current = store.rotate().expect("the medium is whole");
-        store.release(SegmentNumber(current.0 - 1)).expect("the medium is whole");
+        let current = store.rotate().expect("the backend works");
+        store.release(SegmentNumber(current.0 - 1)).expect("the backend works");
         assert_eq!(store.segments().map(|(number, _)| number).collect::<Vec<_>>(), [current]);
     }
     store.append(b"last");
-    store.sync().expect("the medium is whole");
+    store.sync().expect("the backend works");
     drop(store);
     let (_, batches) = open(&backend);
     assert_eq!(batches, [vec![Bytes::from("last")]]);
@@ -229,15 +229,15 @@ fn a_record_that_looks_like_a_batch_does_not_pass_for_one() {
 fn a_full_segment_gives_way_to_the_next() {
     let backend = Memory::new(OWNER);
     let options = Options { segment_bytes_max: 1_000, ..Options::default() };
-    let mut store = Store::open(backend.clone(), options).expect("the medium is whole");
+    let mut store = Store::open(backend.clone(), options).expect("the backend works");
     assert_eq!(store.replay().expect("the journal is new"), None);
     for _ in 0..6 {
         store.append(&[7; 200]);
-        store.sync().expect("the medium is whole");
+        store.sync().expect("the backend works");
     }
     // A batch larger than a whole segment has one to itself.
     store.append(&[7; 5_000]);
-    store.sync().expect("the medium is whole");
+    store.sync().expect("the backend works");
     assert_eq!(store.current_segment(), SegmentNumber(4));
     assert!(store.segments().take(3).all(|(_, bytes)| bytes <= 1_000));
     drop(store);
@@ -253,7 +253,7 @@ fn a_huge_turn_is_cut_into_batches_with_a_sync_each() {
     for _ in 0..5 {
         store.append(&record);
     }
-    store.sync().expect("the medium is whole");
+    store.sync().expect("the backend works");
     assert_eq!(store.statistics().batches, 3);
     drop(store);
     let (_, batches) = open(&backend);

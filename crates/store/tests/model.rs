@@ -137,7 +137,7 @@ impl<'a, W: World> Harness<'a, W> {
     fn open(&mut self) {
         // Small enough that segments fill and checkpoints are cut short.
         let options = Options { segment_bytes_max: 2_000, cache_bytes_max: self.cache_bytes_max, checkpoint_versions_max: 4 };
-        let mut store = Store::open(self.world.backend(), options).expect("the medium is whole");
+        let mut store = Store::open(self.world.backend(), options).expect("the backend works");
         let mut replayed = Vec::new();
         while let Some(batch) = store.replay().expect("the journal is whole") {
             replayed.extend(batch.records.into_iter().map(|record| (batch.segment, decode(record))));
@@ -208,7 +208,7 @@ impl<'a, W: World> Harness<'a, W> {
     }
 
     fn sync(&mut self) {
-        self.store().sync().expect("the medium is whole");
+        self.store().sync().expect("the backend works");
         self.synced();
     }
 
@@ -229,7 +229,7 @@ impl<'a, W: World> Harness<'a, W> {
 
     fn begin_checkpoint(&mut self, watermark: u64) {
         let before = self.store().watermark();
-        if self.store().begin_checkpoint(at(watermark)).expect("the medium is whole") {
+        if self.store().begin_checkpoint(at(watermark)).expect("the backend works") {
             let reached = self.store().watermark();
             assert!(before <= reached && reached <= at(watermark));
             self.running = self.unflushed.iter().filter(|(timestamp, _)| *timestamp <= reached).cloned().collect();
@@ -238,7 +238,7 @@ impl<'a, W: World> Harness<'a, W> {
     }
 
     fn poll_checkpoint(&mut self) {
-        if self.store().checkpoint_finished().expect("the medium is whole").is_some() {
+        if self.store().checkpoint_finished().expect("the backend works").is_some() {
             for checkpointed in std::mem::take(&mut self.running) {
                 self.unflushed.remove(&checkpointed);
             }
@@ -255,7 +255,7 @@ impl<'a, W: World> Harness<'a, W> {
     fn release_journal(&mut self) {
         self.finish_checkpoint();
         self.sync();
-        let current = self.store().rotate().expect("the medium is whole");
+        let current = self.store().rotate().expect("the backend works");
         for (timestamp, key) in self.unflushed.clone() {
             let value = self.versions[&key][&timestamp].clone();
             let commit = (key, Version { timestamp, value });
@@ -263,7 +263,7 @@ impl<'a, W: World> Harness<'a, W> {
             self.pending.push(commit);
         }
         self.sync();
-        self.store().release(SegmentNumber(current.0 - 1)).expect("the medium is whole");
+        self.store().release(SegmentNumber(current.0 - 1)).expect("the backend works");
         self.journal.retain(|(segment, _)| *segment >= current);
     }
 }
@@ -273,7 +273,7 @@ fn version(time: u64) -> Version {
 }
 
 fn opened(cache_bytes_max: usize) -> Store<Memory> {
-    let mut store = Store::open(Memory::new("s0-r3"), Options { cache_bytes_max, ..Options::default() }).expect("the medium is whole");
+    let mut store = Store::open(Memory::new("s0-r3"), Options { cache_bytes_max, ..Options::default() }).expect("the backend works");
     while store.replay().expect("nothing is there").is_some() {}
     store
 }
@@ -289,11 +289,11 @@ fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_checkpointed() {
     let (mut store, hot) = (opened(32 << 20), Key::from("hot"));
     store.commit(&hot, version(10));
     (0..3_000).for_each(|number| store.commit(&numbered(number), version(11 + number)));
-    assert!(store.begin_checkpoint(at(5_000)).expect("the medium is whole"));
+    assert!(store.begin_checkpoint(at(5_000)).expect("the backend works"));
     store.commit(&hot, version(5));
     loop {
         assert_eq!(store.latest_before(&hot, at(6_000)).expect("readable"), Some(version(10)));
-        if store.checkpoint_finished().expect("the medium is whole").is_some() {
+        if store.checkpoint_finished().expect("the backend works").is_some() {
             break;
         }
     }
@@ -304,14 +304,14 @@ fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_checkpointed() {
 #[test]
 fn a_late_version_does_not_stand_for_a_newer_one_that_was_forgotten_here() {
     let (mut store, hot) = (opened(0), Key::from("a hot key"));
-    assert!(store.begin_checkpoint(at(10)).expect("the medium is whole"));
-    assert_eq!(store.checkpoint_finished().expect("the medium is whole"), Some(at(10)));
+    assert!(store.begin_checkpoint(at(10)).expect("the backend works"));
+    assert_eq!(store.checkpoint_finished().expect("the backend works"), Some(at(10)));
     store.commit(&hot, version(6));
     (0..3_000).for_each(|number| store.commit(&numbered(number), version(5)));
     store.commit(&hot, version(12));
-    assert!(store.begin_checkpoint(at(20)).expect("the medium is whole"));
+    assert!(store.begin_checkpoint(at(20)).expect("the backend works"));
     let mut filled = 0;
-    while store.checkpoint_finished().expect("the medium is whole").is_none() {
+    while store.checkpoint_finished().expect("the backend works").is_none() {
         // There is no room for anything: what these bring in pushes out all that the base table has.
         (0..2_000).for_each(|number| store.commit(&numbered(10_000 + filled + number), version(30)));
         filled += 2_000;
@@ -320,8 +320,8 @@ fn a_late_version_does_not_stand_for_a_newer_one_that_was_forgotten_here() {
     assert_eq!(store.latest_timestamp_before(&hot, at(100)).expect("readable"), Some(at(12)));
     // One that comes late again is older still, and must not take its place in the base table.
     store.commit(&hot, version(8));
-    assert!(store.begin_checkpoint(at(25)).expect("the medium is whole"));
-    while store.checkpoint_finished().expect("the medium is whole").is_none() {}
+    assert!(store.begin_checkpoint(at(25)).expect("the backend works"));
+    while store.checkpoint_finished().expect("the backend works").is_none() {}
     assert_eq!(store.latest_timestamp_before(&hot, at(100)).expect("readable"), Some(at(12)));
 }
 
@@ -330,8 +330,8 @@ fn large_rows_find_room_among_many_small_ones() {
     let mut store = opened(4 << 20);
     let large = |time| Version { timestamp: at(time), value: Value::new(vec![7; 100_000]) };
     (0..100).for_each(|number| store.commit(&numbered(number), large(1)));
-    assert!(store.begin_checkpoint(at(10)).expect("the medium is whole"));
-    while store.checkpoint_finished().expect("the medium is whole").is_none() {}
+    assert!(store.begin_checkpoint(at(10)).expect("the backend works"));
+    while store.checkpoint_finished().expect("the backend works").is_none() {}
     // Keys that have no row are remembered too.
     for number in 1_000..40_000 {
         assert_eq!(store.latest_before(&numbered(number), at(20)).expect("readable"), None);

@@ -54,14 +54,14 @@ fn run(bytes: &[u8]) {
 
 fn open_store(medium: &Memory) -> Store<Memory> {
     let options = Options { segment_bytes_max: 4_096, cache_bytes_max: 4_096, ..Options::default() };
-    let mut store = Store::open(medium.clone(), options).expect("the medium is whole");
-    while store.replay().expect("the medium is whole").is_some() {}
+    let mut store = Store::open(medium.clone(), options).expect("the backend works");
+    while store.replay().expect("the backend works").is_some() {}
     store
 }
 
 fn open(medium: &Memory) -> Option<Replica<Memory>> {
     let options = Options { segment_bytes_max: 4_096, cache_bytes_max: 4_096, ..Options::default() };
-    let store = Store::open(medium.clone(), options).expect("the medium is whole");
+    let store = Store::open(medium.clone(), options).expect("the backend works");
     let settings = ReplicaOptions { memtable_bytes_max: 512, journal_bytes_max: 2_048, ..ReplicaOptions::default() };
     Replica::open(fixture().cluster.clone(), replica(0, 0), settings, store, Time(NOW)).ok()
 }
@@ -87,9 +87,9 @@ fn journal(requests: &[&[u8]]) -> Vec<u8> {
         node.persist().expect("memory does not fail");
     }
     drop(node);
-    let mut store = Store::open(medium, Options::default()).expect("the medium is whole");
+    let mut store = Store::open(medium, Options::default()).expect("the backend works");
     let mut input = Vec::new();
-    while let Some(batch) = store.replay().expect("the medium is whole") {
+    while let Some(batch) = store.replay().expect("the backend works") {
         for record in batch.records {
             let length = u16::try_from(record.len()).expect("the fixture's transactions are small");
             assert!(record.len() < RECORD_BYTES_MAX);
