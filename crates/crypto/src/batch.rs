@@ -1,11 +1,11 @@
-//! Many signatures, checked in one equation.
+//! Checks many signatures with one equation.
 //!
-//! By ZIP 215 a signature `(R, s)` of a message by key `A` is good when `s` is below the group's order, `R` is a point however it is
-//! written, and `8 (s B - R - k A) = 0`, with `k = SHA-512(R, A, message)`. Of many signatures the equations are added up, each weighed
-//! with a random number of 128 bits, so that what one lacks no other can make up for; the `k` of one key are added up first.
+//! By ZIP 215 a signature `(R, s)` of a message by key `A` is good when `s` is below the group's order, `R` is a point in any
+//! encoding, and `8 (s B - R - k A) = 0`, with `k = SHA-512(R, A, message)`. The equations of many signatures are added, each multiplied
+//! with a random weight of 128 bits, so that invalid signatures cannot cancel out; the `k` of one key are added first.
 //!
-//! ed25519-zebra, which checks single signatures here, has this sum too, and decompresses and tables every key anew for each. Here the
-//! keys are those of one cluster, and this is done once.
+//! ed25519-zebra, which checks single signatures here, has batch checks, too, but decompresses every key and builds its table for each
+//! batch. Here the keys are those of one cluster, and this is done once.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ pub struct BatchChecker {
 }
 
 impl BatchChecker {
-    /// For `keys`, or nothing where one of them is no point. Whether they are keys that should be let in is for
-    /// [`check_public_key`](crate::check_public_key) to say.
+    /// For `keys`; `None` when one of them is not a point. [`check_public_key`](crate::check_public_key) says which keys are
+    /// acceptable.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = [u8; 32]>) -> Option<Self> {
         let key = |bytes| Some((CompressedEdwardsY(bytes), CompressedEdwardsY(bytes).decompress()?));
@@ -60,15 +60,15 @@ impl BatchChecker {
         Some(Self { keys, tables })
     }
 
-    /// Whether all are good, each as if it were checked alone, but for a chance of 2^-128. That is also the answer for none. When the
-    /// system has no randomness they pass for bad, as does a signature by a key that is not there.
+    /// Whether all signatures are good, with an error probability of 2^-128; `true` for none. It is `false` when the system has no
+    /// randomness or a key index is out of range.
     #[must_use]
     pub fn all_good(&self, signatures: &[SignedMessage<'_>]) -> bool {
         let mut random = vec![0; 16 * signatures.len()];
         getrandom::fill(&mut random).is_ok() && self.sum(signatures, &random).is_some_and(|sum| sum.mul_by_cofactor().is_identity())
     }
 
-    /// The weighed sum of what each signature lacks, or nothing where one has not the form.
+    /// The weighted sum of the equations; `None` when a signature is malformed.
     fn sum(&self, signatures: &[SignedMessage<'_>], random: &[u8]) -> Option<EdwardsPoint> {
         debug_assert_eq!(random.len(), 16 * signatures.len(), "each has its weight");
         let mut of_base = Scalar::ZERO;

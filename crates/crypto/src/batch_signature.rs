@@ -14,10 +14,10 @@ use crate::{SecretKey, Signatures};
 
 /// Something a replica signs: a vote, a logged decision.
 pub trait Statement {
-    /// What kind of statement it is: at most 255 bytes, and no other statement's.
+    /// The kind of statement: at most 255 bytes, different for each kind.
     const KIND: &'static str;
 
-    /// Appends what is said. It must be canonical: two statements that mean different things have different bodies.
+    /// Appends the statement's body. It must be canonical: statements of different meaning have different bodies.
     fn encode_body(&self, out: &mut Vec<u8>);
 }
 
@@ -36,37 +36,36 @@ pub fn leaf<S: Statement>(cluster: ClusterId, signer: ReplicaId, statement: &S) 
     Sha256::digest(&input).into()
 }
 
-/// A root, and its signer's word for it. Who signed is not in it: each claim says that for itself, and the
-/// signature holds for no one else.
+/// A root and its signature. It does not name the signer: each claim does, and the signature verifies for that signer only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SignedRoot {
     /// The root of the tree of statements.
     pub root: Digest,
     /// How many statements there are, from 1 to [`BATCH_STATEMENTS_MAX`].
     pub count: u16,
-    /// The signature over cluster, signer, count and root. Never use it as a name: there are many good ones.
+    /// The signature over cluster, signer, count and root. Never use it as an identifier: there are many valid ones.
     pub signature: [u8; 64],
 }
 
-/// What makes one statement of a batch believable: the batch's signed root, and the way there.
+/// Proves one statement of a batch: the batch's signed root, and the Merkle path to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchSignature {
     /// The root, shared by all signatures of the batch.
     pub signed: Arc<SignedRoot>,
-    /// Where the statement stands in the batch.
+    /// The statement's index in the batch.
     pub index: u16,
     /// The siblings on the way up. Its length follows from `index` and the batch's count.
     pub path: Arc<[Digest]>,
 }
 
 impl BatchSignature {
-    /// Whether index, count and path fit one another.
+    /// Whether the path has the length that index and count imply.
     #[must_use]
     pub fn is_well_formed(&self) -> bool {
         merkle::path_length(usize::from(self.index), usize::from(self.signed.count)) == Some(self.path.len())
     }
 
-    /// Whether `leaf` stands at this signature's place under this signature's root. It says nothing of the signature.
+    /// Whether the path leads from `leaf`, at this index, to the root. It does not check the root's signature.
     #[must_use]
     pub fn covers(&self, leaf: &Digest) -> bool {
         merkle::fold(leaf, usize::from(self.index), usize::from(self.signed.count), &self.path) == Some(self.signed.root)
@@ -78,7 +77,7 @@ const ROOT_DOMAIN: &[u8; 14] = b"bezant root v1";
 /// Domain, cluster, shard and index of the signer, count, root.
 pub(crate) const ROOT_STATEMENT_BYTES: usize = 14 + 16 + 2 + 2 + 2 + 32;
 
-/// What is signed for a root: all of fixed length, so that there is one way to read it.
+/// The bytes that are signed for a root. All parts have fixed lengths, so they can be read in one way only.
 pub(crate) fn root_statement(cluster: ClusterId, signer: ReplicaId, count: u16, root: &Digest) -> [u8; ROOT_STATEMENT_BYTES] {
     let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
     let mut statement = [0; ROOT_STATEMENT_BYTES];
@@ -91,7 +90,7 @@ pub(crate) fn root_statement(cluster: ClusterId, signer: ReplicaId, count: u16, 
     statement
 }
 
-/// Signs what one replica says.
+/// Signs one replica's statements.
 #[derive(Debug)]
 pub struct BatchSigner {
     key: SecretKey,
@@ -107,7 +106,7 @@ impl BatchSigner {
         Self { key, cluster, signer, signatures }
     }
 
-    /// One signature for each of `leaves`, in their order, all under one signature; none for none.
+    /// A batch signature for each of `leaves`, in their order, all under one signed root.
     ///
     /// Without signatures nothing is hashed or signed: all share one signature of zeros.
     ///
@@ -134,12 +133,12 @@ impl BatchSigner {
     }
 }
 
-/// A message still without its signature: what a replica means to say once its batch is signed.
+/// A message without its signature yet.
 pub trait Signable {
     /// The message that travels.
     type Message;
 
-    /// The leaf that stands for what `signer` says here.
+    /// The leaf that stands for this statement when `signer` makes it.
     fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest;
 
     /// The message with its signature.
@@ -167,7 +166,7 @@ impl Decode for SignedRoot {
     }
 }
 
-/// The path is written without its length, which index and count give: there is nothing in it to get wrong.
+/// The path is encoded without its length, which index and count imply, so the length cannot be wrong.
 impl Encode for BatchSignature {
     fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.is_well_formed(), "only well-formed signatures are made or decoded");
@@ -186,7 +185,7 @@ impl Decode for BatchSignature {
         let length = merkle::path_length(usize::from(index), usize::from(signed.count))
             .ok_or(DecodeError::OverLimit("a batch signature's index"))?;
         let mut path = [[0; 32]; MERKLE_PATH_MAX];
-        let path = &mut path[..length]; // Bounded by the tree's size, which is at most SEAL_STATEMENTS_MAX.
+        let path = &mut path[..length]; // Bounded by the tree's size, which is at most BATCH_STATEMENTS_MAX.
         for sibling in path.iter_mut() {
             *sibling = reader.array()?;
         }

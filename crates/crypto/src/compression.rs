@@ -1,9 +1,9 @@
-//! What later messages of a frame need not say again.
+//! Compresses the batch signatures of one frame.
 //!
-//! The votes of one batch stand under one signed root, and neighbours share most of their way up. A frame of certificates says
-//! the same few roots and paths over and over. So the first signature of a root is written whole, and each later one as what it does not
-//! share with the one before it under that root. Both sides remember the same: who packs and who unpacks go through the frame in
-//! one order. Votes and what is made of them pack; what is said seldom (logged decisions, elections) is written whole.
+//! The votes of one batch share one signed root, and neighbours share most of their paths. So a frame of certificates repeats the
+//! same few roots and paths. The first signature under a root is written whole; of each later one, only the siblings that the
+//! previous signature under that root does not have. Sender and receiver process the frame in the same order, so both keep the same
+//! state. Votes and certificates are compressed; rare messages (logged decisions, elections) are written whole.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use types::limits::{FRAME_BYTES_MAX, MERKLE_PATH_MAX};
 use crate::merkle;
 use crate::{BatchSignature, SignedRoot};
 
-/// So many roots are remembered at once: of six replicas, the votes of twenty batches each. Fewer than a byte can name.
+/// How many roots are remembered: of six replicas, twenty batches each. Their slots fit into a byte.
 const ROOTS_MAX: usize = 128;
-/// What is written before a batch signature whose root is not remembered; before another, one more than the root's place.
+/// Precedes a batch signature that is written whole. A compressed one is preceded by its root's slot plus one.
 const WHOLE: u8 = 0;
 
-/// What travels in frames.
+/// A message that can be compressed against the earlier ones of its frame.
 pub trait Compress: Encode + Decode {
-    /// Appends the message as it stands after what `compression` remembers of the frame.
+    /// Appends the message, compressed with the state of its frame.
     fn compress(&self, _packing: &mut SignatureCompression, out: &mut Vec<u8>) {
         self.encode(out);
     }
 
-    /// Reads what [`Compress::compress`] has written, after the same messages.
+    /// Reads what [`Compress::compress`] has written after the same messages.
     ///
     /// # Errors
-    /// When it is not what that would write.
+    /// When the bytes are not what that would write.
     fn decompress(reader: &mut Reader, _packing: &mut SignatureCompression) -> Result<Self, DecodeError> {
         Self::decode(reader)
     }
 }
 
-/// What is remembered of a frame, from its first message on.
+/// The state of one frame's compression.
 #[derive(Debug)]
 pub struct SignatureCompression {
     /// The last signature under each root.
     last: Vec<BatchSignature>,
-    /// Which is forgotten for the next root, when there are too many.
+    /// The slot that the next new root takes when all are in use.
     oldest: usize,
     omitted: usize,
     omitted_max: usize,
@@ -53,14 +53,14 @@ impl Default for SignatureCompression {
 }
 
 impl SignatureCompression {
-    /// For a frame that may leave out so many bytes: there is room for them.
+    /// For a frame that may omit at most `omitted_max` bytes.
     #[must_use]
     pub fn allowing(omitted_max: usize) -> Self {
         Self { last: Vec::new(), oldest: 0, omitted: 0, omitted_max }
     }
 
-    /// How many bytes were left out so far. A frame with them must not be longer than any frame may be, or a short one
-    /// could fill the memory of whoever unpacks it.
+    /// How many bytes were omitted so far. Together with them a frame must not exceed the limit for frames. Otherwise a short
+    /// frame could fill the receiver's memory.
     #[must_use]
     pub fn omitted(&self) -> usize {
         self.omitted
@@ -86,7 +86,7 @@ impl SignatureCompression {
     /// Reads a batch signature.
     ///
     /// # Errors
-    /// When it is malformed, says what could have been left out, or too much was left out.
+    /// When it is malformed, contains bytes that should have been omitted, or omits too many.
     pub fn decompress_signature(&mut self, reader: &mut Reader) -> Result<BatchSignature, DecodeError> {
         let tag = u8::decode(reader)?;
         if tag == WHOLE {
@@ -121,7 +121,7 @@ impl SignatureCompression {
         Ok(signature)
     }
 
-    /// Appends what may be there.
+    /// Appends an optional value.
     pub fn compress_option<T: Compress>(&mut self, value: Option<&T>, out: &mut Vec<u8>) {
         value.is_some().encode(out);
         if let Some(value) = value {
@@ -129,7 +129,7 @@ impl SignatureCompression {
         }
     }
 
-    /// Reads what may be there.
+    /// Reads an optional value.
     ///
     /// # Errors
     /// When it is malformed.
@@ -137,7 +137,7 @@ impl SignatureCompression {
         if bool::decode(reader)? { T::decompress(reader, self).map(Some) } else { Ok(None) }
     }
 
-    /// Appends a counted sequence, each after those before it.
+    /// Appends a counted sequence.
     ///
     /// # Panics
     /// When `values` has more than `u32::MAX` items, which every named limit excludes.
@@ -159,8 +159,8 @@ impl SignatureCompression {
         Ok(values)
     }
 
-    /// How many siblings of the signature's path must be written after the last under the root at `slot`; `None` when the rest is not as it is
-    /// there.
+    /// How many siblings of the signature's path must be written after the last signature under the root in `slot`; `None` when the rest of the
+    /// path differs from that one's.
     fn own_siblings_of(&self, slot: usize, signature: &BatchSignature) -> Option<usize> {
         let last = &self.last[slot];
         let own = own_siblings(usize::from(signature.index), last)?;
@@ -189,7 +189,7 @@ impl SignatureCompression {
     }
 }
 
-/// How many bytes a batch signature is shorter when only `own` of the `length` siblings of its path are written, and not its root.
+/// How many bytes are omitted when the root and all but `own` of the `length` siblings of a path are not written.
 fn omitted_bytes(length: usize, own: usize) -> usize {
     size_of::<SignedRoot>() + (length - own) * size_of::<Digest>()
 }
@@ -198,7 +198,7 @@ fn path_length(index: usize, last: &BatchSignature) -> Option<usize> {
     merkle::path_length(index, usize::from(last.signed.count))
 }
 
-/// How many siblings leaf `index` has below where its way up joins that of `last`, under the same root; `None` when there is no such leaf.
+/// How many siblings the path of leaf `index` has below the point where it joins that of `last`; `None` when there is no such leaf.
 fn own_siblings(index: usize, last: &BatchSignature) -> Option<usize> {
     let length = path_length(index, last)?;
     let (mut at, mut other, mut width) = (index, usize::from(last.index), usize::from(last.signed.count));

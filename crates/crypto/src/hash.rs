@@ -1,7 +1,7 @@
-//! What is hashed, and how one kind of hash is kept from passing as another.
+//! Hashes with domain separation.
 //!
-//! Every input begins with one byte that says what it is; everything before the last part is of fixed length or
-//! carries its length. So two different things never share an input, and SHA-256 does the rest.
+//! Every input begins with one byte for its kind. Every part except the last has a fixed length or carries its length. So two
+//! different things never have the same input.
 
 use sha2::{Digest as _, Sha256};
 use types::{ClusterId, Digest};
@@ -15,7 +15,7 @@ const TAG_DIGEST: u8 = 2;
 
 /// The hash of `parts`, in the sense `domain` gives them, in `cluster`.
 ///
-/// Each part carries its length, so that bytes cannot wander from one part to the next.
+/// Each part carries its length, so moving bytes from one part to the next changes the hash.
 ///
 /// ```
 /// let cluster = types::ClusterId::new([7; 16]);

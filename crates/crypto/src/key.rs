@@ -1,4 +1,4 @@
-//! Keys: how they are made, and which are let in.
+//! Keys: how they are made, and which are accepted.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum Signatures {
     Off,
 }
 
-/// Half of a member's identity: what it signs with. It never shows itself, and is wiped from memory when dropped.
+/// A member's secret key. It is never printed, and it is wiped from memory when dropped.
 #[derive(Clone)]
 pub struct SecretKey(Box<SigningKey>);
 
@@ -73,7 +73,7 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Why a public key is refused. The answer to each is another key: none goes away by trying again.
+/// Why a public key is refused. The remedy is always another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The bytes are no point of the curve.

@@ -1,10 +1,9 @@
-//! Who said it: keys, signatures over batches of statements, and the proof that a message was checked.
+//! Keys, signatures over batches of statements, and the proof that a message was checked.
 //!
-//! A replica's loop makes many statements in one turn (votes, logged decisions). Signing each would cost
-//! more than everything else it does, so it signs them together (basil.txt §4.4): the statements are the
-//! leaves of a Merkle tree, one signature covers the root, and each statement travels with its [`BatchSignature`],
-//! the path from its leaf to that root. Who receives several statements of one batch, from whomever, checks
-//! one signature and some hashes.
+//! A replica makes many statements in one turn (votes, logged decisions). Signing each of them would cost more than all its
+//! other work, so it signs them together (basil.txt §4.4): the statements are the leaves of a Merkle tree, and one signature
+//! covers the root. Each statement travels with a [`BatchSignature`], which is the signed root and the path from the leaf to
+//! it. A receiver of several statements of one batch checks one signature and some hashes.
 //!
 //! ```text
 //!                 root ── signature of the replica over (cluster, signer, count, root)
@@ -16,19 +15,18 @@
 //!        vote  vote  decision vote     leaf = hash of (kind, cluster, signer, body)
 //! ```
 //!
-//! What holds:
+//! Invariants:
 //!
 //! - **One meaning.** A signature names its cluster, its signer and the size of its batch; a leaf names its kind.
-//!   Leaves, nodes and other hashes begin with different bytes. Nothing said once can be replayed as something else.
-//! - **One rule.** A signature is valid by ZIP 215 or not at all, alone and in a batch alike, so that no two
-//!   participants ever disagree about a certificate. Keys whose order could blur that are refused at the door
-//!   ([`check_public_key`]).
-//! - **One way in.** Only [`Verifier`] makes a [`Verified<T>`], and a machine takes nothing else from outside.
-//! - **A batch signature is no name.** Who holds a key can make many signatures over one root, so nothing is ever
-//!   identified by signature bytes; the cache of checked roots takes them in only to tell good from bad.
-//! - **Memory changes no answer.** A verifier remembers good roots and what it has hashed of their trees, which makes the
-//!   next claim of a batch cheap. Who remembers and who does not still judge every claim alike: else a liar could make
-//!   certificates that some take and others refuse.
+//!   Leaves, nodes and other hashes begin with different bytes. So no statement can be replayed as another.
+//! - **One rule.** A signature is valid exactly if ZIP 215 says so, alone and in a batch, so no two participants ever
+//!   disagree about a certificate. Public keys with a component of small order are refused ([`check_public_key`]).
+//! - **One way in.** Only [`Verifier`] makes a [`Verified<T>`], and a machine takes no other messages.
+//! - **Signatures do not identify.** The holder of a key can make many signatures over one root, so signature bytes never
+//!   identify anything. The cache of checked roots compares them only to tell good from bad.
+//! - **The cache changes no verdict.** A verifier caches good roots and the proven parts of their trees, which makes the next
+//!   claim of a batch cheap. With or without the cache, every claim gets the same verdict. Otherwise a Byzantine participant
+//!   could make certificates that some accept and others refuse.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The tree under a signed root.
 //!
-//! Leaves stand in a row; neighbours are hashed together, level by level, until one is left. A node without a
-//! neighbour (the last of an odd level) goes up as it is. So the shape follows from the number of leaves alone,
-//! and the length of a path from the leaf's index and that number: a path has nothing left to choose.
+//! Neighbouring nodes are hashed together, level by level, until one is left. A node without a neighbour (the last of an
+//! odd level) moves up unchanged. So the number of leaves determines the tree's shape, and the length of a path follows from
+//! that number and the leaf's index.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;

@@ -1,11 +1,11 @@
-//! The part of one signed tree that is proven, so that neighbours' paths are not hashed again.
+//! The proven part of one signed tree, so that neighbours' paths are not hashed again.
 //!
-//! The leaves of a batch share most of their way up. Once one path was followed to the root, every node on it and every
-//! sibling beside it is known to belong to this tree and no other. The next leaf is hashed upward only until it meets such a
-//! node; what its path says of the way from there on must be what is known, byte for byte.
+//! The leaves of a batch share most of their paths. After one path was followed to the root, all nodes on it and their siblings
+//! are proven to belong to this tree. The next leaf is hashed upward only until it reaches a proven node; the rest of its path
+//! must equal the proven siblings, byte for byte.
 //!
-//! So a claim is taken here exactly when its whole path would lead to the root (or else SHA-256 has a collision). In particular
-//! a good leaf with a garbage upper path is refused: it would go into certificates that others, who know less of this tree,
+//! So a claim is accepted exactly if its whole path leads to the root (or SHA-256 has a collision). In particular, a valid leaf
+//! with an invalid upper path is refused: otherwise it would get into certificates that others, with less of this tree proven,
 //! must refuse.
 
 use mutants::{Mutant, broken};
@@ -101,7 +101,7 @@ impl ProvenTree {
         }
     }
 
-    /// How much room it takes, in nodes: those of its levels, and [`TREE_OVERHEAD_NODES`].
+    /// How much memory it takes, counted in nodes: those of its levels, and [`TREE_OVERHEAD_NODES`].
     pub(crate) fn memory_nodes(&self) -> usize {
         memory_nodes(self.leaves)
     }
@@ -119,7 +119,7 @@ impl ProvenTree {
 /// What a tree takes beside its levels, counted in nodes.
 const TREE_OVERHEAD_NODES: usize = 4;
 
-/// The room that the tree of `count` leaves will take: see [`ProvenTree::memory_nodes`].
+/// The memory that the tree of `count` leaves will take: see [`ProvenTree::memory_nodes`].
 pub(crate) fn memory_nodes(count: usize) -> usize {
     nodes(count) + TREE_OVERHEAD_NODES
 }
@@ -134,7 +134,7 @@ fn nodes(count: usize) -> usize {
     nodes
 }
 
-/// A place in a tree, on the way from a leaf to the root.
+/// A node's position in a tree, on the path from a leaf to the root.
 #[derive(Clone, Copy)]
 struct NodePosition {
     /// Where its level begins.

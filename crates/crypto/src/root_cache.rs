@@ -1,7 +1,7 @@
-//! Signed roots that were found good, so that none is checked twice, and what is proven of the trees below them.
+//! The cache of verified signed roots, with the proven parts of their trees.
 //!
-//! Each signer has a part of its own: a liar can only push out what it signed itself, and threads that hear
-//! from different replicas do not wait for one another.
+//! Each signer has its own part. So a Byzantine signer can evict only its own roots, and threads that handle different
+//! replicas do not wait for one another.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use types::Digest;
 use crate::proven_tree::{ProvenTree, TREE_NODES_MAX};
 use crate::{BatchSignature, SignedRoot};
 
-/// The room for trees of all signers together, in nodes: 8 MiB. Trees are worth keeping while their batch is in everybody's
-/// hands, which is not for long.
+/// The memory for trees of all signers together, in nodes: 8 MiB. A tree is useful only for the short time in which its batch
+/// circulates.
 const TREES_NODES_MAX: usize = 262_144;
 
 /// All signers' roots.
@@ -59,7 +59,7 @@ impl RootCache {
     }
 
     fn part(&self, signer: usize) -> MutexGuard<'_, Part> {
-        // Should anything panic while it holds this, then at worst a root or a tree is forgotten: each is put in whole.
+        // A panic of another holder loses at most a root or a tree: each is inserted whole.
         self.parts[signer].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,23 +74,23 @@ struct Part {
 struct Entry {
     /// What was checked, but for the signer, whose part of the cache this is.
     ///
-    /// The signature belongs to it on purpose. A liar can put a garbage signature beside a root that is known to be
-    /// good; without this it would pass here, go into a certificate, and be refused by whoever has not cached the root.
+    /// It includes the signature on purpose. A Byzantine sender can attach an invalid signature to a root that is cached as good. If
+    /// the cache ignored it, the claim would pass here, get into a certificate, and be refused by others without the cached root.
     signed: SignedRoot,
     /// The number of its tree, which may be forgotten by now, or [`NO_TREE`].
     tree: u64,
 }
 
-/// The roots of one signer, in two generations: what is used moves to the young one, and when that is full the
-/// old one is forgotten. Cheap, bounded, and what was used lately is kept as with a true order of use.
+/// The roots of one signer, in two generations. A used root moves to the young one; when that is full, the old one is dropped.
+/// This approximates LRU cheaply and in bounded memory.
 struct Roots {
     young: HashMap<u64, Entry>,
     old: HashMap<u64, Entry>,
     generation_max: usize,
 }
 
-/// Where a root is looked for: eight bytes of its signature's second half, which not even the signer can choose. Should two
-/// agree in them, then one takes the other's place; whether it is the very root that is asked for is always compared.
+/// The hash key of a root: eight bytes of its signature's second half, which not even the signer can choose. Of two roots with the same
+/// label, the later replaces the earlier; look-ups always compare the whole root.
 fn label(signed: &SignedRoot) -> u64 {
     let bytes = signed.signature[32..40].try_into().expect("eight bytes are eight bytes");
     u64::from_le_bytes(bytes)

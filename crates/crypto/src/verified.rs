@@ -1,4 +1,4 @@
-//! What a message claims, and the proof that its claims were checked.
+//! The signature claims of a message, and the proof that they were checked.
 
 use std::ops::Deref;
 
@@ -13,7 +13,7 @@ use crate::BatchSignature;
 pub struct Verified<T>(T);
 
 impl<T> Verified<T> {
-    /// To be called where all of `message`'s claims were found good, and nowhere else.
+    /// Call this only where all claims of `message` were found good.
     pub(crate) fn vouch(message: T) -> Self {
         Self(message)
     }
@@ -33,29 +33,29 @@ impl<T> Deref for Verified<T> {
     }
 }
 
-/// That `signer` said what `leaf` stands for.
+/// A claim that `signer` made the statement that `leaf` stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Who is said to have said it.
+    /// The claimed signer.
     pub signer: ReplicaId,
-    /// What: see [`leaf`](crate::leaf). Computed here, by the receiver, from the message; never received.
+    /// The statement's [`leaf`](crate::leaf). The receiver computes it from the message.
     pub leaf: Digest,
-    /// The word for it.
+    /// The signature that should cover it.
     pub signature: &'a BatchSignature,
 }
 
 /// A message that can be checked.
 pub trait SignatureClaims {
-    /// Appends every claim the message rests on, and checks everything about it that needs no signature: that its
-    /// signers are distinct and enough, and belong to the shard in question.
+    /// Appends every claim that the message contains, and checks everything that needs no signature: that its signers are
+    /// distinct and enough, and belong to the right shard.
     ///
     /// # Errors
-    /// The [`Rejection`] of a message that no signature could mend.
+    /// The [`Rejection`] of a malformed message.
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection>;
 }
 
-/// Why a message from outside was refused. A lie is normal input: drop the message, count the refusal, go on.
-/// Asking the same sender for the same message again does not help.
+/// Why a message from outside was refused. Invalid messages are normal input: drop the message and count the refusal.
+/// Requesting the same message again does not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// A statement is not covered by a good signature of its signer.

@@ -1,4 +1,4 @@
-//! Checks what messages claim, and each signature once.
+//! Verifies the signature claims of messages, each signature once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::proven_tree::{self, ProvenTree};
 use crate::root_cache::RootCache;
 use crate::{BadMember, BatchSignature, Claim, Rejection, SignatureClaims, Signatures, SignedRoot, Verified};
 
-/// The most roots in one batch check. More gain little, and when a check fails all of its batch are checked again alone.
+/// The most roots in one batch check. More gain little, and after a failed check all roots of its batch are checked again alone.
 const BATCH_ROOTS_MAX: usize = 64;
-/// The most room for trees on one docket, in nodes: 1 MiB. Roots are not known to be anybody's there, so that whoever sends a
-/// frame could ask for as many and as large trees as fit in it. Claims under roots beyond this are hashed in full.
+/// The most memory for trees in one queue, in nodes: 1 MiB. The roots in it are not verified yet, so any sender could request as many and
+/// as large trees as fit in a frame. Claims under further roots are hashed in full.
 const QUEUE_TREES_NODES_MAX: usize = 32_768;
-/// How many of the last new roots of a frame are looked through one by one. Certificates have this many signers or fewer.
+/// How many of the last queued roots are searched linearly. Certificates have at most this many signers.
 const RECENT_SUSPECTS: usize = 8;
 
-/// Checks messages for one cluster. Threads share one verifier, and so its cache.
+/// Verifies messages for one cluster. Threads share one verifier and its cache.
 pub struct Verifier {
     cluster: Arc<Cluster>,
     signatures: Signatures,
@@ -90,7 +90,7 @@ impl Verifier {
         Ok(Verified::vouch(message))
     }
 
-    /// Checks the messages of one frame, the signatures of all together. Each is judged as [`Verifier::verify`] would.
+    /// Checks the messages of one frame, the signatures of all together. Each gets the verdict that [`Verifier::verify`] would give.
     pub fn verify_all<T: SignatureClaims>(&self, messages: Vec<T>) -> Vec<Result<Verified<T>, Rejection>> {
         let mut queue = VerifyQueue::default();
         let mut surveys = Vec::with_capacity(messages.len());
@@ -104,7 +104,7 @@ impl Verifier {
         judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
     }
 
-    /// Remembers a root that this process has just signed itself as `signer`: it comes back in certificates, and need not be checked then.
+    /// Caches a root that this process has just signed as `signer`, because it comes back in certificates.
     pub fn signed(&self, signer: ReplicaId, signed: &SignedRoot) {
         if self.signatures == Signatures::Ed25519 {
             self.cache.keep(self.part(signer), signed, None);
@@ -129,7 +129,7 @@ impl Verifier {
         &self.cluster
     }
 
-    /// Checks all of `message` but the signatures; those not known yet go on the docket, and the answer says which.
+    /// Checks everything of `message` except signatures. Roots that are not cached go into the queue; returns their indices.
     fn enqueue<'a, T: SignatureClaims>(
         &self,
         message: &'a T,
@@ -146,7 +146,7 @@ impl Verifier {
                 SignatureState::Unsigned => {}
             }
         }
-        // Not before: a message that is refused for its form costs nobody a signature check.
+        // Not earlier, so that a malformed message causes no signature check.
         for at in &needs {
             queue.suspects[*at].needed = true;
         }
@@ -156,7 +156,7 @@ impl Verifier {
         Ok(needs)
     }
 
-    /// Checks all of one claim but the signature, and says whether that is known to be good or on the docket.
+    /// Checks everything of one claim except the signature, and says whether that is cached as good or queued.
     fn enqueue_claim(&self, claim: &Claim<'_>, queue: &mut VerifyQueue) -> Result<SignatureState, Rejection> {
         let &Claim { signer, leaf, signature } = claim;
         if self.cluster.replica_key(signer).is_none() {
@@ -168,7 +168,7 @@ impl Verifier {
         if self.signatures != Signatures::Ed25519 {
             return Ok(SignatureState::Unsigned);
         }
-        // Most claims of a frame with new roots are under those it named last; of other frames this docket is empty.
+        // Most claims of a frame with new roots are under the last ones queued; for other frames the queue is empty.
         let queued = match queue.find_recent(signer, &signature.signed) {
             Some(at) => Some(at),
             None => match self.cache.covers(self.part(signer), signature, &leaf) {
@@ -184,7 +184,7 @@ impl Verifier {
         index.map(SignatureState::Queued).ok_or(Rejection::BadSignature { signer })
     }
 
-    /// Checks every signature on the docket and keeps the good ones.
+    /// Checks every needed signature in the queue and caches the good roots.
     fn check_queued(&self, queue: &mut VerifyQueue) {
         let mut needed: Vec<&mut Suspect> = queue.suspects.iter_mut().filter(|suspect| suspect.needed).collect();
         for suspects in needed.chunks_mut(BATCH_ROOTS_MAX) {
@@ -202,7 +202,7 @@ impl Verifier {
         }
     }
 
-    /// Whether all are good. By ZIP 215 that is the same as that each is, but for a chance of 2^-128.
+    /// Whether all are good, with an error probability of 2^-128.
     fn check_together(&self, suspects: &[&mut Suspect]) -> bool {
         bump(&self.counters.batches);
         let statements: Vec<[u8; ROOT_STATEMENT_BYTES]> = suspects.iter().map(|suspect| self.statement(suspect)).collect();
@@ -224,12 +224,12 @@ impl Verifier {
         root_statement(self.cluster.id(), suspect.signer, suspect.signed.count, &suspect.signed.root)
     }
 
-    /// Which part of the cache is a replica's.
+    /// The part of the cache for a replica's roots.
     fn part(&self, signer: ReplicaId) -> usize {
         if broken(Mutant::RootOfAnyone) { 0 } else { self.slot(signer) }
     }
 
-    /// Where a replica of the cluster stands among all replicas.
+    /// A replica's index among all replicas of the cluster.
     fn slot(&self, signer: ReplicaId) -> usize {
         usize::from(signer.shard.0) * self.cluster.replicas_per_shard() + usize::from(signer.index)
     }
@@ -245,27 +245,27 @@ fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Places on the docket, in the order of a message's claims.
+/// Indices in the queue, in the order of a message's claims.
 type Needs = SmallVec<[usize; 8]>;
 
-/// What is known of the signature under a claim.
+/// The state of a claim's signature.
 #[derive(Clone, Copy)]
 enum SignatureState {
     /// It is good.
     Good,
-    /// It must be checked first.
+    /// It must be checked, and is queued at this index.
     Queued(usize),
-    /// There is none, nor need there be.
+    /// The cluster has no signatures.
     Unsigned,
 }
 
-/// A root whose signature must be checked, and how that went.
+/// A root whose signature must be checked, and the result.
 struct Suspect {
     signer: ReplicaId,
     signed: Arc<SignedRoot>,
-    /// What is proven of the root's tree, if it has one here. It holds whether the signature is good or not.
+    /// The proven part of the root's tree, if it is kept. It is valid whether or not the signature is.
     tree: Option<ProvenTree>,
-    /// Whether there is a message that lacks nothing but this signature.
+    /// Whether some message depends on this signature only.
     needed: bool,
     good: bool,
 }
@@ -276,8 +276,8 @@ impl Suspect {
     }
 }
 
-/// The roots that one call must check, each once. But for its trees, which have a limit of their own, it is no larger than
-/// the frame that named them.
+/// The roots that one call must check, each once. Except for its trees, which have their own limit, it is no larger than the
+/// frame that named them.
 #[derive(Default)]
 struct VerifyQueue {
     suspects: Vec<Suspect>,
@@ -286,14 +286,14 @@ struct VerifyQueue {
 }
 
 impl VerifyQueue {
-    /// The place of a root that was entered lately, found without hashing.
+    /// The index of a recently queued root, found without hashing.
     fn find_recent(&self, signer: ReplicaId, signed: &SignedRoot) -> Option<usize> {
         let start = self.suspects.len().saturating_sub(RECENT_SUSPECTS);
         let recent = self.suspects[start..].iter().rposition(|suspect| suspect.signer == signer && *suspect.signed == *signed)?;
         Some(start + recent)
     }
 
-    /// The place of a root that was entered before those.
+    /// The index of a root that was queued before those.
     fn find_earlier(&self, signer: ReplicaId, signed: &Arc<SignedRoot>) -> Option<usize> {
         if self.suspects.len() <= RECENT_SUSPECTS {
             return None;
@@ -301,7 +301,7 @@ impl VerifyQueue {
         self.indices.get(&(signer, Arc::clone(signed))).copied()
     }
 
-    /// Gives a new root its place, if `leaf` is under it.
+    /// Queues a new root, if `leaf` is under it.
     fn enter(&mut self, signer: ReplicaId, signature: &BatchSignature, leaf: &Digest) -> Option<usize> {
         let memory_nodes = proven_tree::memory_nodes(usize::from(signature.signed.count));
         let with_tree = signature.signed.count > 1 && self.trees_nodes + memory_nodes <= QUEUE_TREES_NODES_MAX;
@@ -319,7 +319,7 @@ impl VerifyQueue {
         Some(at)
     }
 
-    /// The judgement over a message that needs these roots to be good.
+    /// The verdict on a message that needs these roots to be good.
     fn judge(&self, needs: &Needs) -> Result<(), Rejection> {
         match needs.iter().find(|at| !self.suspects[**at].good) {
             Some(at) => Err(Rejection::BadSignature { signer: self.suspects[*at].signer }),
