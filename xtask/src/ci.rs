@@ -1,4 +1,4 @@
-//! Everything that must hold before a change lands, in order, with no step that only CI knows.
+//! Everything that must hold before a change lands, in order, with no step that only CI runs.
 
 use std::fs;
 use std::process::Command;

@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `ci [STEP...]` | every check, in order, or only the steps named |
-//! | `rules` | who may know whom, and a reason for every dependency |
+//! | `rules` | which layers may depend on one another, and a reason for every dependency |
 //! | `fuzz [TARGET...] [--seconds N]` | runs fuzz targets, or only those named |
 //! | `mutants` | hunts for whoever notices that a rule is broken, where the table of `docs/testing.md` no longer says |
 //! | `book` | renders `docs/` into `target/book`, and checks every link |
@@ -29,7 +29,7 @@ usage: cargo xtask COMMAND
   ci [STEP...]   every check, in order; or only the steps named
   fuzz [TARGET...] [--seconds N]
                  arbitrary bytes for everything that reads what others wrote; --list names the targets
-  rules          who may know whom, and a reason for every dependency
+  rules          which layers may depend on one another, and a reason for every dependency
   mutants        break every rule in turn, and write into docs/testing.md who noticed
   book           render docs/ into target/book and check every link
 

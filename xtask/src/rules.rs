@@ -1,7 +1,7 @@
-//! Who may know whom.
+//! Which layers may depend on one another.
 //!
-//! The shape of the house is pure protocol machines in the middle, one thin shell around them, and a simulator
-//! that is a second shell. Cargo lets anybody depend on anybody; these rules do not. A breach is a sentence that
+//! The workspace has pure protocol machines in the middle, one thin shell around them, and a simulator
+//! that is a second shell. Cargo allows any dependency; these rules do not. A breach is a sentence that
 //! says what is wrong and what to do.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Kind, Member, Workspace};
 
-/// What kind of room a crate is.
+/// What kind of layer a crate is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nature {
     /// State and rules only: no I/O, no clock, no threads, no randomness, so that the simulator can replay it.
@@ -23,51 +23,75 @@ enum Nature {
     Shell,
 }
 
-struct Room {
+struct Layer {
     name: &'static str,
     nature: Nature,
-    may_know: &'static [&'static str],
+    may_depend_on: &'static [&'static str],
 }
 
-/// Every room of ours, inner ones first. A crate that is not here has no place yet: give it one, and say in
+/// Every layer, inner ones first. A crate that is not here has no layer yet: give it one, and say in
 /// `ARCHITECTURE.md` what it is.
-const ROOMS: &[Room] = &[
-    Room { name: "mutants", nature: Nature::Pure, may_know: &[] },
-    Room { name: "types", nature: Nature::Pure, may_know: &["mutants"] },
-    Room { name: "crypto", nature: Nature::Pure, may_know: &["mutants", "types"] },
-    Room { name: "machine", nature: Nature::Pure, may_know: &["types"] },
-    Room { name: "random", nature: Nature::Pure, may_know: &[] },
-    Room { name: "store", nature: Nature::Simulated, may_know: &["mutants", "types"] },
-    Room { name: "basil", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store"] },
-    Room { name: "cataphract", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store", "basil"] },
-    Room { name: "augustus", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store"] },
-    Room { name: "sentinel", nature: Nature::Pure, may_know: &["mutants", "types", "crypto", "machine", "store"] },
-    Room { name: "adversary", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "random", "store", "basil"] },
-    Room { name: "toy", nature: Nature::Pure, may_know: &["types", "crypto", "machine", "store"] },
-    Room { name: "runtime", nature: Nature::Shell, may_know: &["types", "crypto", "machine", "store"] },
-    Room { name: "config", nature: Nature::Shell, may_know: &["types", "crypto", "runtime"] },
-    Room {
+const LAYERS: &[Layer] = &[
+    Layer { name: "mutants", nature: Nature::Pure, may_depend_on: &[] },
+    Layer { name: "types", nature: Nature::Pure, may_depend_on: &["mutants"] },
+    Layer { name: "crypto", nature: Nature::Pure, may_depend_on: &["mutants", "types"] },
+    Layer { name: "machine", nature: Nature::Pure, may_depend_on: &["types"] },
+    Layer { name: "random", nature: Nature::Pure, may_depend_on: &[] },
+    Layer { name: "store", nature: Nature::Simulated, may_depend_on: &["mutants", "types"] },
+    Layer { name: "basil", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "store"] },
+    Layer { name: "cataphract", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "store", "basil"] },
+    Layer { name: "augustus", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "store"] },
+    Layer { name: "sentinel", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "store"] },
+    Layer { name: "adversary", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "random", "store", "basil"] },
+    Layer { name: "toy", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "store"] },
+    Layer { name: "runtime", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "store"] },
+    Layer { name: "config", nature: Nature::Shell, may_depend_on: &["types", "crypto", "runtime"] },
+    Layer {
         name: "client",
         nature: Nature::Shell,
-        may_know: &["types", "crypto", "machine", "store", "basil", "cataphract", "augustus", "sentinel", "adversary", "runtime", "config"],
+        may_depend_on: &[
+            "types",
+            "crypto",
+            "machine",
+            "store",
+            "basil",
+            "cataphract",
+            "augustus",
+            "sentinel",
+            "adversary",
+            "runtime",
+            "config",
+        ],
     },
-    Room { name: "monitoring", nature: Nature::Shell, may_know: &["runtime"] },
-    Room { name: "workload", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room {
+    Layer { name: "monitoring", nature: Nature::Shell, may_depend_on: &["runtime"] },
+    Layer { name: "workload", nature: Nature::Shell, may_depend_on: &["types", "client"] },
+    Layer {
         name: "simulator",
         nature: Nature::Simulated,
-        may_know: &["mutants", "types", "crypto", "machine", "random", "store", "basil", "cataphract", "augustus", "sentinel", "adversary"],
+        may_depend_on: &[
+            "mutants",
+            "types",
+            "crypto",
+            "machine",
+            "random",
+            "store",
+            "basil",
+            "cataphract",
+            "augustus",
+            "sentinel",
+            "adversary",
+        ],
     },
-    Room { name: "capacity", nature: Nature::Simulated, may_know: &["types", "crypto", "machine", "random", "store", "basil"] },
-    Room { name: "sql", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room { name: "zookeeper", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room { name: "console", nature: Nature::Shell, may_know: &["types", "client"] },
-    Room { name: "bench", nature: Nature::Shell, may_know: &["types", "client", "config", "workload", "monitoring"] },
-    Room { name: "figures", nature: Nature::Shell, may_know: &[] },
-    Room {
+    Layer { name: "capacity", nature: Nature::Simulated, may_depend_on: &["types", "crypto", "machine", "random", "store", "basil"] },
+    Layer { name: "sql", nature: Nature::Shell, may_depend_on: &["types", "client"] },
+    Layer { name: "zookeeper", nature: Nature::Shell, may_depend_on: &["types", "client"] },
+    Layer { name: "console", nature: Nature::Shell, may_depend_on: &["types", "client"] },
+    Layer { name: "bench", nature: Nature::Shell, may_depend_on: &["types", "client", "config", "workload", "monitoring"] },
+    Layer { name: "figures", nature: Nature::Shell, may_depend_on: &[] },
+    Layer {
         name: "bezant",
         nature: Nature::Shell,
-        may_know: &[
+        may_depend_on: &[
             "mutants",
             "types",
             "crypto",
@@ -88,10 +112,10 @@ const ROOMS: &[Room] = &[
             "bench",
         ],
     },
-    Room {
+    Layer {
         name: "bezant-lab",
         nature: Nature::Shell,
-        may_know: &[
+        may_depend_on: &[
             "types",
             "crypto",
             "basil",
@@ -110,10 +134,10 @@ const ROOMS: &[Room] = &[
             "bezant",
         ],
     },
-    Room {
+    Layer {
         name: "fuzz",
         nature: Nature::Shell,
-        may_know: &[
+        may_depend_on: &[
             "types",
             "crypto",
             "machine",
@@ -130,10 +154,10 @@ const ROOMS: &[Room] = &[
             "bezant",
         ],
     },
-    Room { name: "xtask", nature: Nature::Shell, may_know: &[] },
+    Layer { name: "xtask", nature: Nature::Shell, may_depend_on: &[] },
 ];
 
-/// What no pure room may be linked with, however indirectly, and why.
+/// What no pure layer may be linked with, however indirectly, and why.
 const BANNED_FROM_REACH: &[(&str, &str)] = &[
     ("tokio", "a machine is stepped; it never waits"),
     ("mio", "a machine does no I/O"),
@@ -143,7 +167,7 @@ const BANNED_FROM_REACH: &[(&str, &str)] = &[
     ("rayon", "a machine has no threads"),
 ];
 
-/// What no pure room may name itself, and why. Crates below it may have a use for these.
+/// What no pure layer may name itself, and why. Crates below it may have a use for these.
 const BANNED_BY_NAME: &[(&str, &str)] = &[
     ("rand", "a machine has no randomness of its own: let it be handed in"),
     ("fastrand", "a machine has no randomness of its own: let it be handed in"),
@@ -157,7 +181,7 @@ const BANNED_BY_NAME: &[(&str, &str)] = &[
 /// The one exception: secret keys are drawn in `crypto`, by whoever sets up a cluster and never in a step.
 const DRAWS_KEYS: (&str, &[&str]) = ("crypto", &["rand", "getrandom"]);
 
-/// The file whose copies hold every pure room to the same bans of methods and types.
+/// The file whose copies hold every pure layer to the same bans of methods and types.
 const PURE_LINTS: &str = "clippy.toml";
 
 /// Checks the workspace; fails with every breach there is.
@@ -165,7 +189,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let reasons = read_reasons(workspace)?;
     let breaches = check_all(workspace, &reasons);
     if breaches.is_empty() {
-        println!("rules: {} crates keep to their rooms, {} dependencies have their reasons", workspace.members.len(), reasons.len());
+        println!("rules: {} crates keep to their layers, {} dependencies have their reasons", workspace.members.len(), reasons.len());
         return Ok(());
     }
     for breach in &breaches {
@@ -202,9 +226,9 @@ fn check(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
                 external.insert(dependency.name.clone());
             }
         }
-        match ROOMS.iter().find(|room| room.name == name) {
-            Some(room) => check_room(workspace, room, member, &mut breaches),
-            None => breaches.push(format!("`{name}` has no room: give it one in xtask/src/rules.rs and in ARCHITECTURE.md")),
+        match LAYERS.iter().find(|layer| layer.name == name) {
+            Some(layer) => check_layer(workspace, layer, member, &mut breaches),
+            None => breaches.push(format!("`{name}` has no layer: give it one in xtask/src/rules.rs and in ARCHITECTURE.md")),
         }
     }
     for name in external.difference(reasons) {
@@ -216,26 +240,26 @@ fn check(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
     breaches
 }
 
-fn check_room(workspace: &Workspace, room: &Room, member: &Member, breaches: &mut Vec<String>) {
-    let name = room.name;
+fn check_layer(workspace: &Workspace, layer: &Layer, member: &Member, breaches: &mut Vec<String>) {
+    let name = layer.name;
     for dependency in &member.dependencies {
         let to = dependency.name.as_str();
         let ours = workspace.members.contains_key(to);
-        if ours && dependency.kind == Kind::Normal && !room.may_know.contains(&to) {
-            let known = if room.may_know.is_empty() { "nobody".to_owned() } else { room.may_know.join(", ") };
-            breaches.push(format!("`{name}` may not know `{to}`; it may know {known}"));
+        if ours && dependency.kind == Kind::Normal && !layer.may_depend_on.contains(&to) {
+            let known = if layer.may_depend_on.is_empty() { "nobody".to_owned() } else { layer.may_depend_on.join(", ") };
+            breaches.push(format!("`{name}` may not depend on `{to}`; it may depend on {known}"));
         }
-        if ours && dependency.kind == Kind::Development && room.nature != Nature::Shell && is_shell(to) {
-            breaches.push(format!("`{name}` may not know `{to}`, not even in its tests: they must replay, and `{to}` cannot"));
+        if ours && dependency.kind == Kind::Development && layer.nature != Nature::Shell && is_shell(to) {
+            breaches.push(format!("`{name}` may not depend on `{to}`, not even in its tests: they must replay, and `{to}` cannot"));
         }
-        if room.nature == Nature::Pure
+        if layer.nature == Nature::Pure
             && let Some((_, why)) = BANNED_BY_NAME.iter().chain(BANNED_FROM_REACH).find(|(banned, _)| *banned == to)
             && !(DRAWS_KEYS.0 == name && DRAWS_KEYS.1.contains(&to))
         {
-            breaches.push(format!("`{name}` is pure and may not know `{to}`: {why}"));
+            breaches.push(format!("`{name}` is pure and may not depend on `{to}`: {why}"));
         }
     }
-    if room.nature != Nature::Shell {
+    if layer.nature != Nature::Shell {
         for (banned, why) in BANNED_FROM_REACH.iter().filter(|(banned, _)| member.reach.contains(*banned)) {
             breaches.push(format!("`{name}` reaches `{banned}` through what it depends on: {why}"));
         }
@@ -243,14 +267,14 @@ fn check_room(workspace: &Workspace, room: &Room, member: &Member, breaches: &mu
 }
 
 fn is_shell(name: &str) -> bool {
-    ROOMS.iter().any(|room| room.name == name && room.nature == Nature::Shell)
+    LAYERS.iter().any(|layer| layer.name == name && layer.nature == Nature::Shell)
 }
 
 /// What the root manifest offers and nobody takes: cargo does not notice.
 fn check_offers(workspace: &Workspace, manifest: &str) -> Vec<String> {
     let is_taken = |name: &str| {
         let dependencies = workspace.members.values().flat_map(|member| &member.dependencies);
-        ROOMS.iter().any(|room| room.name == name) || dependencies.into_iter().any(|dependency| dependency.name == name)
+        LAYERS.iter().any(|layer| layer.name == name) || dependencies.into_iter().any(|dependency| dependency.name == name)
     };
     let section = manifest.lines().skip_while(|line| *line != "[workspace.dependencies]").skip(1);
     let offers = section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" =")).map(|(name, _)| name);
@@ -258,15 +282,15 @@ fn check_offers(workspace: &Workspace, manifest: &str) -> Vec<String> {
     idle.map(|name| format!("the root Cargo.toml offers `{name}`, which nobody takes: take the line out")).collect()
 }
 
-/// Every pure room carries the same `clippy.toml`, because clippy reads only the nearest one.
+/// Every pure layer carries the same `clippy.toml`, because clippy reads only the nearest one.
 fn check_pure_lints(workspace: &Workspace) -> Vec<String> {
     let read = |folder: &Path| fs::read_to_string(folder.join(PURE_LINTS)).ok();
     let Some(model) = workspace.members.get("types").and_then(|types| read(&types.folder)) else {
-        return vec![format!("crates/types/{PURE_LINTS}, the model of every pure room's, is not there")];
+        return vec![format!("crates/types/{PURE_LINTS}, the model of every pure layer's, is not there")];
     };
-    let pure = ROOMS.iter().filter(|room| room.nature == Nature::Pure);
-    let strays = pure.filter(|room| workspace.members.get(room.name).is_some_and(|member| read(&member.folder).as_ref() != Some(&model)));
-    strays.map(|room| format!("`{0}` is pure: copy crates/types/{PURE_LINTS} to crates/{0}/{PURE_LINTS}", room.name)).collect()
+    let pure = LAYERS.iter().filter(|layer| layer.nature == Nature::Pure);
+    let strays = pure.filter(|layer| workspace.members.get(layer.name).is_some_and(|member| read(&member.folder).as_ref() != Some(&model)));
+    strays.map(|layer| format!("`{0}` is pure: copy crates/types/{PURE_LINTS} to crates/{0}/{PURE_LINTS}", layer.name)).collect()
 }
 
 #[cfg(test)]
@@ -304,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pure_room_that_waits_is_a_breach() {
+    fn a_pure_layer_that_waits_is_a_breach() {
         let found = breaches(&["basil -> tokio"]);
-        assert_eq!(found, ["`basil` is pure and may not know `tokio`: a machine is stepped; it never waits"]);
+        assert_eq!(found, ["`basil` is pure and may not depend on `tokio`: a machine is stepped; it never waits"]);
         assert_eq!(breaches(&["basil -> rand*"]).len(), 1, "nor may its tests: they must replay");
     }
 
     #[test]
-    fn a_pure_room_that_reaches_tokio_indirectly_is_a_breach() {
+    fn a_pure_layer_that_reaches_tokio_indirectly_is_a_breach() {
         let mut workspace = workspace(&["basil -> helper"]);
         workspace.members.get_mut("basil").expect("it was just made").reach.insert("tokio".into());
         let found = check(&workspace, &BTreeSet::from(["helper".to_owned()]));
@@ -319,25 +343,25 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_room_that_knows_an_outer_one_is_a_breach() {
+    fn an_inner_layer_that_depends_on_an_outer_one_is_a_breach() {
         assert_eq!(breaches(&["client -> basil", "basil ->"]), Vec::<String>::new());
         let found = breaches(&["client ->", "basil -> client"]);
-        assert_eq!(found, ["`basil` may not know `client`; it may know mutants, types, crypto, machine, store"]);
+        assert_eq!(found, ["`basil` may not depend on `client`; it may depend on mutants, types, crypto, machine, store"]);
     }
 
     #[test]
-    fn engines_do_not_know_one_another_but_for_the_pool() {
+    fn engines_do_not_depend_on_one_another_except_the_pool() {
         assert_eq!(breaches(&["basil ->", "augustus -> basil"]).len(), 1);
         assert_eq!(breaches(&["basil ->", "cataphract -> basil"]), Vec::<String>::new());
     }
 
     #[test]
-    fn a_gateway_that_knows_an_engine_is_a_breach() {
+    fn a_gateway_that_depends_on_an_engine_is_a_breach() {
         assert_eq!(breaches(&["sql -> client basil", "client ->", "basil ->"]).len(), 1);
     }
 
     #[test]
-    fn the_simulator_and_the_pure_rooms_never_see_the_runtime() {
+    fn the_simulator_and_the_pure_layers_never_see_the_runtime() {
         for line in ["simulator -> runtime", "simulator -> runtime*", "basil -> runtime*", "store -> runtime*"] {
             assert_eq!(breaches(&["runtime ->", line]).len(), 1, "{line}");
         }
@@ -345,9 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_room_is_a_breach() {
+    fn a_crate_without_a_layer_is_a_breach() {
         let found = breaches(&["attic ->"]);
-        assert_eq!(found, ["`attic` has no room: give it one in xtask/src/rules.rs and in ARCHITECTURE.md"]);
+        assert_eq!(found, ["`attic` has no layer: give it one in xtask/src/rules.rs and in ARCHITECTURE.md"]);
     }
 
     #[test]
@@ -368,10 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn rooms_only_know_rooms() {
-        for room in ROOMS {
-            for known in room.may_know {
-                assert!(ROOMS.iter().any(|other| other.name == *known), "{} may know {known}, which is no room", room.name);
+    fn layers_depend_only_on_layers() {
+        for layer in LAYERS {
+            for known in layer.may_depend_on {
+                assert!(LAYERS.iter().any(|other| other.name == *known), "{} may depend on {known}, which is no layer", layer.name);
             }
         }
     }

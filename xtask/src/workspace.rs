@@ -1,4 +1,4 @@
-//! What cargo knows of this workspace: where it is, where it builds, who depends on whom.
+//! What cargo knows of this workspace: where it is, where it builds, what depends on what.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
