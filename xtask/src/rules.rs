@@ -65,8 +65,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer { name: "monitoring", nature: Nature::Shell, may_depend_on: &["runtime"] },
     Layer { name: "workload", nature: Nature::Shell, may_depend_on: &["types", "client"] },
+    Layer { name: "simulator", nature: Nature::Simulated, may_depend_on: &["types", "crypto", "machine", "random", "store"] },
     Layer {
-        name: "simulator",
+        name: "conformance",
         nature: Nature::Simulated,
         may_depend_on: &[
             "mutants",
@@ -75,6 +76,7 @@ const LAYERS: &[Layer] = &[
             "machine",
             "random",
             "store",
+            "simulator",
             "basil",
             "cataphract",
             "augustus",
@@ -128,6 +130,7 @@ const LAYERS: &[Layer] = &[
             "config",
             "workload",
             "simulator",
+            "conformance",
             "capacity",
             "bench",
             "figures",

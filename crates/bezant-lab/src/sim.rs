@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use clap::Args;
+use conformance::basil::{Report, Scenario};
 use serde_json::json;
-use simulator::{Counts, Report, Scenario, Smallest, Tracing};
+use simulator::{Counts, EngineCounts as _, Smallest, Tracing};
 
 use bezant::failure::{Done, Failure};
 
@@ -20,8 +21,8 @@ pub struct SimArgs {
     seeds: Seeds,
     /// How long things go wrong, in milliseconds of virtual time
     #[arg(long, value_name = "MS")]
-    trouble_ms: Option<u64>,
-    /// Set something by hand that the seed would draw, in words as "clients=3 mishaps=isolate+mend"
+    fault_phase_ms: Option<u64>,
+    /// Set something by hand that the seed would draw, in words as "clients=3 fault-kinds=isolate+repair"
     #[arg(long, value_name = "WORDS", default_value = "")]
     with: String,
     /// Print every event
@@ -108,8 +109,8 @@ fn scenarios(args: &SimArgs) -> Result<Vec<Scenario>, Failure> {
         },
     };
     let set = |scenario: Scenario| {
-        let scenario = match args.trouble_ms {
-            Some(trouble_ms) => scenario.lasting_ms(trouble_ms),
+        let scenario = match args.fault_phase_ms {
+            Some(fault_phase_ms) => scenario.lasting_ms(fault_phase_ms),
             None => scenario,
         };
         scenario.with(&args.with).map_err(Failure::wrong)
@@ -123,36 +124,16 @@ fn show(args: &SimArgs, report: &Report) {
     }
     if args.json {
         let violations: Vec<_> = report.violations.iter().map(|one| json!({ "checker": one.checker, "what": one.what })).collect();
-        let counts = &report.counts;
-        println!(
-            "{}",
-            json!({
-                "scenario": report.scenario,
-                "seed": report.seed,
-                "virtual_ms": counts.virtual_ms,
-                "committed": counts.committed,
-                "aborted": counts.aborted,
-                "unknown": counts.unknown,
-                "fast": counts.fast,
-                "validated": counts.validated,
-                "divided": counts.divided,
-                "elections": counts.elections,
-                "led": counts.led,
-                "views": counts.views,
-                "view_max": counts.view_max,
-                "crashes": counts.crashes,
-                "network_faults": counts.network_faults,
-                "upgraded": counts.upgraded,
-                "held": counts.held,
-                "bit_flips": counts.bit_flips,
-                "away": counts.away,
-                "faulty": counts.faulty,
-                "messages": counts.messages,
-                "refused": counts.refused,
-                "fingerprint": format!("{:016x}", report.fingerprint),
-                "violations": violations,
-            })
-        );
+        let mut run = json!({
+            "scenario": report.scenario,
+            "seed": report.seed,
+            "fingerprint": format!("{:016x}", report.fingerprint),
+            "violations": violations,
+        });
+        for (name, count) in report.counts.named().into_iter().chain(report.engine.named()) {
+            run[name] = count.into();
+        }
+        println!("{run}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Clocks that are wrong, within bounds.
 
 use machine::Time;
+use random::Random;
 
 use crate::setting::Clocks;
-use random::Random;
 
 /// Where true time begins: no machine may depend on it, and some day in the future is as good as any.
 pub(crate) const EPOCH_NS: u64 = 1_800_000_000_000_000_000;

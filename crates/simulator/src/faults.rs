@@ -1,51 +1,342 @@
-//! How many are at fault. The protocol promises nothing when more than `f` replicas of a shard are, so that a world with one
-//! too many would prove nothing: whoever is to be at fault is counted here first, and refused when there is no room.
+//! What goes wrong, when it ends, and what is demanded then.
 
 use std::collections::BTreeSet;
 
-use types::{ReplicaId, ShardId};
+use random::Named as _;
 
-/// The replicas that are at fault, or may come to be.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    faults: usize,
-    blamed: BTreeSet<ReplicaId>,
+use crate::disk::{Doom, Rot};
+use crate::network::LinkProfile;
+use crate::scenario::FaultClass;
+use crate::self_test::BrokenRule;
+use crate::setting::ReplicaFault;
+use crate::system::{Client as _, Liar as _, System};
+use crate::world::{Actor, Event, World};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Things go wrong.
+    Faults,
+    /// They no longer do, but for those who lie: everybody gets something done.
+    Healed { at: u64 },
+    /// Nobody wants anything any more: nothing may stay undecided.
+    Quiet { since: u64 },
+    /// The power went everywhere at once; somebody looks at what is left.
+    Audit { since: u64 },
+    /// It is over.
+    Done,
 }
 
-impl Budget {
-    /// Nobody yet, and at most `faults` of each shard.
-    pub fn new(faults: usize) -> Self {
-        Self { faults, blamed: BTreeSet::new() }
-    }
-
-    /// Whether `replica` may be at fault. Once it may, it always may.
-    #[must_use]
-    pub fn blame(&mut self, replica: ReplicaId) -> bool {
-        let room = self.count(replica.shard) < self.faults;
-        if room {
-            self.blamed.insert(replica);
+impl Phase {
+    /// Whether the faults were over by `time`.
+    pub fn healed_before(self, time: u64) -> bool {
+        match self {
+            Self::Faults => false,
+            Self::Healed { at } => at <= time,
+            Self::Quiet { .. } | Self::Audit { .. } | Self::Done => true,
         }
-        self.blamed.contains(&replica)
-    }
-
-    /// How many of a shard are at fault.
-    pub fn count(&self, shard: ShardId) -> usize {
-        self.blamed.iter().filter(|replica| replica.shard == shard).count()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// How many transactions each honest client must commit once the faults are over.
+pub(crate) const COMMITS_AFTER_HEAL: u64 = 3;
+/// How long they may take for it, in milliseconds of virtual time.
+const PROGRESS_MS_MAX: u64 = 60_000;
+/// How long anything may stay undecided once nobody wants anything, in milliseconds of virtual time.
+const UNDECIDED_MS_MAX: u64 = 60_000;
+/// How long the last look may take, in milliseconds of virtual time.
+const AUDIT_MS_MAX: u64 = 20_000;
+/// How often somebody looks whether all is done, in milliseconds.
+const LOOK_MS: u64 = 20;
 
-    #[test]
-    fn one_more_than_a_shard_survives_is_refused() {
-        let replica = |shard, index| ReplicaId { shard: ShardId(shard), index };
-        let mut budget = Budget::new(2);
-        assert!(budget.blame(replica(0, 3)) && budget.blame(replica(0, 5)));
-        assert!(budget.blame(replica(0, 3)), "it is at fault already");
-        assert!(!budget.blame(replica(0, 0)));
-        assert!(budget.blame(replica(1, 0)), "each shard has its own");
-        assert_eq!((budget.count(ShardId(0)), budget.count(ShardId(1))), (2, 1));
+random::named! {
+    /// Something that goes wrong now and then, during the first phase.
+    pub enum FaultKind {
+        /// Nothing gets from one to another any more.
+        CutOneWay,
+        /// Some are cut off from the others.
+        Isolate,
+        /// What one says to another takes much longer.
+        SlowLinks,
+        /// All links are as good as they were at first.
+        Repair,
+        /// Much is lost and late.
+        HeavyLoss,
+        /// A clock jumps: within what the protocol allows for, or, where clocks are wild, beyond it.
+        ClockJump,
+        /// A replica's process dies.
+        CrashReplica,
+        /// Most of them die at once.
+        CrashMany,
+        /// A client's process dies.
+        CrashClient,
+        /// A liar that forgets comes back from an empty disk.
+        LoseDisk,
+        /// Bits flip on a disk while its replica is down.
+        FlipBits,
+        /// A shard's replicas are stopped in good order, one after the other, and come back with other options.
+        Upgrade,
+    }
+}
+
+impl FaultKind {
+    /// Those that belong to the classes `faults`.
+    pub(crate) fn of(faults: &[FaultClass]) -> BTreeSet<Self> {
+        Self::ALL.iter().copied().filter(|kind| faults.contains(&kind.class())).collect()
+    }
+
+    /// The class of faults that it belongs to.
+    fn class(self) -> FaultClass {
+        match self {
+            Self::CutOneWay | Self::Isolate | Self::SlowLinks | Self::Repair | Self::HeavyLoss => FaultClass::Network,
+            Self::ClockJump => FaultClass::Clocks,
+            Self::CrashReplica | Self::CrashMany | Self::CrashClient => FaultClass::Crashes,
+            Self::LoseDisk => FaultClass::ByzantineReplicas,
+            Self::FlipBits => FaultClass::DiskDamage,
+            Self::Upgrade => FaultClass::Upgrades,
+        }
+    }
+
+    /// How often it happens, beside the others.
+    fn weight(self) -> usize {
+        match self {
+            Self::Repair => 2,
+            Self::CrashReplica => 4,
+            _ => 1,
+        }
+    }
+}
+
+impl<S: System> World<S> {
+    /// Something goes wrong, and something else will.
+    pub fn fault(&mut self) {
+        if self.phase != Phase::Faults {
+            return;
+        }
+        let kinds: Vec<FaultKind> = self.setting.fault_kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
+        if kinds.is_empty() {
+            return;
+        }
+        let kind = self.faults.pick(&kinds);
+        self.trace.line(self.now, || format!("{kind:?}"));
+        self.inject(kind);
+        let gap_ms = self.faults.between(20, 600);
+        self.after(gap_ms * 1_000_000, Event::Fault);
+    }
+
+    fn inject(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::CutOneWay | FaultKind::SlowLinks => {
+                let (from, to) = (self.anyone(), self.anyone());
+                let by_us = self.faults.between(1_000, 400_000);
+                if kind == FaultKind::CutOneWay { self.network.cut(from, to) } else { self.network.slow(from, to, by_us) }
+            }
+            FaultKind::Isolate => {
+                let mut everybody = self.everybody();
+                self.faults.shuffle(&mut everybody);
+                let count = 1 + self.faults.index(everybody.len() / 2);
+                for one in &everybody[..count] {
+                    for other in &everybody[count..] {
+                        self.network.cut(*one, *other);
+                        self.network.cut(*other, *one);
+                    }
+                }
+            }
+            FaultKind::Repair => {
+                self.network.repair();
+                self.network.profile = self.setting.links;
+            }
+            FaultKind::HeavyLoss => {
+                self.network.profile = LinkProfile {
+                    lost_per_mille: self.faults.below(300),
+                    late_per_mille: self.faults.below(300),
+                    late_us_max: 300_000,
+                    ..self.setting.links
+                };
+            }
+            FaultKind::ClockJump => match self.anyone() {
+                Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults, self.setting.clocks),
+                Actor::Client(at) => self.clients[at].clock.jump(&mut self.faults, self.setting.clocks),
+            },
+            FaultKind::CrashReplica => {
+                let at = self.faults.index(self.replicas.len());
+                self.doom(at);
+            }
+            FaultKind::CrashMany => {
+                for at in 0..self.replicas.len() {
+                    if self.faults.chance(700) {
+                        self.doom(at);
+                    }
+                }
+            }
+            FaultKind::CrashClient => {
+                let at = self.faults.index(self.auditor());
+                self.clients[at].restart();
+                self.counts.crashes += 1;
+                self.begin_after(at, 1_000_000, 300_000_000);
+            }
+            FaultKind::LoseDisk => self.lose_disk(),
+            FaultKind::FlipBits => self.flip_bits(),
+            FaultKind::Upgrade => self.begin_upgrade(),
+        }
+        if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
+            self.counts.network_faults += 1;
+        }
+    }
+
+    fn everybody(&self) -> Vec<Actor> {
+        let replicas = (0..self.replicas.len()).map(Actor::Replica);
+        replicas.chain((0..self.clients.len()).map(Actor::Client)).collect()
+    }
+
+    fn anyone(&mut self) -> Actor {
+        let everybody = self.everybody();
+        self.faults.pick(&everybody)
+    }
+
+    fn doom(&mut self, at: usize) {
+        if self.replicas[at].node.is_none() {
+            return;
+        }
+        match Doom::draw(&mut self.faults) {
+            Doom::Between => self.crash(at),
+            doom => self.replicas[at].doom = Some(doom),
+        }
+    }
+
+    /// A liar that forgets comes back from an empty disk.
+    fn lose_disk(&mut self) {
+        for at in 0..self.replicas.len() {
+            let forgets = self.replicas[at].liar.as_ref().is_some_and(S::Liar::forgets);
+            if forgets && self.faults.chance(700) {
+                self.replicas[at].lose_disk();
+                self.restart(at);
+            }
+        }
+    }
+
+    /// Bits flip on the disk of a replica that is one of those that may be at fault, while it is down.
+    fn flip_bits(&mut self) {
+        let may_rot: Vec<usize> = (0..self.replicas.len()).filter(|at| self.may_rot(*at)).collect();
+        if may_rot.is_empty() {
+            return;
+        }
+        let at = self.faults.pick(&may_rot);
+        let id = self.replicas[at].id;
+        if !self.budget.blame(id) {
+            self.trace.line(self.now, || format!("{id} is spared: its shard would not survive it"));
+            return;
+        }
+        if self.replicas[at].node.is_some() {
+            self.crash(at);
+        }
+        let (what, found) = self.replicas[at].rot(&mut self.disk);
+        self.counts.bit_flips += 1;
+        self.trace.line(self.now, || format!("on the disk of {id} {what}: {found:?}"));
+        if let Rot::Unnoticed(why) = found {
+            self.violation("disk", format!("on the disk of {id} {what}, and {why}"));
+        }
+    }
+
+    fn may_rot(&self, at: usize) -> bool {
+        if matches!(self.broken, Some(BrokenRule::DamageAnyDisk)) {
+            return self.replicas[at].away.is_none();
+        }
+        let replica = &self.replicas[at];
+        replica.away.is_none() && self.setting.faulty.get(&replica.id) == Some(&ReplicaFault::DiskDamage)
+    }
+
+    /// A replica's process ends; it is started again some time later.
+    pub fn crash(&mut self, at: usize) {
+        let id = self.replicas[at].id;
+        self.trace.line(self.now, || format!("{id} crashes"));
+        self.trace.mark(self.now, 0xdead ^ at as u64);
+        self.counts.crashes += 1;
+        self.replicas[at].crash(&mut self.disk);
+        if matches!(self.broken, Some(BrokenRule::ForgetOnCrash)) {
+            self.replicas[at].lose_disk();
+        }
+        if self.phase == Phase::Faults {
+            let down_ms = self.faults.pick(&[1, 20, 200, 200, 1_500]);
+            self.after(down_ms * 1_000_000, Event::Restart(at));
+        } else {
+            self.after(1_000_000, Event::Restart(at));
+        }
+    }
+
+    /// The faults are over: from now on progress is demanded.
+    pub fn heal(&mut self) {
+        self.trace.line(self.now, || "the faults are over".to_owned());
+        // Clocks that were far off are put right, which takes its time where one was ahead: what is begun meanwhile may fail.
+        let clocks =
+            self.replicas.iter_mut().map(|replica| &mut replica.clock).chain(self.clients.iter_mut().map(|client| &mut client.clock));
+        let wait = clocks.map(|clock| clock.put_right(&mut self.faults, self.setting.clocks)).max().unwrap_or(0);
+        self.phase = Phase::Healed { at: self.now + wait };
+        self.network.repair();
+        self.network.profile = LinkProfile::GOOD;
+        for at in 0..self.replicas.len() {
+            self.replicas[at].doom = None;
+            self.replicas[at].leaving = None;
+            self.restart(at);
+        }
+        self.after(LOOK_MS * 1_000_000, Event::Look);
+    }
+
+    /// Whether what is demanded has come about, and in time.
+    pub fn look(&mut self) {
+        match self.phase {
+            Phase::Faults | Phase::Done => return,
+            Phase::Healed { at } => self.look_at_progress(at),
+            Phase::Quiet { since } => self.look_at_undecided(since),
+            Phase::Audit { since } => {
+                if self.clients[self.auditor()].done_since_heal > 0 {
+                    self.phase = Phase::Done;
+                } else if self.now > since + AUDIT_MS_MAX * 1_000_000 {
+                    let what = format!("after all power was lost, nobody could read everything within {AUDIT_MS_MAX} ms");
+                    self.violation("durability", what);
+                }
+            }
+        }
+        self.after(LOOK_MS * 1_000_000, Event::Look);
+    }
+
+    fn look_at_progress(&mut self, healed_at: u64) {
+        let honest = self.clients[..self.clients.len() - 1].iter().filter(|client| client.machine.is_honest());
+        let behind: Vec<String> =
+            honest.filter(|client| client.done_since_heal < COMMITS_AFTER_HEAL).map(|client| client.id.to_string()).collect();
+        if behind.is_empty() {
+            self.trace.line(self.now, || "everybody got something done".to_owned());
+            self.phase = Phase::Quiet { since: self.now };
+        } else if self.now > healed_at + PROGRESS_MS_MAX * 1_000_000 {
+            let who = behind.join(", ");
+            self.violation("progress", format!("{PROGRESS_MS_MAX} ms after the faults, {who} had not committed {COMMITS_AFTER_HEAL}"));
+        }
+    }
+
+    fn look_at_undecided(&mut self, since: u64) {
+        let mut left = Vec::new();
+        for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
+            let undecided = replica.node.as_ref().map(S::undecided).unwrap_or_default();
+            if !undecided.is_empty() {
+                left.push(format!("{} has {}: {}", replica.id, undecided.len(), undecided[..undecided.len().min(4)].join(", ")));
+            }
+        }
+        if left.is_empty() {
+            self.lose_power();
+        } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
+            let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
+            self.violation("progress", what);
+        }
+    }
+
+    /// The power goes everywhere at once. What anybody was told is there all the same.
+    fn lose_power(&mut self) {
+        self.trace.line(self.now, || "the power goes everywhere".to_owned());
+        for at in (0..self.replicas.len()).filter(|at| self.replicas[*at].away.is_none()).collect::<Vec<_>>() {
+            self.replicas[at].crash_hard();
+            self.restart(at);
+        }
+        self.phase = Phase::Audit { since: self.now };
+        self.begin_after(self.auditor(), 1_000_000, 2_000_000);
     }
 }

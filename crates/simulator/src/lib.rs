@@ -1,66 +1,76 @@
-//! A second shell around the same machines, in which everything that chance decides comes from a seed.
+//! A second shell around the machines of any engine, in which everything that chance decides comes from a seed.
 //!
 //! The first shell is `runtime`: sockets, threads, a disk, the clock on the wall. This one has none of them. Time is a
 //! number that jumps from one event to the next; the network loses, doubles, delays and cuts; disks forget what was not
-//! synced, tear what was being written, and flip bits; clocks are off and jump; processes die in the middle of a turn. Up to `f` replicas
-//! of each shard and any number of clients cheat, each in named ways ([`ReplicaStrategy`], [`ClientStrategy`]). What runs in
-//! it is what runs for real: `basil::Node` above `store::Store`, `basil::Coordinator` and `basil::Buffer`, every message
-//! through the codec and every signature made and checked with Ed25519.
+//! synced, tear what was being written, and flip bits; clocks are off and jump; processes die in the middle of a turn. Up to `f`
+//! replicas of each shard and any number of clients lie. The machines that run here are the ones that run for real, with every
+//! message through the codec and every signature made and checked.
 //!
-//! **The law** of the machines is kept here as in `runtime`: a turn steps through all that has arrived, makes it durable
-//! with one write, seals all it says under signed roots, and only then sends.
+//! This crate is the kernel and knows no engine. An engine is one implementation of [`System`]: its machines, its lies, its
+//! checkers, its scenarios. `conformance` holds those of the real engines; `tests` here run the toy.
 //!
 //! ```text
-//!   trouble                            heal               quiet            power cut, audit
+//!   kernel                                   engine
+//!   world: time, queue, phases               machines of replicas and clients
+//!   network, disks, clocks, crashes          lies, delay attacks
+//!   upgrades, fault budget                   checkers, what is undecided
+//!   settings in words, shrinking, traces     scenarios, its own settings and counts
+//! ```
+//!
+//! A run has four phases:
+//!
+//! ```text
+//!   faults                             heal               quiet            power cut, audit
 //!   ├──────────────────────────────────┼──────────────────┼────────────────┼──────────▶
-//!   faults, liars, rogue clients       liars only;        nothing may be   all replicas at once;
+//!   faults, lies, cheating clients     lies only;         nothing may be   all replicas at once;
 //!   safety is watched                  all must end       left undecided   everything is still there
 //! ```
 //!
-//! Checkers watch all of it (see `checker`). A run that fails is the same when it is run again with its seed, event for event:
-//!
-//! ```
-//! use simulator::{Scenario, Tracing};
-//!
-//! let scenario = Scenario::named("calm").expect("it is one of ours").lasting_ms(200);
-//! let report = simulator::run(&scenario, 1, Tracing::Off);
-//! assert!(report.is_clean(), "{report}");
-//! assert_eq!(simulator::run(&scenario, 1, Tracing::Off).fingerprint, report.fingerprint);
-//! ```
+//! A run that fails is the same when it is run again with its seed, event for event ([`run`]), and can be made smaller ([`shrink`]).
 
-mod adversary;
-mod checker;
+mod budget;
 mod client;
 mod clock;
+pub mod dictionary;
 mod disk;
 mod faults;
-mod foe;
-#[cfg(feature = "mutants")]
-pub mod mutants;
 mod network;
 mod replica;
 mod report;
-#[cfg(test)]
-mod sabotage;
 mod scenario;
+mod self_test;
 mod setting;
 mod shrink;
+mod system;
 mod trace;
-mod trouble;
 mod upgrade;
-mod words;
-mod workload;
 mod world;
 
-pub use adversary::{ClientStrategy, ReplicaStrategy};
-pub use checker::Violation;
-pub use report::{Counts, Report};
-pub use scenario::{Scenario, Trouble};
-pub use shrink::{Smallest, shrink};
-pub use trace::Tracing;
+pub use faults::FaultKind;
+pub use network::LinkProfile;
+pub use report::{Counts, Report, Violation, Violations};
+pub use scenario::{FaultClass, Scenario, ScenarioKind};
+pub use self_test::BrokenRule;
+pub use setting::{Clocks, ReplicaFault, Setting, Verifiers};
+pub use shrink::{Smallest, shrink, shrink_with, subsets};
+pub use system::{
+    Checker, Client, Clients, EngineCounts, EngineSetting, Goal, Heard, Liar, Lies, NetworkAdversary, Next, Outcomes, Scene, System,
+};
+pub use trace::{Trace, Tracing};
 
 /// Runs `scenario` with `seed` to its end, or to the first broken promise.
 #[must_use]
-pub fn run(scenario: &Scenario, seed: u64, tracing: Tracing) -> Report {
-    world::World::new(scenario, seed, tracing).run()
+pub fn run<S: System>(scenario: &Scenario<S>, seed: u64, tracing: Tracing) -> Report<S::Counts> {
+    world::World::new(scenario, seed, tracing, None).run()
+}
+
+/// The same with a rule of the world broken, for tests that want to see the checkers notice.
+#[must_use]
+pub fn run_broken<S: System>(
+    scenario: &Scenario<S>,
+    seed: u64,
+    tracing: Tracing,
+    broken: BrokenRule<S::ReplicaStrategy>,
+) -> Report<S::Counts> {
+    world::World::new(scenario, seed, tracing, Some(broken)).run()
 }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::world::Actor;
 use random::Random;
 
-/// What is the matter with the network just now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+/// What links are like just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkProfile {
     /// How long most messages take, in microseconds, from and to.
     pub delay_us: (u64, u64),
     /// How many of a thousand take much longer.
@@ -23,9 +23,9 @@ pub(crate) struct Weather {
     pub doubled_per_mille: u64,
 }
 
-impl Weather {
-    /// Nothing is the matter.
-    pub const FINE: Self = Self { delay_us: (80, 250), late_per_mille: 2, late_us_max: 3_000, lost_per_mille: 0, doubled_per_mille: 0 };
+impl LinkProfile {
+    /// Nothing is wrong with them.
+    pub const GOOD: Self = Self { delay_us: (80, 250), late_per_mille: 2, late_us_max: 3_000, lost_per_mille: 0, doubled_per_mille: 0 };
 }
 
 /// How long a message to oneself takes, in microseconds.
@@ -38,7 +38,7 @@ const DISTANCE_US: (u64, u64) = (5_000, 150_000);
 #[derive(Debug)]
 pub(crate) struct Network {
     random: Random,
-    pub weather: Weather,
+    pub profile: LinkProfile,
     cut: BTreeSet<(Actor, Actor)>,
     slow_us: BTreeMap<(Actor, Actor), u64>,
     map: Map,
@@ -73,9 +73,9 @@ impl Map {
 }
 
 impl Network {
-    pub fn new(seed: u64, weather: Weather, regions: u64) -> Self {
+    pub fn new(seed: u64, profile: LinkProfile, regions: u64) -> Self {
         let map = Map { random: Random::stream(seed, "map"), regions, homes: BTreeMap::new(), distance_us: BTreeMap::new() };
-        Self { random: Random::stream(seed, "network"), weather, cut: BTreeSet::new(), slow_us: BTreeMap::new(), map }
+        Self { random: Random::stream(seed, "network"), profile, cut: BTreeSet::new(), slow_us: BTreeMap::new(), map }
     }
 
     /// After how many nanoseconds each copy of a message arrives: none when it is lost.
@@ -84,7 +84,7 @@ impl Network {
             return vec![LOOPBACK_US * 1_000];
         }
         // Drawn in any case, so that a cut on one link does not move what happens on the others.
-        let (lost, doubled) = (self.random.chance(self.weather.lost_per_mille), self.random.chance(self.weather.doubled_per_mille));
+        let (lost, doubled) = (self.random.chance(self.profile.lost_per_mille), self.random.chance(self.profile.doubled_per_mille));
         let (first, second) = (self.delay_ns(), self.delay_ns());
         if lost || self.cut.contains(&(from, to)) {
             return Vec::new();
@@ -94,10 +94,10 @@ impl Network {
     }
 
     fn delay_ns(&mut self) -> u64 {
-        let (least, most) = self.weather.delay_us;
-        let late = self.random.chance(self.weather.late_per_mille);
+        let (least, most) = self.profile.delay_us;
+        let late = self.random.chance(self.profile.late_per_mille);
         let delay = self.random.between(least * 1_000, most * 1_000);
-        let more = self.random.below(self.weather.late_us_max * 1_000 + 1);
+        let more = self.random.below(self.profile.late_us_max * 1_000 + 1);
         if late { delay + more } else { delay }
     }
 
@@ -112,7 +112,7 @@ impl Network {
     }
 
     /// Every link is as good as any.
-    pub fn mend(&mut self) {
+    pub fn repair(&mut self) {
         self.cut.clear();
         self.slow_us.clear();
     }

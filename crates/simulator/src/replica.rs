@@ -1,36 +1,32 @@
 //! A replica's process in the world: the machine, its disk, its clock, and the turn that keeps the law.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use basil::message::Draft;
-use basil::replica::RecoverError;
-use basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, Transaction};
-use crypto::{BatchSigner, Signable, Verified};
-use machine::{Durable, Input, Machine, Outbox, OutboxOf};
-use store::{Memory, Options, Store, StoreError};
-use types::{Cluster, Key, Party, ReplicaId, Timestamp};
+use crypto::{BatchSigner, Signable as _, Verified};
+use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf};
+use random::Random;
+use store::{Memory, Options};
+use types::{Cluster, Digest, Party, ReplicaId};
 
-use crate::adversary::{Heard, Liar, Lies};
 use crate::clock::Clock;
 use crate::disk::{self, Doom, Rot};
+use crate::system::{Heard, Liar as _, Lies, System};
 use crate::upgrade::{Leaving, Version};
-use random::Random;
 
-/// The most drafts under one root, as in the real shell when nobody sets it.
+/// The most statements under one signature, as in the real shell when nobody sets it.
 const BATCH_MAX: usize = 64;
 
 /// A replica, up or down.
-pub(crate) struct ReplicaActor {
+pub(crate) struct ReplicaActor<S: System> {
     pub id: ReplicaId,
-    pub liar: Option<Liar>,
+    pub liar: Option<S::Liar>,
     pub clock: Clock,
     /// Nothing when the process is down.
-    pub node: Option<Node<Memory>>,
+    pub node: Option<S::Replica>,
     medium: Memory,
     batch_signer: BatchSigner,
     cluster: Arc<Cluster>,
-    pub inbox: Vec<(Party, Verified<Message>)>,
+    pub inbox: Vec<(Party, Verified<S::Message>)>,
     /// When its next turn is, if it has one.
     pub turn_at: Option<u64>,
     /// Until when the last turn takes.
@@ -52,43 +48,37 @@ pub(crate) struct ReplicaActor {
     /// Whether it may have forgotten a promise, through no fault of its own that it could notice.
     pub forgot: bool,
     /// Breaks the law, in a test that wants to see it noticed.
-    #[cfg(test)]
-    pub speaks_before_writing: bool,
+    pub sends_before_writing: bool,
     /// What its next process is started as.
-    pub version: Version,
+    pub version: Version<S::Options>,
 }
 
 /// What a replica is made of.
-pub(crate) struct Parts {
+pub(crate) struct Parts<S: System> {
     pub id: ReplicaId,
-    pub liar: Option<Liar>,
+    pub liar: Option<S::Liar>,
     pub clock: Clock,
     pub batch_signer: BatchSigner,
     pub cluster: Arc<Cluster>,
-    pub options: ReplicaOptions,
-    pub coordinator: CoordinatorOptions,
+    pub options: S::Options,
     pub segment_bytes_max: u64,
 }
 
 /// What a turn came to.
-pub(crate) struct Turn {
+pub(crate) struct Turn<S: System> {
     /// What is to be sent.
-    pub sends: Vec<(Party, Message)>,
-    /// What was sealed, by whomever, and is in the world even if nobody hears it.
-    pub said: Vec<Draft>,
-    /// The same, if an honest replica sealed it.
-    pub sealed: Vec<Draft>,
-    /// The keys of the reads answered.
-    pub reads: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
+    pub sends: Vec<(Party, S::Message)>,
+    /// What was signed, and is in the world even if nobody hears it.
+    pub signed: Vec<S::Draft>,
     /// Whether the process died in it.
     pub died: bool,
     /// Why its disk failed, when nobody meant it to.
-    pub failure: Option<StoreError>,
+    pub failure: Option<String>,
 }
 
-impl ReplicaActor {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { id, liar, clock, batch_signer, cluster, options, coordinator, segment_bytes_max } = parts;
+impl<S: System> ReplicaActor<S> {
+    pub fn new(parts: Parts<S>) -> Self {
+        let Parts { id, liar, clock, batch_signer, cluster, options, segment_bytes_max } = parts;
         let medium = Memory::new(&format!("simulated {id}"));
         Self {
             id,
@@ -109,11 +99,9 @@ impl ReplicaActor {
             away: None,
             rotten: false,
             forgot: false,
-            #[cfg(test)]
-            speaks_before_writing: false,
+            sends_before_writing: false,
             version: Version {
-                replica: options,
-                coordinator,
+                options,
                 store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() },
                 batch_max: BATCH_MAX,
             },
@@ -130,12 +118,10 @@ impl ReplicaActor {
     }
 
     /// Starts the process from what its disk holds.
-    pub fn start(&mut self, now: u64) -> Result<(), RecoverError> {
+    pub fn start(&mut self, now: u64) -> Result<(), String> {
         self.clock.forget();
-        let Version { replica: options, coordinator, store, .. } = self.version;
-        let store = Store::open(self.medium.clone(), store)?;
-        let replica = Replica::open(self.cluster.clone(), self.id, options, store, self.clock.read(now))?;
-        self.node = Some(Node::new(replica, Coordinator::new(self.cluster.clone(), coordinator)));
+        let Version { options, store, .. } = &self.version;
+        self.node = Some(S::open(&self.cluster, self.id, options, (&self.medium, *store), self.clock.read(now))?);
         (self.lives, self.started_at) = (self.lives + 1, now);
         Ok(())
     }
@@ -189,16 +175,13 @@ impl ReplicaActor {
     }
 
     /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
-    pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn {
-        let mut turn = Turn { sends: Vec::new(), said: Vec::new(), sealed: Vec::new(), reads: BTreeMap::new(), died: false, failure: None };
+    pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn<S> {
+        let mut turn = Turn { sends: Vec::new(), signed: Vec::new(), died: false, failure: None };
         let Some(node) = &mut self.node else { return turn };
         let local = self.clock.read(now);
-        let mut outbox: OutboxOf<Node<Memory>> = Outbox::default();
-        let mut lies = Lies::default();
+        let mut outbox: OutboxOf<S::Replica> = Outbox::default();
+        let mut lies = Lies::<S>::default();
         for (from, message) in std::mem::take(&mut self.inbox) {
-            if let Message::Read { request, keys, timestamp } = &*message {
-                turn.reads.insert((from, *request), (*timestamp, keys.clone()));
-            }
             let heard = self.liar.as_mut().map_or(Heard::Pass, |liar| liar.hear(from, &message, &mut lies));
             if heard == Heard::Pass {
                 node.step(local, Input::Message { from, message }, &mut outbox);
@@ -208,26 +191,25 @@ impl ReplicaActor {
             node.step(local, Input::Tick, &mut outbox);
         }
         // A process dies where it hurts: in a turn that has something to write.
-        let doom = self.doom.filter(|_| node.replica().store().is_pending());
+        let doom = self.doom.filter(|_| S::is_pending(node));
         if doom == Some(Doom::Writing) {
             self.medium.fail_next_sync();
         }
         let persisted = node.persist();
         if persisted.is_err() || matches!(doom, Some(Doom::Writing | Doom::BeforeSending)) {
             turn.died = true;
-            turn.failure = persisted.err().filter(|_| doom != Some(Doom::Writing));
-            if !self.is_lawless() {
+            turn.failure = persisted.err().filter(|_| doom != Some(Doom::Writing)).map(|error| error.to_string());
+            if !self.sends_before_writing {
                 return turn;
             }
         }
         let Outbox { mut sends, mut drafts, .. } = outbox;
         drafts.append(&mut lies.drafts);
         sends.append(&mut lies.sends);
-        match &mut self.liar {
-            Some(liar) => liar.speak(&mut sends, &mut drafts),
-            None => turn.sealed = drafts.iter().map(|(_, draft)| draft.clone()).collect(),
+        if let Some(liar) = &mut self.liar {
+            liar.speak(&mut sends, &mut drafts);
         }
-        turn.said = drafts.iter().map(|(_, draft)| draft.clone()).collect();
+        turn.signed = drafts.iter().map(|(_, draft)| draft.clone()).collect();
         self.sign_drafts(drafts, &mut sends);
         if let Some(liar) = &mut self.liar {
             liar.forge(&mut sends);
@@ -240,23 +222,11 @@ impl ReplicaActor {
         turn
     }
 
-    #[cfg(test)]
-    fn is_lawless(&self) -> bool {
-        self.speaks_before_writing
-    }
-
-    /// The law has no exception, but in tests that break it on purpose.
-    #[cfg(not(test))]
-    #[allow(clippy::unused_self, reason = "in tests it depends on the replica")]
-    fn is_lawless(&self) -> bool {
-        false
-    }
-
-    fn sign_drafts(&self, drafts: Vec<(Party, Draft)>, sends: &mut Vec<(Party, Message)>) {
+    fn sign_drafts(&self, drafts: Vec<(Party, S::Draft)>, sends: &mut Vec<(Party, S::Message)>) {
         let mut rest = drafts.into_iter().peekable();
         while rest.peek().is_some() {
-            let batch: Vec<(Party, Draft)> = rest.by_ref().take(self.version.batch_max).collect();
-            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
+            let batch: Vec<(Party, S::Draft)> = rest.by_ref().take(self.version.batch_max).collect();
+            let leaves: Vec<Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
             let signatures = self.batch_signer.sign(&leaves);
             sends.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
         }
@@ -267,14 +237,4 @@ impl ReplicaActor {
         let deadline = self.node.as_ref()?.deadline()?;
         Some(self.clock.when(deadline))
     }
-
-    /// The transactions it holds undecided.
-    pub fn undecided(&self) -> impl Iterator<Item = &Transaction> {
-        self.node.iter().flat_map(|node| node.replica().undecided())
-    }
-}
-
-/// Who lies, for those who lie with them.
-pub(crate) fn friends_of(rogues: &[types::ClientId]) -> BTreeSet<types::ClientId> {
-    rogues.iter().copied().collect()
 }

@@ -2,11 +2,42 @@
 
 use std::fmt;
 
-use crate::checker::Violation;
+use crate::system::EngineCounts;
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which checker says so.
+    pub checker: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+/// The most violations written down: after the first, the rest mostly follow from it.
+const VIOLATIONS_MAX: usize = 8;
+
+/// Every promise seen broken in a run, the first of them first.
+#[derive(Clone, Debug, Default)]
+pub struct Violations(Vec<Violation>);
+
+impl Violations {
+    /// Writes down what `checker` saw.
+    pub fn add(&mut self, checker: &'static str, what: String) {
+        if self.0.len() < VIOLATIONS_MAX {
+            self.0.push(Violation { checker, what });
+        }
+    }
+
+    /// All that were written down.
+    #[must_use]
+    pub fn all(&self) -> &[Violation] {
+        &self.0
+    }
+}
 
 /// What a run found, and how much of everything there was in it.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Report<C> {
     /// The scenario's name.
     pub scenario: &'static str,
     /// The seed.
@@ -15,92 +46,77 @@ pub struct Report {
     pub words: Vec<String>,
     /// Every promise seen broken. None is what everybody hopes for.
     pub violations: Vec<Violation>,
-    /// How much there was.
+    /// How much there was of what there is in any engine,
     pub counts: Counts,
+    /// and in this one.
+    pub engine: C,
     /// The run in a number: two runs of a seed have the same.
     pub fingerprint: u64,
     /// What happened, line by line, if it was asked for.
     pub trace: Option<String>,
 }
 
-/// How much of everything there was in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+/// Counts, each with its name.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident: $how:ident,)*) => {
+        /// How much of everything there was in a run.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+
+        impl EngineCounts for Counts {
+            fn add(&mut self, other: &Self) {
+                $(self.$name = $how(self.$name, other.$name);)*
+            }
+
+            fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+fn sum(one: u64, other: u64) -> u64 {
+    one + other
+}
+
+fn most(one: u64, other: u64) -> u64 {
+    one.max(other)
+}
+
+counts! {
     /// Virtual time, in milliseconds.
-    pub virtual_ms: u64,
+    virtual_ms: sum,
     /// Events.
-    pub events: u64,
+    events: sum,
     /// Messages that arrived.
-    pub messages: u64,
+    messages: sum,
     /// Transactions of honest clients that committed.
-    pub committed: u64,
+    committed: sum,
     /// Transactions of honest clients that aborted.
-    pub aborted: u64,
+    aborted: sum,
     /// Transactions of honest clients whose clients were never told how they ended.
-    pub unknown: u64,
-    /// Of the commits that honest clients were told of, those that took one round trip.
-    pub fast: u64,
-    /// Transactions of honest clients that only read, and committed without a vote.
-    pub validated: u64,
-    /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
-    pub divided: u64,
-    /// Transactions for which honest replicas elected a leader.
-    pub elections: u64,
-    /// Those of them that an honest leader decided.
-    pub led: u64,
-    /// The views these elections reached, all together.
-    pub views: u64,
-    /// The highest of them; of many runs, the highest in any.
-    pub view_max: u64,
-    /// Transactions of rogue clients that ended.
-    pub rogue_ended: u64,
+    unknown: sum,
+    /// Transactions of Byzantine clients that ended.
+    byzantine_ended: sum,
     /// Crashes of replicas and clients.
-    pub crashes: u64,
-    /// Cuts, slow links, storms and clock jumps.
-    pub network_faults: u64,
+    crashes: sum,
+    /// Cuts, slow links, times of heavy loss, and clock jumps.
+    network_faults: sum,
     /// Replicas stopped in good order and started again as another version.
-    pub upgraded: u64,
-    /// Messages that an adversary of the network held back.
-    pub held: u64,
+    upgraded: sum,
+    /// Messages that the network's adversary delayed.
+    delayed: sum,
     /// Bits flipped on disks, counted by the time and not by the bit.
-    pub bit_flips: u64,
+    bit_flips: sum,
     /// Replicas that noticed damage on their disks and stayed away.
-    pub away: u64,
+    away: sum,
     /// The most replicas of any shard that were at fault; of many runs, the most in any.
-    pub faulty: u64,
+    faulty: most,
     /// Messages refused because they did not decode or their signatures were bad.
-    pub refused: u64,
+    refused: sum,
 }
 
-impl Counts {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Self) {
-        self.virtual_ms += other.virtual_ms;
-        self.events += other.events;
-        self.messages += other.messages;
-        self.committed += other.committed;
-        self.aborted += other.aborted;
-        self.unknown += other.unknown;
-        self.fast += other.fast;
-        self.validated += other.validated;
-        self.divided += other.divided;
-        self.elections += other.elections;
-        self.led += other.led;
-        self.views += other.views;
-        self.view_max = self.view_max.max(other.view_max);
-        self.rogue_ended += other.rogue_ended;
-        self.crashes += other.crashes;
-        self.network_faults += other.network_faults;
-        self.upgraded += other.upgraded;
-        self.held += other.held;
-        self.bit_flips += other.bit_flips;
-        self.away += other.away;
-        self.faulty = self.faulty.max(other.faulty);
-        self.refused += other.refused;
-    }
-}
-
-impl Report {
+impl<C> Report<C> {
     /// Whether every promise was kept.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -108,7 +124,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl<C> fmt::Display for Report<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { virtual_ms, committed, aborted, unknown, messages, crashes, .. } = self.counts;
         write!(

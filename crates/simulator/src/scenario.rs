@@ -1,14 +1,15 @@
-//! What a run is made of. A scenario says what kinds of trouble there are; how much of each, and when, comes from the seed
-//! (see [`crate::setting`]), and any of that can be put in words and set by hand.
+//! What a run is made of. A scenario says which classes of faults there are; how much of each, and when, comes from the seed
+//! (see [`crate::setting`]), and any of that can be written in words and set by hand.
 
 use random::named;
 
 use crate::setting::Setting;
+use crate::system::System;
 
 named! {
-    /// A kind of trouble.
-    pub enum Trouble {
-        /// Messages are lost, late and doubled; links are cut one way or both, or slow; there are storms.
+    /// A class of faults.
+    pub enum FaultClass {
+        /// Messages are lost, late and doubled; links are cut one way or both, or slow.
         Network,
         /// Replicas and clients are far from one another.
         Distance,
@@ -17,13 +18,13 @@ named! {
         /// Processes of replicas and clients die, and disks forget what was not synced.
         Crashes,
         /// Bits flip on the disks of up to `f` replicas of a shard.
-        Rot,
+        DiskDamage,
         /// Up to `f` replicas of each shard lie.
-        Liars,
+        ByzantineReplicas,
         /// Some clients cheat.
-        Rogues,
-        /// The network looks at what is under way, and is late where it hurts.
-        Ploys,
+        ByzantineClients,
+        /// The network reads what is under way, and delays what hurts most.
+        DelayAttacks,
         /// Replicas are stopped in good order, one after the other, and started again with other options.
         Upgrades,
         /// Those who cheat see to it that leaders must be elected, and elect and lead badly.
@@ -31,101 +32,78 @@ named! {
     }
 }
 
-/// What kinds of trouble a run has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scenario {
+/// A scenario as an engine defines it.
+#[derive(Debug)]
+pub struct ScenarioKind {
+    /// What it is called.
+    pub name: &'static str,
+    /// For how long things go wrong, in milliseconds of virtual time.
+    pub fault_phase_ms: u64,
+    /// Which classes of faults it always has.
+    pub faults: &'static [FaultClass],
+    /// What it is for.
+    pub about: &'static str,
+}
+
+/// A scenario of the engine `S`, with what was set by hand.
+#[derive(Clone, Debug)]
+pub struct Scenario<S: System> {
     /// What it is called.
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
-    /// What kinds of trouble it always has.
-    pub troubles: &'static [Trouble],
-    /// How long the trouble lasts, in milliseconds of virtual time.
-    pub trouble_ms: u64,
+    /// Which classes of faults it always has.
+    pub faults: &'static [FaultClass],
+    /// For how long things go wrong, in milliseconds of virtual time.
+    pub fault_phase_ms: u64,
     /// What is set by hand, in place of what the seed would draw.
     words: Vec<String>,
+    system: std::marker::PhantomData<S>,
 }
 
-const fn scenario(name: &'static str, trouble_ms: u64, troubles: &'static [Trouble], about: &'static str) -> Scenario {
-    Scenario { name, about, troubles, trouble_ms, words: Vec::new() }
+impl<S: System> PartialEq for Scenario<S> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, &self.words) == (other.name, &other.words)
+    }
 }
 
-/// Every scenario.
-const SCENARIOS: [Scenario; 10] = [
-    scenario("calm", 4_000, &[], "nothing goes wrong: what the others are measured against"),
-    scenario("faults", 12_000, &[Trouble::Network, Trouble::Clocks], "messages are lost, late and doubled, links are cut, clocks jump"),
-    scenario(
-        "crashes",
-        12_000,
-        &[Trouble::Crashes, Trouble::Rot, Trouble::Clocks],
-        "replicas and clients crash in the middle of what they do, disks forget what was not synced, and some flip bits",
-    ),
-    scenario(
-        "upgrade",
-        7_000,
-        &[Trouble::Upgrades, Trouble::Clocks],
-        "replicas are stopped in good order, one after the other, and come back with other options, while clients go on",
-    ),
-    scenario("liars", 8_000, &[Trouble::Liars], "f replicas of each shard lie, each in up to three ways"),
-    scenario("clients", 8_000, &[Trouble::Rogues], "clients stall, equivocate, reuse timestamps and speak in others' names"),
-    scenario(
-        "elections",
-        8_000,
-        &[Trouble::Network, Trouble::Liars, Trouble::Rogues, Trouble::Elections],
-        "clients log both ends of what they do, and replicas that lie elect and lead badly",
-    ),
-    scenario(
-        "planet",
-        60_000,
-        &[Trouble::Distance, Trouble::Network, Trouble::Clocks, Trouble::Liars],
-        "replicas and clients live in regions far from one another, links fail, and f replicas of each shard lie",
-    ),
-    scenario(
-        "network",
-        12_000,
-        &[Trouble::Ploys, Trouble::Liars],
-        "the network sees what is under way and is late where it hurts, and f replicas of each shard lie",
-    ),
-    scenario(
-        "everything",
-        12_000,
-        &[Trouble::Network, Trouble::Clocks, Trouble::Crashes, Trouble::Rot, Trouble::Liars, Trouble::Rogues],
-        "all of it at once, replicas and clients that lie knowing each other",
-    ),
-];
+impl<S: System> Eq for Scenario<S> {}
 
-impl Scenario {
+impl<S: System> Scenario<S> {
+    fn new(kind: &ScenarioKind) -> Self {
+        let ScenarioKind { name, fault_phase_ms, faults, about } = *kind;
+        Self { name, about, faults, fault_phase_ms, words: Vec::new(), system: std::marker::PhantomData }
+    }
+
     /// The scenario of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        SCENARIOS.into_iter().find(|scenario| scenario.name == name)
+        S::SCENARIOS.iter().find(|kind| kind.name == name).map(Self::new)
     }
 
     /// Every scenario, the quietest first.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        SCENARIOS.to_vec()
+        S::SCENARIOS.iter().map(Self::new).collect()
     }
 
-    /// The same trouble for so long.
+    /// Whether it has faults of a class.
     #[must_use]
-    pub fn lasting_ms(mut self, trouble_ms: u64) -> Self {
-        self.words.push(format!("trouble-ms={trouble_ms}"));
+    pub fn has(&self, class: FaultClass) -> bool {
+        self.faults.contains(&class)
+    }
+
+    /// The same with faults for so long.
+    #[must_use]
+    pub fn lasting_ms(mut self, fault_phase_ms: u64) -> Self {
+        self.words.push(format!("fault-phase-ms={fault_phase_ms}"));
         self
     }
 
-    /// The same with some of it set by hand: words as `clients=3 mishaps=isolate+mend`, each in place of what the seed draws.
+    /// The same with some of it set by hand: words as `clients=3 fault-kinds=isolate+mend`, each in place of what the seed draws.
     ///
     /// # Errors
     /// A sentence that says which word is wrong, and what could stand there.
-    ///
-    /// ```
-    /// use simulator::Scenario;
-    ///
-    /// let calm = Scenario::named("calm").expect("it is one of ours");
-    /// assert!(calm.clone().with("clients=2 shards=1").is_ok());
-    /// assert!(calm.with("clients=many").is_err());
-    /// ```
     pub fn with(mut self, words: &str) -> Result<Self, String> {
         self.words.extend(words.split_whitespace().map(str::to_owned));
         Setting::check(&self).map(|()| self)

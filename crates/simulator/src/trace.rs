@@ -15,19 +15,19 @@ pub enum Tracing {
 
 /// The trace of one run.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub struct Trace {
     lines: Option<String>,
     fingerprint: u64,
     events: u64,
 }
 
 impl Trace {
-    pub fn new(tracing: Tracing) -> Self {
+    pub(crate) fn new(tracing: Tracing) -> Self {
         Self { lines: (tracing == Tracing::On).then(String::new), fingerprint: 0xcbf2_9ce4_8422_2325, events: 0 }
     }
 
     /// Notes that something of `kind` happened at the true time `now`: two runs that are alike have noted the same.
-    pub fn mark(&mut self, now: u64, kind: u64) {
+    pub(crate) fn mark(&mut self, now: u64, kind: u64) {
         self.events += 1;
         for word in [now, kind] {
             self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29);
@@ -35,7 +35,7 @@ impl Trace {
     }
 
     /// Writes a line, if anybody wants to read it.
-    pub fn line(&mut self, now: u64, what: impl FnOnce() -> String) {
+    pub(crate) fn line(&mut self, now: u64, what: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             let microseconds = (now - EPOCH_NS) / 1_000;
             let (seconds, rest) = (microseconds / 1_000_000, microseconds % 1_000_000);
@@ -43,15 +43,15 @@ impl Trace {
         }
     }
 
-    pub fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
-    pub fn into_lines(self) -> Option<String> {
+    pub(crate) fn into_lines(self) -> Option<String> {
         self.lines
     }
 }

@@ -4,53 +4,39 @@
 //! Whoever does that counts: with those that are at fault, or down for another reason, never more than `f` of a shard are away.
 //! So nothing may come to a stop meanwhile, and that is demanded where an upgrade is all that happens.
 
-use basil::{CoordinatorOptions, ReplicaOptions};
+use random::Random;
 use store::Options;
 use types::ShardId;
 
-use crate::trouble::Phase;
-use crate::world::{Happening, World};
-use random::Random;
+use crate::faults::Phase;
+use crate::system::System;
+use crate::world::{Event, World};
 
 const MS: u64 = 1_000_000;
 /// How often somebody looks whether the next replica may be stopped, in milliseconds, from and to.
 const STEP_MS: (u64, u64) = (5, 60);
 /// How long a replica is away, in milliseconds.
 const DOWN_MS: [u64; 5] = [1, 20, 200, 500, 1_500];
-/// How long a careful operator waits for a replica beyond its time bound, in milliseconds: by so much may clocks be apart.
-const READY_MORE_MS: u64 = 200;
 
 /// What may differ from one version of the program to the next, or be set otherwise at each replica.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Version {
-    pub replica: ReplicaOptions,
-    pub coordinator: CoordinatorOptions,
+pub(crate) struct Version<O> {
+    pub options: O,
     pub store: Options,
-    /// The most drafts under one root.
+    /// The most statements under one signature.
     pub batch_max: usize,
 }
 
-impl Version {
-    /// Another version. What a whole cluster must agree on stays: how far timestamps may lie ahead, and behind.
-    fn next(self, random: &mut Random) -> Self {
-        Self {
-            replica: ReplicaOptions {
-                stall_ms: random.pick(&[250, 1_000, 2_000]),
-                authorship_wait_ms: random.pick(&[400, 2_000]),
-                checkpoint_ms: random.pick(&[200, 1_000, 5_000]),
-                memtable_bytes_max: random.pick(&[2 << 10, 64 << 10, 64 << 20]),
-                journal_bytes_max: random.pick(&[16 << 10, 256 << 10, 512 << 20]),
-                read_timestamps: random.pick(&[64, 1 << 12]),
-                ..self.replica
-            },
-            coordinator: CoordinatorOptions { retry_ms: random.pick(&[50, 100, 400]), ..self.coordinator },
-            store: Options {
-                segment_bytes_max: random.pick(&[4 << 10, 64 << 10, 16 << 20]),
-                cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
-                checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
-            },
-            batch_max: random.pick(&[1, 4, 64]),
-        }
+/// Another version.
+fn next_version<S: System>(version: Version<S::Options>, random: &mut Random) -> Version<S::Options> {
+    Version {
+        options: S::upgraded(version.options, random),
+        store: Options {
+            segment_bytes_max: random.pick(&[4 << 10, 64 << 10, 16 << 20]),
+            cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
+            checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
+        },
+        batch_max: random.pick(&[1, 4, 64]),
     }
 }
 
@@ -65,8 +51,8 @@ pub(crate) struct Leaving {
 
 /// An upgrade that is under way.
 #[derive(Debug)]
-pub(crate) struct Rollout {
-    version: Version,
+pub(crate) struct Rollout<O> {
+    version: Version<O>,
     /// Who still runs the old version, in the order in which they are to be stopped.
     left: Vec<usize>,
     /// How many are stopped at once, at most.
@@ -75,7 +61,7 @@ pub(crate) struct Rollout {
     is_patient: bool,
 }
 
-impl World {
+impl<S: System> World<S> {
     /// A shard's upgrade begins, unless that shard has one already.
     pub fn begin_upgrade(&mut self) {
         let shard = self.upgrades.index(self.setting.shards);
@@ -83,7 +69,7 @@ impl World {
             return;
         }
         let all: Vec<usize> = (0..self.replicas.len()).filter(|at| usize::from(self.replicas[*at].id.shard.0) == shard).collect();
-        let version = self.replicas[all[0]].version.next(&mut self.upgrades);
+        let version = next_version::<S>(self.replicas[all[0]].version, &mut self.upgrades);
         let mut left = all.clone();
         // Where as many are at fault as may be, nobody else may be stopped.
         if all.iter().filter(|at| self.is_at_fault(**at)).count() >= self.setting.faults {
@@ -108,11 +94,11 @@ impl World {
     /// Goes on with a shard's upgrade: stops whoever is next, if they may be stopped now.
     pub fn upgrade(&mut self, shard: usize) {
         let Some(mut rollout) = self.rollouts.remove(&shard) else { return };
-        if self.phase != Phase::Trouble {
+        if self.phase != Phase::Faults {
             return; // It stays half done, which must be all right too.
         }
         let of_shard: Vec<usize> = (0..self.replicas.len()).filter(|at| usize::from(self.replicas[*at].id.shard.0) == shard).collect();
-        let ready_ns = (self.setting.replica.time_bound_ms + READY_MORE_MS) * MS;
+        let ready_ns = S::ready_after_ms(&self.setting) * MS;
         let is_out = |world: &Self, at: usize| {
             let replica = &world.replicas[at];
             let is_ready = !rollout.is_patient || replica.lives < 2 || world.now >= replica.started_at + ready_ns;
@@ -135,19 +121,16 @@ impl World {
         }
         self.rollouts.insert(shard, rollout);
         let wait_ms = self.upgrades.between(STEP_MS.0, STEP_MS.1);
-        self.after(wait_ms * MS, Happening::Upgrade(shard));
+        self.after(wait_ms * MS, Event::Upgrade(shard));
     }
 
     /// A replica is asked to end in good order; it will come back as `version`.
-    fn ask_to_leave(&mut self, at: usize, version: Version) {
+    fn ask_to_leave(&mut self, at: usize, version: Version<S::Options>) {
         let down_ns = self.upgrades.pick(&DOWN_MS) * MS;
         let is_switched_off = self.upgrades.chance(300);
         let replica = &mut self.replicas[at];
-        let own = replica.version.replica;
-        replica.version = version;
-        // Nobody's window changes; and a process draws a number of its own when it starts.
-        replica.version.replica =
-            ReplicaOptions { window_ms: own.window_ms, time_bound_ms: own.time_bound_ms, seed: self.upgrades.next(), ..version.replica };
+        let options = S::restarted(replica.version.options, version.options, self.upgrades.next());
+        replica.version = Version { options, ..version };
         replica.leaving = Some(Leaving { down_ns, is_switched_off });
         self.want_turn(at);
     }
@@ -163,7 +146,7 @@ impl World {
         } else {
             self.replicas[at].stop();
         }
-        self.after(leaving.down_ns, Happening::Restart(at));
+        self.after(leaving.down_ns, Event::Restart(at));
     }
 }
 

@@ -2,29 +2,30 @@
 
 mod clients;
 mod messages;
-mod people;
+mod setup;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use crypto::Verifier;
+use machine::{Input, Machine as _};
+use random::Random;
 use types::{ClientId, Cluster, Party};
 
-use crate::checker::{Checker, Told};
-use crate::client::{ClientActor, Heard};
+use crate::budget::Budget;
+use crate::client::ClientActor;
 use crate::clock::EPOCH_NS;
-use crate::faults::Budget;
-use crate::foe::Foe;
+use crate::faults::Phase;
 use crate::network::Network;
 use crate::replica::ReplicaActor;
 use crate::report::{Counts, Report};
 use crate::scenario::Scenario;
+use crate::self_test::BrokenRule;
 use crate::setting::Setting;
+use crate::system::{Checker as _, Outcomes, System};
 use crate::trace::Trace;
-use crate::trouble::Phase;
 use crate::upgrade::Rollout;
-use random::Random;
 
 /// Someone in the world, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,24 +36,24 @@ pub(crate) enum Actor {
 
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum Event {
     /// Bytes arrive.
     Arrive { from: Actor, from_party: Party, to: Actor, to_party: Party, bytes: Bytes },
     /// A replica takes its turn.
     Turn(usize),
     /// A timer may be due.
     Wake(Actor),
-    /// A client begins a transaction, if it still is the process that wanted to.
+    /// A client begins a task, if it still is the process that wanted to.
     Begin { client: usize, life: u64 },
-    /// A rogue client loses patience with its transaction.
-    Abandon { client: usize, job: u64 },
+    /// A Byzantine client leaves its task.
+    Abandon { client: usize, task: u64 },
     /// Something goes wrong.
-    Trouble,
+    Fault,
     /// A replica's process is started again.
     Restart(usize),
     /// A shard's upgrade goes on.
     Upgrade(usize),
-    /// The trouble is over.
+    /// The faults are over.
     Heal,
     /// Somebody looks whether all is done.
     Look,
@@ -64,83 +65,81 @@ const EVENTS_MAX: u64 = 5_000_000;
 const SPINS_MAX: u64 = 1_000;
 
 /// The world.
-pub(crate) struct World {
-    pub scenario: Scenario,
-    pub setting: Setting,
+pub(crate) struct World<S: System> {
+    pub scenario: Scenario<S>,
+    pub setting: Setting<S>,
     seed: u64,
     pub now: u64,
-    queue: BTreeMap<(u64, u64), Happening>,
-    happenings: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    queued: u64,
     cluster: Arc<Cluster>,
     verifiers: Vec<Arc<Verifier>>,
-    pub replicas: Vec<ReplicaActor>,
-    pub clients: Vec<ClientActor>,
+    pub replicas: Vec<ReplicaActor<S>>,
+    pub clients: Vec<ClientActor<S>>,
     pub network: Network,
     pub disk: Random,
     pub faults: Random,
-    /// What looks at what is under way and is late where it hurts.
-    foe: Foe,
+    network_adversary: S::NetworkAdversary,
     pub upgrades: Random,
     /// The upgrades that are under way, by shard.
-    pub rollouts: BTreeMap<usize, Rollout>,
+    pub rollouts: BTreeMap<usize, Rollout<S::Options>>,
     /// Who is at fault, or may come to be.
     pub budget: Budget,
-    pub checker: Checker,
+    pub checker: S::Checker,
     pub trace: Trace,
     pub counts: Counts,
+    pub engine_counts: S::Counts,
     pub phase: Phase,
     spins: u64,
-    #[cfg(test)]
-    pub sabotage: Option<crate::sabotage::Sabotage>,
+    /// What is broken on purpose, in tests of the checkers.
+    pub broken: Option<BrokenRule<S::ReplicaStrategy>>,
 }
 
-impl World {
+impl<S: System> World<S> {
     /// Runs to the end, or to the first broken promise.
-    pub fn run(mut self) -> Report {
+    pub fn run(mut self) -> Report<S::Counts> {
         for replica in 0..self.replicas.len() {
             self.restart(replica);
         }
         for client in 0..self.auditor() {
             self.begin_after(client, 1_000_000, 20_000_000);
         }
-        self.after(100_000_000, Happening::Trouble);
-        self.after(self.setting.trouble_ms * 1_000_000, Happening::Heal);
-        while self.phase != Phase::Done && self.checker.violations.is_empty() {
-            let Some(((at, _), happening)) = self.queue.pop_first() else { break };
+        self.after(100_000_000, Event::Fault);
+        self.after(self.setting.fault_phase_ms * 1_000_000, Event::Heal);
+        while self.phase != Phase::Done && self.checker.violations().all().is_empty() {
+            let Some(((at, _), event)) = self.queue.pop_first() else { break };
             assert!(at >= self.now, "time does not run backwards");
             self.now = at;
-            self.happen(happening);
+            self.happen(event);
             if self.trace.events() > EVENTS_MAX {
-                self.checker.violation("progress", format!("the run has not ended after {EVENTS_MAX} events"));
+                self.violation("progress", format!("the run has not ended after {EVENTS_MAX} events"));
             }
         }
         self.report()
     }
 
-    fn report(mut self) -> Report {
+    fn report(mut self) -> Report<S::Counts> {
         self.checker.finish();
         self.count_faults();
-        let (committed, aborted) = self.checker.outcomes();
-        let unknown = self.checker.histories.values().filter(|history| history.told == Told::Nothing).count();
+        let Outcomes { committed, aborted, unknown } = self.checker.outcomes();
         self.counts.virtual_ms = (self.now - EPOCH_NS) / 1_000_000;
         self.counts.events = self.trace.events();
-        self.counts.committed = committed as u64;
-        self.counts.aborted = aborted as u64;
-        self.counts.unknown = unknown as u64;
-        self.counts.divided = self.checker.divided() as u64;
-        (self.counts.elections, self.counts.led, self.counts.views, self.counts.view_max) = self.checker.elections();
-        for violation in &self.checker.violations {
+        (self.counts.committed, self.counts.aborted, self.counts.unknown) = (committed, aborted, unknown);
+        self.checker.count(&mut self.engine_counts);
+        let violations = self.checker.violations().all().to_vec();
+        for violation in &violations {
             self.trace.line(self.now, || format!("BROKEN {}: {}", violation.checker, violation.what));
         }
-        if !self.checker.violations.is_empty() {
+        if !violations.is_empty() {
             self.trace_undecided();
         }
         Report {
             scenario: self.scenario.name,
             seed: self.seed,
             words: self.scenario.words().to_vec(),
-            violations: self.checker.violations,
+            violations,
             counts: self.counts,
+            engine: self.engine_counts,
             fingerprint: self.trace.fingerprint(),
             trace: self.trace.into_lines(),
         }
@@ -149,21 +148,15 @@ impl World {
     /// What replicas hold undecided when a run ends badly, and what each of it waits for: mostly that is the reason.
     fn trace_undecided(&mut self) {
         for replica in &self.replicas {
-            for transaction in replica.undecided() {
-                let dependencies: Vec<String> =
-                    transaction.reads().iter().filter_map(|read| Some(format!("{:?} of {}", read.dependency?, read.key))).collect();
-                let writes: Vec<String> = transaction.writes().iter().map(|write| write.key.to_string()).collect();
-                self.trace.line(self.now, || {
-                    let (id, at) = (transaction.id(), transaction.timestamp());
-                    format!(
-                        "{} holds {id:?} at {at:?}, which writes {}, and read from [{}]",
-                        replica.id,
-                        writes.join(" "),
-                        dependencies.join(", ")
-                    )
-                });
+            for what in replica.node.as_ref().map(S::explain_undecided).unwrap_or_default() {
+                self.trace.line(self.now, || format!("{} holds {what}", replica.id));
             }
         }
+    }
+
+    /// Writes down a broken promise that the world itself has seen.
+    pub fn violation(&mut self, checker: &'static str, what: String) {
+        self.checker.violations().add(checker, what);
     }
 
     /// A world with more at fault than its promises hold for would prove nothing, so that is a violation too.
@@ -178,7 +171,7 @@ impl World {
             self.counts.faulty = self.counts.faulty.max(faulty.len() as u64);
             if faulty.len() > self.setting.faults {
                 let what = format!("{shard} survives {}, and at fault are {}", self.setting.faults, faulty.join(", "));
-                self.checker.violation("faults", what);
+                self.violation("faults", what);
             }
         }
     }
@@ -191,31 +184,31 @@ impl World {
     // Time.
 
     /// Has something happen so many nanoseconds from now.
-    pub fn after(&mut self, nanoseconds: u64, happening: Happening) {
-        self.at(self.now + nanoseconds, happening);
+    pub fn after(&mut self, nanoseconds: u64, event: Event) {
+        self.at(self.now + nanoseconds, event);
     }
 
-    fn at(&mut self, at: u64, happening: Happening) {
-        self.happenings += 1;
-        self.queue.insert((at.max(self.now), self.happenings), happening);
+    fn at(&mut self, at: u64, event: Event) {
+        self.queued += 1;
+        self.queue.insert((at.max(self.now), self.queued), event);
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Arrive { from, from_party, to, to_party, bytes } => self.arrive(from, from_party, to, to_party, bytes),
-            Happening::Turn(replica) => self.turn(replica),
-            Happening::Wake(actor) => self.wake(actor),
-            Happening::Begin { client, life } => {
-                if self.clients[client].lives == life && self.clients[client].job.is_none() {
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { from, from_party, to, to_party, bytes } => self.arrive(from, from_party, to, to_party, bytes),
+            Event::Turn(replica) => self.turn(replica),
+            Event::Wake(actor) => self.wake(actor),
+            Event::Begin { client, life } => {
+                if self.clients[client].lives == life && self.clients[client].task.is_none() {
                     self.begin(client);
                 }
             }
-            Happening::Abandon { client, job } => self.abandon(client, job),
-            Happening::Trouble => self.trouble(),
-            Happening::Restart(replica) => self.restart(replica),
-            Happening::Upgrade(shard) => self.upgrade(shard),
-            Happening::Heal => self.heal(),
-            Happening::Look => self.look(),
+            Event::Abandon { client, task } => self.abandon(client, task),
+            Event::Fault => self.fault(),
+            Event::Restart(replica) => self.restart(replica),
+            Event::Upgrade(shard) => self.upgrade(shard),
+            Event::Heal => self.heal(),
+            Event::Look => self.look(),
         }
     }
 
@@ -224,7 +217,10 @@ impl World {
         let now = self.now;
         let (wakes_at, armed) = match actor {
             Actor::Replica(at) => (self.replicas[at].wakes_at(), &mut self.replicas[at].armed),
-            Actor::Client(at) => (self.clients[at].wakes_at(), &mut self.clients[at].armed),
+            Actor::Client(at) => {
+                let client = &mut self.clients[at];
+                (client.machine.deadline().map(|deadline| client.clock.when(deadline)), &mut client.armed)
+            }
         };
         let Some(mut at) = wakes_at else { return };
         if at <= now {
@@ -236,10 +232,10 @@ impl World {
         }
         if armed.is_none_or(|armed| at < armed || armed <= now) {
             *armed = Some(at);
-            self.at(at, Happening::Wake(actor));
+            self.at(at, Event::Wake(actor));
         }
         if self.spins > SPINS_MAX {
-            self.checker.violation("progress", format!("{actor:?} wants to be woken again and again, and time stands still"));
+            self.violation("progress", format!("{actor:?} wants to be woken again and again, and time stands still"));
         }
     }
 
@@ -254,7 +250,7 @@ impl World {
             Actor::Client(at) => {
                 if self.clients[at].armed == Some(self.now) {
                     self.clients[at].armed = None;
-                    self.step_client(at, Heard::Tick);
+                    self.step_client(at, Input::Tick);
                 }
             }
         }

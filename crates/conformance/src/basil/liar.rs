@@ -6,11 +6,14 @@ use std::sync::Arc;
 use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Refusal, Subject};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
-use random::{Named, named};
+use random::{Named, Random, named};
+use simulator::Heard;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Value};
 
-use super::leader::Leader;
-use random::Random;
+use super::Basil;
+use super::lying_leader::LyingLeader;
+
+type Lies = simulator::Lies<Basil>;
 
 named! {
     /// A way for a replica to lie.
@@ -87,13 +90,6 @@ impl ReplicaStrategy {
     }
 }
 
-/// Whether the honest machine behind a liar hears a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Pass,
-    Swallow,
-}
-
 /// How many of its own messages a liar keeps to say again.
 const KEPT_MAX: usize = 64;
 /// How many transactions of others a liar keeps, and as many proofs of how some ended.
@@ -106,30 +102,23 @@ const LATE_MS: (u64, u64) = (60, 2_000);
 /// How many of a thousand messages of a liar that damages them are damaged.
 const GARBLED_PER_MILLE: u64 = 300;
 
-/// What a liar does with its mouth and its ears.
+/// What a replica that lies says beside, and in place of, what its machine says.
 #[derive(Debug)]
-pub(crate) struct Liar {
+pub struct Liar {
     me: ReplicaId,
     cluster: Arc<Cluster>,
     strategies: Vec<ReplicaStrategy>,
     random: Random,
     /// Clients that lie too.
-    friends: BTreeSet<ClientId>,
+    colluders: BTreeSet<ClientId>,
     /// Honest clients, in whose names to lie.
     victims: Vec<ClientId>,
     kept: Vec<(Party, Message)>,
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
-    leader: Leader,
+    leader: LyingLeader,
     /// What others sent lately, and which of it committed, with the proof.
     others: VecDeque<Transaction>,
     committed: VecDeque<(Transaction, Arc<Certificate>)>,
-}
-
-/// What a liar says beside what its machine says.
-#[derive(Debug, Default)]
-pub(crate) struct Lies {
-    pub drafts: Vec<(Party, Draft)>,
-    pub sends: Vec<(Party, Message)>,
 }
 
 impl Liar {
@@ -138,70 +127,16 @@ impl Liar {
         cluster: Arc<Cluster>,
         strategies: Vec<ReplicaStrategy>,
         random: Random,
-        friends: BTreeSet<ClientId>,
+        colluders: BTreeSet<ClientId>,
         victims: Vec<ClientId>,
     ) -> Self {
-        let leader = Leader::new(me, cluster.clone());
+        let leader = LyingLeader::new(me, cluster.clone());
         let (others, committed) = (VecDeque::new(), VecDeque::new());
-        Self { me, cluster, strategies, random, friends, victims, kept: Vec::new(), readers: BTreeMap::new(), leader, others, committed }
+        Self { me, cluster, strategies, random, colluders, victims, kept: Vec::new(), readers: BTreeMap::new(), leader, others, committed }
     }
 
-    pub fn does(&self, strategy: ReplicaStrategy) -> bool {
+    fn does(&self, strategy: ReplicaStrategy) -> bool {
         self.strategies.contains(&strategy)
-    }
-
-    /// Before the machine hears a message: what to say at once, and whether it hears it.
-    pub fn hear(&mut self, from: Party, message: &Message, lies: &mut Lies) -> Heard {
-        if self.does(ReplicaStrategy::FalseConflicts) {
-            self.remember(message);
-        }
-        if self.does(ReplicaStrategy::RefuseAll)
-            && let Some(subject) = subject_of(message)
-        {
-            let refusal =
-                self.random.pick(&[Refusal::TooOld, Refusal::TooNew, Refusal::NotPermitted, Refusal::Overloaded, Refusal::Unknown]);
-            lies.sends.push((from, Message::Refused { subject, refusal }));
-            return Heard::Swallow;
-        }
-        let drafts = &mut lies.drafts;
-        match message {
-            Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
-            Message::ElectFallback { elect } => self.leader.hear(elect),
-            Message::Read { request, timestamp, keys } => {
-                if self.readers.len() >= READERS_MAX {
-                    self.readers.pop_first();
-                }
-                self.readers.insert((from, *request), (*timestamp, keys.clone()));
-            }
-            Message::Prepare { transaction } | Message::Recover { transaction, .. } => {
-                let replica = self.me;
-                let id = transaction.id();
-                let mut say = |vote| {
-                    let statement = VoteStatement { id, vote };
-                    drafts.push((from, Draft::Vote { replica, statement, conflict: None }));
-                };
-                if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && self.is_friend(from) {
-                    say(Vote::Commit);
-                    say(Vote::Abort);
-                } else if self.strategies.contains(&ReplicaStrategy::AbortAlways) {
-                    say(Vote::Abort);
-                } else if self.strategies.contains(&ReplicaStrategy::CommitAlways) {
-                    say(Vote::Commit);
-                }
-                if self.strategies.contains(&ReplicaStrategy::TellCommits) {
-                    let shards = transaction.participants(&self.cluster).into_iter();
-                    let others = shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|other| *other != replica);
-                    lies.sends.extend(others.map(|other| (Party::Replica(other), Message::CommitNotice { id })));
-                }
-            }
-            Message::Log { transaction, decision, .. } if self.does(ReplicaStrategy::EquivocateLogs) => {
-                let statement = LoggedStatement { id: transaction.id(), decision: *decision, view_decision: 0, view_current: 0 };
-                drafts.push((from, Draft::Logged { replica: self.me, statement }));
-                return Heard::Swallow;
-            }
-            _ => {}
-        }
-        Heard::Pass
     }
 
     /// Keeps what may serve for a lie later.
@@ -220,50 +155,8 @@ impl Liar {
         self.committed.drain(..self.committed.len().saturating_sub(OTHERS_MAX));
     }
 
-    fn is_friend(&self, party: Party) -> bool {
-        matches!(party, Party::Client(client, _) if self.friends.contains(&client))
-    }
-
-    /// Before anything is sealed: turns what the machine says into what the liar says.
-    pub fn speak(&mut self, sends: &mut Vec<(Party, Message)>, drafts: &mut Vec<(Party, Draft)>) {
-        if self.does(ReplicaStrategy::Silent) {
-            sends.clear();
-            drafts.clear();
-            return;
-        }
-        self.campaign(drafts);
-        for (to, draft) in drafts.iter_mut() {
-            let is_friend = self.is_friend(*to);
-            if let Draft::Vote { statement, conflict, .. } = draft {
-                if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && !is_friend {
-                    statement.vote = self.random.pick(&[Vote::Commit, Vote::Abort]);
-                } else if self.strategies.contains(&ReplicaStrategy::AbortAlways) {
-                    statement.vote = Vote::Abort;
-                } else if self.strategies.contains(&ReplicaStrategy::CommitAlways) {
-                    statement.vote = Vote::Commit;
-                }
-                if self.strategies.contains(&ReplicaStrategy::FalseConflicts) {
-                    statement.vote = Vote::Abort;
-                    let time = self.random.next();
-                    let stalled = self.readers.values().next_back().and_then(|(timestamp, keys)| {
-                        let timestamp = Timestamp::new(timestamp.time.wrapping_sub(time % 1_000_000), timestamp.client);
-                        made_up(&self.cluster, timestamp, keys.first()?).map(|transaction| Conflict::Stalled { transaction })
-                    });
-                    let committed = self.committed.back().filter(|(transaction, _)| transaction.id() != statement.id).cloned();
-                    let committed = committed.map(|(transaction, certificate)| Conflict::Committed { transaction, certificate });
-                    *conflict = if time.is_multiple_of(2) { committed.or(stalled) } else { stalled };
-                }
-            }
-        }
-        for (to, message) in sends.iter_mut() {
-            if let Message::ReadReply { request, results, prepared } = message {
-                let asked = self.readers.get(&(*to, *request)).cloned();
-                self.bend_reply(asked, results, prepared);
-            }
-        }
-        if self.does(ReplicaStrategy::Replay) {
-            self.replay(sends);
-        }
+    fn is_colluder(&self, party: Party) -> bool {
+        matches!(party, Party::Client(client, _) if self.colluders.contains(&client))
     }
 
     /// Turns what the machine says as an elector, and as a leader.
@@ -337,9 +230,104 @@ impl Liar {
             sends.push((to, message));
         }
     }
+}
 
-    /// After everything is sealed: shows a seal as another replica's.
-    pub fn forge(&mut self, sends: &mut [(Party, Message)]) {
+impl simulator::Liar<Basil> for Liar {
+    fn hear(&mut self, from: Party, message: &Message, lies: &mut Lies) -> Heard {
+        if self.does(ReplicaStrategy::FalseConflicts) {
+            self.remember(message);
+        }
+        if self.does(ReplicaStrategy::RefuseAll)
+            && let Some(subject) = subject_of(message)
+        {
+            let refusal =
+                self.random.pick(&[Refusal::TooOld, Refusal::TooNew, Refusal::NotPermitted, Refusal::Overloaded, Refusal::Unknown]);
+            lies.sends.push((from, Message::Refused { subject, refusal }));
+            return Heard::Swallow;
+        }
+        let drafts = &mut lies.drafts;
+        match message {
+            Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
+            Message::ElectFallback { elect } => self.leader.hear(elect),
+            Message::Read { request, timestamp, keys } => {
+                if self.readers.len() >= READERS_MAX {
+                    self.readers.pop_first();
+                }
+                self.readers.insert((from, *request), (*timestamp, keys.clone()));
+            }
+            Message::Prepare { transaction } | Message::Recover { transaction, .. } => {
+                let replica = self.me;
+                let id = transaction.id();
+                let mut say = |vote| {
+                    let statement = VoteStatement { id, vote };
+                    drafts.push((from, Draft::Vote { replica, statement, conflict: None }));
+                };
+                if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && self.is_colluder(from) {
+                    say(Vote::Commit);
+                    say(Vote::Abort);
+                } else if self.strategies.contains(&ReplicaStrategy::AbortAlways) {
+                    say(Vote::Abort);
+                } else if self.strategies.contains(&ReplicaStrategy::CommitAlways) {
+                    say(Vote::Commit);
+                }
+                if self.strategies.contains(&ReplicaStrategy::TellCommits) {
+                    let shards = transaction.participants(&self.cluster).into_iter();
+                    let others = shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|other| *other != replica);
+                    lies.sends.extend(others.map(|other| (Party::Replica(other), Message::CommitNotice { id })));
+                }
+            }
+            Message::Log { transaction, decision, .. } if self.does(ReplicaStrategy::EquivocateLogs) => {
+                let statement = LoggedStatement { id: transaction.id(), decision: *decision, view_decision: 0, view_current: 0 };
+                drafts.push((from, Draft::Logged { replica: self.me, statement }));
+                return Heard::Swallow;
+            }
+            _ => {}
+        }
+        Heard::Pass
+    }
+
+    fn speak(&mut self, sends: &mut Vec<(Party, Message)>, drafts: &mut Vec<(Party, Draft)>) {
+        if self.does(ReplicaStrategy::Silent) {
+            sends.clear();
+            drafts.clear();
+            return;
+        }
+        self.campaign(drafts);
+        for (to, draft) in drafts.iter_mut() {
+            let is_colluder = self.is_colluder(*to);
+            if let Draft::Vote { statement, conflict, .. } = draft {
+                if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && !is_colluder {
+                    statement.vote = self.random.pick(&[Vote::Commit, Vote::Abort]);
+                } else if self.strategies.contains(&ReplicaStrategy::AbortAlways) {
+                    statement.vote = Vote::Abort;
+                } else if self.strategies.contains(&ReplicaStrategy::CommitAlways) {
+                    statement.vote = Vote::Commit;
+                }
+                if self.strategies.contains(&ReplicaStrategy::FalseConflicts) {
+                    statement.vote = Vote::Abort;
+                    let time = self.random.next();
+                    let stalled = self.readers.values().next_back().and_then(|(timestamp, keys)| {
+                        let timestamp = Timestamp::new(timestamp.time.wrapping_sub(time % 1_000_000), timestamp.client);
+                        made_up(&self.cluster, timestamp, keys.first()?).map(|transaction| Conflict::Stalled { transaction })
+                    });
+                    let committed = self.committed.back().filter(|(transaction, _)| transaction.id() != statement.id).cloned();
+                    let committed = committed.map(|(transaction, certificate)| Conflict::Committed { transaction, certificate });
+                    *conflict = if time.is_multiple_of(2) { committed.or(stalled) } else { stalled };
+                }
+            }
+        }
+        for (to, message) in sends.iter_mut() {
+            if let Message::ReadReply { request, results, prepared } = message {
+                let asked = self.readers.get(&(*to, *request)).cloned();
+                self.bend_reply(asked, results, prepared);
+            }
+        }
+        if self.does(ReplicaStrategy::Replay) {
+            self.replay(sends);
+        }
+    }
+
+    fn forge(&mut self, sends: &mut [(Party, Message)]) {
         if !self.does(ReplicaStrategy::Impersonate) {
             return;
         }
@@ -354,18 +342,20 @@ impl Liar {
         }
     }
 
-    /// After how many nanoseconds a message leaves that is not to leave at once.
-    pub fn holds_back(&mut self, message: &Message) -> u64 {
+    fn holds_back(&mut self, message: &Message) -> u64 {
         let is_late = self.does(ReplicaStrategy::DecideLate) && matches!(message, Message::DecideFallback { .. });
         if is_late { self.random.between(LATE_MS.0, LATE_MS.1) * 1_000_000 } else { 0 }
     }
 
-    /// On the way out: damages bytes.
-    pub fn garble(&mut self, bytes: &mut [u8]) {
+    fn garble(&mut self, bytes: &mut [u8]) {
         if self.does(ReplicaStrategy::Garble) && !bytes.is_empty() && self.random.chance(GARBLED_PER_MILLE) {
             let at = self.random.index(bytes.len());
             bytes[at] ^= 1 << self.random.below(8);
         }
+    }
+
+    fn forgets(&self) -> bool {
+        self.does(ReplicaStrategy::Forget)
     }
 }
 

@@ -7,10 +7,10 @@ use basil::message::Draft;
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedElect, leader_of, majority};
 use basil::{Decision, Quorums};
 use crypto::BatchSignature;
+use random::Random;
 use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use super::ReplicaStrategy;
-use random::Random;
 
 /// Of how many views of transactions a liar keeps what others elected it with.
 const VIEWS_MAX: usize = 256;
@@ -19,13 +19,13 @@ type Drafts = Vec<(Party, Draft)>;
 
 /// What a liar knows of elections: everybody's word, and its own both ways.
 #[derive(Debug)]
-pub(crate) struct Leader {
+pub(crate) struct LyingLeader {
     me: ReplicaId,
     cluster: Arc<Cluster>,
     heard: BTreeMap<(TransactionId, u32), BTreeMap<(u16, Decision), BatchSignature>>,
 }
 
-impl Leader {
+impl LyingLeader {
     pub fn new(me: ReplicaId, cluster: Arc<Cluster>) -> Self {
         Self { me, cluster, heard: BTreeMap::new() }
     }

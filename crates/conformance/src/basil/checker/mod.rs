@@ -7,7 +7,7 @@
 //! | decisions | no two certificates disagree, and what a client was told stays true |
 //! | independence | behind each abort and each read of an honest client stands an honest replica; nobody commits in its name |
 //! | validated | an honest replica that told a reader that nothing newer comes votes for nothing that does, in no later life |
-//! | forgery | whatever passes the check of signatures, its signer has sealed ([`said`]) |
+//! | forgery | whatever passes the check of signatures, its signer has signed ([`forgery`]) |
 //! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
 //! | lies | what commits, of whomever, is possible on its face and within its author's rights |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
@@ -15,28 +15,24 @@
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
 //! | progress | once the trouble is over, every honest transaction ends, and work gets done |
 
-pub(crate) mod cycles;
-pub(crate) mod said;
-pub(crate) mod serial;
-pub(crate) mod views;
+mod cycles;
+mod forgery;
+mod serial;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
+use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
 use basil::message::{Conflict, Draft, PendingWrite};
-use basil::{Certificate, Decision, Message, ReadFound, Refusal, Transaction, Vote};
-use types::{ClientId, Cluster, Key, ReplicaId, Timestamp, TransactionId, Value};
+use basil::{Certificate, Decision, Message, ReadFound, Transaction, Vote};
+use crypto::Verified;
+use simulator::{Outcomes, Violations};
+use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
 
-use crate::workload::{self, Plan};
-
-/// A promise that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Which checker says so.
-    pub checker: &'static str,
-    /// What was seen.
-    pub what: String,
-}
+use super::plan::{self, Plan};
+use super::{Basil, Counts};
 
 /// What an honest client was told of one of its transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +54,13 @@ pub(crate) struct History {
     pub told: Told,
 }
 
+impl History {
+    /// A transaction whose client has been told nothing yet.
+    pub fn new(plan: Plan, reads: Vec<(Key, Timestamp, Option<Value>)>, transaction: Transaction) -> Self {
+        Self { plan, reads, transaction, told: Told::Nothing }
+    }
+}
+
 /// As what a replica speaks in an election, and in which view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
@@ -72,9 +75,6 @@ struct Elections {
     is_led: bool,
 }
 
-/// The most violations written down: after the first, the rest mostly follow from it.
-const VIOLATIONS_MAX: usize = 8;
-
 /// After so many ends all that has committed is replayed. What is wrong by then stays wrong, and need not wait for the last.
 const REPLAY_EVERY: usize = 64;
 
@@ -82,17 +82,20 @@ const REPLAY_EVERY: usize = 64;
 const RECENT_MAX: usize = 24;
 
 /// What has been seen so far.
-#[derive(Debug, Default)]
-pub(crate) struct Checker {
-    pub violations: Vec<Violation>,
-    pub honest_clients: BTreeSet<ClientId>,
+#[derive(Debug)]
+pub struct Checker {
+    cluster: Arc<Cluster>,
+    violations: Violations,
+    honest_clients: BTreeSet<ClientId>,
     /// Every transaction anybody ever showed.
-    pub transactions: BTreeMap<TransactionId, Transaction>,
+    transactions: BTreeMap<TransactionId, Transaction>,
     /// How they ended, as certificates prove.
-    pub decisions: BTreeMap<TransactionId, Decision>,
+    decisions: BTreeMap<TransactionId, Decision>,
     /// What honest clients made.
-    pub histories: BTreeMap<TransactionId, History>,
-    said: said::Said,
+    histories: BTreeMap<TransactionId, History>,
+    signed: forgery::Signed,
+    /// What each replica that is taking a turn was asked to read in it.
+    asked: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
     views: views::Views,
     votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
     /// Of each key: which version honest replicas called settled, for a reader at which time.
@@ -110,31 +113,39 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    pub fn violation(&mut self, checker: &'static str, what: String) {
-        if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(Violation { checker, what });
+    /// Nothing has been seen yet.
+    pub(super) fn new(cluster: Arc<Cluster>, honest_clients: BTreeSet<ClientId>) -> Self {
+        Self {
+            cluster,
+            violations: Violations::default(),
+            honest_clients,
+            transactions: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+            histories: BTreeMap::new(),
+            signed: forgery::Signed::default(),
+            asked: BTreeMap::new(),
+            views: views::Views::default(),
+            votes: BTreeMap::new(),
+            validated: BTreeMap::new(),
+            logged: BTreeMap::new(),
+            campaigns: BTreeMap::new(),
+            elections: BTreeMap::new(),
+            honest_aborts: BTreeSet::new(),
+            recent: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            vouched: BTreeMap::new(),
         }
     }
 
-    // What anybody seals, and what is believed.
-
-    /// A replica, honest or not, seals a statement.
-    pub fn said(&mut self, by: ReplicaId, draft: &Draft) {
-        self.said.note(by, draft);
-    }
-
-    /// A message has passed the check of signatures.
-    pub fn believed(&mut self, message: &Message) {
-        for what in self.said.made_up(message) {
-            self.violation("forgery", what);
-        }
+    fn violation(&mut self, checker: &'static str, what: String) {
+        self.violations.add(checker, what);
     }
 
     // What honest replicas say.
 
     /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
-    pub fn sealed(&mut self, cluster: &Cluster, by: ReplicaId, draft: &Draft) {
-        for what in self.views.sealed(cluster.faults(), by, draft) {
+    fn sealed(&mut self, by: ReplicaId, draft: &Draft) {
+        for what in self.views.sealed(self.cluster.faults(), by, draft) {
             self.violation("views", what);
         }
         if let Draft::Vote { statement, .. } = draft {
@@ -205,20 +216,20 @@ impl Checker {
 
     /// How many transactions honest replicas elected a leader for, how many of these an honest one led, and the views reached,
     /// together and at most.
-    pub fn elections(&self) -> (u64, u64, u64, u64) {
+    fn elections(&self) -> (u64, u64, u64, u64) {
         let views = || self.elections.values().map(|elections| u64::from(elections.view_max));
         let led = self.elections.values().filter(|elections| elections.is_led).count() as u64;
         (self.elections.len() as u64, led, views().sum(), views().max().unwrap_or(0))
     }
 
     /// What an honest replica voted on last, for somebody to ask it again.
-    pub fn recent(&self, replica: ReplicaId) -> Vec<Transaction> {
+    fn recent(&self, replica: ReplicaId) -> Vec<Transaction> {
         let ids = self.recent.get(&replica).into_iter().flatten();
         ids.filter_map(|id| self.transactions.get(id)).cloned().collect()
     }
 
     /// An honest replica answers a client's read.
-    pub fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, keys: &[Key], message: &Message) {
+    fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, keys: &[Key], message: &Message) {
         let Message::ReadReply { results, prepared, .. } = message else { return };
         let vouched = self.vouched.entry(client).or_default();
         for (key, result) in keys.iter().zip(results) {
@@ -241,7 +252,7 @@ impl Checker {
     }
 
     /// An honest replica tells others that a transaction committed.
-    pub fn passed_on(&mut self, by: ReplicaId, id: TransactionId) {
+    fn relayed(&mut self, by: ReplicaId, id: TransactionId) {
         if self.decisions.get(&id) != Some(&Decision::Commit) {
             self.violation("decisions", format!("{by} says that {id:?} committed, and there is no proof of it"));
         }
@@ -250,7 +261,7 @@ impl Checker {
     // What anybody says.
 
     /// Takes note of transactions and proofs in a message whose signatures are good, whoever sends it.
-    pub fn seen(&mut self, cluster: &Cluster, message: &Message) {
+    fn seen(&mut self, message: &Message) {
         match message {
             Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } => {
                 self.shown(transaction);
@@ -260,13 +271,13 @@ impl Checker {
                 if let Some(transaction) = transaction {
                     self.shown(transaction);
                 }
-                self.proven(cluster, certificate);
+                self.proven(certificate);
             }
-            Message::Decided { certificate } => self.proven(cluster, certificate),
+            Message::Decided { certificate } => self.proven(certificate),
             Message::Voted { conflict: Some(conflict), .. } => {
                 self.shown(conflict.transaction());
                 if let Conflict::Committed { certificate, .. } = conflict {
-                    self.proven(cluster, certificate);
+                    self.proven(certificate);
                 }
             }
             _ => {}
@@ -278,7 +289,9 @@ impl Checker {
     }
 
     /// A certificate whose signatures are good: it must fit its transaction to mean anything, and then it means it for ever.
-    pub fn proven(&mut self, cluster: &Cluster, certificate: &Certificate) {
+    fn proven(&mut self, certificate: &Certificate) {
+        let cluster = Arc::clone(&self.cluster);
+        let cluster = &*cluster;
         let id = certificate.id;
         if self.decisions.get(&id) == Some(&certificate.decision) {
             return;
@@ -325,25 +338,25 @@ impl Checker {
     // What honest clients see.
 
     /// An honest replica refuses a client something.
-    pub fn refused(&mut self, client: ClientId, refusal: Refusal) {
+    fn refused(&mut self, client: ClientId, refusal: Refusal) {
         self.refusals.entry(client).or_default().insert(refusal);
     }
 
     /// An honest client is told that what it asks is refused.
-    pub fn told_refused(&mut self, client: ClientId, refusal: Refusal) {
+    pub(super) fn told_refused(&mut self, client: ClientId, refusal: Refusal) {
         if !self.refusals.get(&client).is_some_and(|refusals| refusals.contains(&refusal)) {
             self.violation("independence", format!("{client} is told {refusal:?}, and no honest replica said so"));
         }
     }
 
     /// An honest client begins a transaction: what it was told for the last one counts no more.
-    pub fn began(&mut self, client: ClientId) {
+    pub(super) fn began(&mut self, client: ClientId) {
         self.vouched.remove(&client);
         self.refusals.remove(&client);
     }
 
     /// A read of an honest client is done.
-    pub fn read(&mut self, client: ClientId, found: &[ReadFound]) {
+    pub(super) fn read(&mut self, client: ClientId, found: &[ReadFound]) {
         for one in found {
             let fact = (one.key.clone(), one.version, one.value.clone());
             if !self.vouched.get(&client).is_some_and(|vouched| vouched.contains(&fact)) {
@@ -354,17 +367,17 @@ impl Checker {
     }
 
     /// An honest client sets out to commit.
-    pub fn issued(&mut self, history: History) {
+    pub(super) fn issued(&mut self, history: History) {
         self.shown(&history.transaction);
         self.histories.insert(history.transaction.id(), history);
     }
 
     /// An honest client is told how its transaction ended.
-    pub fn told(&mut self, cluster: &Cluster, id: TransactionId, certificate: &Certificate) {
+    pub(super) fn told(&mut self, id: TransactionId, certificate: &Certificate) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(certificate.decision);
         }
-        self.proven(cluster, certificate);
+        self.proven(certificate);
         if self.decisions.get(&id) != Some(&certificate.decision) {
             self.violation("decisions", format!("a client was told {:?} of {id:?} with a proof that does not hold", certificate.decision));
         }
@@ -372,12 +385,12 @@ impl Checker {
 
     /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
     /// of the whole run judge whether it may.
-    pub fn validated(&mut self, cluster: &Cluster, id: TransactionId) {
+    pub(super) fn validated(&mut self, id: TransactionId) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(Decision::Commit);
         }
         let Some(history) = self.histories.get(&id) else { return };
-        let enough = 2 * cluster.faults() + 1;
+        let enough = 2 * self.cluster.faults() + 1;
         let lacking = history.transaction.reads().iter().find(|read| {
             let validated = self.validated.get(&read.key).and_then(|of_key| of_key.get(&(read.version, history.transaction.timestamp())));
             validated.map_or(0, BTreeSet::len) < enough
@@ -392,7 +405,7 @@ impl Checker {
     }
 
     /// An honest client is told that its transaction never happens.
-    pub fn told_never(&mut self, id: TransactionId) {
+    pub(super) fn told_never(&mut self, id: TransactionId) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Never;
         }
@@ -403,8 +416,85 @@ impl Checker {
 
     // At the end.
 
-    /// Looks at the whole run once more.
-    pub fn finish(&mut self) {
+    fn replay(&mut self) {
+        for what in serial::check(self) {
+            self.violation("serial", what);
+        }
+    }
+
+    /// On how many transactions honest replicas logged different decisions: what elections are for.
+    fn divided(&self) -> usize {
+        let mut sides: BTreeMap<TransactionId, BTreeSet<Decision>> = BTreeMap::new();
+        for ((id, _, _), decision) in &self.logged {
+            sides.entry(*id).or_default().insert(*decision);
+        }
+        sides.values().filter(|sides| sides.len() > 1).count()
+    }
+
+    /// How many transactions of honest clients committed and aborted.
+    fn ends(&self) -> (usize, usize) {
+        let ended = |decision| self.histories.keys().filter(|id| self.decisions.get(id) == Some(&decision)).count();
+        (ended(Decision::Commit), ended(Decision::Abort))
+    }
+
+    /// The honest clients' transactions that committed, whether their clients know or not.
+    fn committed(&self) -> impl Iterator<Item = (&TransactionId, &History)> {
+        self.histories.iter().filter(|(id, _)| self.decisions.get(id) == Some(&Decision::Commit))
+    }
+}
+
+impl simulator::Checker<Basil> for Checker {
+    fn violations(&mut self) -> &mut Violations {
+        &mut self.violations
+    }
+
+    fn hears(&mut self, _by: ReplicaId, inbox: &[(Party, Verified<Message>)]) {
+        self.asked.clear();
+        for (from, message) in inbox {
+            if let Message::Read { request, keys, timestamp } = &**message {
+                self.asked.insert((*from, *request), (*timestamp, keys.clone()));
+            }
+        }
+    }
+
+    fn signs(&mut self, by: ReplicaId, draft: &Draft, is_honest: bool) {
+        self.signed.note(by, draft);
+        if is_honest {
+            self.sealed(by, draft);
+        }
+    }
+
+    fn says(&mut self, by: ReplicaId, to: Party, message: &Message) {
+        match (message, to) {
+            (Message::ReadReply { request, .. }, Party::Client(client, _)) => {
+                if let Some((timestamp, keys)) = self.asked.get(&(to, *request)).cloned() {
+                    self.answered(by, client, timestamp, &keys, message);
+                }
+            }
+            (Message::Refused { refusal, .. }, Party::Client(client, _)) => self.refused(client, *refusal),
+            (Message::CommitNotice { id }, _) => self.relayed(by, *id),
+            _ => {}
+        }
+    }
+
+    fn departs(&mut self, message: &Message) {
+        self.seen(message);
+    }
+
+    fn believed(&mut self, message: &Message) {
+        for what in self.signed.made_up(message) {
+            self.violation("forgery", what);
+        }
+        self.seen(message);
+    }
+
+    /// What it voted on last: it must say the same.
+    fn questions(&self, replica: ReplicaId) -> Vec<Message> {
+        let recent = self.recent(replica).into_iter();
+        recent.map(|transaction| Message::Recover { transaction, evidence: Vec::new() }).collect()
+    }
+
+    fn finish(&mut self) {
         self.replay();
         for what in cycles::check(self) {
             self.violation("cycles", what);
@@ -414,30 +504,15 @@ impl Checker {
         }
     }
 
-    fn replay(&mut self) {
-        for what in serial::check(self) {
-            self.violation("serial", what);
-        }
+    fn outcomes(&self) -> Outcomes {
+        let (committed, aborted) = self.ends();
+        let unknown = self.histories.values().filter(|history| history.told == Told::Nothing).count();
+        Outcomes { committed: committed as u64, aborted: aborted as u64, unknown: unknown as u64 }
     }
 
-    /// On how many transactions honest replicas logged different decisions: what elections are for.
-    pub fn divided(&self) -> usize {
-        let mut sides: BTreeMap<TransactionId, BTreeSet<Decision>> = BTreeMap::new();
-        for ((id, _, _), decision) in &self.logged {
-            sides.entry(*id).or_default().insert(*decision);
-        }
-        sides.values().filter(|sides| sides.len() > 1).count()
-    }
-
-    /// How many transactions of honest clients committed and aborted.
-    pub fn outcomes(&self) -> (usize, usize) {
-        let ended = |decision| self.histories.keys().filter(|id| self.decisions.get(id) == Some(&decision)).count();
-        (ended(Decision::Commit), ended(Decision::Abort))
-    }
-
-    /// The honest clients' transactions that committed, whether their clients know or not.
-    pub fn committed(&self) -> impl Iterator<Item = (&TransactionId, &History)> {
-        self.histories.iter().filter(|(id, _)| self.decisions.get(id) == Some(&Decision::Commit))
+    fn count(&self, counts: &mut Counts) {
+        counts.divided = self.divided() as u64;
+        (counts.elections, counts.led, counts.views, counts.view_max) = self.elections();
     }
 }
 
@@ -483,9 +558,9 @@ fn sums(checker: &Checker) -> Vec<String> {
     for (id, history) in checker.committed() {
         let value_of = |key: &Key| history.reads.iter().find(|(read, _, _)| read == key).and_then(|(_, _, value)| value.as_ref());
         if matches!(history.plan, Plan::Audit | Plan::Everything) {
-            let balance = |account| workload::number(value_of(&workload::account(account))).unwrap_or(workload::BALANCE);
-            let sum: i64 = (0..workload::ACCOUNTS).map(balance).sum();
-            let should = workload::BALANCE * i64::try_from(workload::ACCOUNTS).expect("few accounts");
+            let balance = |account| plan::number(value_of(&plan::account(account))).unwrap_or(plan::BALANCE);
+            let sum: i64 = (0..plan::ACCOUNTS).map(balance).sum();
+            let should = plan::BALANCE * i64::try_from(plan::ACCOUNTS).expect("few accounts");
             if sum != should {
                 found.push(format!("{id:?} saw {sum} in all accounts together, not {should}"));
             }
@@ -494,9 +569,9 @@ fn sums(checker: &Checker) -> Vec<String> {
             let mut at = 0;
             let mut places = BTreeSet::new();
             while places.insert(at) {
-                at = workload::next_in_ring(at, value_of(&workload::ring(at)));
+                at = plan::next_in_ring(at, value_of(&plan::ring(at)));
             }
-            if at != 0 || places.len() as u64 != workload::RING {
+            if at != 0 || places.len() as u64 != plan::RING {
                 found.push(format!("{id:?} saw a ring of {} places that comes back to {at}", places.len()));
             }
         }

@@ -1,6 +1,7 @@
 //! Runs of the world: each scenario keeps every promise, and a seed means one run.
 
-use simulator::{Counts, Report, Scenario, Tracing, run};
+use conformance::basil::{Counts, Report, Scenario};
+use simulator::{Tracing, run};
 
 fn scenario(name: &str) -> Scenario {
     Scenario::named(name).expect("the test names a scenario there is")
@@ -19,7 +20,8 @@ fn keeps_its_promises(name: &str) -> Vec<Report> {
 #[test]
 fn when_nothing_goes_wrong_nothing_breaks_and_most_commits_take_one_round_trip() {
     for report in keeps_its_promises("calm") {
-        let Counts { fast, validated, committed, .. } = report.counts;
+        let Counts { fast, validated, .. } = report.engine;
+        let committed = report.counts.committed;
         assert!(validated > 0 && 2 * (fast + validated) > committed, "{report}");
     }
 }
@@ -41,29 +43,29 @@ fn lying_replicas_break_no_promise() {
 
 #[test]
 fn cheating_clients_break_no_promise() {
-    assert!(keeps_its_promises("clients").iter().any(|report| report.counts.rogue_ended > 0));
+    assert!(keeps_its_promises("clients").iter().any(|report| report.counts.byzantine_ended > 0));
 }
 
 #[test]
 fn what_honest_replicas_were_led_to_log_differently_is_settled_by_election() {
-    let scenario = scenario("clients").with("rogues=equiv-split,equiv-split,equiv-split trouble-ms=4000");
+    let scenario = scenario("clients").with("byzantine-clients=equiv-split,equiv-split,equiv-split fault-phase-ms=4000");
     let report = run(&scenario.expect("the words are good"), 7, Tracing::Off);
     assert!(report.is_clean(), "{report}");
-    assert!(report.counts.divided > 0, "its rogues log both ends: {report}");
-    assert!(report.counts.elections > 0 && report.counts.view_max > 0, "leaders are elected for that: {report}");
+    assert!(report.engine.divided > 0, "its rogues log both ends: {report}");
+    assert!(report.engine.elections > 0 && report.engine.view_max > 0, "leaders are elected for that: {report}");
 }
 
 #[test]
 fn leaders_that_lie_break_no_promise() {
     for strategy in ["claim-views", "elect-twice", "decide-nothing", "decide-both", "decide-twice", "decide-late", "wrong-electors"] {
         let words = format!(
-            "shards=1 faults=1 rogues=equiv-split,equiv-split plans=increment+transfer trouble-ms=2500 mishaps=none lost=0 late=2/3000 delay-us=80..250 \
+            "shards=1 faults=1 byzantine-clients=equiv-split,equiv-split plans=increment+transfer fault-phase-ms=2500 fault-kinds=none lost=0 late=2/3000 delay-us=80..250 \
              stall-ms=250 faulty=s0-r2:{strategy}+equivocate-votes"
         );
         let scenario = scenario("elections").with(&words).expect("the words are good");
         let report = run(&scenario, 3, Tracing::Off);
         assert!(report.is_clean(), "{strategy}: {report}");
-        assert!(report.counts.elections > 0, "{strategy}: nobody was elected: {report}");
+        assert!(report.engine.elections > 0, "{strategy}: nobody was elected: {report}");
     }
 }
 
@@ -72,12 +74,12 @@ fn leaders_that_lie_break_no_promise() {
 fn an_upgrade_of_shards_that_work_breaks_no_promise() {
     assert!(keeps_its_promises("upgrade").iter().any(|report| report.counts.upgraded > 0));
     for (seed, faults) in [(2, 1), (3, 2)] {
-        let words = format!("shards=1 faults={faults} clients=3 faulty=none clocks=skewed trouble-ms={}", 9_000 * faults);
+        let words = format!("shards=1 faults={faults} clients=3 faulty=none clocks=skewed fault-phase-ms={}", 9_000 * faults);
         let report = run(&scenario("upgrade").with(&words).expect("the words are good"), seed, Tracing::On);
         assert!(report.is_clean(), "{report}");
         assert!(report.counts.upgraded > 5 * faults, "each is stopped once at least: {report}");
         let (mut away, mut most) = (0_u64, 0);
-        for line in report.trace.unwrap_or_default().lines().take_while(|line| !line.contains("the trouble is over")) {
+        for line in report.trace.unwrap_or_default().lines().take_while(|line| !line.contains("the faults are over")) {
             away += u64::from(line.ends_with("stops in good order"));
             away = away.saturating_sub(u64::from(line.ends_with(" starts")));
             most = most.max(away);
@@ -88,17 +90,17 @@ fn an_upgrade_of_shards_that_work_breaks_no_promise() {
 
 #[test]
 fn a_network_that_is_late_where_it_hurts_breaks_no_promise() {
-    assert!(keeps_its_promises("network").iter().all(|report| report.counts.held > 0));
+    assert!(keeps_its_promises("network").iter().all(|report| report.counts.delayed > 0));
 }
 
 #[test]
 fn every_way_of_the_network_to_be_late_breaks_no_promise_and_is_used() {
-    let ploys = ["starve-quorums", "divide-votes", "ends-at-half", "begins-at-half", "leaders-last", "cross-prepares", "slow-next"];
-    for ploy in ploys {
-        let words = format!("shards=1 faults=1 clients=4 rogues=equiv-split trouble-ms=4000 ploys={ploy}");
+    let attacks = ["starve-quorums", "divide-votes", "ends-at-half", "begins-at-half", "leaders-last", "cross-prepares", "slow-next"];
+    for attack in attacks {
+        let words = format!("shards=1 faults=1 clients=4 byzantine-clients=equiv-split fault-phase-ms=4000 delay-attacks={attack}");
         let report = run(&scenario("network").with(&words).expect("the words are good"), 1, Tracing::Off);
-        assert!(report.is_clean(), "{ploy}: {report}");
-        assert!(report.counts.held > 0 && report.counts.committed > 0, "{ploy}: {report}");
+        assert!(report.is_clean(), "{attack}: {report}");
+        assert!(report.counts.delayed > 0 && report.counts.committed > 0, "{attack}: {report}");
     }
 }
 

@@ -6,10 +6,8 @@
 use std::collections::BTreeSet;
 
 use basil::Buffer;
-use random::Named as _;
+use random::{Named as _, Random};
 use types::{Key, Value};
-
-use random::Random;
 
 /// How many accounts there are, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 8;

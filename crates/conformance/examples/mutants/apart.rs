@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use conformance::basil::Scenario;
 use mutants::Mutant;
-use simulator::Scenario;
 
 use crate::tests::until;
 
@@ -28,7 +28,7 @@ pub struct Catch {
 /// Runs `scenario` with `seed` and one rule broken, in this process, and writes down who notices.
 pub fn tell(mutant: Mutant, scenario: &Scenario, seed: u64) {
     std::panic::set_hook(Box::new(|panic| println!("{ASSERTION}\t{}", panic.to_string().replace('\n', " "))));
-    if let Some(violation) = simulator::mutants::run(mutant, scenario, seed) {
+    if let Some(violation) = conformance::basil::mutants::run(mutant, scenario, seed) {
         println!("{}\t{}", violation.checker, violation.what);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use conformance::basil::Scenario;
 use mutants::Mutant;
-use simulator::Scenario;
 
 /// Its first line.
 const HEAD: &str = "| mutant | rule | what it does | noticed by | in |";

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{Key, TransactionId};
 
 use super::{Checker, History};
-use crate::workload;
+use crate::basil::plan;
 
 /// A value is named by its key and its tag; the one that was there at first has none.
 type Named<'a> = (&'a Key, Option<&'a str>);
@@ -36,13 +36,13 @@ fn edges(histories: &[(&TransactionId, &History)]) -> Vec<BTreeSet<usize>> {
     for (at, (_, history)) in histories.iter().enumerate() {
         for write in history.transaction.writes() {
             writers_of.entry(&write.key).or_default().push(at);
-            if let Some(tag) = workload::tag(write.value.as_ref()) {
+            if let Some(tag) = plan::tag(write.value.as_ref()) {
                 writers.insert((&write.key, Some(tag)), at);
             }
         }
         for (key, _, value) in &history.reads {
-            let named = (key, workload::tag(value.as_ref()));
-            if named.1.is_none() && workload::is_deletable(key) {
+            let named = (key, plan::tag(value.as_ref()));
+            if named.1.is_none() && plan::is_deletable(key) {
                 continue; // Deleted by somebody, or never written: it does not say.
             }
             readers.entry(named).or_default().push(at);

@@ -1,20 +1,18 @@
 //! A network that does the worst it may. It reads what is under way, whose it is and what it is for, and decides which of it
-//! comes late: in ways that have names, each aimed at one rule.
+//! comes late: by attacks that have names, each aimed at one rule.
 //!
-//! It loses nothing, and nothing that it holds back arrives after the trouble is over, so that progress can be demanded then.
-//! A message that several ways are about waits for the last of them.
+//! It loses nothing, and nothing that it delays arrives after the faults are over, so that progress can be demanded then.
+//! A message that several attacks are about waits for the last of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::{Decision, Message, Transaction, Vote};
-use random::named;
+use random::{Random, named};
 use types::{Cluster, Party, ReplicaId, ShardId, TransactionId};
-
-use random::Random;
 
 named! {
     /// A way for the network to be late where it hurts.
-    pub(crate) enum Ploy {
+    pub enum DelayAttack {
         /// The vote, or the logged decision, that would complete a quorum, and all after it.
         StarveQuorums,
         /// Votes to commit for some and votes to abort for others, so that each at first counts another end; and what is to be
@@ -33,7 +31,7 @@ named! {
     }
 }
 
-impl Ploy {
+impl DelayAttack {
     /// Mostly one to three, now and then all.
     pub fn draw(random: &mut Random) -> BTreeSet<Self> {
         use random::Named as _;
@@ -74,7 +72,7 @@ enum Voice {
 
 /// A quorum that is not to come together for somebody.
 #[derive(Debug)]
-struct Siege {
+struct Starvation {
     let_through: usize,
     heard: BTreeSet<u16>,
     until: u64,
@@ -82,9 +80,9 @@ struct Siege {
 
 /// The network's adversary.
 #[derive(Debug)]
-pub(crate) struct Foe {
+pub struct NetworkAdversary {
     random: Random,
-    ploys: BTreeSet<Ploy>,
+    delay_attacks: BTreeSet<DelayAttack>,
     faults: usize,
     half_ns: u64,
     /// When everything has arrived that it held back.
@@ -95,7 +93,7 @@ pub(crate) struct Foe {
     chosen: BTreeSet<ReplicaId>,
     /// The timestamps of transactions that were under way.
     timestamps: BTreeMap<TransactionId, u64>,
-    sieges: BTreeMap<(Party, TransactionId, ShardId, Voice), Siege>,
+    starvations: BTreeMap<(Party, TransactionId, ShardId, Voice), Starvation>,
     /// Who hears first of what is to commit a transaction, or else of what is to abort it; and until when only of that.
     sides: BTreeMap<(Party, TransactionId), (bool, u64)>,
     /// Until when a replica does not hear of how a transaction ended.
@@ -106,8 +104,8 @@ pub(crate) struct Foe {
     begins: BTreeMap<(Party, TransactionId), u64>,
 }
 
-impl Foe {
-    pub fn new(seed: u64, ploys: BTreeSet<Ploy>, cluster: &Cluster, window_ms: u64, ends_at: u64) -> Self {
+impl NetworkAdversary {
+    pub fn new(seed: u64, delay_attacks: BTreeSet<DelayAttack>, cluster: &Cluster, window_ms: u64, ends_at: u64) -> Self {
         let mut random = Random::stream(seed, "foe");
         let mut chosen = BTreeSet::new();
         for shard in cluster.shards() {
@@ -116,48 +114,20 @@ impl Foe {
             chosen.extend(&replicas[..cluster.faults()]);
         }
         Self {
-            ploys,
+            delay_attacks,
             faults: cluster.faults(),
             half_ns: window_ms * MS / 2,
             ends_at,
             slot_ns: random.pick(&[2 * MS, 10 * MS, 40 * MS]),
             chosen,
             timestamps: BTreeMap::new(),
-            sieges: BTreeMap::new(),
+            starvations: BTreeMap::new(),
             sides: BTreeMap::new(),
             ends: BTreeMap::new(),
             late: BTreeMap::new(),
             begins: BTreeMap::new(),
             random,
         }
-    }
-
-    /// Whether it matters to it who is next to take a turn.
-    pub fn watches_turns(&self) -> bool {
-        self.ploys.contains(&Ploy::SlowNext)
-    }
-
-    /// Before when a message that departs at `now` must not arrive; 0 when it may go its way. `is_next` says that it is for a
-    /// replica that is next to take a turn.
-    pub fn not_before(&mut self, now: u64, from: Party, to: Party, message: &Message, is_next: bool) -> u64 {
-        if self.ploys.is_empty() || now >= self.ends_at || from == to {
-            return 0;
-        }
-        if let Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } = message {
-            self.timestamps.insert(transaction.id(), transaction.timestamp().time);
-        }
-        let ploys = self.ploys.clone();
-        let times = ploys.into_iter().map(|ploy| match ploy {
-            Ploy::StarveQuorums => self.starve(now, to, message),
-            Ploy::DivideVotes => self.divide(now, to, message),
-            Ploy::EndsAtHalf => self.end_at_half(to, message),
-            Ploy::BeginsAtHalf => self.begin_at_half(now, to, message),
-            Ploy::LeadersLast => self.be_late_for_leaders(now, message),
-            Ploy::CrossPrepares => self.cross(now, to, message),
-            Ploy::SlowNext if is_next => now + self.random.between(5, 60) * MS,
-            Ploy::SlowNext => 0,
-        });
-        times.max().unwrap_or(0).min(self.ends_at)
     }
 
     fn starve(&mut self, now: u64, to: Party, message: &Message) -> u64 {
@@ -174,7 +144,7 @@ impl Foe {
         };
         let (random, faults) = (&mut self.random, self.faults);
         // One less than is enough: to end slowly or, now and then, at once.
-        let siege = self.sieges.entry((to, id, replica.shard, voice)).or_insert_with(|| Siege {
+        let starvation = self.starvations.entry((to, id, replica.shard, voice)).or_insert_with(|| Starvation {
             let_through: match voice {
                 Voice::Commit => random.pick(&[3 * faults, 3 * faults, 5 * faults]),
                 Voice::Abort => random.pick(&[faults, faults, 3 * faults]),
@@ -184,10 +154,10 @@ impl Foe {
             heard: BTreeSet::new(),
             until: now + random.pick(&STARVED_MS) * MS,
         });
-        if siege.heard.len() < siege.let_through {
-            siege.heard.insert(replica.index);
+        if starvation.heard.len() < starvation.let_through {
+            starvation.heard.insert(replica.index);
         }
-        if siege.heard.contains(&replica.index) { 0 } else { siege.until }
+        if starvation.heard.contains(&replica.index) { 0 } else { starvation.until }
     }
 
     fn divide(&mut self, now: u64, to: Party, message: &Message) -> u64 {
@@ -247,6 +217,33 @@ impl Foe {
     }
 }
 
+impl simulator::NetworkAdversary<Message> for NetworkAdversary {
+    fn watches_turns(&self) -> bool {
+        self.delay_attacks.contains(&DelayAttack::SlowNext)
+    }
+
+    fn not_before(&mut self, now: u64, from: Party, to: Party, message: &Message, is_next: bool) -> u64 {
+        if self.delay_attacks.is_empty() || now >= self.ends_at || from == to {
+            return 0;
+        }
+        if let Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } = message {
+            self.timestamps.insert(transaction.id(), transaction.timestamp().time);
+        }
+        let delay_attacks = self.delay_attacks.clone();
+        let times = delay_attacks.into_iter().map(|attack| match attack {
+            DelayAttack::StarveQuorums => self.starve(now, to, message),
+            DelayAttack::DivideVotes => self.divide(now, to, message),
+            DelayAttack::EndsAtHalf => self.end_at_half(to, message),
+            DelayAttack::BeginsAtHalf => self.begin_at_half(now, to, message),
+            DelayAttack::LeadersLast => self.be_late_for_leaders(now, message),
+            DelayAttack::CrossPrepares => self.cross(now, to, message),
+            DelayAttack::SlowNext if is_next => now + self.random.between(5, 60) * MS,
+            DelayAttack::SlowNext => 0,
+        });
+        times.max().unwrap_or(0).min(self.ends_at)
+    }
+}
+
 fn around(time: u64, random: &mut Random) -> u64 {
     time - EDGE_NS + random.below(2 * EDGE_NS)
 }
@@ -262,6 +259,7 @@ fn to_be_voted_on(message: &Message) -> Option<&Transaction> {
 #[cfg(test)]
 mod tests {
     use basil::Write;
+    use simulator::NetworkAdversary as _;
     use types::{ClientId, ClusterId, Key, Permission, Placement, Session, Timestamp, Value};
 
     use super::*;
@@ -269,12 +267,12 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId::new([7; 16]);
     const CLIENT: Party = Party::Client(ClientId(1), Session(1));
 
-    fn foe(ploy: Ploy, ends_at: u64) -> Foe {
+    fn adversary(attack: DelayAttack, ends_at: u64) -> NetworkAdversary {
         let key = |number: u8| crypto::SecretKey::from_bytes([number; 32]).public();
         let permission = Permission { public_key: key(9), read_prefixes: Vec::new(), write_prefixes: Vec::new() };
         let shard = (0..6).map(key).collect();
         let cluster = Cluster::new(CLUSTER, 1, Placement::Hash, vec![shard], [(ClientId(1), permission)].into_iter().collect());
-        Foe::new(1, BTreeSet::from([ploy]), &cluster.expect("such a cluster can be"), 4_000, ends_at)
+        NetworkAdversary::new(1, BTreeSet::from([attack]), &cluster.expect("such a cluster can be"), 4_000, ends_at)
     }
 
     fn prepare(time: u64) -> Message {
@@ -289,10 +287,10 @@ mod tests {
 
     #[test]
     fn what_comes_first_to_one_replica_comes_last_to_the_next() {
-        let mut foe = foe(Ploy::CrossPrepares, u64::MAX);
+        let mut adversary = adversary(DelayAttack::CrossPrepares, u64::MAX);
         let (first, second) = (prepare(1), prepare(2));
         let mut order = |index| {
-            let arrives = [&first, &second].map(|message| foe.not_before(1_000 * MS, CLIENT, replica(index), message, false));
+            let arrives = [&first, &second].map(|message| adversary.not_before(1_000 * MS, CLIENT, replica(index), message, false));
             assert!(arrives.iter().all(|at| *at > 1_000 * MS), "{arrives:?}");
             arrives[0] < arrives[1]
         };
@@ -301,25 +299,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_back_for_longer_than_the_trouble_lasts() {
+    fn nothing_is_held_back_for_longer_than_the_faults_last() {
         let ends_at = 1_010 * MS;
-        let mut foe = foe(Ploy::SlowNext, ends_at);
-        let held: Vec<u64> = (0..50).map(|_| foe.not_before(1_000 * MS, CLIENT, replica(1), &prepare(1), true)).collect();
+        let mut adversary = adversary(DelayAttack::SlowNext, ends_at);
+        let held: Vec<u64> = (0..50).map(|_| adversary.not_before(1_000 * MS, CLIENT, replica(1), &prepare(1), true)).collect();
         assert!(held.contains(&ends_at) && held.iter().all(|at| (1_005 * MS..=ends_at).contains(at)), "{held:?}");
-        assert_eq!(foe.not_before(1_000 * MS, CLIENT, replica(1), &prepare(1), false), 0, "it is not its turn");
-        assert_eq!(foe.not_before(ends_at, CLIENT, replica(1), &prepare(1), true), 0, "the trouble is over");
+        assert_eq!(adversary.not_before(1_000 * MS, CLIENT, replica(1), &prepare(1), false), 0, "it is not its turn");
+        assert_eq!(adversary.not_before(ends_at, CLIENT, replica(1), &prepare(1), true), 0, "the faults are over");
     }
 
     #[test]
     fn some_hear_of_a_transaction_when_half_of_its_window_is_over() {
-        let mut foe = foe(Ploy::BeginsAtHalf, u64::MAX);
+        let mut adversary = adversary(DelayAttack::BeginsAtHalf, u64::MAX);
         let (begun, half) = (10_000 * MS, 12_000 * MS);
         let (mut before, mut after, mut at_once) = (0, 0, 0);
         for number in 0..200 {
             for index in 0..6 {
                 let message = prepare(begun + number);
-                let arrives = foe.not_before(begun + number, CLIENT, replica(index), &message, false);
-                assert_eq!(arrives, foe.not_before(begun + number, CLIENT, replica(index), &message, false), "it is sent again in vain");
+                let arrives = adversary.not_before(begun + number, CLIENT, replica(index), &message, false);
+                assert_eq!(
+                    arrives,
+                    adversary.not_before(begun + number, CLIENT, replica(index), &message, false),
+                    "it is sent again in vain"
+                );
                 match arrives {
                     at if at <= begun + number => at_once += 1,
                     at if at.abs_diff(half) > EDGE_NS + MS => panic!("{at} is not about {half}"),

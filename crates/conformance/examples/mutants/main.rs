@@ -26,9 +26,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use apart::{Catch, hunt, run};
+use conformance::basil::Scenario;
+use conformance::basil::mutants::grounds;
 use mutants::Mutant;
-use simulator::mutants::grounds;
-use simulator::{Scenario, Tracing};
+use simulator::Tracing;
 use table::{Place, Row};
 use tests::{End, Tests, tellings};
 

@@ -1,5 +1,5 @@
-//! What was really said. Whatever anybody shows under a replica's seal, and passes the check of signatures, that replica has
-//! sealed. So no checker needs to know how seals are made: it is enough that nobody can make another's.
+//! What was really signed. Whatever anybody shows under a replica's signature, and passes the check of signatures, that replica
+//! has signed. So no checker needs to know how seals are made: it is enough that nobody can make another's.
 
 use std::collections::BTreeSet;
 
@@ -47,9 +47,9 @@ impl From<DecideStatement> for Statement {
 
 /// All that was ever sealed, by whomever.
 #[derive(Debug, Default)]
-pub(crate) struct Said(BTreeSet<(ReplicaId, Statement)>);
+pub(crate) struct Signed(BTreeSet<(ReplicaId, Statement)>);
 
-impl Said {
+impl Signed {
     /// A replica seals something: it may be shown from now on.
     pub fn note(&mut self, by: ReplicaId, draft: &Draft) {
         self.0.insert(match draft {

@@ -1,0 +1,275 @@
+//! A client of Basil: a coordinator, honest or not, and above it an application that has one plan after the other.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use adversary::{AttackConfig, ByzantineClient, ByzantineEvent, ClientStrategy};
+use basil::{
+    Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Path, ReadFound, Transaction,
+};
+use crypto::Verified;
+use machine::{InputOf, Machine, OutboxOf, Time};
+use random::Random;
+use simulator::{Client, Goal, Next};
+use types::{ClientId, Cluster, Key, Timestamp, Value};
+
+use super::Basil;
+use super::checker::History;
+use super::plan::{Ask, Plan};
+
+type Scene<'a> = simulator::Scene<'a, Basil>;
+
+/// A client of Basil.
+pub struct BasilClient {
+    driver: Driver,
+    cluster: Arc<Cluster>,
+    options: CoordinatorOptions,
+    task: Option<Task>,
+    operations: u64,
+    last_time: u64,
+}
+
+/// What drives a client's transactions.
+enum Driver {
+    Honest(Box<Coordinator>),
+    Byzantine(Box<ByzantineClient>),
+}
+
+/// The transaction a client is at.
+#[derive(Debug)]
+struct Task {
+    plan: Plan,
+    /// What no other task of this client has.
+    number: u64,
+    tag: String,
+    /// The number of the operation it waits for.
+    operation: u64,
+    /// Gone once it is being committed.
+    buffer: Option<Buffer>,
+    reads: Vec<(Key, Timestamp, Option<Value>)>,
+    transaction: Option<Transaction>,
+}
+
+impl BasilClient {
+    /// An honest client, or one that cheats in these ways.
+    pub(crate) fn new(
+        cluster: Arc<Cluster>,
+        options: CoordinatorOptions,
+        cheat: Option<(Vec<ClientStrategy>, Random)>,
+        victims: Vec<ClientId>,
+    ) -> Self {
+        let coordinator = Coordinator::new(cluster.clone(), options);
+        let driver = match cheat {
+            None => Driver::Honest(Box::new(coordinator)),
+            Some((strategies, random)) => {
+                let config = AttackConfig { strategies, per_mille: 1_000, victims };
+                Driver::Byzantine(Box::new(ByzantineClient::new(cluster.clone(), coordinator, config, random)))
+            }
+        };
+        Self { driver, cluster, options, task: None, operations: 0, last_time: 0 }
+    }
+
+    /// Goes on with its transaction as far as it can.
+    fn advance(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
+        let Some(task) = self.task.as_mut() else { return Next::Wait };
+        let Some(buffer) = task.buffer.as_mut() else { return Next::Wait };
+        self.operations += 1;
+        task.operation = self.operations;
+        match task.plan.advance(buffer, &task.tag) {
+            Ask::Read(keys) => {
+                // Whether a reader says so beforehand is up to it: here, to the transaction's number.
+                let read_only = task.plan.only_reads() && task.number.is_multiple_of(2);
+                Next::Command(Command::Read { operation: task.operation, timestamp: buffer.timestamp(), keys, read_only })
+            }
+            Ask::Commit => self.commit(scene),
+        }
+    }
+
+    fn commit(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
+        let is_honest = self.is_honest();
+        let Some(task) = self.task.as_mut() else { return Next::Wait };
+        let Some(buffer) = task.buffer.take() else { return Next::Wait };
+        let validated = buffer.validated();
+        let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
+        task.transaction = Some(transaction.clone());
+        let party = scene.party;
+        scene.line(|| format!("{party} commits {:?} at {:?}", transaction.id(), transaction.timestamp()));
+        if is_honest {
+            scene.checker.issued(History::new(task.plan.clone(), task.reads.clone(), transaction.clone()));
+        }
+        let operation = task.operation;
+        Next::Command(match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
+            None => Command::Commit { operation, transaction, dependencies },
+        })
+    }
+
+    fn on_read(&mut self, found: Vec<ReadFound>, scene: &mut Scene<'_>) -> Next<Command> {
+        let is_honest = self.is_honest();
+        let Some(task) = &mut self.task else { return Next::Wait };
+        task.reads.extend(found.iter().map(|one| (one.key.clone(), one.version, one.value.clone())));
+        if is_honest {
+            scene.checker.read(scene.id, &found);
+        }
+        if let Some(buffer) = &mut task.buffer {
+            found.into_iter().for_each(|one| buffer.found(one));
+        }
+        self.advance(scene)
+    }
+
+    fn on_ended(&mut self, certificate: &Certificate, path: Path, scene: &mut Scene<'_>) -> Next<Command> {
+        let id = scene.id;
+        scene.line(|| format!("{id} is told {:?} of {:?} ({path:?})", certificate.decision, certificate.id));
+        if self.is_honest() {
+            scene.checker.told(certificate.id, certificate);
+            scene.engine_counts.fast += u64::from(path == Path::Fast && certificate.decision == Decision::Commit);
+        } else {
+            scene.counts.byzantine_ended += 1;
+        }
+        self.task = None;
+        if certificate.decision == Decision::Commit { Next::Done } else { Next::NotDone }
+    }
+
+    /// Its transaction, which only read, has committed.
+    fn on_validated(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
+        let transaction = self.task.take().and_then(|task| task.transaction).map(|transaction| transaction.id());
+        let id = scene.id;
+        scene.line(|| format!("{id} is told that {transaction:?}, which only read, has committed"));
+        if let (true, Some(transaction)) = (self.is_honest(), transaction) {
+            scene.checker.validated(transaction);
+            scene.engine_counts.validated += 1;
+        }
+        Next::Done
+    }
+
+    fn on_failure(&mut self, failure: Failure, scene: &mut Scene<'_>) -> Next<Command> {
+        let Some(task) = self.task.take() else { return Next::Wait };
+        let (id, plan) = (scene.id, task.plan.name());
+        scene.line(|| format!("{id} fails: {failure:?} of {plan}"));
+        if let (true, Failure::Refused(refusal)) = (self.is_honest(), failure) {
+            scene.checker.told_refused(id, refusal);
+            if let Some(transaction) = &task.transaction {
+                scene.checker.told_never(transaction.id());
+            }
+        }
+        if failure != Failure::TimedOut {
+            return Next::Failed;
+        }
+        let name = task.transaction.map_or_else(|| "its reads".to_owned(), |transaction| format!("{:?}", transaction.id()));
+        Next::TimedOut(format!("a {plan} ({name})"))
+    }
+
+    fn on_event(&mut self, event: Event, scene: &mut Scene<'_>) -> Next<Command> {
+        let Some(waiting_for) = self.task.as_ref().map(|task| task.operation) else { return Next::Wait };
+        match event {
+            Event::Read { operation, result } if operation == waiting_for => match result {
+                Ok(found) => self.on_read(found, scene),
+                Err(failure) => self.on_failure(failure, scene),
+            },
+            Event::Ended { operation, result } if operation == waiting_for => match result {
+                Ok((certificate, path)) => self.on_ended(&certificate, path, scene),
+                Err(failure) => self.on_failure(failure, scene),
+            },
+            Event::Validated { operation } if operation == waiting_for => self.on_validated(scene),
+            _ => Next::Wait,
+        }
+    }
+}
+
+impl Client<Basil> for BasilClient {
+    fn is_honest(&self) -> bool {
+        matches!(self.driver, Driver::Honest(_))
+    }
+
+    fn begin(&mut self, goal: Goal, scene: &mut Scene<'_>) -> Next<Command> {
+        let plans = &scene.setting.engine.plans;
+        let plan = match goal {
+            Goal::Anything => Plan::draw_of(scene.random, plans),
+            Goal::Contended => Plan::draw_contended(scene.random, plans),
+            Goal::Audit => Plan::Everything,
+        };
+        let party = scene.party;
+        scene.line(|| format!("{party} begins: {plan:?}"));
+        // A client's timestamps are its own: no two are alike, also when the process is new and its clock was put back.
+        self.last_time = scene.local.0.max(self.last_time + 1);
+        let mut timestamp = Timestamp::new(self.last_time, scene.id);
+        match &mut self.driver {
+            Driver::Byzantine(byzantine) => timestamp = byzantine.begin(timestamp),
+            Driver::Honest(_) => scene.checker.began(scene.id),
+        }
+        self.operations += 1;
+        let number = self.operations;
+        let tag = format!("{}.{number}", scene.id);
+        let buffer = Some(Buffer::new(timestamp));
+        self.task = Some(Task { plan, number, tag, operation: 0, buffer, reads: Vec::new(), transaction: None });
+        self.advance(scene)
+    }
+
+    fn told(&mut self, event: ByzantineEvent, scene: &mut Scene<'_>) -> Next<Command> {
+        match event {
+            ByzantineEvent::Honest(event) => self.on_event(event, scene),
+            // It has left what it was at, and goes on to the next.
+            ByzantineEvent::Abandoned { operation, .. } if self.task.as_ref().is_some_and(|task| task.operation == operation) => {
+                self.task = None;
+                Next::NotDone
+            }
+            ByzantineEvent::Abandoned { .. } => Next::Wait,
+        }
+    }
+
+    fn forget(&mut self) {
+        let coordinator = Coordinator::new(self.cluster.clone(), self.options);
+        match &mut self.driver {
+            Driver::Honest(honest) => **honest = coordinator,
+            Driver::Byzantine(byzantine) => byzantine.forget(coordinator),
+        }
+        self.task = None;
+    }
+}
+
+impl Machine for BasilClient {
+    type Command = Command;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Draft = Infallible;
+    type Event = ByzantineEvent;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        match &mut self.driver {
+            Driver::Honest(coordinator) => {
+                let events = outbox.lend(|outbox| coordinator.step(now, input, outbox));
+                outbox.events.extend(events.into_iter().map(ByzantineEvent::Honest));
+            }
+            Driver::Byzantine(byzantine) => byzantine.step(now, input, outbox),
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match &self.driver {
+            Driver::Honest(coordinator) => coordinator.deadline(),
+            Driver::Byzantine(byzantine) => byzantine.deadline(),
+        }
+    }
+}
+
+/// A message in a line.
+pub(crate) fn describe(message: &Message) -> String {
+    match message {
+        Message::Read { request, timestamp, keys } => format!("Read {request} at {timestamp} of {} keys", keys.len()),
+        Message::Prepare { transaction } => format!("Prepare {:?}", transaction.id()),
+        Message::Recover { transaction, evidence } => format!("Recover {:?} with {} votes", transaction.id(), evidence.len()),
+        Message::Log { transaction, decision, .. } => format!("Log {decision:?} of {:?}", transaction.id()),
+        Message::Writeback { certificate, .. } => format!("Writeback {:?} of {:?}", certificate.decision, certificate.id),
+        Message::CommitNotice { id } => format!("CommitNotice {id:?}"),
+        Message::ReadReply { request, results, prepared } => {
+            format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
+        }
+        Message::Voted { vote, conflict } => {
+            let why = if conflict.is_some() { ", with a conflict" } else { "" };
+            format!("Voted {:?} on {:?}{why}", vote.statement.vote, vote.statement.id)
+        }
+        Message::Logged { logged } => format!("Logged {:?}", logged.statement),
+        Message::Decided { certificate } => format!("Decided {:?} of {:?}", certificate.decision, certificate.id),
+        other => format!("{other:?}").chars().take(160).collect(),
+    }
+}

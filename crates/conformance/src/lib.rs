@@ -1,0 +1,20 @@
+//! What each engine brings to the simulator: its machines, attacks on them, checkers and scenarios.
+//!
+//! The kernel (`simulator`) knows no engine. Here each engine is one module with one implementation of
+//! [`System`](simulator::System):
+//!
+//! | module | machines | attacks | checkers |
+//! |---|---|---|---|
+//! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
+//!
+//! ```
+//! use conformance::basil::Scenario;
+//! use simulator::Tracing;
+//!
+//! let scenario = Scenario::named("calm").expect("it is one of ours").lasting_ms(200);
+//! let report = simulator::run(&scenario, 1, Tracing::Off);
+//! assert!(report.is_clean(), "{report}");
+//! assert_eq!(simulator::run(&scenario, 1, Tracing::Off).fingerprint, report.fingerprint);
+//! ```
+
+pub mod basil;

@@ -1,0 +1,377 @@
+//! What an engine brings to be simulated.
+//!
+//! The kernel owns the world: time, the queue of events, network, disks, clocks, crashes, upgrades, phases, traces, shrinking.
+//! An engine is one implementation of [`System`]: which machines run, how some of them lie, who checks what they do, and how a
+//! scenario is filled with the engine's own settings. Whatever an implementation draws, it draws from the [`Random`] it is given
+//! or from a stream of the seed under a name of its own, so that a seed stays one run.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use crypto::{Signable, SignatureClaims, Verified};
+use machine::{Durable, Machine, Time};
+use random::{Named, Random};
+use store::{Memory, Options};
+use types::codec::{Decode, Encode};
+use types::{ClientId, Cluster, Party, ReplicaId};
+
+use crate::report::{Counts, Violations};
+use crate::scenario::{Scenario, ScenarioKind};
+use crate::setting::Setting;
+use crate::trace::Trace;
+
+/// An engine under simulation.
+pub trait System: Sized + Clone + fmt::Debug + 'static {
+    /// What participants say to one another.
+    type Message: SignatureClaims + Clone + Decode + Encode;
+    /// What a replica says under its signature.
+    type Draft: Clone + Signable<Message = Self::Message>;
+    /// One replica's process.
+    type Replica: Durable + Machine<Received = Verified<Self::Message>, Message = Self::Message, Draft = Self::Draft>;
+    /// One client's process, honest or not, with what it does all day.
+    type Client: Client<Self>;
+    /// What stands between a lying replica's machine and the world.
+    type Liar: Liar<Self>;
+    /// What reads messages under way and delays some of them; `()` when there is no such thing.
+    type NetworkAdversary: NetworkAdversary<Self::Message>;
+    /// Who watches everything.
+    type Checker: Checker<Self>;
+    /// What the engine decides before the first event, beside what the kernel does.
+    type Setting: EngineSetting;
+    /// What a replica's process is started with, and what may differ after an upgrade.
+    type Options: Copy + fmt::Debug;
+    /// A way for a replica to lie.
+    type ReplicaStrategy: Named + Ord;
+    /// A way for a client to cheat.
+    type ClientStrategy: Named + Ord;
+    /// What the engine counts in a run, beside [`Counts`].
+    type Counts: EngineCounts;
+
+    /// Every scenario, the quietest first.
+    const SCENARIOS: &'static [ScenarioKind];
+
+    // Settings.
+
+    /// How many replicas a shard needs to survive so many faults.
+    fn replicas_per_shard(faults: usize) -> usize;
+
+    /// What `seed` makes of the engine's own settings.
+    fn draw(scenario: &Scenario<Self>, seed: u64) -> Self::Setting;
+
+    /// Changes what the kernel drew where the engine's own settings ask for it.
+    fn adjust(_scenario: &Scenario<Self>, _setting: &mut Setting<Self>) {}
+
+    /// The ways in which one replica lies.
+    fn draw_replica_strategies(scenario: &Scenario<Self>, random: &mut Random) -> Vec<Self::ReplicaStrategy>;
+
+    /// The ways in which one client cheats.
+    fn draw_client_strategies(scenario: &Scenario<Self>, random: &mut Random) -> Vec<Self::ClientStrategy>;
+
+    /// What a replica's first process is started with.
+    fn options(setting: &Setting<Self>, replica: ReplicaId) -> Self::Options;
+
+    /// What another version of the program may be started with. What a whole cluster must agree on stays.
+    fn upgraded(options: Self::Options, _random: &mut Random) -> Self::Options {
+        options
+    }
+
+    /// What a replica that ran with `own` is started with as another version. A process draws `seed` when it starts.
+    fn restarted(_own: Self::Options, version: Self::Options, _seed: u64) -> Self::Options {
+        version
+    }
+
+    /// How long after its start a replica takes its full part again, in milliseconds: so long a careful operator waits.
+    fn ready_after_ms(_setting: &Setting<Self>) -> u64 {
+        0
+    }
+
+    // Who is there.
+
+    /// Starts a replica's process from what its disk holds, at `now` by its own clock.
+    ///
+    /// # Errors
+    /// A sentence, when the disk cannot be used.
+    fn open(
+        cluster: &Arc<Cluster>,
+        replica: ReplicaId,
+        options: &Self::Options,
+        disk: (&Memory, Options),
+        now: Time,
+    ) -> Result<Self::Replica, String>;
+
+    /// A replica's lying half.
+    fn liar(
+        cluster: &Arc<Cluster>,
+        replica: ReplicaId,
+        strategies: Vec<Self::ReplicaStrategy>,
+        random: Random,
+        others: &Clients,
+    ) -> Self::Liar;
+
+    /// A client; one that cheats when there are strategies.
+    fn client(
+        cluster: &Arc<Cluster>,
+        id: ClientId,
+        setting: &Setting<Self>,
+        cheat: Option<(Vec<Self::ClientStrategy>, Random)>,
+        others: &Clients,
+    ) -> Self::Client;
+
+    /// The network's adversary. Nothing that it delays may arrive after `ends_at`.
+    fn network_adversary(cluster: &Cluster, setting: &Setting<Self>, seed: u64, ends_at: u64) -> Self::NetworkAdversary;
+
+    /// The checkers.
+    fn checker(cluster: &Arc<Cluster>, others: &Clients) -> Self::Checker;
+
+    // What can be seen of a replica, and of a message.
+
+    /// Whether a replica has written something that is not durable yet: there a crash hurts most.
+    fn is_pending(replica: &Self::Replica) -> bool;
+
+    /// What a replica has begun and not ended, by name. Once all is quiet there must be nothing.
+    fn undecided(replica: &Self::Replica) -> Vec<String>;
+
+    /// The same with what each of it waits for: the last lines of a run that fails.
+    fn explain_undecided(replica: &Self::Replica) -> Vec<String> {
+        Self::undecided(replica)
+    }
+
+    /// A message in a line.
+    fn describe(message: &Self::Message) -> String;
+}
+
+/// Who is who among the clients.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// Those that follow the protocol. The auditor, who only looks at the end, is not among them.
+    pub honest: Vec<ClientId>,
+    /// Those that cheat, and know who else does.
+    pub byzantine: Vec<ClientId>,
+    /// The honest one that only looks at the end.
+    pub auditor: ClientId,
+}
+
+/// The engine's own settings.
+pub trait EngineSetting: Clone + fmt::Debug {
+    /// All of them, each as `name=value`.
+    fn describe(&self) -> Vec<String>;
+
+    /// Sets `key` to `value`. Gives nothing when there is no such key; a sentence when the value makes no sense.
+    fn apply(&mut self, key: &str, value: &str) -> Option<Result<(), String>>;
+
+    /// Settings with less in them, one thing at a time, the most first: what shrinking tries.
+    fn simpler(&self) -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// Whether none of them could keep an honest client waiting.
+    fn is_steady(&self) -> bool {
+        true
+    }
+}
+
+/// What an engine counts in a run.
+pub trait EngineCounts: Clone + Copy + Default + fmt::Debug + PartialEq {
+    /// Adds another run's.
+    fn add(&mut self, other: &Self);
+
+    /// All of them, each with its name.
+    fn named(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl EngineCounts for () {
+    fn add(&mut self, (): &Self) {}
+
+    fn named(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// What is said beside what a machine says: statements to be signed, and messages.
+#[derive(Debug)]
+pub struct Lies<S: System> {
+    /// Statements that the liar signs.
+    pub drafts: Vec<(Party, S::Draft)>,
+    /// Messages.
+    pub sends: Vec<(Party, S::Message)>,
+}
+
+impl<S: System> Default for Lies<S> {
+    fn default() -> Self {
+        Self { drafts: Vec::new(), sends: Vec::new() }
+    }
+}
+
+/// Whether the honest machine behind a liar hears a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It does.
+    Pass,
+    /// It does not.
+    Swallow,
+}
+
+/// A replica that lies: an honest machine behind, and this between the machine and the world. It holds its own key and nobody
+/// else's, so what it signs is signed and checked like everybody's.
+pub trait Liar<S: System> {
+    /// Before the machine hears a message: what to say at once, and whether the machine hears it.
+    fn hear(&mut self, _from: Party, _message: &S::Message, _lies: &mut Lies<S>) -> Heard {
+        Heard::Pass
+    }
+
+    /// Before anything is signed: turns what the machine says into what the liar says.
+    fn speak(&mut self, _sends: &mut Vec<(Party, S::Message)>, _drafts: &mut Vec<(Party, S::Draft)>) {}
+
+    /// After everything is signed: changes messages.
+    fn forge(&mut self, _sends: &mut [(Party, S::Message)]) {}
+
+    /// After how many nanoseconds a message leaves that is not to leave at once.
+    fn holds_back(&mut self, _message: &S::Message) -> u64 {
+        0
+    }
+
+    /// On the way out: damages bytes.
+    fn garble(&mut self, _bytes: &mut [u8]) {}
+
+    /// Whether it comes back from an empty disk now and then, and says so to nobody.
+    fn forgets(&self) -> bool {
+        false
+    }
+}
+
+/// A network that reads what is under way and delays some of it. It loses nothing.
+pub trait NetworkAdversary<M> {
+    /// Whether it matters to it who is next to take a turn.
+    fn watches_turns(&self) -> bool {
+        false
+    }
+
+    /// Before when a message that departs at `now` must not arrive; 0 when it may go its way. `is_next` says that it is for a
+    /// replica that is next to take a turn.
+    fn not_before(&mut self, _now: u64, _from: Party, _to: Party, _message: &M, _is_next: bool) -> u64 {
+        0
+    }
+}
+
+impl<M> NetworkAdversary<M> for () {}
+
+/// What a client is to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Whatever it likes.
+    Anything,
+    /// Something that others want too: what progress is measured by.
+    Contended,
+    /// The auditor's only task: look at everything there is.
+    Audit,
+}
+
+/// How a client's task goes on.
+#[derive(Debug)]
+pub enum Next<C> {
+    /// Give this to its machine.
+    Command(C),
+    /// It waits for what its machine tells it.
+    Wait,
+    /// What it wanted has come about.
+    Done,
+    /// The task has ended, and nothing came of it that was wanted.
+    NotDone,
+    /// Nobody knows what came of the task, or it was refused.
+    Failed,
+    /// The same, because no answer came in time: of what, in a few words. An honest client must not be kept waiting without reason.
+    TimedOut(String),
+}
+
+/// A client: its machine, and the application above it that has one task after the other.
+pub trait Client<S: System>: Machine<Received = Verified<S::Message>, Message = S::Message, Draft = Infallible> {
+    /// Whether it follows the protocol.
+    fn is_honest(&self) -> bool;
+
+    /// Begins a task.
+    fn begin(&mut self, goal: Goal, scene: &mut Scene<'_, S>) -> Next<Self::Command>;
+
+    /// Hears from its own machine about the task it is at.
+    fn told(&mut self, event: Self::Event, scene: &mut Scene<'_, S>) -> Next<Self::Command>;
+
+    /// Its process ends, or it leaves what it is at: it knows nothing afterwards.
+    fn forget(&mut self);
+}
+
+/// What a client sees and may write to while it goes on with its task.
+pub struct Scene<'a, S: System> {
+    /// Who it is.
+    pub id: ClientId,
+    /// Its session.
+    pub party: Party,
+    /// What its clock shows.
+    pub local: Time,
+    /// What it draws from.
+    pub random: &'a mut Random,
+    /// The run's settings.
+    pub setting: &'a Setting<S>,
+    /// Who watches it.
+    pub checker: &'a mut S::Checker,
+    /// What happened, as people can read it.
+    pub trace: &'a mut Trace,
+    /// True time, for the trace.
+    pub now: u64,
+    /// What is counted of any engine,
+    pub counts: &'a mut Counts,
+    /// and of this one.
+    pub engine_counts: &'a mut S::Counts,
+}
+
+impl<S: System> Scene<'_, S> {
+    /// Writes a line into the trace, if anybody wants to read it.
+    pub fn line(&mut self, what: impl FnOnce() -> String) {
+        self.trace.line(self.now, what);
+    }
+}
+
+/// How many transactions of honest clients ended, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// They committed, whether their clients know or not.
+    pub committed: u64,
+    /// They aborted.
+    pub aborted: u64,
+    /// Their clients were never told.
+    pub unknown: u64,
+}
+
+/// Who watches everything: every message, every statement of a replica, what honest clients are told. No machine knows of it.
+pub trait Checker<S: System> {
+    /// Every promise seen broken so far.
+    fn violations(&mut self) -> &mut Violations;
+
+    /// A replica takes a turn in which it hears this.
+    fn hears(&mut self, _by: ReplicaId, _inbox: &[(Party, Verified<S::Message>)]) {}
+
+    /// A replica signs a statement: `is_honest` tells whether it lies, or has lost its disk.
+    fn signs(&mut self, by: ReplicaId, draft: &S::Draft, is_honest: bool);
+
+    /// An honest replica says something to `to`.
+    fn says(&mut self, _by: ReplicaId, _to: Party, _message: &S::Message) {}
+
+    /// Something that an honest participant says departs.
+    fn departs(&mut self, _message: &S::Message) {}
+
+    /// A message has arrived, and has passed the check of signatures.
+    fn believed(&mut self, message: &S::Message);
+
+    /// What a replica that came back is asked, as if by the auditor: mostly about what it said before.
+    fn questions(&self, _replica: ReplicaId) -> Vec<S::Message> {
+        Vec::new()
+    }
+
+    /// Looks at the whole run once more.
+    fn finish(&mut self) {}
+
+    /// How honest clients' transactions ended.
+    fn outcomes(&self) -> Outcomes;
+
+    /// What the engine counts of all that was seen.
+    fn count(&self, _counts: &mut S::Counts) {}
+}

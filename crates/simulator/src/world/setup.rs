@@ -1,0 +1,161 @@
+//! How a world is set up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
+use random::Random;
+use types::{Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
+
+use super::{World, client_id};
+use crate::budget::Budget;
+use crate::client::ClientActor;
+use crate::clock::{Clock, EPOCH_NS};
+use crate::faults::Phase;
+use crate::network::Network;
+use crate::replica::{Parts, ReplicaActor};
+use crate::report::Counts;
+use crate::scenario::Scenario;
+use crate::self_test::BrokenRule;
+use crate::setting::{ReplicaFault, Setting, Verifiers};
+use crate::system::{Clients, System};
+use crate::trace::{Trace, Tracing};
+
+fn secret(seed: u64, name: &str) -> SecretKey {
+    let mut random = Random::stream(seed, name);
+    let mut bytes = [0; 32];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&random.next().to_le_bytes());
+    }
+    SecretKey::from_bytes(bytes)
+}
+
+/// The clients of a world: the honest ones first, then the Byzantine ones. The auditor comes last, and does nothing before the end.
+fn clients<S: System>(setting: &Setting<S>) -> Clients {
+    let (honest, byzantine) = (setting.clients, setting.byzantine_clients.len());
+    Clients {
+        honest: (0..honest).map(client_id).collect(),
+        byzantine: (honest..honest + byzantine).map(client_id).collect(),
+        auditor: client_id(honest + byzantine),
+    }
+}
+
+/// The cluster of a world, whose keys come from its seed.
+fn cluster<S: System>(setting: &Setting<S>, seed: u64, clients: &Clients, secrets: &[Vec<SecretKey>]) -> Arc<Cluster> {
+    let keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
+    let everywhere = vec![Key::from("")];
+    let ids = clients.honest.iter().chain(&clients.byzantine).chain([&clients.auditor]);
+    let permissions = ids.enumerate().map(|(at, id)| {
+        let public_key = secret(seed, &format!("client {at}")).public();
+        (*id, Permission { public_key, read_prefixes: everywhere.clone(), write_prefixes: everywhere.clone() })
+    });
+    let id = ClusterId::new([7; 16]);
+    let cluster = Cluster::new(id, setting.faults, Placement::Hash, keys, permissions.collect());
+    Arc::new(cluster.expect("a setting describes a cluster that can be"))
+}
+
+impl<S: System> World<S> {
+    /// A world for one run. In tests of the checkers one of its rules may be broken.
+    pub fn new(scenario: &Scenario<S>, seed: u64, tracing: Tracing, broken: Option<BrokenRule<S::ReplicaStrategy>>) -> Self {
+        let setting = Setting::new(scenario, seed);
+        let clients = clients(&setting);
+        let secrets: Vec<Vec<SecretKey>> = (0..setting.shards)
+            .map(|shard| (0..setting.replicas_per_shard()).map(|index| secret(seed, &format!("replica {shard} {index}"))).collect())
+            .collect();
+        let cluster = cluster(&setting, seed, &clients, &secrets);
+        let verifier = || {
+            let verifier = Verifier::new(cluster.clone(), Signatures::Ed25519, 1 << 14);
+            Arc::new(verifier.expect("keys drawn from a seed are good keys"))
+        };
+        let participants = setting.shards * setting.replicas_per_shard() + clients.honest.len() + clients.byzantine.len() + 1;
+        let verifiers = match setting.verifiers {
+            Verifiers::Each => (0..participants).map(|_| verifier()).collect(),
+            Verifiers::Shared => vec![verifier(); participants],
+        };
+        let faults_end_at = EPOCH_NS + setting.fault_phase_ms * 1_000_000;
+        let mut world = Self {
+            network: Network::new(seed, setting.links, setting.regions),
+            disk: Random::stream(seed, "disk"),
+            faults: Random::stream(seed, "faults"),
+            network_adversary: S::network_adversary(&cluster, &setting, seed, faults_end_at),
+            upgrades: Random::stream(seed, "upgrades"),
+            rollouts: BTreeMap::new(),
+            scenario: scenario.clone(),
+            seed,
+            now: EPOCH_NS,
+            queue: BTreeMap::new(),
+            queued: 0,
+            checker: S::checker(&cluster, &clients),
+            cluster,
+            verifiers,
+            replicas: Vec::new(),
+            clients: Vec::new(),
+            budget: Budget::new(setting.faults),
+            trace: Trace::new(tracing),
+            counts: Counts::default(),
+            engine_counts: S::Counts::default(),
+            phase: Phase::Faults,
+            spins: 0,
+            broken,
+            setting,
+        };
+        let mut clocks = Random::stream(seed, "clocks");
+        world.add_replicas(secrets, &clients, &mut clocks);
+        world.add_clients(&clients, &mut clocks);
+        world
+    }
+
+    fn add_replicas(&mut self, secrets: Vec<Vec<SecretKey>>, clients: &Clients, clocks: &mut Random) {
+        for (shard, secrets) in (0..).zip(secrets) {
+            for (index, secret) in (0..).zip(secrets) {
+                let id = ReplicaId { shard: ShardId(shard), index };
+                let fault = self.setting.faulty.get(&id);
+                assert!(fault.is_none() || self.budget.blame(id), "{id} would be one too many at fault in its shard");
+                let liar = match fault {
+                    Some(ReplicaFault::Lies(strategies)) => {
+                        self.trace.line(self.now, || format!("{id} lies: {strategies:?}"));
+                        let random = Random::stream(self.seed, &format!("liar {id}"));
+                        Some(S::liar(&self.cluster, id, strategies.clone(), random, clients))
+                    }
+                    Some(ReplicaFault::DiskDamage) | None => None,
+                };
+                let mut replica = ReplicaActor::new(Parts {
+                    id,
+                    liar,
+                    clock: Clock::new(clocks, self.setting.clocks),
+                    batch_signer: BatchSigner::new(secret, self.cluster.id(), id, Signatures::Ed25519),
+                    cluster: self.cluster.clone(),
+                    options: S::options(&self.setting, id),
+                    segment_bytes_max: self.setting.segment_bytes_max,
+                });
+                self.break_rule(&mut replica, clients);
+                self.replicas.push(replica);
+            }
+        }
+    }
+
+    /// Breaks what a test of the checkers wants to be broken of one replica.
+    fn break_rule(&self, replica: &mut ReplicaActor<S>, clients: &Clients) {
+        replica.sends_before_writing = matches!(self.broken, Some(BrokenRule::SendBeforeWriting));
+        if let Some(BrokenRule::OneLiarTooMany(strategy)) = self.broken {
+            let random = Random::stream(self.seed, "sabotage");
+            let lies = usize::from(replica.id.index) <= self.setting.faults;
+            replica.liar = lies.then(|| S::liar(&self.cluster, replica.id, vec![strategy], random, clients));
+        }
+    }
+
+    fn add_clients(&mut self, clients: &Clients, clocks: &mut Random) {
+        let strategies = self.setting.byzantine_clients.iter().map(Some);
+        let strategies = clients.honest.iter().map(|_| None).chain(strategies).chain([None]);
+        for (at, strategies) in strategies.enumerate() {
+            let id = client_id(at);
+            let cheat = strategies.map(|strategies| {
+                self.trace.line(self.now, || format!("{id} cheats: {strategies:?}"));
+                (strategies.clone(), Random::stream(self.seed, &format!("rogue {id}")))
+            });
+            let random = Random::stream(self.seed, &format!("client {id}"));
+            let machine = S::client(&self.cluster, id, &self.setting, cheat, clients);
+            self.clients.push(ClientActor::new(id, machine, Clock::new(clocks, self.setting.clocks), random));
+        }
+    }
+}
