@@ -1,8 +1,7 @@
-//! What goes on over one open connection: a reader and a writer.
+//! The reader and the writer of one open connection.
 //!
-//! The reader cuts frames out of big reads, decodes, checks signatures (on the worker thread that runs it, so
-//! beside the node loop and not in it), and hands what one read brought to the loop in one push. The
-//! writer writes everything that is queued in one go.
+//! The reader splits large reads into frames, decodes them, checks signatures (on its own worker thread, in parallel with the
+//! node loop), and passes the messages of one read to the loop in one push. The writer writes everything queued at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,23 +23,23 @@ use crate::metrics::Shell;
 
 /// How much is read at a time.
 pub(crate) const READ_BYTES: usize = 64 << 10;
-/// A read buffer that a long frame made larger than this is given back.
+/// A read buffer that grew beyond this is freed.
 const READ_KEEP_BYTES: usize = 1 << 20;
-/// How many messages are checked together before they are handed on.
+/// How many messages are checked together before they are passed on.
 const CHECK_MESSAGES_MAX: usize = 512;
-/// What a decoded message takes beside its own bytes, roughly.
+/// The memory of a decoded message besides its own bytes, roughly.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// The fewest bytes a message takes on the wire, roughly.
 const MESSAGE_BYTES_MIN: usize = 32;
 /// How much is written before a peer must have taken it.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// A message as it travels: it has one encoding, and says which signatures are claimed in it.
+/// A message on the wire: it has one encoding and lists its signature claims.
 pub trait Wire: Compress + SignatureClaims + Send + 'static {}
 
 impl<T: Compress + SignatureClaims + Send + 'static> Wire for T {}
 
-/// The connection itself: TLS over a buffer, so that one system call reads many TLS records.
+/// The connection: TLS over a buffer, so that one system call reads many TLS records.
 pub(crate) type Stream = TlsStream<BufReader<TcpStream>>;
 
 /// What all connections of a node share.
@@ -75,7 +74,7 @@ where
         close_reason = link.closed() => close_reason,
     };
     link.close(close_reason);
-    // The writer ends as soon as the link is closed; a panic in it ended it as well.
+    // The writer ends as soon as the link is closed, or by a panic.
     let _ = writing.await;
     link.closed().await
 }
@@ -84,7 +83,7 @@ struct Reader<C, W> {
     link: Arc<Link>,
     quota: Arc<Semaphore>,
     intake: Arc<Intake<C, W>>,
-    /// Room for the frame that is being received.
+    /// The permit for the frame that is being received.
     held: Option<Permit>,
     rejections: u32,
 }
@@ -104,7 +103,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 Ok(0) if buffer.is_empty() => return CloseReason::Ended,
                 Ok(0) => return CloseReason::Cut,
                 Ok(_) => self.link.heard(),
-                // A peer that dies without TLS's goodbye between two frames has lost us nothing.
+                // A peer that closes without TLS's close_notify between two frames has cut nothing off.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return CloseReason::Ended,
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return CloseReason::Cut,
                 Err(error) => return CloseReason::Broken(error.kind()),
@@ -119,12 +118,12 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             while messages.len() < CHECK_MESSAGES_MAX {
                 let Some(needed) = frame::room_needed(buffer).map_err(CloseReason::Frame)? else { break };
                 let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(CloseReason::Frame)? else { break };
-                // Nothing is waited for while something is in hand: two connections of one member could wait for each other.
+                // Do not wait while holding messages: two connections of one member could wait for each other.
                 if !self.hold_permit(needed, messages.is_empty() && permit.is_none()).await || buffer.len() < HEADER_BYTES + length {
                     break;
                 }
                 buffer.advance(HEADER_BYTES);
-                // Copied, so that a key the machine keeps holds on to its frame and not to a read buffer.
+                // Copied, so that a key which the machine keeps references this frame and not the whole read buffer.
                 let body = Bytes::copy_from_slice(&buffer[..length]);
                 buffer.advance(length);
                 self.intake.shell.frames_received.inc();
@@ -138,7 +137,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 };
             }
             if messages.is_empty() {
-                // Only heartbeats, if anything: their room is given back here. Go on when that made the difference.
+                // At most heartbeats were received; their permit is returned here. Continue if the next frame waited for it.
                 if permit.is_some() && self.held.is_none() && frame::room_needed(buffer).is_ok_and(|needed| needed.is_some()) {
                     continue;
                 }
@@ -148,7 +147,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         }
     }
 
-    /// Makes sure that the frame being received has its room; `false` when there is none and `wait` is not set.
+    /// Makes sure that the frame being received has a permit; `false` when none is free and `wait` is not set.
     async fn hold_permit(&mut self, needed: usize, wait: bool) -> bool {
         if self.held.is_some() {
             return true;

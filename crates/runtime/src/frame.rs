@@ -1,15 +1,15 @@
-//! What is on the wire: frames, and the greeting that opens a connection.
+//! The wire format: frames, and the greeting that opens a connection.
 //!
 //! ```text
 //! frame     length: u32   version: u8   body: `length` bytes, at least one
-//! body      left_out: u32   count: u32    that many messages, end to end; none is a heartbeat
+//! body      omitted: u32    count: u32    that many messages, end to end; none is a heartbeat
 //! greeting  the body of the first frame each way: Hello from the dialler, Welcome or Refused from the listener
 //! ```
 //!
-//! A message leaves out what it shares with those before it in its frame ([`crypto::SignatureCompression`]). How many bytes that are stands first,
-//! so that whoever receives the frame makes room for what it will be; with them it is no longer than any frame may be.
+//! A message omits the parts of its batch signatures that earlier messages of its frame have ([`crypto::SignatureCompression`]). The body
+//! begins with the number of omitted bytes, so the receiver can reserve memory for the whole. Together they must not exceed the limit.
 //!
-//! The five bytes of the header mean the same in every version, so that a node can refuse a newer one in words.
+//! The five bytes of the header mean the same in every version, so a node can refuse a newer version with a message.
 
 use bytes::Bytes;
 use crypto::{Compress, SignatureCompression};
@@ -17,18 +17,18 @@ use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 use types::{ClusterId, Session};
 
-/// The version of everything said between nodes.
+/// The version of the protocol between nodes.
 pub const FRAME_VERSION: u8 = 1;
 /// The length and the version.
 pub const HEADER_BYTES: usize = 5;
-/// What stands in a body before its messages.
+/// The two counts before a body's messages.
 const COUNTS_BYTES: usize = 8;
 /// The longest reason of a refusal, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The longest greeting, its header not counted.
 pub const GREETING_BYTES_MAX: usize = 1_024;
 
-/// Why a frame was refused. Nothing after it can be understood, so the connection is closed.
+/// Why a frame was refused. The rest of the stream cannot be parsed, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is empty.
@@ -87,8 +87,8 @@ pub fn body_length(buffer: &[u8], max: usize) -> Result<Option<usize>, FrameErro
     }
 }
 
-/// How much room the messages of the frame that begins `buffer` will take: the length of its body and what that leaves out. `None` when
-/// the buffer does not say yet.
+/// How many bytes the messages of the frame that begins `buffer` will have: the length of its body and the omitted bytes. `None` when
+/// the buffer is too short to tell.
 ///
 /// # Errors
 /// As [`body_length`], and when it is too much.
@@ -124,22 +124,22 @@ pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &
     Ok(count)
 }
 
-/// Frames ready to be written. What is added joins the last frame while it has room, so that everything said
-/// between two writes leaves as one frame in one write.
+/// Frames ready to be written. A message joins the last frame while it fits, so all messages between two writes leave as one
+/// frame in one write.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
     last_at: usize,
     last_messages: u32,
     last_compression: SignatureCompression,
-    /// Nothing more may join the last one.
+    /// Whether the last frame is closed for further messages.
     last_is_full: bool,
     frames: u64,
     messages: u64,
 }
 
 impl Frames {
-    /// Adds `message`; `false` when it is too long for any frame, and then it is as if it had not been tried.
+    /// Adds `message`; `false` without any effect when it is too long for any frame.
     #[must_use]
     pub fn add(&mut self, message: &impl Compress) -> bool {
         if self.frames == 0 || self.last_is_full || self.last_messages as usize == FRAME_MESSAGES_MAX {
@@ -148,7 +148,7 @@ impl Frames {
         let start = self.bytes.len();
         message.compress(&mut self.last_compression, &mut self.bytes);
         if self.last_bytes() > FRAME_BYTES_MAX {
-            // It begins another frame, if it fits into any. What this one remembers is no longer what its reader will.
+            // It begins another frame, if it fits into any. This frame's compression state no longer matches its reader's.
             self.bytes.truncate(start);
             self.last_compression = SignatureCompression::default();
             self.last_is_full = self.last_messages > 0;
@@ -170,12 +170,12 @@ impl Frames {
         true
     }
 
-    /// How long the last frame's body is, with what it leaves out.
+    /// The length of the last frame's body, omitted bytes included.
     fn last_bytes(&self) -> usize {
         self.bytes.len() - self.last_at - HEADER_BYTES + self.last_compression.omitted()
     }
 
-    /// Nothing is added any more: they are about to be written.
+    /// Completes the frames before they are written.
     pub fn finish(&mut self) {
         (self.last_compression, self.last_is_full) = (SignatureCompression::default(), true);
     }
@@ -218,7 +218,7 @@ impl Frames {
         self.messages
     }
 
-    /// Forgets everything and keeps the memory for the next, unless it has grown past `keep` bytes.
+    /// Clears the frames and keeps their memory, unless it has grown past `keep` bytes.
     pub fn clear(&mut self, keep: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(keep);
@@ -247,7 +247,7 @@ impl Frames {
     }
 }
 
-/// What the dialler says of itself. Its key says the rest.
+/// The dialler's role. Its key identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A replica.
@@ -331,7 +331,7 @@ impl Decode for Greeting {
                 let length = reader.count("the reason of a refusal", REASON_BYTES_MAX)?;
                 let bytes = reader.take(length)?;
                 let reason = std::str::from_utf8(&bytes).map_err(|_| DecodeError::NotCanonical("the reason of a refusal"))?;
-                // It will be printed: a liar's reason must not drive the reader's terminal.
+                // It will be printed: a peer's text must not control the reader's terminal.
                 Ok(Self::Refused(reason.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()))
             }
             _ => Err(DecodeError::UnknownTag("a greeting")),

@@ -1,11 +1,11 @@
-//! Made-up distance: frames wait before they leave, as if whoever they are for were far away.
+//! Injected latency: frames wait before they are sent, as if their receivers were far away.
 //!
-//! For measuring and testing on one machine what a cluster across the world would do. It takes a build with the feature `lab`,
+//! It lets one machine measure and test a cluster across the world. It takes a build with the feature `lab`,
 //! and is off unless a [`Delays`] is given.
 //!
-//! What is pushed to a connection is held as one batch until it is due; batches leave in the order in which they
-//! were pushed, whatever jitter was drawn, as over one TCP connection. Any number may be under way at once, so that what
-//! a connection carries a second does not change. What is held counts as waiting to be written and has its bound.
+//! Each push to a connection is held until it is due; pushes leave in order, whatever jitter was drawn, as over one TCP
+//! connection. Any number is in flight at once, so a connection's bandwidth does not change. Held bytes count as waiting to be
+//! written and are bounded.
 //! Connecting and heartbeats are not delayed.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,27 +19,27 @@ use types::Party;
 
 use crate::frame::Frames;
 
-/// How long one way takes.
+/// The one-way delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
-    /// At least so long.
+    /// The least delay.
     pub least: Duration,
-    /// And up to so much longer, drawn for each push.
+    /// The most that is added to it, drawn for each push.
     pub jitter: Duration,
 }
 
-/// How far away everybody is from one node.
+/// The delays from one node to all parties.
 #[derive(Clone)]
 pub struct Delays(Arc<dyn Fn(Party) -> Delay + Send + Sync>);
 
 impl Delays {
-    /// What is said to a party takes as long as `to` says of it.
+    /// Messages to a party take as long as `to` says.
     #[must_use]
     pub fn new(to: impl Fn(Party) -> Delay + Send + Sync + 'static) -> Self {
         Self(Arc::new(to))
     }
 
-    /// How long what is said to `party` takes.
+    /// The delay of messages to `party`.
     #[must_use]
     pub fn to(&self, party: Party) -> Delay {
         (self.0)(party)

@@ -1,4 +1,4 @@
-//! The shell around the pure machines: the one room that knows sockets, threads and the time of day.
+//! The shell around the pure machines: the only crate with sockets, threads and the time of day.
 //!
 //! A machine (a replica, or a client's coordinator) is started with [`start`]. From then on:
 //!
@@ -10,14 +10,14 @@
 //! socket ← TLS ← frames, everything queued in one write ←───── one push a party ←───────────────────────┘
 //! ```
 //!
-//! What holds:
+//! Invariants:
 //!
 //! - **The law.** Nothing a step says leaves the node before everything written up to then is durable ([`node`]).
-//! - **Proof before ear.** A machine hears only messages whose every signature was checked, from a party whose key the
+//! - **Verified input.** A machine receives only messages whose every signature was checked, from a party whose key the
 //!   channel proved ([`tls`], [`transport`]).
-//! - **Nobody hangs us.** Every queue, buffer, count and wait has a bound in [`Limits`] or `types::limits`. What one
-//!   member sends takes room from that member alone. Whatever arrives, the worst it costs is its own connection.
-//! - **Loss is ordinary.** A message to a party that is not connected, or that does not read, is dropped and counted;
+//! - **Bounded resources.** Every queue, buffer, count and wait has a bound in [`Limits`] or `types::limits`. A member's
+//!   messages use only that member's quota. Whatever a peer sends can at worst close its own connection.
+//! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
 pub mod clock;

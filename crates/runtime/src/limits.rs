@@ -1,37 +1,37 @@
-//! How much of anything a node takes on. What a peer could push against has its bound here, or in `types::limits`.
+//! The limits of a node's resources. Everything that a peer could exhaust is bounded here or in `types::limits`.
 
-/// The bounds and waits of a node's shell. The defaults suit a node in use; tests make some smaller.
+/// The limits and timeouts of a node's shell. The defaults suit production; tests make some smaller.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The most statements signed under one signed root; from 1 to 64.
     pub batch_max: usize,
     /// The most inputs one turn of the node loop steps through before it makes them durable and answers.
     pub turn_inputs_max: usize,
-    /// The most commands that wait for the loop; whoever brings more waits.
+    /// The most commands that wait for the loop; further callers wait.
     pub commands_max: usize,
-    /// The most received bytes of one member, over all its connections, that are not stepped through yet; a member
-    /// that sends more is not read from, and nobody else is slowed.
+    /// The most received bytes of one member, over all its connections, that the machine has not processed yet. While a
+    /// member is at its limit, the node does not read from it; other members are not affected.
     pub incoming_bytes_max: usize,
-    /// The most bytes that wait to be written to one connection; a peer with more than that does not read, and is dropped.
+    /// The most bytes that wait to be written to one connection; a connection with more is closed, since its peer does not read.
     pub outgoing_bytes_max: usize,
-    /// The most bytes that wait to be written to all connections together; past it, who has more than a fair share
-    /// waiting ([`FAIR_SHARE_BYTES`]) is dropped.
+    /// The most bytes that wait to be written to all connections together. Beyond it, connections with more than
+    /// [`FAIR_SHARE_BYTES`] waiting are closed.
     pub outgoing_total_bytes_max: usize,
-    /// The most connections of one client at a time; the oldest makes way.
+    /// The most connections of one client at a time; a new one replaces the oldest.
     pub client_connections_max: usize,
-    /// The most connections at a time whose owner is not known yet; further ones are closed at once.
+    /// The most connections at a time that are not authenticated yet; further ones are closed at once.
     pub unauthenticated_max: usize,
-    /// How many messages with a bad signature or structure a connection may bring before it is closed.
+    /// How many messages with a bad signature or structure close a connection.
     pub rejections_max: u32,
     /// How long connecting, the TLS handshake and the greeting may take, each.
     pub greeting_timeout_ms: u64,
-    /// How long a peer may let one write wait.
+    /// How long one write may take.
     pub write_timeout_ms: u64,
-    /// After how long without anything to say an empty frame says that the connection lives.
+    /// An idle connection sends an empty frame as a heartbeat after this time.
     pub heartbeat_ms: u64,
-    /// After how long without hearing anything a connection is given up; several heartbeats.
+    /// A connection is closed after this time without input; several heartbeats.
     pub silence_timeout_ms: u64,
-    /// The first wait before a lost peer is dialled again; doubled each time.
+    /// The first wait before a lost peer is dialled again; it doubles each time.
     pub redial_ms: u64,
     /// The longest wait before a lost peer is dialled again.
     pub redial_max_ms: u64,
@@ -39,10 +39,10 @@ pub struct Limits {
     pub flush_timeout_ms: u64,
 }
 
-/// `Limits::batch_max` may not be larger than this: a reply batch deeper than this pays in bytes more than it saves.
+/// The upper bound of `Limits::batch_max`: larger reply batches cost more bytes than they save.
 pub const BATCH_MAX: usize = 64;
 
-/// What may wait to be written to one connection however much waits for the others.
+/// The bytes that may always wait to be written to one connection, however many wait for others.
 pub const FAIR_SHARE_BYTES: usize = 1 << 20;
 
 impl Default for Limits {

@@ -1,4 +1,4 @@
-//! One open connection as the node loop sees it: a place to put frames, and a way to end it.
+//! The node loop's handle of an open connection: it queues frames and closes the connection.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,14 +20,14 @@ use crate::metrics::Shell;
 /// How much memory an idle connection keeps for the next frames to send.
 const KEEP_BYTES: usize = 256 << 10;
 
-/// Why a connection ended, or never came to be.
+/// Why a connection was closed or refused.
 #[derive(Clone, Debug)]
 pub(crate) enum CloseReason {
     /// The TLS handshake failed.
     Handshake(String),
     /// The TLS handshake or the greeting took too long.
     GreetingTimeout,
-    /// Too many connections of unknown owner were open.
+    /// Too many unauthenticated connections were open.
     TooManyUnauthenticated,
     /// The dialler showed no certificate.
     NoCertificate,
@@ -51,7 +51,7 @@ pub(crate) enum CloseReason {
     Ended,
     /// The peer ended it inside a frame.
     Cut,
-    /// The system says so.
+    /// The system reported an error.
     Broken(std::io::ErrorKind),
     /// The same party connected again, or its client has too many connections.
     Replaced,
@@ -114,13 +114,13 @@ pub(crate) struct Link {
     party: Party,
     serial: u64,
     opened: Instant,
-    /// Milliseconds after `opened` at which the peer was last heard; `u64::MAX` while we choose not to listen.
+    /// Milliseconds after `opened` at which the peer last sent something; `u64::MAX` while this node does not read.
     heard_ms: AtomicU64,
     outgoing: Mutex<Outgoing>,
     closing: Notify,
     limits: Arc<Limits>,
     shell: Arc<Shell>,
-    /// What waits to be written, over all links.
+    /// How many bytes wait to be written, over all links.
     total: Arc<AtomicUsize>,
     /// Made-up distance, where there is any.
     hold: Option<DelayLine>,
@@ -132,13 +132,13 @@ struct Outgoing {
     /// What is not due yet, where there is distance.
     held: DelayedFrames,
     writer: Option<Waker>,
-    /// Nothing more is added; the connection ends when what is queued is written.
+    /// No more frames are accepted; the connection ends when the queued ones are written.
     finishing: bool,
     close_reason: Option<CloseReason>,
 }
 
 impl Outgoing {
-    /// What is neither written nor being written.
+    /// How many bytes are queued.
     fn waiting_bytes(&self) -> usize {
         self.frames.bytes().len() + self.held.bytes()
     }
@@ -147,14 +147,14 @@ impl Outgoing {
 /// What a writer is to do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Write what it was handed.
+    /// Write the given frames.
     Write,
-    /// Say goodbye: everything is written.
+    /// Shut down: everything is written.
     Finish,
 }
 
 impl Link {
-    /// Queues everything that `messages` yields, as one push. A peer whose queue is full does not read, and is dropped.
+    /// Queues all `messages` in one push. When the queue is full, the peer does not read, and the connection is closed.
     pub fn send<'a, W: Compress + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
@@ -238,7 +238,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection at once. The first cause counts.
+    /// Closes the connection at once. The first reason counts.
     pub fn close(&self, close_reason: CloseReason) {
         let mut outgoing = self.lock();
         if outgoing.close_reason.is_some() {
@@ -275,7 +275,7 @@ impl Link {
         self.heard_ms.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Notes that we do not listen for now: the peer's silence is not its fault.
+    /// Pauses the silence timer while this node does not read from the peer.
     pub fn pause_silence(&self) {
         self.heard_ms.store(u64::MAX, Ordering::Relaxed);
     }
@@ -290,7 +290,7 @@ impl Link {
         self.party
     }
 
-    /// Counts bytes that wait now; says how many do over all links.
+    /// Counts bytes that wait now; returns how many wait over all links.
     fn queued(&self, bytes: usize) -> usize {
         self.shell.outgoing_bytes.inc_by(signed(bytes));
         self.total.fetch_add(bytes, Ordering::Relaxed) + bytes
@@ -343,8 +343,8 @@ impl Links {
         Ok(Self { distance: Some(Distance::new(delays)?), ..self })
     }
 
-    /// A new connection to `party`; an older one makes way, since whoever dials again has lost it. `None` when the
-    /// node is stopping.
+    /// Registers a new connection to `party` and closes an older one, since a peer that dials again has lost it. `None` when
+    /// the node is stopping.
     pub fn open(&self, party: Party) -> Option<Arc<Link>> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
@@ -377,7 +377,7 @@ impl Links {
         Some(link)
     }
 
-    /// Forgets `link`, unless another has taken its place.
+    /// Removes `link`, unless a newer one has replaced it.
     pub fn forget(&self, link: &Link) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.open.get(&link.party).is_some_and(|open| open.serial == link.serial) {

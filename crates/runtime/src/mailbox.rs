@@ -1,9 +1,9 @@
-//! The one way into the node loop.
+//! The queue of a node loop's input.
 //!
-//! Many connections and callers push, one loop takes. A push is one short lock; the loop takes *everything* with
-//! one lock a turn, and is woken only when it sleeps. A channel that hands over one item at a time would pay for
-//! each of them. The queue has no bound of its own, because both kinds of what is in it hold room that was
-//! given out beforehand: messages by bytes, for each member apart ([`Permit`]), commands by count.
+//! Many connections and callers push; one loop takes. A push holds a lock for a short time; the loop takes all items with
+//! one lock a turn, and is woken only when it sleeps. This is cheaper than a channel, which hands over items one by one.
+//! The queue itself is unbounded, because all its items hold permits: messages by bytes, separately for each member
+//! ([`Permit`]), commands by count.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +14,21 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::Party;
 
-/// One thing for the loop.
+/// One input for the loop.
 #[derive(Debug)]
 pub(crate) enum Inbound<C, W> {
-    /// From its own side.
+    /// A command of the node's own side.
     Command(C),
-    /// From another party: what one read brought.
+    /// The messages that one read from another party's connection brought.
     Messages {
         from: Party,
         messages: Vec<Verified<W>>,
-        /// Given back when the last of them has been stepped through.
+        /// Returned when the machine has processed the last of them.
         permit: Option<Permit>,
     },
 }
 
-/// Room for received bytes, out of what one member may have under way.
+/// A permit for received bytes, out of one member's quota.
 #[derive(Debug)]
 pub(crate) struct Permit {
     permit: OwnedSemaphorePermit,
@@ -36,23 +36,23 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Takes `bytes`, if they are free at once.
+    /// Takes a permit for `bytes`, if they are free now.
     pub fn try_take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Option<Self> {
         let permit = Arc::clone(from).try_acquire_many_owned(bytes).ok()?;
         Some(Self::new(permit, gauge))
     }
 
-    /// Takes `bytes` as soon as they are free.
+    /// Takes a permit for `bytes` as soon as they are free.
     pub async fn take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Self {
         let permit = Arc::clone(from).acquire_many_owned(bytes).await.expect("rooms are never closed");
         Self::new(permit, gauge)
     }
 
-    /// Both rooms in one.
+    /// Both permits as one.
     pub fn join(mut self, mut other: Self) -> Self {
         let bytes = other.permit.num_permits();
         if let Some(permit) = other.permit.split(bytes) {
-            // `other` is left with nothing to give back; the gauge goes on counting the whole.
+            // `other` has nothing to return now; the gauge still counts the whole.
             self.permit.merge(permit);
         }
         self
@@ -91,7 +91,7 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Adds `item`; gives it back when the mailbox is closed.
+    /// Adds `item`; returns it when the mailbox is closed.
     pub fn push(&self, item: T) -> Result<(), T> {
         let mut state = self.lock();
         if state.closed {
@@ -127,7 +127,7 @@ impl<T> Mailbox<T> {
         Poll::Pending
     }
 
-    /// Takes in nothing more.
+    /// Closes the mailbox for further items.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -138,7 +138,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// A panic elsewhere cannot leave the queue half changed, so poison means nothing here.
+    /// A panic elsewhere cannot leave the queue inconsistent, so a poisoned lock is safe to use.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

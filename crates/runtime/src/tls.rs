@@ -1,13 +1,12 @@
 //! Mutual TLS 1.3, where the key *is* the identity.
 //!
-//! Every member has one Ed25519 key and shows it in a certificate that it signed itself. Nobody asks an
-//! authority whether the certificate is good: the handshake proves that the peer holds the key, and the
-//! cluster's configuration says whose key it is. So there is no authority to guard, nothing that expires, and
-//! no name to match.
+//! Every member has one Ed25519 key and a certificate that it signed itself. There is no certificate authority: the handshake
+//! proves that the peer holds the key, and the cluster's configuration says whose key it is. So no authority has to be
+//! protected, nothing expires, and no name has to match.
 //!
 //! * A dialler pins the one key of the replica it dials, and breaks off the handshake on any other.
-//! * A listener lets *any* Ed25519 key, or none, through the handshake, because only an open channel can say in
-//!   words why it refuses. Until a key is found in the cluster its owner gets nothing but those words.
+//! * A listener accepts *any* Ed25519 key, or none, in the handshake, because it can send a reason only over an open channel.
+//!   The owner of a key that is not in the cluster gets nothing but that reason.
 
 use std::fs;
 use std::io::{self, Write};
@@ -32,7 +31,7 @@ const SECRET_KEY_PREFIX: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0
 /// The longest key or certificate file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Why an identity cannot be used. None of these goes away by trying again: a file has to be mended.
+/// Why an identity cannot be used. Retrying does not help: a file must be corrected.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file cannot be read or written.
@@ -245,13 +244,13 @@ fn refuse_exposed(path: &Path, file: &fs::File) -> Result<(), IdentityError> {
     if mode & 0o077 == 0 { Ok(()) } else { Err(IdentityError::Exposed { path: path.to_owned(), mode }) }
 }
 
-/// Elsewhere the system's own rights guard the file.
+/// On other systems, their own permissions protect the file.
 #[cfg(not(unix))]
 fn refuse_exposed(_path: &Path, _file: &fs::File) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Creates the file with its rights from the first instant, so that there is no moment in which others can open it.
+/// Creates the file with its final permissions, so that others can never open it.
 fn write_new(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);

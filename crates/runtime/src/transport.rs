@@ -1,8 +1,8 @@
-//! Who is connected to whom.
+//! The connections between members.
 //!
 //! There is one connection between any two members. A client dials every replica; of two replicas, the one with the
-//! greater name dials the other. A lost connection is dialled again for ever, with waits that double up to a
-//! bound and are jittered, so that a returning node is not met by everybody at once.
+//! greater name dials the other. A lost connection is dialled again for ever, with jittered waits that
+//! double up to a bound, so that a returning node is not overrun.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,9 +29,9 @@ use crate::link::{CloseReason, Links};
 use crate::metrics::Peer;
 use crate::tls::{self, Identity, IdentityError};
 
-/// How much plaintext TLS takes in before it must write.
+/// How much plaintext TLS buffers before it must write.
 const TLS_BUFFER_BYTES: usize = 256 << 10;
-/// How long accepting pauses when the system refuses a connection, for want of file descriptors perhaps.
+/// How long accepting pauses after the system failed to accept a connection, for example for lack of file descriptors.
 const ACCEPT_PAUSE_MS: u64 = 50;
 /// A connection that lasted this long was a good one: the next wait starts small again.
 const GOOD_CONNECTION_MS: u64 = 1_000;
@@ -123,7 +123,7 @@ impl PeerStates {
     }
 }
 
-/// Whose key a key is.
+/// The owner of a key.
 #[derive(Clone, Copy, Debug)]
 enum Member {
     Replica(ReplicaId),
@@ -216,7 +216,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
                     self.links.forget(&link);
                     self.count(&close_reason, Some(Party::Replica(replica)), address);
-                    // Counting has logged it.
+                    // `count` has logged it.
                     self.states.change(replica, PeerState::Unreachable(format!("{address}: {close_reason}")));
                     if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
                         wait_ms = limits.redial_ms;
@@ -275,7 +275,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
-        // A listener that refuses at once may have closed its side already; its words are still there to be read.
+        // A listener that refuses at once may have closed its side already; its reason can still be read.
         let written = async {
             stream.write_all(&hello.to_frame()).await?;
             stream.flush().await
@@ -340,8 +340,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         self.count(&close_reason, Some(party), address);
     }
 
-    /// Whom the key at the other end belongs to, and whether it wants what it may have. A refusal has a reason that
-    /// tells an honest person what to do; `None` closes without a word.
+    /// Identifies the peer by its key and checks its greeting. A refusal has a reason that says what to do; `None` closes
+    /// without a message.
     async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Semaphore>), (CloseReason, Option<String>)> {
         let key = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(tls::public_key_of);
         let cluster = self.cluster.id();
@@ -416,8 +416,8 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
     drop(stopping.wait_for(|stopping| *stopping).await);
 }
 
-/// Says why not, and waits a moment for the peer to read it: a socket closed with bytes unread would take the
-/// words with it.
+/// Sends the reason and waits a moment for the peer to read it, because closing a socket with unread bytes would discard
+/// the reason.
 async fn refuse(mut stream: Stream, reason: Option<String>) {
     let Some(reason) = reason else { return };
     let farewell = async {
@@ -438,7 +438,7 @@ enum GreetingError {
     Io(#[from] std::io::Error),
 }
 
-/// Reads one greeting, and not a byte more.
+/// Reads exactly one greeting.
 async fn read_greeting(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), cluster: &Cluster) -> Result<Greeting, GreetingError> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await?;
@@ -454,7 +454,7 @@ fn buffered(stream: TcpStream) -> BufReader<TcpStream> {
     BufReader::with_capacity(READ_BYTES, stream)
 }
 
-/// A TLS error in the words of whoever raised it.
+/// The text of a TLS error.
 fn describe(error: &std::io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
