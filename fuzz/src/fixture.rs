@@ -1,8 +1,8 @@
-//! One cluster of which every secret is known: three shards of six replicas, a few clients, and a handful of transactions
-//! that depend on one another, conflict, lie too far back or ahead, or are nobody's to make.
+//! A cluster with known secret keys: three shards of six replicas, a few clients, and a handful of transactions that depend on
+//! one another, conflict, lie too far back or ahead, or exceed their client's rights.
 //!
-//! Every replica has said everything that can be said of each transaction: both votes, both decisions in several views, and
-//! so on. So anything can be put together from statements that are each signed well, as any number of liars could.
+//! Every replica has signed every possible statement about each transaction: both votes, both decisions in several views, and so
+//! on. So the targets can build any message from validly signed statements, as any number of Byzantine replicas could.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -112,7 +112,7 @@ impl Fixture {
         Self { cluster, transactions, secrets, signatures }
     }
 
-    /// Somebody who knows the public keys and has seen nothing yet.
+    /// A verifier with an empty cache.
     #[must_use]
     pub fn stranger(&self, cache_capacity: usize) -> Verifier {
         Verifier::new(self.cluster.clone(), Signatures::Ed25519, cache_capacity).expect("keys from seeds are good keys")
@@ -130,8 +130,8 @@ impl Fixture {
         BatchSigner::new(self.secrets[&holder].clone(), cluster, signer, Signatures::Ed25519)
     }
 
-    /// The seal under which `replica` has said `said`, which is of transaction number `transaction`. Where it has not said
-    /// that yet, it does now.
+    /// The signature of `replica` on `said`, which is about transaction number `transaction`. It is made now if it does not exist
+    /// yet.
     #[must_use]
     pub fn signature(&self, replica: ReplicaId, transaction: usize, said: &Said) -> BatchSignature {
         let id = self.transactions[transaction].id();
@@ -156,7 +156,7 @@ fn secret(group: u16, index: u16) -> SecretKey {
     SecretKey::from_bytes(seed)
 }
 
-/// How many statements are sealed together, in turn: alone, a few, as in a busy node, and as many as may be.
+/// How many statements are signed together, in turn: one, a few, as many as in a busy node, and the maximum.
 const BATCHES: [usize; 8] = [1, 2, 3, 7, 26, 64, 256, 33];
 
 /// Everything that can be said of one transaction.
@@ -174,7 +174,7 @@ fn everything(id: TransactionId) -> Vec<Said> {
     all
 }
 
-/// Has every replica say everything of every transaction, in batches of many sizes.
+/// Lets every replica sign every statement about every transaction, in batches of many sizes.
 fn say_everything(
     secrets: &BTreeMap<ReplicaId, SecretKey>,
     transactions: &[Transaction],

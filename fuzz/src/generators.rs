@@ -1,6 +1,6 @@
-//! Messages and certificates put together from what the fixture has said: rightly at first, and then damaged.
+//! Generates messages and certificates from the fixture's statements: valid ones, and damaged ones.
 //!
-//! Every function reads [`Choices`]; with none left it makes what is in order.
+//! Every function reads [`Choices`]; when these are used up, it makes something valid.
 
 use std::sync::Arc;
 

@@ -1,16 +1,16 @@
-//! Arbitrary bytes for everything that reads what others wrote.
+//! Fuzzing of everything that reads input from others.
 //!
-//! A [`Target`] takes bytes and must come back. It panics when something is wrong: when a decoder panics, when bytes are
-//! taken that are not the one encoding of what they mean, when a certificate passes that a plain reference refuses, when a
-//! replica contradicts itself. Some targets take the bytes as they are; others read choices from them and
-//! build something nearly right, which is how anything gets past a signature.
+//! A [`Target`] takes bytes and must return. It panics when a property is violated: when a decoder panics or accepts a second
+//! encoding of a value, when a certificate passes that the reference implementation refuses, when a replica contradicts itself.
+//! Some targets take the bytes as they are; others read choices from them and build almost valid messages, since arbitrary
+//! bytes never pass a signature check.
 //!
 //! Two programs run them. `fuzz-guided` is libFuzzer: it sees which parts of our code an input reaches, keeps inputs that
 //! reach new ones and changes those further. `fuzz` needs nothing but cargo: it lists the targets, runs files, writes the
 //! seeds of the corpus, and changes corpus files blindly where there is no C++ compiler for libFuzzer. `cargo xtask fuzz`
 //! builds and runs whichever fits.
 //!
-//! Whatever is found becomes a test of the crate that was wrong; the corpus is only a place to begin from.
+//! Each finding becomes a test of the crate that was wrong; the corpus is only a starting point.
 
 mod bank;
 pub mod blind;
@@ -36,9 +36,9 @@ pub struct Target {
     pub bytes_max: usize,
     /// How many inputs are tried in CI: about two seconds' worth.
     pub runs: u32,
-    /// Takes the bytes, and panics when something is wrong.
+    /// Takes the bytes, and panics when a property is violated.
     pub run: fn(&[u8]),
-    /// Inputs that get far, from real encodings: what the corpus begins with.
+    /// Inputs from real encodings, with which the corpus begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! What may be believed, said once more and plainly: no cache, no batches, no sharing of hashes. It is written from what
-//! `docs/protocols/basil.md` and the crates' pages promise, and takes from those crates nothing but their types.
+//! The reference implementation of what may be accepted, in the plainest form: no cache, no batches, no shared hashing. It is
+//! written from `docs/protocols/basil.md` and the crates' pages, and uses nothing of those crates but their types.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,7 +262,7 @@ fn side(decision: Decision) -> u8 {
     if decision == Decision::Commit { 1 } else { 2 }
 }
 
-/// Whether `replica` said it: it is of the cluster, the statement lies under the root at the seal's place, and the root is
+/// Whether `replica` said it: it is of the cluster, the statement is at the signature's index under the root, and the root is
 /// signed, by ZIP 215 and on its own.
 fn said(cluster: &Cluster, replica: ReplicaId, signature: &BatchSignature, Body(kind, body): &Body) -> bool {
     is_said(cluster, replica, signature, kind, body)
@@ -283,7 +283,7 @@ pub fn is_said(cluster: &Cluster, replica: ReplicaId, signature: &BatchSignature
     is_signed(key, &signed, &signature.signed.signature)
 }
 
-/// The root that a leaf leads to, if the seal's path is exactly what its place in a tree of that size takes.
+/// The root that a leaf leads to, if the path has exactly the length for its index in a tree of that size.
 #[must_use]
 pub fn climb(leaf: Digest, signature: &BatchSignature) -> Option<Digest> {
     let (mut hash_so_far, mut at, mut width) = (leaf, usize::from(signature.index), usize::from(signature.signed.count));

@@ -1,4 +1,4 @@
-//! What a cheating client makes up.
+//! The messages that a Byzantine client makes up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::strategy::ClientStrategy;
 /// What is said, and to whom.
 pub(crate) type Sends = Vec<(Party, Message)>;
 
-/// How far ahead a client of the future lives, in milliseconds: just inside of what replicas grant, or well outside.
+/// How far ahead timestamps of the strategy `far-future` lie, in milliseconds: just within what replicas accept, or far beyond.
 const FUTURE_MS: [u64; 4] = [250, 480, 5_000, 3_600_000];
 
-/// The votes heard on one transaction, by who says what: liars have two.
+/// The votes received on one transaction, by replica and vote: Byzantine replicas have two.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(BTreeMap<(ReplicaId, Vote), SignedVote>);
 
 impl Heard {
-    /// Says whether it was not heard before.
+    /// Returns whether it is new.
     pub fn note(&mut self, vote: &SignedVote) -> bool {
         self.0.insert((vote.replica, vote.statement.vote), vote.clone()).is_none()
     }
@@ -47,7 +47,7 @@ impl Heard {
     }
 }
 
-/// The inventive part of a cheating client.
+/// Makes up the messages of a Byzantine client.
 #[derive(Debug)]
 pub(crate) struct AttackPrimitives {
     cluster: Arc<Cluster>,
@@ -72,7 +72,7 @@ impl AttackPrimitives {
         }
     }
 
-    /// What is said in the place of an ordinary commit before the client leaves; nothing when there is no such lie to tell.
+    /// The messages sent instead of a commit before the client abandons the transaction; `None` when the strategy has none here.
     pub fn lies(&mut self, strategy: ClientStrategy, transaction: &Transaction) -> Option<Sends> {
         match strategy {
             ClientStrategy::StallEarly => Some(self.prepares(transaction)),
@@ -134,7 +134,7 @@ impl AttackPrimitives {
         (sends, self.prepares(transaction))
     }
 
-    /// ST2 for both ends, if the votes justify both.
+    /// ST2 for both decisions, if the votes justify both.
     pub fn equivocate(&mut self, transaction: &Transaction, heard: &Heard) -> Option<Sends> {
         let quorums = Quorums::new(self.cluster.faults());
         let participants = transaction.participants(&self.cluster);
@@ -145,7 +145,7 @@ impl AttackPrimitives {
         commits_justified.then(|| self.log_both(transaction, commits, vec![abort]))
     }
 
-    /// ST2 for both ends, with what votes there are.
+    /// ST2 for both decisions, with whatever votes there are.
     pub fn equivocate_anyway(&mut self, transaction: &Transaction, heard: &Heard) -> Sends {
         let participants = transaction.participants(&self.cluster);
         let sets = |vote: Vote| participants.iter().map(|shard| heard.set(*shard, vote)).collect::<Vec<_>>();
@@ -154,7 +154,7 @@ impl AttackPrimitives {
         self.log_both(transaction, commits, aborts)
     }
 
-    /// Has some replicas of the logging shard write down the one end and some the other, so that neither can come to `4f + 1`.
+    /// Asks some replicas of the logging shard to log one decision and some the other, so that neither gets `4f + 1`.
     fn log_both(&mut self, transaction: &Transaction, commits: Vec<VoteSet>, aborts: Vec<VoteSet>) -> Sends {
         let participants = transaction.participants(&self.cluster);
         let Some(shard) = logging_shard(&participants, transaction.id()) else { return Vec::new() };

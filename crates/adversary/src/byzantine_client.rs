@@ -1,4 +1,4 @@
-//! A cheating client as a machine: it stands where an honest client's coordinator would.
+//! A Byzantine client as a machine, in the place of a correct client's coordinator.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,93 +14,93 @@ use crate::attack_primitives::{AttackPrimitives, Heard, Sends};
 use crate::multi_step_attack::{AttackGoal, MultiStepAttack};
 use crate::strategy::ClientStrategy;
 
-/// How long whoever hopes to equivocate waits for the votes that would let it, in milliseconds.
+/// How long an equivocating client waits for votes that justify both decisions, in milliseconds.
 const VOTE_WAIT_MS: u64 = 300;
-/// How long it takes for sure until what was said has arrived where nothing is wrong, in milliseconds.
+/// How long the second half of split sends is delayed, in milliseconds: the first has arrived by then, if nothing is wrong.
 const SECOND_SEND_MS: u64 = 20;
-/// How many transactions that have begun and not come to their commit are remembered.
+/// How many transactions that have begun and not reached their commit are remembered.
 const BEGUN_MAX: usize = 4_096;
 
-/// How many transactions a client plots about at once.
+/// How many multi-step attacks a client runs at once.
 const ATTACKS_MAX: usize = 4;
 
-/// What a client that cheats makes a habit of.
+/// How a Byzantine client misbehaves.
 #[derive(Clone, Debug)]
 pub struct AttackConfig {
-    /// The ways it cheats, of which each transaction takes one; at least one.
+    /// Its strategies, at least one; each attacked transaction takes one of them.
     pub strategies: Vec<ClientStrategy>,
-    /// How many of a thousand transactions it cheats with.
+    /// How many of a thousand transactions it attacks.
     pub per_mille: u64,
-    /// Whose names it may use for its lies.
+    /// The clients whose names it may use.
     pub victims: Vec<ClientId>,
 }
 
-/// What was done to a transaction that was left.
+/// How a transaction was abandoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehavior {
-    /// It was prepared, or something like it, and left.
+    /// It was prepared, at least partly, and abandoned.
     Stalled,
-    /// It was decided, and nobody told.
+    /// It was decided, and the decision was sent to nobody.
     Hidden(Decision),
-    /// Both ends were logged.
+    /// Both decisions were logged.
     Equivocated,
 }
 
-/// What a cheating client tells its own side.
+/// What a Byzantine client reports to its own side.
 #[derive(Clone, Debug)]
 pub enum ByzantineEvent {
-    /// What an honest client would be told.
+    /// What a correct client would report.
     Honest(Event),
-    /// It has left a transaction.
+    /// It has abandoned a transaction.
     Abandoned {
         /// The asker's number for it.
         operation: u64,
-        /// As what.
+        /// How.
         misbehavior: Misbehavior,
     },
 }
 
-/// What a cheating client has done since it started.
+/// What a Byzantine client has done since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MisbehaviorCounts {
-    /// Transactions it ended as an honest client does.
+    /// Transactions it finished correctly without an attack.
     pub honest: u64,
-    /// Those it left with votes asked for.
+    /// Those it abandoned after requesting votes.
     pub stalled: u64,
-    /// Those it left decided to commit, without telling.
+    /// Those it abandoned decided to commit, without informing any replica.
     pub hidden_commits: u64,
-    /// Those it left decided to abort, without telling.
+    /// Those it abandoned decided to abort, without informing any replica.
     pub hidden_aborts: u64,
-    /// Those it logged both ends of.
+    /// Those of which it logged both decisions.
     pub equivocated: u64,
-    /// Those it would have equivocated about, had the votes let it, and then ended as an honest client does.
+    /// Those it finished correctly because the votes did not justify both decisions.
     pub spared: u64,
 }
 
 impl MisbehaviorCounts {
-    /// Transactions it meant to cheat with, whether it could or not.
+    /// Transactions it attacked, successfully or not.
     #[must_use]
     pub fn faulty(&self) -> u64 {
         self.abandoned() + self.spared
     }
 
-    /// Transactions it left to others.
+    /// Transactions it abandoned.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.stalled + self.hidden_commits + self.hidden_aborts + self.equivocated
     }
 }
 
-/// A transaction that is not gone about honestly.
+/// The state of an attack on one transaction.
 #[derive(Debug)]
 struct AttackState {
     strategy: ClientStrategy,
     operation: u64,
     transaction: Transaction,
     heard: Heard,
-    /// What the coordinator says about it, and hears no answer to until it is clear whether a better lie can be told.
+    /// The coordinator's messages about it, held back until it is clear whether the client can equivocate.
     held: Sends,
-    /// Its end, held back with the rest.
+    /// Its outcome, held back as well.
     end: Option<Event>,
     /// Whether the coordinator works on it.
     is_driven: bool,
@@ -108,20 +108,20 @@ struct AttackState {
     is_abandoned: bool,
 }
 
-/// A client that cheats.
+/// A Byzantine client.
 #[derive(Debug)]
 pub struct ByzantineClient {
     config: AttackConfig,
     primitives: AttackPrimitives,
     coordinator: Coordinator,
     from_coordinator: OutboxOf<Coordinator>,
-    /// How the transactions with these timestamps, which have begun, are going to be gone about; nothing is honestly.
+    /// The strategy chosen for each transaction that has begun, by timestamp; `None` for correct behaviour.
     begun: BTreeMap<Timestamp, Option<ClientStrategy>>,
     attack_states: BTreeMap<TransactionId, AttackState>,
     operations: BTreeMap<u64, TransactionId>,
-    /// Until when it is waited for votes.
+    /// Until when the client waits for votes.
     vote_deadlines: Timers<TransactionId>,
-    /// What is said when that of before has arrived, and when.
+    /// The second half of split sends, and when it is sent.
     second_sends: BTreeMap<TransactionId, Sends>,
     second_send_timers: Timers<TransactionId>,
     attacks: VecDeque<MultiStepAttack>,
@@ -134,7 +134,7 @@ pub struct ByzantineClient {
 type Out = OutboxOf<ByzantineClient>;
 
 impl ByzantineClient {
-    /// A client that would be honest with `coordinator`, and has these habits.
+    /// A client around `coordinator` that misbehaves as configured.
     #[must_use]
     pub fn new(cluster: Arc<Cluster>, coordinator: Coordinator, config: AttackConfig, random: Random) -> Self {
         let primitives = AttackPrimitives::new(cluster.clone(), random, config.victims.clone());
@@ -162,13 +162,13 @@ impl ByzantineClient {
         self.counts
     }
 
-    /// The honest part of it.
+    /// The correct client inside.
     #[must_use]
     pub fn coordinator(&self) -> &Coordinator {
         &self.coordinator
     }
 
-    /// It is another process from now on, with another `coordinator`, and knows nothing of what it was at.
+    /// Restarts the client with another `coordinator` and without any state.
     pub fn forget(&mut self, coordinator: Coordinator) {
         self.coordinator = coordinator;
         self.begun.clear();
@@ -180,8 +180,8 @@ impl ByzantineClient {
         self.attacks.clear();
     }
 
-    /// A transaction begins, which an honest client would give the timestamp `honest`; gives the one it gets. Whoever does not
-    /// ask for it gives up those ways to cheat that are about timestamps.
+    /// Begins a transaction to which a correct client would give the timestamp `honest`, and returns the timestamp to use. Without
+    /// this call, strategies about timestamps have no effect.
     pub fn begin(&mut self, honest: Timestamp) -> Timestamp {
         let strategy = self.choose();
         let timestamp = strategy.map_or(honest, |strategy| self.primitives.timestamp(strategy, honest));
@@ -274,7 +274,7 @@ impl ByzantineClient {
         }
     }
 
-    /// Begins to plot about a transaction, and leaves the oldest plot when there are too many.
+    /// Begins a multi-step attack on a transaction, and drops the oldest one when there are too many.
     fn attack(&mut self, goal: AttackGoal, transaction: &Transaction, out: &mut Out) {
         let bystander = self.primitives.victim();
         let attack = MultiStepAttack::new(goal, self.cluster.clone(), transaction.clone(), bystander);
@@ -310,7 +310,7 @@ impl ByzantineClient {
         }
     }
 
-    /// The votes will not let it equivocate: whatever the coordinator wanted to say is said.
+    /// The votes do not justify both decisions: sends what the coordinator wanted to send.
     fn stop_waiting_for_votes(&mut self, id: TransactionId, out: &mut Out) {
         self.vote_deadlines.cancel(&id);
         match self.attack_states.get(&id) {
@@ -341,7 +341,7 @@ impl ByzantineClient {
             Misbehavior::Equivocated => self.counts.equivocated += 1,
         }
         out.emit(ByzantineEvent::Abandoned { operation: state.operation, misbehavior });
-        // Kept until the coordinator is through with it, so that it is silenced until then.
+        // Kept until the coordinator has finished it, so that its messages are suppressed until then.
         if !state.is_driven || state.end.is_some() {
             self.operations.remove(&state.operation);
             self.attack_states.remove(&id);
@@ -362,7 +362,7 @@ impl ByzantineClient {
         self.from_coordinator = said;
     }
 
-    /// Says what the coordinator wants to say, or does not, or not yet.
+    /// Sends a message of the coordinator, suppresses it, or holds it back.
     fn forward(&mut self, now: Time, to: Party, message: Message, out: &mut Out) {
         let subject = subject_of(&message);
         let Some((id, state)) = subject.and_then(|id| self.attack_states.get_mut(&id).map(|state| (id, state))) else {

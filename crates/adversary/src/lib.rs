@@ -1,18 +1,17 @@
-//! Clients that cheat: each runs an honest client's machine for what it does not cheat about, and stands between it and the
-//! network. The simulator tries them against every rule; a benchmark tries what they cost the honest clients of a real cluster
-//! (basil.txt §6.4).
+//! Byzantine clients: each runs a correct client's machine and controls what that sends and receives. The simulator tests every
+//! rule against them; a benchmark measures what they cost the correct clients of a real cluster (basil.txt §6.4).
 //!
 //! ```text
-//!              commands              what an honest client would say
-//!   own side ───────────▶  Cheater  ◀───────────────────────────────  Coordinator
+//!              commands                  what a correct client would send
+//!   own side ───────────▶  ByzantineClient  ◀────────────────────────  Coordinator
 //!            ◀───────────     │                                          ▲
-//!         events, Left        │ lets out, holds back, makes up           │ hears everything
+//!         events, Abandoned   │ forwards, holds back, makes up           │ receives everything
 //!                             ▼                                          │
 //!                          replicas  ────────────────────────────────────┘
 //! ```
 //!
-//! A client's lie is ordinary input to a replica, which is made for it, so nothing here is a secret or a danger: a cheat
-//! holds its own key and nobody else's, and can do what its rights allow.
+//! Replicas treat invalid messages as ordinary input, so nothing here is secret or dangerous: a Byzantine client has only its
+//! own key and the rights of that key.
 
 mod attack_primitives;
 mod byzantine_client;

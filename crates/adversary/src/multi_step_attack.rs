@@ -1,7 +1,6 @@
-//! Cheats that go on: what a client does with the votes and logged decisions it hears on one transaction, to prove of it what is
-//! not so.
+//! Multi-step attacks: a client collects votes and logged decisions of one transaction to prove a wrong outcome.
 //!
-//! None of it can succeed, but each would if one rule of replicas or of certificates were not there: that is what they are for.
+//! No attack can succeed. Each would succeed if one rule of replicas or of certificates were missing, so it tests that rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,27 +16,27 @@ use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId, Timestamp, Tr
 
 use crate::attack_primitives::{Heard, Sends};
 
-/// How often one plot calls for a leader, at most.
+/// How often one attack invokes the fallback, at most.
 const CALLS_MAX: usize = 24;
-/// How many replicas are shown a forgery.
+/// How many replicas a forged certificate is sent to.
 const SHOWN_TO: usize = 2;
 
-/// What a plot is about.
+/// The goal of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttackGoal {
-    /// Both ends are to be proven, with certificates that are good.
+    /// To prove both outcomes with valid certificates.
     DecideTwice,
-    /// The end that did not come about is to be proven, with a certificate that is not good.
+    /// To prove the wrong outcome with an invalid certificate.
     Forge,
-    /// Decisions are to be logged that no vote allows.
+    /// To log decisions that no votes justify.
     LogFreely,
-    /// Nobody is to lead for long enough.
+    /// To change views so fast that no leader can finish.
     Hurry,
-    /// A transaction is to be committed in another client's name.
+    /// To commit a transaction in another client's name.
     Vouch,
 }
 
-/// One transaction, and all that was heard of it.
+/// An attack on one transaction, with all messages received about it.
 #[derive(Debug)]
 pub(crate) struct MultiStepAttack {
     goal: AttackGoal,
@@ -45,9 +44,9 @@ pub(crate) struct MultiStepAttack {
     transaction: Transaction,
     participants: Vec<ShardId>,
     votes: Heard,
-    /// The last that each replica said to have logged, for each decision: liars have two.
+    /// The last logged decision of each replica, for each decision: Byzantine replicas have two.
     logged: BTreeMap<(ReplicaId, Decision), SignedLogged>,
-    /// To whom certificates are shown: whoever has one can be convinced by it.
+    /// The client to which certificates are sent.
     bystander: Option<ClientId>,
     proven: Vec<Decision>,
     has_logged: bool,
@@ -87,7 +86,7 @@ impl MultiStepAttack {
         logging_shard(&self.participants, self.id())
     }
 
-    /// What is said before anything is heard.
+    /// The first messages of the attack.
     pub fn begin(&self, random: &mut Random) -> Sends {
         match self.goal {
             AttackGoal::LogFreely => {
@@ -102,7 +101,7 @@ impl MultiStepAttack {
     pub fn hear(&mut self, message: &Message, random: &mut Random) -> Sends {
         match message {
             Message::Voted { vote, .. } if vote.statement.id == self.id() => {
-                // Whoever answers each vote with a question that is answered with votes never ends.
+                // Answering each vote with a request for votes would never end.
                 if !self.votes.note(vote) {
                     return Vec::new();
                 }
@@ -124,7 +123,7 @@ impl MultiStepAttack {
         }
     }
 
-    /// The transaction has ended, and this proves it: now for the other end.
+    /// The transaction has this proven outcome: tries to prove the other one.
     pub fn ended(&self, certificate: &Arc<Certificate>, other: Option<&(Transaction, Arc<Certificate>)>, random: &mut Random) -> Sends {
         if self.goal != AttackGoal::Forge {
             return Vec::new();
@@ -149,7 +148,7 @@ impl MultiStepAttack {
 
     // What votes and logged decisions are good for.
 
-    /// Every good certificate that can be made of what was heard, shown to the bystander once for each end.
+    /// Sends the bystander every valid certificate that can be made, once for each outcome.
     fn show(&mut self) -> Sends {
         let mut sends = Vec::new();
         for certificate in self.certificates() {
@@ -190,7 +189,7 @@ impl MultiStepAttack {
         certificates
     }
 
-    /// Once the votes justify both ends: has each logged by some, and by whoever takes both; now and then each in another shard.
+    /// Once the votes justify both decisions, asks every replica to log both, in different orders; sometimes in two shards.
     fn log_both(&mut self, random: &mut Random) -> Sends {
         let quorums = self.quorums();
         let commits: Vec<VoteSet> = self.participants.iter().map(|shard| self.votes.set(*shard, Vote::Commit)).collect();
@@ -209,7 +208,7 @@ impl MultiStepAttack {
             let here = self.log(self.logging_shard(), |_| why(Decision::Commit));
             return [here, self.log(elsewhere, |_| why(Decision::Abort))].concat();
         }
-        // What a replica is asked first an honest one logs; a liar may log the other too.
+        // A correct replica logs the first decision; a Byzantine one may log both.
         let replicas = 5 * self.cluster.faults() + 1;
         let committed = u16::try_from(random.index(replicas + 1)).expect("shards are small");
         let first = |replica: ReplicaId| if replica.index < committed { Decision::Commit } else { Decision::Abort };
@@ -226,7 +225,7 @@ impl MultiStepAttack {
         replicas.map(log).collect()
     }
 
-    /// Calls for a leader with views that were heard: with all of them, or with just as many as bring a view to its end.
+    /// Invokes the fallback with the views received: with all of them, or with just enough to end a view.
     fn call(&mut self, random: &mut Random) -> Sends {
         let quorums = self.quorums();
         let mut latest: BTreeMap<u16, SignedLogged> = BTreeMap::new();
@@ -271,7 +270,7 @@ impl MultiStepAttack {
         enough.then_some(Justified { decision, tallies })
     }
 
-    /// Shows whatever votes there are as evidence that the author sent it.
+    /// Shows the votes received as evidence that the author sent the transaction.
     fn vouch(&self) -> Sends {
         let evidence: Vec<SignedVote> = self.participants.iter().flat_map(|shard| self.votes.signed(*shard, Vote::Commit)).collect();
         let replicas = self.participants.iter().flat_map(|shard| self.cluster.replicas_of(*shard));
@@ -284,7 +283,7 @@ impl MultiStepAttack {
 
     // What they are not good for.
 
-    /// Certificates for `decision`, each of which lacks something.
+    /// Certificates for `decision`, each invalid in another way.
     fn forgeries(&self, decision: Decision, other: Option<&(Transaction, Arc<Certificate>)>) -> Vec<Certificate> {
         let (id, quorums) = (self.id(), self.quorums());
         let (wanted, opposite, needed) = match decision {
@@ -347,7 +346,7 @@ impl MultiStepAttack {
         forgeries
     }
 
-    /// A batch signature that nobody made: its root is the leaf itself, and its signature is nothing.
+    /// A forged batch signature: its root is the leaf itself, and its signature is invalid.
     fn forged_signature(&self, shard: ShardId, index: u16, vote: Vote) -> BatchSignature {
         let root = leaf(self.cluster.id(), ReplicaId { shard, index }, &VoteStatement { id: self.id(), vote });
         BatchSignature { signed: Arc::new(SignedRoot { root, count: 1, signature: [0; 64] }), index: 0, path: Arc::default() }

@@ -1,21 +1,21 @@
-//! The ways for a client to cheat, by name.
+//! The strategies of Byzantine clients, by name.
 
 use random::{Named, Random};
 
-/// A way for a client to cheat.
+/// A strategy of a Byzantine client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientStrategy {
-    /// Asks for votes and leaves: *stall-early* of basil.txt §6.4.
+    /// Requests votes and abandons the transaction: *stall-early* of basil.txt §6.4.
     StallEarly,
-    /// Decides and tells nobody: *stall-late*.
+    /// Decides and informs no replica: *stall-late*.
     StallLate,
-    /// Asks some replicas only for their votes, and leaves.
+    /// Requests votes from some replicas only, and abandons the transaction.
     PartialPrepare,
-    /// Hears all votes, logs both ends where they happen to justify both, and leaves; else goes on as if it were honest:
+    /// Collects all votes, logs both decisions if they happen to justify both, and abandons the transaction; otherwise behaves correctly:
     /// *equiv-real*.
     EquivocateReal,
-    /// Hears the votes, logs both ends whatever they are, and leaves: *equiv-forced*. Honest replicas refuse that, so it shows
-    /// something only where they were built not to.
+    /// Collects the votes, logs both decisions in any case, and abandons the transaction: *equiv-forced*. Correct replicas refuse that, so it
+    /// has an effect only on replicas that are broken on purpose.
     EquivocateForced,
     /// Sees to it that the votes justify both ends, logs both, and leaves.
     EquivocateSplit,
@@ -23,13 +23,13 @@ pub enum ClientStrategy {
     ReuseTimestamps,
     /// Sends two transactions under one timestamp, each to one half of the replicas.
     SplitContents,
-    /// Lives in the future, as far as it is let.
+    /// Uses timestamps in the future, as far as replicas accept them.
     FarFuture,
-    /// Speaks in another client's name.
+    /// Sends transactions in another client's name.
     Spoof,
     /// Claims to have read from transactions that do not exist, or from its own future.
     InventDependencies,
-    /// Reads, and leaves its timestamp on the keys.
+    /// Reads, and abandons the transaction, so that its read timestamps remain.
     ReadAndLeave,
     /// Sees to it that the votes justify both ends, logs both, calls for leaders, and proves whichever end it can.
     DecideTwice,

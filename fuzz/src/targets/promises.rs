@@ -1,4 +1,4 @@
-//! A replica's word: everything that it must not take back, over all its lives.
+//! A replica's promises: everything that it must not contradict, across restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use types::{Cluster, Key, Party, ReplicaId, Timestamp, TransactionId};
 
 use crate::reference;
 
-/// What one replica has said, and what it may not say any more because of that.
+/// What one replica has sent, and what it therefore must not send any more.
 pub(super) struct Promises {
     of: ReplicaId,
     said: Said,
-    /// What was said in the turn that has not ended. Nobody has heard it yet, and a crash undoes it.
+    /// What the current turn wants to send. Nobody has received it yet, and a crash undoes it.
     turn: Said,
     logged: BTreeMap<(TransactionId, u32), Decision>,
     /// The last it said of each transaction: the view it decided in, and the one it was in.
