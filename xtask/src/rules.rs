@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_house_in_order_has_no_breach() {
+    fn a_valid_workspace_has_no_breach() {
         let house =
             ["types -> bytes", "crypto -> types rand", "machine -> types", "store -> types fjall", "basil -> types store proptest*"];
         assert_eq!(breaches(&house), Vec::<String>::new());
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_nobody_takes_is_a_breach() {
+    fn a_workspace_dependency_without_user_is_a_breach() {
         let manifest = "[workspace]\n[workspace.dependencies]\n# Ours.\nbasil = { path = \"basil\" }\nhex = \"0.4\"\nleft-pad = \"1\"\n\n[profile.dev]\nx = 1\n";
         let found = check_offers(&workspace(&["types -> hex"]), manifest);
         assert_eq!(found, ["the root Cargo.toml offers `left-pad`, which nobody takes: take the line out"]);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_are_known_once_learned_until_they_are_forgotten() {
+    fn roots_are_cached_until_they_are_evicted() {
         let mut known = Known::default();
         assert!(!known.learn(0, 4));
         assert!(known.learn(0, 4));

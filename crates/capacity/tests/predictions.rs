@@ -45,7 +45,7 @@ fn every_attempt_ends() {
 }
 
 #[test]
-fn when_the_steps_are_used_up_what_is_under_way_is_told() {
+fn a_prediction_that_runs_out_of_steps_reports_transactions_in_flight() {
     let prediction = at_default_prices(&ClusterSpec { steps_max: 6_000, ..on_one(2, 64) });
     let attempts = prediction.attempts;
     assert_eq!(attempts.begun, attempts.committed + attempts.aborted + attempts.failed + attempts.under_way, "{attempts:?}");
@@ -118,7 +118,7 @@ fn a_batch_is_as_large_as_the_load_makes_it() {
 }
 
 #[test]
-fn who_only_reads_is_not_voted_on() {
+fn read_only_transactions_need_no_votes() {
     let prediction = at_default_prices(&ClusterSpec { writes: 0, ..on_one(2, 16) });
     assert_eq!(prediction.statements_a_root, 0.0);
     assert!(prediction.committed_per_second > 0.0 && prediction.commit_rate > 0.99, "{prediction:?}");

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_is_nothing_or_without_bound() {
+    fn every_batch_size_is_at_least_one_and_bounded() {
         assert_eq!(Sizer::new(BatchSize::Fixed(0)).limit(), 1);
         assert_eq!(Sizer::new(BatchSize::Fixed(usize::MAX)).limit(), BATCH_MAX);
         let mut sizer = Sizer::new(BatchSize::Adaptive { max: 100 });
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_world_becomes_the_measure_in_time() {
+    fn the_size_adapts_to_a_network_that_became_slower() {
         let mut sizer = Sizer::new(BatchSize::Adaptive { max: 1_000 });
         sizer.committed(16, 1_000_000, 5_000);
         // Ten times slower from now on: at first too slow, later what there is.

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_the_youngest_stay() {
+    fn remembered_writes_are_bounded_and_the_newest_stay() {
         let mut own = OwnWrites::default();
         let key = |number: usize| Key::from(number.to_string().as_str());
         for number in 0..3 * REMEMBERED_MAX {

@@ -94,7 +94,7 @@ fn only_writes_need_no_read() {
 }
 
 #[test]
-fn those_that_ran_join_in_an_order_that_keeps_every_read_right() {
+fn interactive_members_join_in_an_order_that_keeps_their_reads_valid() {
     let mut world = World::new(options());
     world.foreign_write("a", "old");
     // The writer is ready first, and the reader has not seen its write: it must come before.
@@ -110,7 +110,7 @@ fn those_that_ran_join_in_an_order_that_keeps_every_read_right() {
 }
 
 #[test]
-fn two_that_missed_each_others_write_cannot_both_commit() {
+fn two_members_that_missed_each_others_writes_do_not_share_a_batch() {
     let mut world = World::new(options());
     let (mut one, mut other) = (world.begin(), world.begin());
     world.run(&mut one, &[get("x"), put("x", "1")]);
@@ -166,7 +166,7 @@ fn an_aborted_batch_is_tried_again_in_halves() {
 }
 
 #[test]
-fn one_that_may_not_gets_its_own_answer_and_the_others_theirs() {
+fn a_refused_member_is_split_off_and_the_others_commit() {
     let mut world = World::new(options());
     world.store.forbidden = Some(Key::from("k2"));
     let tickets: Vec<u64> = (0..8).map(|at| world.submit(&[put(&format!("k{at}"), "1")])).collect();
@@ -182,7 +182,7 @@ fn one_that_may_not_gets_its_own_answer_and_the_others_theirs() {
 }
 
 #[test]
-fn nobody_knows_what_became_of_a_commit_that_nobody_answered() {
+fn an_unanswered_commit_has_an_unknown_outcome() {
     let mut world = World::new(options());
     let tickets = [world.submit(&[put("a", "1")]), world.submit(&[put("b", "1")])];
     world.advance();
@@ -192,7 +192,7 @@ fn nobody_knows_what_became_of_a_commit_that_nobody_answered() {
 }
 
 #[test]
-fn what_is_known_is_tried_again_until_its_time_is_over() {
+fn declared_members_are_retried_until_their_timeout() {
     let mut world = World::new(PoolOptions { retry_ms: 40, ..options() });
     let ticket = world.submit(&[put("x", "1")]);
     world.foreign_read("x", 1_000_000);
@@ -202,7 +202,7 @@ fn what_is_known_is_tried_again_until_its_time_is_over() {
 }
 
 #[test]
-fn who_read_what_another_with_its_timestamp_wrote_is_sent_back() {
+fn a_member_that_read_another_value_of_the_same_timestamp_is_returned_as_a_conflict() {
     let mut world = World::new(options());
     world.foreign_write("x", "never");
     let ran = world.submit_run(&[get("x"), put("y", "1")]);
@@ -214,7 +214,7 @@ fn who_read_what_another_with_its_timestamp_wrote_is_sent_back() {
 }
 
 #[test]
-fn who_has_to_wait_for_a_batch_to_end_is_not_looked_at_again_and_again() {
+fn a_member_in_doubt_is_not_examined_again_before_a_batch_ends() {
     let mut world = World::new(PoolOptions { in_flight: 3, ..options() });
     world.submit_run(&[put("w", "1")]);
     world.settle();
@@ -231,7 +231,7 @@ fn who_has_to_wait_for_a_batch_to_end_is_not_looked_at_again_and_again() {
 }
 
 #[test]
-fn what_only_reads_is_no_measure_for_what_writes() {
+fn read_only_batches_do_not_affect_the_size_of_writing_ones() {
     let mut world = World::new(PoolOptions { size: BatchSize::Adaptive { max: 1_000 }, ..options() });
     world.submit(&[get("x")]);
     world.settle();
@@ -251,7 +251,7 @@ fn what_only_reads_is_no_measure_for_what_writes() {
 }
 
 #[test]
-fn who_gives_up_while_a_part_of_a_batch_waits_is_not_tried_again() {
+fn a_withdrawn_member_of_a_waiting_half_is_not_retried() {
     let mut world = World::new(options());
     let tickets = [world.submit(&[put("x", "1")]), world.submit(&[put("y", "1")])];
     world.foreign_read("x", 1_000_000);

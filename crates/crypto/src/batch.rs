@@ -143,7 +143,7 @@ mod tests {
 
     /// Nonce points of every order, in every way they can be written, by tabled keys and others: as if each were checked alone.
     #[test]
-    fn odd_points_are_judged_as_alone() {
+    fn points_of_small_order_get_the_same_verdict_in_a_batch_and_alone() {
         let many = checker(TABLED_KEYS_MAX + 1);
         assert_eq!(ways_to_write(&EIGHT_TORSION[0]).len(), 4, "of one y twice, and of either sign");
         for key in [0, TABLED_KEYS_MAX] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bad_signatures_do_not_make_up_for_one_another() {
+    fn two_bad_signatures_do_not_cancel_out() {
         let scalar = |bytes: &[u8]| Scalar::from_bytes_mod_order(bytes.try_into().expect("the second half"));
         let spoil = |signatures: &mut Vec<[u8; 64]>| {
             for (at, more) in [(0, Scalar::ONE), (1, -Scalar::ONE)] {

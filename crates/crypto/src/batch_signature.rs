@@ -282,7 +282,7 @@ mod tests {
 
     #[cfg(feature = "lab")]
     #[test]
-    fn without_signatures_signatures_are_zeros_that_still_have_the_form() {
+    fn without_signatures_batch_signatures_are_well_formed_zeros() {
         let signatures = batch_signer(Signatures::Off).sign(&leaves(64));
         assert_eq!(signatures.len(), 64);
         assert!(signatures.iter().all(|signature| signature.is_well_formed() && signature.signed.signature == [0; 64]));
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "at most 256 statements")]
-    fn a_batch_over_the_limit_is_the_callers_mistake() {
+    fn signing_more_statements_than_the_limit_panics() {
         let _ = batch_signer(Signatures::Ed25519).sign(&leaves(257));
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_their_root_and_most_of_their_way_up() {
+    fn neighbours_share_their_root_and_most_of_their_path() {
         let signatures = signatures(1, 64);
         let whole: usize = signatures.iter().map(|signature| signature.to_bytes().len() + 1).sum();
         let (compressed, omitted) = compress(&signatures);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_what_was_said_is_written_whole_and_nothing_else_is() {
+    fn a_signature_is_written_whole_exactly_if_it_cannot_be_compressed() {
         let signatures = signatures(1, 6);
         let mut lie = signatures[3].clone();
         lie.path = lie.path.iter().map(|_| [9; 32]).collect();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_frame_cannot_stand_for_more_than_the_longest() {
+    fn a_short_frame_cannot_decompress_beyond_the_limit() {
         let signatures = signatures(1, 64);
         let (mut compression, mut out) = (SignatureCompression::default(), Vec::new());
         compression.compress_signature(&signatures[0], &mut out);
@@ -279,7 +279,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn signatures_come_back_as_they_were(picks in proptest::collection::vec((0..80_u8, 0..9_usize, 0..64_usize, any::<bool>()), 1..120)) {
+        fn compressed_signatures_decompress_to_the_originals(picks in proptest::collection::vec((0..80_u8, 0..9_usize, 0..64_usize, any::<bool>()), 1..120)) {
             let sizes = [1, 2, 3, 5, 8, 13, 33, 63, 64];
             let mut batches = std::collections::HashMap::new();
             let said: Vec<BatchSignature> = picks
@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_unpacked_packs_to_the_same_bytes(mut compressed in Just(compress(&signatures(3, 9)).0), changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4)) {
+        fn decompressed_signatures_compress_to_the_same_bytes(mut compressed in Just(compress(&signatures(3, 9)).0), changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4)) {
             for (at, byte) in changes {
                 let at = usize::from(at) % compressed.len();
                 compressed[at] = byte;

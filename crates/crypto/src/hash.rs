@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn domain_cluster_and_borders_all_count() {
+    fn domain_cluster_and_part_lengths_change_the_hash() {
         let cluster = ClusterId::new([7; 16]);
         let digests = [
             digest("test", cluster, &[b"ab"]),

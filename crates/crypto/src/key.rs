@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_show_itself() {
+    fn a_secret_key_is_not_printed() {
         assert_eq!(format!("{:?}", SecretKey::from_bytes([3; 32])), "SecretKey(redacted)");
     }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_no_points_or_written_otherwise_are_refused() {
+    fn keys_that_are_no_points_or_not_canonical_are_refused() {
         let mut not_a_point = [0; 32];
         not_a_point[0] = 2;
         assert_eq!(check_public_key(&not_a_point), Err(KeyError::NotAPoint));

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_node_goes_up_as_it_is() {
+    fn a_node_without_neighbour_moves_up_unchanged() {
         let leaves = leaves(3);
         assert_eq!(Tree::new(&leaves).root(), node(&node(&leaves[0], &leaves[1]), &leaves[2]));
         assert_eq!(Tree::new(&leaves[..1]).root(), leaves[0]);

@@ -309,7 +309,7 @@ mod tests {
 
         /// Whatever is proven already, the answer is that of the whole path.
         #[test]
-        fn what_is_known_never_changes_an_answer(
+        fn proven_nodes_never_change_a_verdict(
             count in prop_oneof![1..=9usize, 1..=BATCH_STATEMENTS_MAX],
             claims in prop::collection::vec((0..1_000usize, any_harm()), 1..60),
         ) {

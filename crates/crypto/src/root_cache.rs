@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_what_it_kept_and_nothing_like_it() {
+    fn the_cache_finds_exactly_the_roots_it_keeps() {
         let cache = RootCache::new(2, 100);
         cache.keep(0, &root(1), None);
         assert!(cache.knows(0, &root(1)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_room_and_keeps_what_is_used() {
+    fn the_cache_is_bounded_and_keeps_used_roots() {
         let cache = RootCache::new(1, 8);
         for number in 0..100 {
             cache.keep(0, &root(number), None);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn one_signer_cannot_push_out_anothers_roots() {
+    fn one_signer_cannot_evict_anothers_roots() {
         let cache = RootCache::new(2, 8);
         cache.keep(0, &root(0), None);
         for number in 0..100 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_stay_within_their_room_and_the_oldest_goes_first() {
+    fn trees_are_bounded_and_the_oldest_is_evicted_first() {
         let cache = RootCache::new(100, 1_000_000);
         let batches: Vec<_> = (0..200).map(|number| batch(number, 64)).collect();
         for batch in &batches {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_leads_elsewhere_makes_no_tree() {
+    fn a_claim_with_a_wrong_path_creates_no_tree() {
         let cache = RootCache::new(1, 8);
         let batch = batch(1, 64);
         cache.keep(0, &batch[0].1.signed, None);

@@ -86,7 +86,7 @@ fn with_bytes(one: &BatchSignature, signature: [u8; 64]) -> BatchSignature {
 }
 
 #[test]
-fn honest_letters_pass_and_each_root_is_checked_once() {
+fn valid_messages_pass_and_each_root_is_checked_once() {
     let verifier = verifier();
     let frame: Vec<Letter> = (0..6).flat_map(|signer| batch(signer, 0, 10)).map(|note| letter(vec![note])).collect();
     assert!(verifier.verify_all(frame.clone()).into_iter().zip(&frame).all(|(verified, sent)| verified.as_deref() == Ok(sent)));
@@ -106,7 +106,7 @@ fn a_lone_root_is_checked_without_a_batch() {
 }
 
 #[test]
-fn a_letter_without_claims_passes_and_an_empty_frame_is_nothing() {
+fn a_message_without_claims_passes_and_an_empty_frame_is_empty() {
     assert!(verifier().verify(Letter::default()).is_ok());
     assert!(verifier().verify_all(Vec::<Letter>::new()).is_empty());
 }
@@ -114,7 +114,7 @@ fn a_letter_without_claims_passes_and_an_empty_frame_is_nothing() {
 /// A liar pairs a root that everybody knows with garbage: were it let in on the strength of the root, it would go
 /// into certificates that whoever has not cached the root must refuse.
 #[test]
-fn what_it_has_signed_itself_is_not_checked() {
+fn a_verifier_does_not_check_its_own_signatures() {
     let verifier = verifier();
     let notes = batch(1, 0, 3);
     verifier.signed(replica(1), &notes[0].2.signed);
@@ -127,7 +127,7 @@ fn what_it_has_signed_itself_is_not_checked() {
 }
 
 #[test]
-fn a_known_root_does_not_carry_another_signature() {
+fn a_cached_root_does_not_validate_another_signature() {
     let verifier = verifier();
     let good = batch(2, 0, 4).remove(1);
     assert!(verifier.verify(letter(vec![good.clone()])).is_ok());
@@ -140,7 +140,7 @@ fn a_known_root_does_not_carry_another_signature() {
 }
 
 #[test]
-fn a_known_root_does_not_carry_another_count_or_signer() {
+fn a_cached_root_does_not_validate_another_count_or_signer() {
     let verifier = verifier();
     let good = batch(2, 0, 1).remove(0);
     assert!(verifier.verify(letter(vec![good.clone()])).is_ok());
@@ -154,7 +154,7 @@ fn a_known_root_does_not_carry_another_count_or_signer() {
 
 /// A liar signs a leaf that stands for another's words beside its own, and names the other as its signer.
 #[test]
-fn nobody_can_put_words_into_anothers_mouth() {
+fn a_claim_for_another_signer_is_refused() {
     let (own, others) = (Note(vec![1]), Note(vec![2]));
     let leaves = [leaf(CLUSTER, replica(1), &own), leaf(CLUSTER, replica(2), &others)];
     let mut signatures = BatchSigner::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519).sign(&leaves).into_iter();
@@ -196,7 +196,7 @@ fn any_flipped_bit_of_a_signature_or_a_statement_is_refused() {
 }
 
 #[test]
-fn what_another_cluster_said_means_nothing_here() {
+fn a_signature_from_another_cluster_is_refused() {
     let note = Note(vec![1]);
     for (leaf_cluster, root_cluster) in [(CLUSTER, ClusterId::new([8; 16])), (ClusterId::new([8; 16]), CLUSTER)] {
         let batch_signer = BatchSigner::new(secret(0), root_cluster, replica(0), Signatures::Ed25519);
@@ -236,7 +236,7 @@ fn signatures_that_no_decoder_would_make_are_refused_too() {
 
 #[cfg(feature = "lab")]
 #[test]
-fn without_signatures_all_that_has_the_form_passes() {
+fn without_signatures_every_well_formed_message_passes() {
     let verifier = Verifier::new(cluster(), Signatures::Off, 1_000).expect("no key is looked at");
     let signature = BatchSigner::new(secret(0), CLUSTER, replica(0), Signatures::Off).sign(&[[1; 32]]).remove(0);
     let note = Note(vec![1]);
@@ -292,7 +292,7 @@ fn a_frame_of_many_new_roots_checks_each_once_and_each_path_in_full() {
 }
 
 #[test]
-fn a_letter_refused_for_its_form_costs_no_signature_check() {
+fn a_malformed_message_costs_no_signature_check() {
     let (good, other) = (batch(1, 0, 3).remove(0), batch(2, 0, 3).remove(0));
     let spoilt = (other.0, Note(vec![9]), other.2);
     let verifier = verifier();
@@ -442,7 +442,7 @@ proptest! {
     #![proptest_config(config(60))]
 
     #[test]
-    fn a_frame_is_judged_as_its_letters_alone(frame in any_frame()) {
+    fn a_frame_gets_the_verdicts_of_its_messages_alone(frame in any_frame()) {
         let alone: Vec<_> = frame.iter().map(|letter| judge(&verifier(), letter)).collect();
         let shared = verifier();
         // Twice: the second time from the cache.
@@ -565,7 +565,7 @@ proptest! {
     /// Frames of letters from a few batches, some honest and some not: whatever a verifier has seen before and whatever
     /// it has forgotten since, it judges as the definition does.
     #[test]
-    fn what_a_verifier_remembers_never_changes_its_judgement(
+    fn the_cache_never_changes_a_verdict(
         counts in prop::array::uniform4(prop_oneof![1..9usize, Just(64), 1..200usize]),
         frames in prop::collection::vec(
             prop::collection::vec(prop::collection::vec((0..4usize, any::<usize>(), any_harm()), 1..4), 1..6), 1..8),

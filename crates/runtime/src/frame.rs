@@ -384,7 +384,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_said_between_two_writes_is_one_frame() {
+    fn messages_between_two_writes_share_one_frame() {
         let mut frames = Frames::default();
         for number in 0..100u64 {
             assert!(frames.add(&Number(number, 0)));
@@ -480,7 +480,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_left_out_needs_room_and_fills_a_frame() {
+    fn omitted_bytes_count_toward_the_frame_limit() {
         let (small, large) = (vouched(2), vouched(FRAME_BYTES_MAX / 240));
         let mut frames = Frames::default();
         assert!([&small, &large, &small, &large, &small].into_iter().all(|message| frames.add(message)));
@@ -503,7 +503,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_joins_a_frame_refers_to_that_frame() {
+    fn messages_are_compressed_against_their_own_frame() {
         let (mut joined, message) = (Frames::default(), vouched(2));
         for _ in 0..2 {
             let mut frames = Frames::default();
@@ -520,7 +520,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_frame_leaves_out_what_it_says_and_no_more_than_there_may_be() {
+    fn a_frame_omits_exactly_the_declared_bytes_within_the_limit() {
         let mut frames = Frames::default();
         assert!(frames.add(&vouched(4)));
         let declared = u32::from_le_bytes(frames.bytes()[5..9].try_into().expect("four bytes"));
@@ -547,7 +547,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_header_is_judged_before_its_body_arrives() {
+    fn a_bad_header_is_refused_before_its_body_arrives() {
         let max = FRAME_BYTES_MAX;
         assert_eq!(body_length(&[1, 0, 0], max), Ok(None));
         assert_eq!(body_length(&[0, 0, 0, 0], max), Err(FrameError::Empty));

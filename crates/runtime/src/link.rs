@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_total_who_has_more_than_a_fair_share_waiting_is_dropped() {
+    fn beyond_the_total_connections_with_more_than_a_fair_share_are_closed() {
         let limits = Limits { outgoing_total_bytes_max: 3 * FAIR_SHARE_BYTES, ..Limits::default() };
         let metrics = Metrics::default();
         let links = Links::new(limits, Arc::clone(&metrics.shell));

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_can_be_read() {
+    fn metrics_can_be_read() {
         let metrics = Metrics::default();
         metrics.shell.count_closed("unknown_key");
         let extra = Counter::<u64>::default();

@@ -22,7 +22,7 @@ async fn far_server(least_ms: u64, jitter_ms: u64) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_far_away_answers_late_and_in_order_with_much_under_way_at_once() {
+async fn injected_latency_delays_answers_and_keeps_their_order_and_throughput() {
     let server = far_server(300, 50).await;
     let known = cluster(CLUSTER, 3);
     let mut client = Client::start_apart(1, Session(1), &known, server.address(), Limits::default(), everybody_at(200, 50));
@@ -42,7 +42,7 @@ async fn what_is_far_away_answers_late_and_in_order_with_much_under_way_at_once(
 }
 
 #[tokio::test]
-async fn a_graceful_stop_lets_what_is_under_way_arrive() {
+async fn a_graceful_stop_delivers_messages_in_flight() {
     let server = far_server(100, 0).await;
     let mut client = Client::start(server.address());
     client.connected().await;
@@ -59,7 +59,7 @@ async fn a_graceful_stop_lets_what_is_under_way_arrive() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_to_a_lost_party_is_let_go() {
+async fn messages_to_a_lost_party_are_dropped() {
     let server = far_server(60_000, 0).await;
     let client = Client::start(server.address());
     client.connected().await;

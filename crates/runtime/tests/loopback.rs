@@ -66,7 +66,7 @@ async fn replicas_are_members_too_and_the_greater_dials() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused_in_words() {
+async fn peers_with_unknown_keys_are_refused_with_a_reason() {
     let server = Server::start(0, Limits::default()).await;
     let mut raw = Raw::connect(server.address(), Shows::Nothing).await.expect("the handshake ends well");
     let Greeting::Refused(reason) = raw.greeting().await else { panic!("nobody without a certificate is welcome") };
@@ -107,7 +107,7 @@ async fn a_dialler_believes_only_the_key_it_expects() {
 }
 
 #[tokio::test]
-async fn what_liars_send_costs_one_connection_each_and_the_server_goes_on() {
+async fn invalid_input_closes_only_its_own_connection() {
     let server = Server::start(0, Limits::default()).await;
     let mut honest = Client::start(server.address());
     honest.asks_and_is_answered(0).await;
@@ -163,7 +163,7 @@ async fn what_liars_send_costs_one_connection_each_and_the_server_goes_on() {
 }
 
 #[tokio::test]
-async fn bad_signatures_are_dropped_and_counted_and_who_insists_is_closed() {
+async fn messages_with_bad_signatures_are_dropped_and_too_many_close_the_connection() {
     let server = Server::start(0, Limits { rejections_max: 2, ..Limits::default() }).await;
     let mut raw = Raw::welcomed(server.address()).await;
     let doubled = Doubled { signer: replica(3), number: 1, double: 3, count: 1 };
@@ -178,7 +178,7 @@ async fn bad_signatures_are_dropped_and_counted_and_who_insists_is_closed() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_dropped_and_others_are_served() {
+async fn a_peer_that_does_not_read_is_disconnected_and_others_are_served() {
     let limits = Limits { outgoing_bytes_max: 1 << 20, ..Limits::default() };
     let server = Server::start(0, limits).await;
     let mut raw = Raw::welcomed(server.address()).await;
@@ -190,7 +190,7 @@ async fn who_does_not_read_is_dropped_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn who_keeps_silent_is_dropped_at_every_stage() {
+async fn a_silent_peer_is_disconnected_at_every_stage() {
     let limits =
         Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };
     let server = Server::start(0, limits).await;
@@ -259,7 +259,7 @@ async fn a_graceful_stop_answers_everything_that_was_taken_in() {
 }
 
 #[tokio::test]
-async fn when_the_disk_fails_nothing_is_said_and_the_node_ends() {
+async fn when_the_disk_fails_the_node_sends_nothing_and_stops() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let medium = Memory::new("a disk that fails");
     let machine = Doubler::open(replica(0), &medium, Options::default(), Flaw::None).expect("an empty medium can be opened");

@@ -125,7 +125,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
         /// Few hashes, all near the table's end, so that runs are long and go around it.
         #[test]
-        fn is_as_a_set_is(steps in proptest::collection::vec((any::<bool>(), 0..6_u32, 0..40_u32), 1..400)) {
+        fn the_index_agrees_with_a_set(steps in proptest::collection::vec((any::<bool>(), 0..6_u32, 0..40_u32), 1..400)) {
             let (mut index, mut model) = (Index::default(), BTreeSet::new());
             for (is_added, hash, number) in steps {
                 let hash = u32::MAX - (hash << 27);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_until_nothing_is_known_of_them() {
+    fn keys_are_found_until_their_entries_are_empty() {
         let mut table = Table::<Mark>::default();
         let keys: Vec<Key> = (0..5_000).map(|number| Key::from(format!("key {number}").as_str())).collect();
         let ids: Vec<EntryId> = keys.iter().map(|key| table.find_or_make(key)).collect();

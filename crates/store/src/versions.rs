@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn are_as_a_sorted_map_is() {
+    fn versions_agree_with_a_sorted_map() {
         // Every way to add five of four, late or not, by the digits of a number.
         for way in 0..8_u64.pow(5) {
             let (mut versions, mut model) = (Versions::default(), BTreeMap::new());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_written_all_the_time_keeps_about_what_is_not_settled() {
+    fn a_hot_key_keeps_only_versions_that_are_not_checkpointed() {
         let mut versions = Versions::default();
         for time in 1..10_000_u64 {
             versions.trim(at(time.saturating_sub(100)));

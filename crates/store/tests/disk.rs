@@ -183,7 +183,7 @@ fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
 }
 
 #[test]
-fn released_segments_are_recycled_and_their_old_batches_stay_dead() {
+fn released_segments_are_recycled_and_their_old_batches_are_not_replayed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (mut store, _) = open(directory.path());
     for _ in 0..6 {
@@ -220,7 +220,7 @@ fn a_newer_format_is_refused_with_both_formats() {
 }
 
 #[test]
-fn a_directory_in_use_says_by_whom() {
+fn opening_a_locked_directory_names_the_process_that_holds_it() {
     let directory = three_batches();
     let (store, _) = open(directory.path());
     let text = refusal(directory.path(), OWNER);
@@ -230,7 +230,7 @@ fn a_directory_in_use_says_by_whom() {
 }
 
 #[test]
-fn a_part_that_went_missing_is_a_loss_and_not_a_fresh_start() {
+fn a_missing_part_of_the_directory_is_an_error() {
     for part in ["journal/00000001.log", "journal", "base", "watermark"] {
         let directory = three_batches();
         let path = directory.path().join(part);

@@ -73,7 +73,7 @@ fn a_turn_costs_one_sync_and_an_idle_one_none() {
 }
 
 #[test]
-fn a_batch_torn_at_any_byte_is_as_if_never_written() {
+fn a_batch_torn_at_any_byte_is_ignored_by_replay() {
     let torn = b"a record that the crash tears, long enough to look like something";
     for kept in 0..=200 {
         let backend = three_batches();
@@ -158,7 +158,7 @@ fn a_flipped_bit_in_a_row_of_the_base_is_noticed_when_the_row_is_read_or_checkpo
 }
 
 #[test]
-fn a_torn_tail_is_no_damage_once_a_later_segment_goes_on_from_before_it() {
+fn a_torn_tail_is_ignored_when_the_next_segment_continues_before_it() {
     let backend = three_batches();
     let (mut store, before) = open(&backend);
     store.append(b"torn");
@@ -226,7 +226,7 @@ fn a_record_that_looks_like_a_batch_does_not_pass_for_one() {
 }
 
 #[test]
-fn a_full_segment_gives_way_to_the_next() {
+fn a_full_segment_is_followed_by_the_next() {
     let backend = Memory::new(OWNER);
     let options = Options { segment_bytes_max: 1_000, ..Options::default() };
     let mut store = Store::open(backend.clone(), options).expect("the backend works");

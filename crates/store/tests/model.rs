@@ -302,7 +302,7 @@ fn a_late_version_does_not_hide_a_newer_one_that_has_just_been_checkpointed() {
 /// While a checkpoint ends piece by piece, the newer of two versions may be forgotten, since the base table has it, before the older one is known
 /// to have come late for the last time.
 #[test]
-fn a_late_version_does_not_stand_for_a_newer_one_that_was_forgotten_here() {
+fn a_late_version_does_not_hide_a_newer_one_that_was_evicted() {
     let (mut store, hot) = (opened(0), Key::from("a hot key"));
     assert!(store.begin_checkpoint(at(10)).expect("the backend works"));
     assert_eq!(store.checkpoint_finished().expect("the backend works"), Some(at(10)));
@@ -326,7 +326,7 @@ fn a_late_version_does_not_stand_for_a_newer_one_that_was_forgotten_here() {
 }
 
 #[test]
-fn large_rows_find_room_among_many_small_ones() {
+fn large_rows_are_cached_among_many_small_ones() {
     let mut store = opened(4 << 20);
     let large = |time| Version { timestamp: at(time), value: Value::new(vec![7; 100_000]) };
     (0..100).for_each(|number| store.commit(&numbered(number), large(1)));

@@ -180,7 +180,7 @@ mod tests {
     use crate::ClusterId;
 
     #[test]
-    fn where_bytes_are_kept_makes_no_difference() {
+    fn inline_and_heap_bytes_compare_equal() {
         assert_eq!(size_of::<Key>(), size_of::<Bytes>(), "what is in place takes the room that was there");
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         for length in [0, 1, IN_PLACE_MAX - 1, IN_PLACE_MAX, IN_PLACE_MAX + 1, KEY_BYTES_MAX] {
