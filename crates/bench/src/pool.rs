@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::round;
 
-/// The most batches that may be under way at once.
+/// The most batches that may be in flight at once.
 const IN_FLIGHT_MAX: u64 = 1_024;
 
 /// How the pools are set, if there are any.
@@ -21,13 +21,13 @@ pub struct PoolArgs {
     /// How many transactions a batch may have: a number, or `auto` for as many as do well
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = batch, requires = "pool")]
     pub batch: Batch,
-    /// When a batch reads: last thing before it commits, or first, while others are still under way
+    /// When a batch reads: last thing before it commits, or first, while others are still in flight
     #[arg(long, value_enum, default_value_t = OrderArg::ReadAfterWrite, requires = "pool")]
     pub order: OrderArg,
     /// What happens to a transaction that reads what an earlier one of its batch writes, or writes what one reads
     #[arg(long, value_enum, default_value_t = ChainArg::On, requires = "pool")]
     pub chain: ChainArg,
-    /// How many batches of each pool may be under way at once
+    /// How many batches of each pool may be in flight at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=IN_FLIGHT_MAX as i64), requires = "pool")]
     pub in_flight: u32,
 }
@@ -46,7 +46,7 @@ pub enum Batch {
 pub enum OrderArg {
     /// Last thing before it commits, as is best in the paper
     ReadAfterWrite,
-    /// First, while others are still under way
+    /// First, while others are still in flight
     WriteAfterRead,
 }
 

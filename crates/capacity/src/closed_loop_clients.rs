@@ -1,4 +1,4 @@
-//! The applications of one client process: so many lanes, each with one transaction after another.
+//! The closed-loop clients of one client process: each runs one transaction after another.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::process::EPOCH;
 /// The first and the longest wait before a transaction is begun again, in nanoseconds, as in the real client.
 const BACKOFF_NS: (u64, u64) = (500_000, 100_000_000);
 
-/// What a lane does next.
+/// The next step of a closed-loop client.
 pub(crate) enum Next {
     /// It asks its coordinator.
     Ask(Command),
@@ -20,18 +20,18 @@ pub(crate) enum Next {
     Wait(u64),
 }
 
-/// What became of a lane's attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It committed; its transaction took so many nanoseconds from the first attempt.
     Committed(u64),
     /// It met another, and is begun again.
     Aborted,
-    /// It could not be done, or nobody knows.
+    /// It failed, or its outcome is unknown.
     Failed,
 }
 
-/// All lanes of a client.
+/// All closed-loop clients of a process.
 pub(crate) struct ClosedLoopClients {
     me: ClientId,
     cluster: Arc<Cluster>,

@@ -31,7 +31,7 @@ pub struct ClusterSpec {
     pub network_us: u64,
     /// How many client processes.
     pub clients: usize,
-    /// How many transactions each of them has under way: when one ends, the next begins.
+    /// How many transactions each of them has in flight: when one ends, the next begins.
     pub closed_loop_clients: usize,
     /// Keys read by a transaction.
     pub reads: usize,

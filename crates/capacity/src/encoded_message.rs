@@ -51,13 +51,13 @@ impl Root {
     }
 }
 
-/// Makes parcels.
+/// Encodes messages.
 pub(crate) struct MessageEncoder {
     cluster: Arc<Cluster>,
     /// It checks form, and no signatures: there are none.
     verifier: Verifier,
     buffer: Vec<u8>,
-    /// The last one made: what is said to all of a shard is packed once.
+    /// The last message: one that is sent to all of a shard is encoded once.
     last: Option<Rc<EncodedMessage>>,
 }
 

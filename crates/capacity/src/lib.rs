@@ -15,7 +15,7 @@
 //! Nothing is signed here: a batch signature has its real length and a root of its own, and
 //! each receiver pays for the roots that it does not know yet, all of one read together.
 //!
-//! **What is left out**: faults; folds and reads from disk (nothing is loaded, every key is read as empty until it is
+//! **What is left out**: faults; checkpoints and reads from disk (nothing is loaded, every key is read as empty until it is
 //! written); memory, caches and what they miss on other machines; the width of the network, which has a delay only. Prices
 //! are the same on all machines.
 

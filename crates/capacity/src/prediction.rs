@@ -45,7 +45,7 @@ pub struct Attempts {
     pub aborted: u64,
     /// Those that could not be done.
     pub failed: u64,
-    /// Those still under way when the run ended: none, unless the steps were used up.
+    /// Those still in flight when the run ended: none, unless the steps were used up.
     pub under_way: u64,
 }
 

@@ -14,7 +14,7 @@ pub enum Order {
     /// Reads last, right before the commit: what was read has the least time to become stale. The paper's default.
     #[default]
     ReadAfterWrite,
-    /// Reads first: the next batch is formed and read while others are still under way, and commits when there is room.
+    /// Reads first: the next batch is formed and read while others are still in flight, and commits when there is room.
     WriteAfterRead,
 }
 
@@ -27,11 +27,11 @@ pub struct PoolOptions {
     pub order: Order,
     /// What happens to a transaction that conflicts with an earlier member of the batch.
     pub conflicts: ConflictRule,
-    /// How many batches may be under way at once. While they are, the next one forms.
+    /// How many batches may be in flight at once. While they are, the next one forms.
     pub in_flight: usize,
     /// How many bytes a batch may have; no more than [`TRANSACTION_BYTES_MAX`].
     pub batch_bytes_max: usize,
-    /// How many transactions may be in the pool, under way or waiting.
+    /// How many transactions may be in the pool, in flight or waiting.
     pub members_max: usize,
     /// For how long a transaction whose operations are known is tried again when it meets another, in milliseconds.
     pub retry_ms: u64,

@@ -107,7 +107,7 @@ pub struct Turn {
     pub outcomes: Vec<(u64, Result<BatchedCommit, Failed>)>,
 }
 
-/// A batch under way.
+/// A batch in flight.
 #[derive(Debug)]
 struct InFlightBatch {
     timestamp: Timestamp,
@@ -214,7 +214,7 @@ impl Pool {
         usize::from(parted && !writes)
     }
 
-    /// Takes a transaction out again that nobody waits for any more. `false` when it is under way: then it keeps its place in the pool
+    /// Takes a transaction out again that nobody waits for any more. `false` when it is in flight: then it keeps its place in the pool
     /// until it ends.
     pub fn withdraw(&mut self, ticket: u64) -> bool {
         let is_it = |member: &Member| member.ticket == ticket;
@@ -237,7 +237,7 @@ impl Pool {
         false
     }
 
-    /// Begins whatever can begin: batches, as many as may be under way. `timestamp` gives a new one each time, above all before.
+    /// Begins whatever can begin: batches, as many as may be in flight. `timestamp` gives a new one each time, above all before.
     pub fn advance(&mut self, now: Time, mut timestamp: impl FnMut() -> Timestamp, turn: &mut Turn) {
         self.commit_ready(turn);
         while self.has_room()
@@ -265,7 +265,7 @@ impl Pool {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
-    /// How many batches are under way.
+    /// How many batches are in flight.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.in_flight_batches.len()
@@ -394,7 +394,7 @@ impl Pool {
         if !stale.is_empty() && self.has_interactive {
             let timestamp = in_flight.timestamp;
             self.own.end(stale.iter().flat_map(|member| member.work.writes()), timestamp, false);
-            // What others of the batch write as well is still under way.
+            // What others of the batch write as well is still in flight.
             self.own.begin(in_flight.members.iter().flat_map(|member| member.work.writes()), timestamp);
             self.nothing_fits = false;
         }

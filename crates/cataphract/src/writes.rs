@@ -11,13 +11,13 @@ const REMEMBERED_MAX: usize = 1 << 16;
 pub(crate) enum Freshness {
     /// Nothing is known against them.
     Fresh,
-    /// A batch under way writes one of them: they hold if it aborts.
+    /// A batch in flight writes one of them: they hold if it aborts.
     InDoubt,
     /// A batch that committed has written one of them.
     Stale,
 }
 
-/// The writes of batches under way, and of those that committed lately.
+/// The writes of batches in flight, and of those that committed lately.
 #[derive(Debug, Default)]
 pub(crate) struct OwnWrites {
     under_way: HashMap<Key, Vec<Timestamp>>,

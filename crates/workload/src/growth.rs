@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Hands out indexes past the end of a table, and knows up to where all that were handed out are settled.
 ///
 /// Lanes insert at once and end in any order. A reader of the latest keys reads below the first index that is still
-/// under way, as YCSB's acknowledged counter has it, so that it reads what is there.
+/// in flight, as YCSB's acknowledged counter has it, so that it reads what is there.
 #[derive(Debug)]
 pub(crate) struct Growth(Mutex<State>);
 

@@ -26,7 +26,7 @@ pub(super) struct Books(Mutex<Pages>);
 struct Pages {
     /// What all acknowledged transactions changed together.
     settled: i64,
-    /// What each lane's transaction under way would change.
+    /// What each lane's transaction in flight would change.
     under_way: BTreeMap<u32, Change>,
     /// Transactions whose end nobody knows.
     lost: Vec<Change>,
