@@ -1,9 +1,8 @@
-//! A batch while it forms: who fits, and in what order (cataphract.txt, Algorithm 2).
+//! Forms a batch: which transactions fit, and in which order (cataphract.txt, Algorithm 2).
 //!
-//! The order within a batch is the order in which its members seem to have run. Members that ran on their own come
-//! first: each has read what the store held before the batch, so whoever read a key stands before whoever writes
-//! it. Then come those whose operations are known, as they arrived: these have read nothing yet, and may read what
-//! any member before them writes.
+//! The order of the members is their serial order. Interactive members come first: they have read the store as it was before the
+//! batch, so a member that read a key precedes one that writes it. Declared members follow in the order of arrival: they have not
+//! read yet, and may read what earlier members write.
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use types::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
@@ -33,13 +32,13 @@ pub(crate) struct Bounds {
 /// Whether a transaction can join a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It can, at this place among those that ran, or at the end of those that are known.
+    /// It can, at this position among the interactive members, or at the end of the declared ones.
     At(usize),
     /// The batch would be too large.
     Full,
     /// It conflicts with a member, and the rule is that no two of a batch do (Alg. 2 L6, L12).
     Conflict,
-    /// What it read cannot stand beside what other members read and write; others may still fit.
+    /// No order makes its reads valid beside those of other members; other transactions may still fit.
     CannotOrder,
 }
 
@@ -49,13 +48,13 @@ pub(crate) struct BatchBuilder {
     rule: ConflictRule,
     bounds: Bounds,
     sum: Footprint,
-    /// In the order in which they joined; their places stand beside.
+    /// The interactive members in the order in which they joined, and their positions.
     interactive: Vec<Member>,
     positions: Vec<usize>,
     declared: Vec<Member>,
-    /// Who of those that ran read a key, and what all of them found there.
+    /// The interactive members that read a key, and the version that they all read.
     readers: HashMap<Key, Readers>,
-    /// Who of those that ran writes a key.
+    /// The interactive members that write a key.
     writers: HashMap<Key, Vec<usize>>,
     /// All that members read and write, kept only where no two may conflict: the paper's `ReadSet` and `WriteSet` of the new transaction.
     read_set: HashSet<Key>,
@@ -89,7 +88,7 @@ impl BatchBuilder {
         self.interactive.len() + self.declared.len()
     }
 
-    /// Whether `work` can join. The first may always: whether it is too large by itself shows when it is rebuilt.
+    /// Whether `work` can join. The first always can: rebuilding shows whether it is too large by itself.
     pub fn fit(&self, work: &Work) -> Fit {
         if self.len() > 0 && self.is_full_with(work.footprint()) {
             return Fit::Full;
@@ -112,8 +111,8 @@ impl BatchBuilder {
             || sum.writes > TRANSACTION_WRITES_MAX
     }
 
-    /// A place behind all that read what `work` writes, and before all that write what it read: there is one unless two
-    /// each missed the other's write, or read different versions of one key.
+    /// A position behind all members that read what `work` writes, and before all that write what it read. There is none when two
+    /// members missed each other's writes, or read different versions of one key.
     fn position_of(&self, work: &Work) -> Option<usize> {
         let Work::Interactive(buffer) = work else { return None };
         let found_otherwise = buffer.read_set().any(|found| {

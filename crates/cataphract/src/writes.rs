@@ -1,4 +1,4 @@
-//! What this pool's own batches write, so that a transaction that has read past them is not sent in vain.
+//! The writes of this pool's own batches, so that transactions with stale reads are not sent in vain.
 
 use foldhash::{HashMap, HashMapExt as _};
 use types::{Key, Timestamp};
@@ -6,14 +6,14 @@ use types::{Key, Timestamp};
 /// How many keys are remembered in each of two generations.
 const REMEMBERED_MAX: usize = 1 << 16;
 
-/// What is known here of whether a transaction's reads still hold.
+/// Whether a transaction's reads are still current, as far as the pool knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
-    /// Nothing is known against them.
+    /// The pool knows of no newer version.
     Fresh,
-    /// A batch in flight writes one of them: they hold if it aborts.
+    /// A batch in flight writes one of the keys: the reads are current if it aborts.
     InDoubt,
-    /// A batch that committed has written one of them.
+    /// A committed batch has written one of the keys.
     Stale,
 }
 
