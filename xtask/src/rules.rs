@@ -34,8 +34,8 @@ struct Layer {
 const LAYERS: &[Layer] = &[
     Layer { name: "mutants", nature: Nature::Pure, may_depend_on: &[] },
     Layer { name: "types", nature: Nature::Pure, may_depend_on: &["mutants"] },
-    Layer { name: "crypto", nature: Nature::Pure, may_depend_on: &["mutants", "types"] },
-    Layer { name: "machine", nature: Nature::Pure, may_depend_on: &["types"] },
+    Layer { name: "crypto", nature: Nature::Pure, may_depend_on: &["mutants", "types", "machine"] },
+    Layer { name: "machine", nature: Nature::Pure, may_depend_on: &["mutants", "types"] },
     Layer { name: "random", nature: Nature::Pure, may_depend_on: &[] },
     Layer { name: "store", nature: Nature::Simulated, may_depend_on: &["mutants", "types"] },
     Layer { name: "basil", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "store"] },
@@ -45,7 +45,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "adversary", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "random", "store", "basil"] },
     Layer { name: "toy", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "store"] },
     Layer { name: "runtime", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "store"] },
-    Layer { name: "config", nature: Nature::Shell, may_depend_on: &["types", "crypto", "runtime"] },
+    Layer { name: "config", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "runtime"] },
     Layer {
         name: "client",
         nature: Nature::Shell,

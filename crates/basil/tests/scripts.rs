@@ -135,6 +135,7 @@ scripts! {
     what_its_author_brings_too_late_never_commits
     what_most_hold_ends_as_those_remember_who_have_forgotten_it
     what_most_hold_is_logged_by_those_who_never_saw_it
+    what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
     what_the_others_have_forgotten_is_laid_to_rest
     what_the_others_never_saw_is_voted_down
     what_was_forgotten_and_comes_back_is_not_voted_on
@@ -145,9 +146,9 @@ scripts! {
     whatever_was_acknowledged_outlives_the_journals_old_part
     whatever_was_acknowledged_survives_a_power_cut
     who_ends_what_others_remember_believes_no_single_replica
-    who_is_told_of_a_commit_believes_no_single_replica
     who_has_let_go_does_not_vote_when_its_clock_is_set_back
     who_has_logged_nothing_logs_before_it_elects
+    who_is_told_of_a_commit_believes_no_single_replica
     who_lays_to_rest_believes_no_single_replica
     who_lays_to_rest_takes_over_what_is_newer
     who_learns_the_end_alone_keeps_it_after_a_crash

@@ -12,7 +12,7 @@ use clap::Args;
 use crypto::{BatchSigner, Signatures, Verifier};
 use machine::Time;
 use monitoring::server::{self, Site};
-use runtime::{Identity, Limits, Metrics, NodeOptions, RunOn, Sealing};
+use runtime::{Identity, Limits, Metrics, NodeOptions, RunOn};
 use store::{Disk, DiskOptions, Options, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -136,9 +136,9 @@ impl Running {
         metrics.show_verifier(verifier.clone());
         let identity =
             Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
-        let batch_signer = BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures);
+        let batch_signer =
+            BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures).known_to(verifier.clone());
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
-        let signatures = Sealing::new(batch_signer, verifier.clone(), replica, batch_max);
         let node_options = NodeOptions {
             identity,
             cluster: cluster.clone(),
@@ -158,7 +158,7 @@ impl Running {
                 tracing::error!(%client, transaction, "this client claims to have read from its own future: it lies");
             }
         };
-        runtime::start(node_options, machine, signatures, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
+        runtime::start(node_options, machine, batch_signer, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
     }
 
     /// Waits until the replica votes for writes again: after a start it has forgotten who read what, and for as long as

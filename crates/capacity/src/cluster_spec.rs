@@ -72,7 +72,7 @@ impl Default for ClusterSpec {
             keys: 1_000_000,
             spread: usize::MAX,
             value_bytes: 100,
-            batch_max: 64,
+            batch_max: machine::turn::BATCH_MAX,
             fast_path: true,
             signatures: true,
             warmup_ms: 300,

@@ -1,5 +1,6 @@
 //! Messages on their way: as machines hear them, and what sending, reading and checking them is charged for.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,25 +52,28 @@ impl Root {
     }
 }
 
+/// How many encoded messages are searched for one with the same content.
+const RECENT_MAX: usize = 16;
+
 /// Encodes messages.
 pub(crate) struct MessageEncoder {
     cluster: Arc<Cluster>,
     /// It checks form, and no signatures: there are none.
     verifier: Verifier,
     buffer: Vec<u8>,
-    /// The last message: one that is sent to all of a shard is encoded once.
-    last: Option<Rc<EncodedMessage>>,
+    /// The last messages: one that is sent to all of a shard is encoded once.
+    recent: VecDeque<Rc<EncodedMessage>>,
 }
 
 impl MessageEncoder {
     pub fn new(cluster: Arc<Cluster>) -> Self {
         let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Off, 0).expect("no key is looked at");
-        Self { cluster, verifier, buffer: Vec::new(), last: None }
+        Self { cluster, verifier, buffer: Vec::new(), recent: VecDeque::new() }
     }
 
     pub fn pack(&mut self, message: Message) -> Rc<EncodedMessage> {
-        if let Some(last) = self.last.as_ref().filter(|last| is_same(&last.message, &message)) {
-            return Rc::clone(last);
+        if let Some(same) = self.recent.iter().find(|recent| is_same(&recent.message, &message)) {
+            return Rc::clone(same);
         }
         self.buffer.clear();
         message.encode(&mut self.buffer);
@@ -79,7 +83,8 @@ impl MessageEncoder {
         drop(claims);
         let message = self.verifier.verify(message).expect("honest participants say nothing malformed");
         let encoded_message = Rc::new(EncodedMessage { message, bytes: self.buffer.len(), roots });
-        self.last = Some(Rc::clone(&encoded_message));
+        self.recent.push_front(Rc::clone(&encoded_message));
+        self.recent.truncate(RECENT_MAX);
         encoded_message
     }
 }

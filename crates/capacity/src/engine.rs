@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use basil::{Coordinator, CoordinatorOptions, FastPath, Node, Replica, ReplicaOptions};
+use machine::turn::{Bounds, Turns};
 use store::{Memory, Options, Store};
 use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, Session};
 
@@ -80,6 +81,7 @@ impl<'a> World<'a> {
         let cluster = Arc::new(cluster(spec));
         let coordinator =
             CoordinatorOptions { fast_path: if spec.fast_path { FastPath::On } else { FastPath::Off }, ..CoordinatorOptions::default() };
+        let bounds = Bounds { batch_max: spec.batch_max, ..Bounds::default() };
         let (machines, cores) = spec.machines();
         let all_machines = (0..spec.clients).map(|client| spec.host_of_client(client) + 1).max().unwrap_or(machines);
         let mut processes = Vec::new();
@@ -90,14 +92,16 @@ impl<'a> World<'a> {
             let store = store.expect("an empty store opens");
             let replica = Replica::open(Arc::clone(&cluster), id, options, store, EPOCH).expect("an empty store has no bad record");
             let node = Node::new(replica, Coordinator::new(Arc::clone(&cluster), coordinator));
-            let kind = Kind::Replica(Box::new(node));
-            processes.push(Process::new(Party::Replica(id), spec.host_of_replica(place), kind, spec.replicas(), ROOTS_REMEMBERED.0));
+            let party = Party::Replica(id);
+            let kind = Kind::Replica(Box::new(Turns::new(node, party, bounds)));
+            processes.push(Process::new(party, spec.host_of_replica(place), kind, spec.replicas(), ROOTS_REMEMBERED.0));
         }
         for client in 0..spec.clients {
             let id = client_id(client);
             let closed_loop_clients = ClosedLoopClients::new(id, Arc::clone(&cluster), spec, seed);
-            let kind = Kind::Client(Box::new(Coordinator::new(Arc::clone(&cluster), coordinator)), Box::new(closed_loop_clients));
             let party = Party::Client(id, Session(1));
+            let turns = Turns::new(Coordinator::new(Arc::clone(&cluster), coordinator), party, bounds);
+            let kind = Kind::Client(Box::new(turns), Box::new(closed_loop_clients));
             processes.push(Process::new(party, spec.host_of_client(client), kind, spec.replicas(), ROOTS_REMEMBERED.1));
         }
         let encoder = MessageEncoder::new(cluster);

@@ -1,12 +1,13 @@
 //! A process: its loop with the machine in it, and its connections.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::rc::Rc;
 
-use basil::message::Draft;
 use basil::{Coordinator, Event, Message, Node};
-use crypto::Signable as _;
-use machine::{Durable as _, Input, InputOf, Machine, Outbox, OutboxOf, Time};
+use crypto::{BatchSignature, Signable, Verified};
+use machine::turn::{NoSigner, Signer, Turns};
+use machine::{Durable, Input, Time};
 use store::Memory;
 use types::Party;
 
@@ -15,10 +16,6 @@ use crate::encoded_message::{EncodedMessage, Known, MessageEncoder, Root};
 use crate::host::Job;
 use crate::{ClusterSpec, Costs, Step};
 
-/// The most inputs of one turn, as in the real shell.
-const TURN_INPUTS_MAX: usize = 1_024;
-/// How long what nobody heard of may wait to be made durable, as in the real shell.
-const SYNC_WAIT_NS: u64 = 20_000_000;
 /// When virtual time begins, by everybody's clock.
 pub(crate) const EPOCH: Time = Time(1_800_000_000_000_000_000);
 /// What is read at a time, as in the real shell: so many bytes,
@@ -51,27 +48,64 @@ impl CostAccounting<'_> {
         }
     }
 
-    /// Steps a machine; gives the price.
-    fn step<M: Machine>(&mut self, kind: Step, machine: &mut M, now: u64, input: InputOf<M>, outbox: &mut OutboxOf<M>) -> f64 {
+    /// Does a step and adds its price.
+    fn step<T>(&mut self, cost_ns: &mut f64, kind: Step, step: impl FnOnce() -> T) -> T {
         self.steps += 1;
+        *cost_ns += self.costs.steps[kind as usize];
         let before = self.watch.as_mut().map(|watch| watch());
-        machine.step(local(now), input, outbox);
+        let done = step();
         if let Some((before, watch)) = before.zip(self.watch.as_mut()) {
             let (ns, count) = &mut self.timings[kind as usize];
             (*ns, *count) = (*ns + (watch() - before), *count + 1);
         }
-        self.costs.steps[kind as usize]
+        done
     }
-}
-
-fn local(now: u64) -> Time {
-    Time(EPOCH.0 + now)
 }
 
 /// What a process is.
 pub(crate) enum Kind {
-    Replica(Box<Node<Memory>>),
-    Client(Box<Coordinator>, Box<ClosedLoopClients>),
+    Replica(Box<Turns<Node<Memory>>>),
+    Client(Box<Turns<Coordinator>>, Box<ClosedLoopClients>),
+}
+
+/// What the model asks of a machine beside its turns.
+trait Modelled: Durable<Received = Verified<Message>, Message = Message> {
+    /// A command of its own side.
+    fn command(command: basil::Command) -> Self::Command;
+
+    /// Whether it has written something that is not durable yet.
+    fn is_pending(&self) -> bool;
+
+    /// What its own side is told, as far as it is told anything.
+    fn told(events: &mut Vec<Self::Event>) -> Vec<Event>;
+}
+
+impl Modelled for Node<Memory> {
+    fn command(_: basil::Command) -> Infallible {
+        unreachable!("nobody commands a replica")
+    }
+
+    fn is_pending(&self) -> bool {
+        self.replica().store().is_pending()
+    }
+
+    fn told(_: &mut Vec<Self::Event>) -> Vec<Event> {
+        Vec::new()
+    }
+}
+
+impl Modelled for Coordinator {
+    fn command(command: basil::Command) -> basil::Command {
+        command
+    }
+
+    fn is_pending(&self) -> bool {
+        false
+    }
+
+    fn told(events: &mut Vec<Event>) -> Vec<Event> {
+        std::mem::take(events)
+    }
 }
 
 /// What waits for the loop.
@@ -103,7 +137,6 @@ pub(crate) struct Process {
     pub kind: Kind,
     pub phase: Phase,
     pub mailbox: VecDeque<Heard>,
-    unsynced_since: Option<u64>,
     /// When it will next be woken for a timer.
     pub armed: Option<u64>,
     /// What is to be written, by receiver.
@@ -145,7 +178,6 @@ impl Process {
             kind,
             phase: Phase::Idle,
             mailbox: VecDeque::new(),
-            unsynced_since: None,
             armed: None,
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -161,73 +193,23 @@ impl Process {
 
     /// When it wants to be woken, if nothing else happens.
     pub fn wakes_at(&self) -> Option<u64> {
-        let deadline = match &self.kind {
-            Kind::Replica(node) => node.deadline(),
-            Kind::Client(coordinator, _) => coordinator.deadline(),
+        let wakes_at = match &self.kind {
+            Kind::Replica(turns) => turns.wakes_at(),
+            Kind::Client(turns, _) => turns.wakes_at(),
         };
-        let tick = deadline.map(|deadline| deadline.since(EPOCH));
-        let sync = self.unsynced_since.map(|since| since + SYNC_WAIT_NS);
-        [tick, sync].into_iter().flatten().min()
+        wakes_at.map(|at| at.since(EPOCH))
     }
 
     /// One turn of the loop: all that has arrived, one write to disk, signatures.
     pub fn turn(&mut self, now: u64, accounting: &mut CostAccounting<'_>) -> Said {
-        let me = accounting.place(self.party);
-        let heard: Vec<Heard> = self.mailbox.drain(..self.mailbox.len().min(TURN_INPUTS_MAX)).collect();
-        let (mut messages, mut cost_ns) = (Vec::new(), accounting.costs.turn_ns);
-        let mut said = Said { sends: BTreeMap::new(), events: Vec::new(), syncs: false, cost_ns: 0.0 };
-        match &mut self.kind {
-            Kind::Client(coordinator, _) => {
-                let mut outbox = Outbox::default();
-                cost_ns += tick(coordinator.as_mut(), now, &mut outbox, accounting);
-                for heard in heard {
-                    let (kind, input) = match heard {
-                        Heard::Command(command) => (Step::of_command(&command), Input::Command(command)),
-                        Heard::Message(from, encoded_message) => {
-                            (Step::of_message(&encoded_message.message), Input::Message { from, message: encoded_message.message.clone() })
-                        }
-                    };
-                    cost_ns += accounting.step(kind, coordinator.as_mut(), now, input, &mut outbox);
-                }
-                messages.append(&mut outbox.sends);
-                said.events = outbox.events;
-            }
-            Kind::Replica(node) => {
-                let mut outbox = Outbox::default();
-                cost_ns += tick(node.as_mut(), now, &mut outbox, accounting);
-                for heard in heard {
-                    let Heard::Message(from, encoded_message) = heard else { unreachable!("nobody commands a replica") };
-                    let input = Input::Message { from, message: encoded_message.message.clone() };
-                    cost_ns += accounting.step(Step::of_message(&encoded_message.message), node.as_mut(), now, input, &mut outbox);
-                }
-                let (speaks, is_pending) = (!outbox.is_empty(), node.replica().store().is_pending());
-                let since = self.unsynced_since.take().unwrap_or(now);
-                if speaks || since + SYNC_WAIT_NS <= now {
-                    said.syncs = is_pending;
-                    node.persist().expect("memory does not fail");
-                } else if is_pending {
-                    // What nobody hears of may wait a little, and share the next turn's write.
-                    self.unsynced_since = Some(since);
-                }
-                messages.append(&mut outbox.sends);
-                cost_ns += sign(me, &mut self.roots_signed, outbox.drafts, &mut messages, accounting);
+        let Self { party, kind, mailbox, roots_signed, .. } = self;
+        match kind {
+            Kind::Client(turns, _) => turn(turns, &mut NoSigner, *party, mailbox, now, accounting),
+            Kind::Replica(turns) => {
+                let mut signer = Roots { signer: accounting.place(*party), signed: roots_signed, signatures: accounting.spec.signatures };
+                turn(turns, &mut signer, *party, mailbox, now, accounting)
             }
         }
-        if said.syncs {
-            cost_ns += accounting.costs.sync_cpu_ns;
-        }
-        for (to, message) in messages {
-            let (to, encoded_message) = (accounting.place(to), accounting.encoder.pack(message));
-            if to == me {
-                // What a replica says to itself is heard in its next turn.
-                self.mailbox.push_back(Heard::Message(self.party, encoded_message));
-            } else {
-                cost_ns += accounting.costs.encode_ns;
-                said.sends.entry(to).or_default().push(encoded_message);
-            }
-        }
-        said.cost_ns = cost_ns;
-        said
     }
 
     /// Reads what has come from `from`, as much as one read takes. Gives it with its price.
@@ -255,38 +237,69 @@ impl Process {
     }
 }
 
-/// Lets a machine look at its timers, when one is due; gives the price.
-fn tick<M: Machine>(machine: &mut M, now: u64, outbox: &mut OutboxOf<M>, accounting: &mut CostAccounting<'_>) -> f64 {
-    if machine.deadline().is_some_and(|deadline| deadline <= local(now)) {
-        return accounting.step(Step::Other, machine, now, Input::Tick, outbox);
+/// A turn as the real loop takes it, with its price.
+fn turn<M: Modelled, S: Signer<M::Draft, Message>>(
+    turns: &mut Turns<M>,
+    signer: &mut S,
+    party: Party,
+    mailbox: &mut VecDeque<Heard>,
+    now: u64,
+    accounting: &mut CostAccounting<'_>,
+) -> Said {
+    let at = Time(EPOCH.0 + now);
+    let mut cost_ns = accounting.costs.turn_ns;
+    let ticks = turns.machine().deadline().is_some_and(|deadline| deadline <= at);
+    let mut turn = if ticks { accounting.step(&mut cost_ns, Step::Other, || turns.begin(at)) } else { turns.begin(at) };
+    while turn.room() > 0
+        && let Some(heard) = mailbox.pop_front()
+    {
+        let (kind, input) = match heard {
+            Heard::Command(command) => (Step::of_command(&command), Input::Command(M::command(command))),
+            Heard::Message(from, encoded_message) => {
+                (Step::of_message(&encoded_message.message), Input::Message { from, message: encoded_message.message.clone() })
+            }
+        };
+        accounting.step(&mut cost_ns, kind, || turn.step(at, input));
     }
-    0.0
+    let stepped = turn.stepped(at, false);
+    let syncs = stepped.writes() && stepped.machine().is_pending();
+    if syncs {
+        cost_ns += accounting.costs.sync_cpu_ns;
+    }
+    let said = stepped.persist().expect("memory does not fail").sign(signer);
+    cost_ns += accounting.costs.leaf_ns * said.statements as f64;
+    if accounting.spec.signatures {
+        cost_ns += accounting.costs.sign_ns * said.signatures as f64;
+    }
+    accounting.signed.0 += said.statements as u64;
+    accounting.signed.1 += said.signatures as u64;
+    let mut sends: BTreeMap<usize, Vec<Rc<EncodedMessage>>> = BTreeMap::new();
+    for (to, message) in said.sends.drain(..) {
+        cost_ns += accounting.costs.encode_ns;
+        sends.entry(accounting.place(to)).or_default().push(accounting.encoder.pack(message));
+    }
+    mailbox.extend(said.own.drain(..).map(|message| Heard::Message(party, accounting.encoder.pack(message))));
+    Said { sends, events: M::told(said.events), syncs, cost_ns }
 }
 
-/// Makes messages of what is to be signed, as the real shell does; gives the price.
-fn sign(
-    me: usize,
-    roots_signed: &mut u64,
-    mut drafts: Vec<(Party, Draft)>,
-    messages: &mut Vec<(Party, Message)>,
-    accounting: &mut CostAccounting<'_>,
-) -> f64 {
-    let mut cost_ns = accounting.costs.leaf_ns * drafts.len() as f64;
-    accounting.signed.0 += drafts.len() as u64;
-    drafts.sort_by_key(|(to, _)| *to);
-    let mut rest = drafts.into_iter().peekable();
-    while rest.peek().is_some() {
-        let batch: Vec<(Party, Draft)> = rest.by_ref().take(accounting.spec.batch_max).collect();
-        let root = Root { signer: me, serial: *roots_signed };
+/// Signs nothing, and says what roots there would be.
+struct Roots<'a> {
+    signer: usize,
+    signed: &'a mut u64,
+    signatures: bool,
+}
+
+impl<D: Signable> Signer<D, D::Message> for Roots<'_> {
+    type Signature = BatchSignature;
+
+    fn sign_batch(&mut self, batch: &[(Party, D)]) -> Vec<BatchSignature> {
+        let root = Root { signer: self.signer, serial: *self.signed };
+        *self.signed += 1;
         // Without signatures all share a batch signature without a path.
-        let signatures =
-            if accounting.spec.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] };
-        messages.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
-        *roots_signed += 1;
-        accounting.signed.1 += 1;
-        if accounting.spec.signatures {
-            cost_ns += accounting.costs.sign_ns;
-        }
+        if self.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] }
     }
-    cost_ns
+
+    fn with_signature(&mut self, draft: D, signature: BatchSignature) -> D::Message {
+        draft.with_signature(signature)
+    }
 }

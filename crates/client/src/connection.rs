@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
 use config::Config;
 use crypto::{SecretKey, Verifier};
-use runtime::{Identity, Limits, Metrics, NoSeals, NodeHandle, NodeOptions, PeerState, RunOn};
+use machine::turn::NoSigner;
+use runtime::{Identity, Limits, Metrics, NodeHandle, NodeOptions, PeerState, RunOn};
 use tokio::sync::oneshot;
 use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
 
@@ -98,7 +99,7 @@ impl Connection {
         };
         let board = Arc::new(Board::default());
         let mind = Mind::new(&cluster, config.client, options, cheating, board.clone());
-        let node = runtime::start(node_options, mind, NoSeals, on_event)?;
+        let node = runtime::start(node_options, mind, NoSigner, on_event)?;
         let connection = Self {
             cluster,
             client: config.client,

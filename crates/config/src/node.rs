@@ -14,7 +14,7 @@ use types::ReplicaId;
 use crate::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
 
 /// The most replies under one signature.
-const BATCH_MAX: u64 = runtime::BATCH_MAX as u64;
+const BATCH_MAX: u64 = machine::turn::BATCH_MAX as u64;
 /// The largest time bound: past a minute, a client's clock is simply wrong.
 const TIME_BOUND_MS_MAX: u64 = 60_000;
 /// The longest window in which transactions must be decided: one day.

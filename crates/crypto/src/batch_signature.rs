@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use machine::turn::Signer;
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{BATCH_STATEMENTS_MAX, MERKLE_PATH_MAX};
-use types::{ClusterId, Digest, ReplicaId};
+use types::{ClusterId, Digest, Party, ReplicaId};
 
 use crate::hash::TAG_LEAF;
 use crate::merkle::{self, Tree};
-use crate::{SecretKey, Signatures};
+use crate::{SecretKey, Signatures, Verifier};
 
 /// Something a replica signs: a vote, a logged decision.
 pub trait Statement {
@@ -97,13 +98,20 @@ pub struct BatchSigner {
     cluster: ClusterId,
     signer: ReplicaId,
     signatures: Signatures,
+    known_to: Option<Arc<Verifier>>,
 }
 
 impl BatchSigner {
     /// Signs with `key` for replica `signer` of `cluster`.
     #[must_use]
     pub fn new(key: SecretKey, cluster: ClusterId, signer: ReplicaId, signatures: Signatures) -> Self {
-        Self { key, cluster, signer, signatures }
+        Self { key, cluster, signer, signatures, known_to: None }
+    }
+
+    /// What it signatures, `verifier` need not check.
+    #[must_use]
+    pub fn known_to(self, verifier: Arc<Verifier>) -> Self {
+        Self { known_to: Some(verifier), ..self }
     }
 
     /// A batch signature for each of `leaves`, in their order, all under one signed root.
@@ -143,6 +151,23 @@ pub trait Signable {
 
     /// The message with its signature.
     fn with_signature(self, signature: BatchSignature) -> Self::Message;
+}
+
+impl<D: Signable> Signer<D, D::Message> for BatchSigner {
+    type Signature = BatchSignature;
+
+    fn sign_batch(&mut self, batch: &[(Party, D)]) -> Vec<BatchSignature> {
+        let leaves: Vec<Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster, self.signer)).collect();
+        let signatures = self.sign(&leaves);
+        if let (Some(verifier), Some(signature)) = (&self.known_to, signatures.first()) {
+            verifier.signed(self.signer, &signature.signed);
+        }
+        signatures
+    }
+
+    fn with_signature(&mut self, draft: D, signature: BatchSignature) -> D::Message {
+        draft.with_signature(signature)
+    }
 }
 
 impl Encode for SignedRoot {

@@ -5,9 +5,9 @@
 //! and carries away what it said. Given the same inputs at the same times, it says the same things.
 //!
 //! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
-//! writes to its store while it steps; the shell steps through all that has arrived, makes one durable write,
-//! signs all [`Outbox::drafts`] under signed roots, and only then sends. What nobody hears of may become durable
-//! a little later.
+//! writes to its store while it steps. [`turn`] steps it through all that has arrived, makes one durable write, signs
+//! all [`Outbox::drafts`], and only then gives out what was said. It is the one place where the law is kept, and every
+//! driver uses it. What nobody hears of may become durable a little later.
 //!
 //! ```
 //! use machine::{Input, InputOf, Machine, OutboxOf, Time};
@@ -32,6 +32,7 @@
 //! ```
 
 mod timers;
+pub mod turn;
 mod voters;
 
 pub use timers::Timers;

@@ -144,6 +144,7 @@ mutants! {
     RootOfAnyone: "signatures", "a root known to be good is good whoever is said to have signed it";
     RootSignedAnyhow: "signatures", "a root known to be good is good whatever signature stands beside it";
     ClusterUnnamed: "signatures", "what is signed and hashed does not name the cluster";
+    SaidBeforeDurable: "the turn", "what a turn says leaves before its write, which may wait as a silent turn's does";
     SyncSkipped: "the store", "what is written is not synced";
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
     ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";

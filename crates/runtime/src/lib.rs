@@ -41,8 +41,8 @@ pub use connection::Wire;
 #[cfg(feature = "lab")]
 pub use injected_latency::Delay;
 pub use injected_latency::Delays;
-pub use limits::{BATCH_MAX, FAIR_SHARE_BYTES, Limits};
+pub use limits::{FAIR_SHARE_BYTES, Limits};
 pub use metrics::Metrics;
-pub use node::{Durable, NoSeals, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, Sealing, Seals, StartError, Stopped, start};
+pub use node::{Durable, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};
 pub use transport::{ListenError, PeerState, dials, listen};

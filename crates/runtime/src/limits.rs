@@ -1,11 +1,13 @@
 //! The limits of a node's resources. Everything that a peer could exhaust is bounded here or in `types::limits`.
 
+use machine::turn::{BATCH_MAX, INPUTS_MAX};
+
 /// The limits and timeouts of a node's shell. The defaults suit production; tests make some smaller.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most statements signed under one signed root; from 1 to 64.
+    /// The most statements under one signature, from 1 to [`BATCH_MAX`].
     pub batch_max: usize,
-    /// The most inputs one turn of the node loop steps through before it makes them durable and answers.
+    /// The most inputs of one turn.
     pub turn_inputs_max: usize,
     /// The most commands that wait for the loop; further callers wait.
     pub commands_max: usize,
@@ -39,9 +41,6 @@ pub struct Limits {
     pub flush_timeout_ms: u64,
 }
 
-/// The upper bound of `Limits::batch_max`: larger reply batches cost more bytes than they save.
-pub const BATCH_MAX: usize = 64;
-
 /// The bytes that may always wait to be written to one connection, however many wait for others.
 pub const FAIR_SHARE_BYTES: usize = 1 << 20;
 
@@ -49,7 +48,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             batch_max: BATCH_MAX,
-            turn_inputs_max: 1_024,
+            turn_inputs_max: INPUTS_MAX,
             commands_max: 4_096,
             incoming_bytes_max: 64 << 20,
             outgoing_bytes_max: 64 << 20,

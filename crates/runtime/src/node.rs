@@ -6,10 +6,10 @@
 //!   commands ─────┘              (one turn)      (one write) (one root)   └─► events
 //! ```
 //!
-//! A turn takes everything that has arrived, steps through it, makes it durable with one write, signs one root over
-//! what is to be signed, and only then lets anything out. Under load a turn is large and its costs are shared; at
-//! rest it is one message long and nothing waits. When the write fails the node stops: it says nothing that it
-//! might not remember.
+//! A turn ([`machine::turn`], where the law is kept) takes everything that has arrived, steps through it, makes it durable
+//! with one write, signs one root over what is to be signed, and only then lets anything out. Under load a turn is large
+//! and its costs are shared; at rest it is one message long and nothing waits. When the write fails the node stops: it
+//! says nothing that it might not remember.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -19,9 +19,10 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crypto::{BatchSigner, Signable, Verified, Verifier};
+use crypto::{Verified, Verifier};
 pub use machine::Durable;
-use machine::{Input, Machine, Outbox, OutboxOf, Time};
+use machine::turn::{Bounds, Said, Signer, Turn, Turns};
+use machine::{Input, Machine, Time};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -31,75 +32,12 @@ use types::{Cluster, Party, ReplicaId};
 use crate::clock::Clock;
 use crate::connection::{Intake, Wire};
 use crate::injected_latency::Delays;
-use crate::limits::{BATCH_MAX, Limits};
+use crate::limits::Limits;
 use crate::link::Links;
 use crate::mailbox::{Inbound, Mailbox, Permit};
 use crate::metrics::Metrics;
 use crate::tls::{Identity, IdentityError};
 use crate::transport::{PeerState, PeerStates, Transport, check_identity, dials};
-
-/// Memory for this many messages is kept between turns.
-const KEEP_MESSAGES: usize = 4_096;
-/// How long what nobody heard of may wait to be made durable.
-const SYNC_WAIT: Duration = Duration::from_millis(20);
-
-/// Makes messages out of the drafts of one turn.
-pub trait Seals<M: Machine>: Send + 'static {
-    /// Seals `drafts` and appends them to `sends`; says how many signatures that took.
-    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, sends: &mut Vec<(Party, M::Message)>) -> usize;
-}
-
-/// Seals with a replica's key, many drafts under one signature.
-#[derive(Debug)]
-pub struct Sealing {
-    batch_signer: BatchSigner,
-    verifier: Arc<Verifier>,
-    signer: ReplicaId,
-    batch_max: usize,
-}
-
-impl Sealing {
-    /// Seals as `signer`, at most `batch_max` (1 to [`BATCH_MAX`]) drafts a signature; `verifier` need not check these.
-    #[must_use]
-    pub fn new(batch_signer: BatchSigner, verifier: Arc<Verifier>, signer: ReplicaId, batch_max: usize) -> Self {
-        Self { batch_signer, verifier, signer, batch_max: batch_max.clamp(1, BATCH_MAX) }
-    }
-}
-
-impl<M: Machine> Seals<M> for Sealing
-where
-    M::Draft: Signable<Message = M::Message>,
-{
-    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, sends: &mut Vec<(Party, M::Message)>) -> usize {
-        // Drafts to one party side by side fall under one root, and one check at the receiver serves them all.
-        drafts.sort_by_key(|(to, _)| *to);
-        let mut signatures = 0;
-        let mut rest = drafts.drain(..).peekable();
-        while rest.peek().is_some() {
-            let batch: Vec<(Party, M::Draft)> = rest.by_ref().take(self.batch_max).collect();
-            let leaves: Vec<types::Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.verifier.cluster().id(), self.signer)).collect();
-            let seals = self.batch_signer.sign(&leaves);
-            seals.first().into_iter().for_each(|seal| self.verifier.signed(self.signer, &seal.signed));
-            assert_eq!(seals.len(), batch.len(), "a sealer gives one seal for each leaf");
-            sends.extend(batch.into_iter().zip(seals).map(|((to, draft), seal)| (to, draft.with_signature(seal))));
-            signatures += 1;
-        }
-        signatures
-    }
-}
-
-/// For a machine that signs nothing, such as a client's.
-#[derive(Clone, Copy, Debug)]
-pub struct NoSeals;
-
-impl<M: Machine<Draft = std::convert::Infallible>> Seals<M> for NoSeals {
-    fn seal(&mut self, drafts: &mut Vec<(Party, M::Draft)>, _sends: &mut Vec<(Party, M::Message)>) -> usize {
-        match drafts.pop() {
-            None => 0,
-            Some((_, draft)) => match draft {},
-        }
-    }
-}
 
 /// Where the loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,14 +204,14 @@ impl<C, W> NodeHandle<C, W> {
 ///
 /// # Errors
 /// [`StartError`] when the identity does not fit the cluster or the system refuses.
-pub fn start<W, M, S, E>(node_options: NodeOptions, machine: M, seals: S, on_event: E) -> Result<Node<M, W>, StartError>
+pub fn start<W, M, S, E>(node_options: NodeOptions, machine: M, signer: S, on_event: E) -> Result<Node<M, W>, StartError>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W> + Send + 'static,
     M::Command: Send + 'static,
     M::Draft: Send,
     M::Event: Send,
-    S: Seals<M>,
+    S: Signer<M::Draft, W> + Send + 'static,
     E: FnMut(M::Event) + Send + 'static,
 {
     let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, delays } = node_options;
@@ -286,23 +224,16 @@ where
     let intake = Intake { mailbox: Arc::clone(&mailbox), verifier: Arc::clone(&verifier), limits: limits.clone(), shell };
     let transport = Transport::new(identity, cluster, Arc::new(intake), delays)?;
     let (finished, ended) = oneshot::channel();
+    let bounds = Bounds { inputs_max: limits.turn_inputs_max, batch_max: limits.batch_max };
     let node_loop = Loop {
-        me,
         verifier,
-        machine,
-        seals,
+        turns: Turns::new(machine, me, bounds),
+        signer,
         on_event,
-        mailbox: Arc::clone(&mailbox),
-        command_permits: Arc::clone(&command_permits),
+        inbox: Inbox::new(Arc::clone(&mailbox), Arc::clone(&command_permits), metrics.clone()),
         links: Arc::clone(&transport.links),
         metrics: metrics.clone(),
         clock: Clock::default(),
-        turn_inputs_max: limits.turn_inputs_max.max(1),
-        backlog: VecDeque::new(),
-        current: None,
-        outbox: Outbox::default(),
-        unsynced_since: None,
-        open: true,
     };
     match run_on {
         RunOn::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),
@@ -389,45 +320,33 @@ impl<M: Machine, W> Drop for Node<M, W> {
 }
 
 struct Loop<M: Machine, W, S, E> {
-    me: Party,
     verifier: Arc<Verifier>,
-    machine: M,
-    seals: S,
+    turns: Turns<M>,
+    signer: S,
     on_event: E,
-    mailbox: Arc<Mailbox<Inbound<M::Command, W>>>,
-    command_permits: Arc<Semaphore>,
+    inbox: Inbox<M::Command, W>,
     links: Arc<Links>,
     metrics: Metrics,
     clock: Clock,
-    turn_inputs_max: usize,
-    /// What was taken from the mailbox and not stepped through yet.
-    backlog: VecDeque<Inbound<M::Command, W>>,
-    /// The messages of one arrival that did not fit into the last turn.
-    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Permit>)>,
-    outbox: OutboxOf<M>,
-    /// Since when something may have been written that is not durable yet.
-    unsynced_since: Option<Instant>,
-    /// The mailbox may bring more.
-    open: bool,
 }
 
 impl<W, M, S, E> Loop<M, W, S, E>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W>,
-    S: Seals<M>,
+    S: Signer<M::Draft, W>,
     E: FnMut(M::Event),
 {
     fn run_on_thread(mut self) -> Result<M, NodeError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let context = Context::from_waker(&waker);
-        while !self.done() {
+        while !self.inbox.is_done() {
             self.turn()?;
-            if !self.idle() {
+            if !self.inbox.is_idle() {
                 continue;
             }
             let wait = self.wait();
-            if wait != Some(Duration::ZERO) && self.mailbox.poll_ready(&context).is_pending() {
+            if wait != Some(Duration::ZERO) && self.inbox.mailbox.poll_ready(&context).is_pending() {
                 // Woken for nothing is no harm: the turn will be empty.
                 match wait {
                     None => thread::park(),
@@ -435,14 +354,14 @@ where
                 }
             }
         }
-        Ok(self.machine)
+        Ok(self.turns.into_machine())
     }
 
     async fn run_as_task(mut self) -> Result<M, NodeError> {
-        let mailbox = Arc::clone(&self.mailbox);
-        while !self.done() {
+        let mailbox = Arc::clone(&self.inbox.mailbox);
+        while !self.inbox.is_done() {
             self.turn()?;
-            if !self.idle() {
+            if !self.inbox.is_idle() {
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -461,77 +380,92 @@ where
                 }
             }
         }
-        Ok(self.machine)
+        Ok(self.turns.into_machine())
     }
 
-    /// The law lives here: nothing leaves before everything written up to then is durable.
+    /// One turn of the machine: `machine::turn` says when it writes, and that it writes before anything leaves.
     fn turn(&mut self) -> Result<(), NodeError> {
-        let inputs = self.step_through();
-        let speaks = !self.outbox.is_empty();
-        if inputs > 0 {
-            self.unsynced_since.get_or_insert_with(Instant::now);
+        let mut turn = self.turns.begin(self.clock.now());
+        self.inbox.fill(&mut turn, &mut self.clock);
+        let stepped = turn.stepped(self.clock.now(), self.inbox.is_done());
+        let started = stepped.writes().then(Instant::now);
+        let written = match stepped.persist() {
+            Ok(written) => written,
+            Err(failure) => {
+                self.links.close_all();
+                self.inbox.close();
+                return Err(NodeError::Persist(Box::new(failure)));
+            }
+        };
+        let shell = &self.metrics.shell;
+        if let Some(started) = started {
+            shell.persist_seconds.observe(started.elapsed().as_secs_f64());
         }
-        // What nobody hears of may wait a little for a turn that says something, and share its write.
-        if speaks || self.done() || self.unsynced_for() >= SYNC_WAIT {
-            self.persist()?;
-        }
-        if inputs == 0 {
+        let said = written.sign(&mut self.signer);
+        if said.inputs == 0 {
             return Ok(());
         }
-        let shell = &self.metrics.shell;
         shell.turns.inc();
-        shell.turn_inputs.observe(inputs as f64);
-        let drafts = self.outbox.drafts.len();
-        if drafts > 0 {
-            let signatures = self.seals.seal(&mut self.outbox.drafts, &mut self.outbox.sends);
-            shell.seals.inc_by(drafts as u64);
-            shell.roots_signed.inc_by(signatures as u64);
+        shell.turn_inputs.observe(said.inputs as f64);
+        shell.seals.inc_by(said.statements as u64);
+        shell.roots_signed.inc_by(said.signatures as u64);
+        send(&said, &self.links, &self.metrics);
+        if !said.own.is_empty() {
+            let messages = self.verifier.verify_all(std::mem::take(said.own)).into_iter().filter_map(Result::ok).collect();
+            self.inbox.backlog.push_back(Inbound::Messages { from: said.me, messages, permit: None });
         }
-        self.send();
-        self.outbox.sends.shrink_to(KEEP_MESSAGES);
-        self.outbox.drafts.shrink_to(KEEP_MESSAGES);
-        for event in self.outbox.events.drain(..) {
-            (self.on_event)(event);
-        }
+        said.events.drain(..).for_each(&mut self.on_event);
         Ok(())
     }
 
-    fn persist(&mut self) -> Result<(), NodeError> {
-        self.unsynced_since = None;
-        let started = Instant::now();
-        if let Err(failure) = self.machine.persist() {
-            self.links.close_all();
-            self.mailbox.close();
-            self.command_permits.close();
-            return Err(NodeError::Persist(Box::new(failure)));
+    /// How long until the machine wants a turn; `None` when it wants none.
+    fn wait(&mut self) -> Option<Duration> {
+        let Time(at) = self.turns.wakes_at()?;
+        Some(Duration::from_nanos(at.saturating_sub(self.clock.now().0)))
+    }
+}
+
+/// Hands each party all that is for it with one push.
+fn send<W: Wire, M: Machine<Message = W>>(said: &Said<'_, M>, links: &Links, metrics: &Metrics) {
+    for group in said.sends.chunk_by(|(one, _), (other, _)| one == other) {
+        match links.get(group[0].0) {
+            Some(link) => link.send(group.iter().map(|(_, message)| message)),
+            // Lost, as on any network; the machine's own timers say it again.
+            None => metrics.shell.count_unsent("not_connected", group.len() as u64),
         }
-        self.metrics.shell.persist_seconds.observe(started.elapsed().as_secs_f64());
-        Ok(())
+    }
+}
+
+/// What has arrived for the loop.
+struct Inbox<C, W> {
+    mailbox: Arc<Mailbox<Inbound<C, W>>>,
+    command_permits: Arc<Semaphore>,
+    metrics: Metrics,
+    /// What was taken from the mailbox and not stepped through yet.
+    backlog: VecDeque<Inbound<C, W>>,
+    /// The messages of one arrival that did not fit into the last turn.
+    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Permit>)>,
+    /// The mailbox may bring more.
+    is_open: bool,
+}
+
+impl<C, W> Inbox<C, W> {
+    fn new(mailbox: Arc<Mailbox<Inbound<C, W>>>, command_permits: Arc<Semaphore>, metrics: Metrics) -> Self {
+        Self { mailbox, command_permits, metrics, backlog: VecDeque::new(), current: None, is_open: true }
     }
 
-    fn unsynced_for(&self) -> Duration {
-        self.unsynced_since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    /// Steps through what has arrived, up to the bound of a turn; says how many inputs that were.
-    fn step_through(&mut self) -> usize {
-        let mut inputs = 0;
-        let now = self.clock.now();
-        if self.machine.deadline().is_some_and(|deadline| deadline <= now) {
-            self.machine.step(now, Input::Tick, &mut self.outbox);
-            inputs += 1;
-        }
-        if self.open {
-            self.open = self.mailbox.take(&mut self.backlog);
+    /// Gives `turn` what has arrived, as much of it as it takes.
+    fn fill<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
+        if self.is_open {
+            self.is_open = self.mailbox.take(&mut self.backlog);
         }
         self.metrics.shell.arrivals_waiting.set(i64::try_from(self.backlog.len()).unwrap_or(i64::MAX));
         let mut commands = 0;
-        while inputs < self.turn_inputs_max {
-            let now = self.clock.now();
+        while turn.room() > 0 {
+            let now = clock.now();
             if let Some((from, messages, _)) = &mut self.current {
-                for message in messages.by_ref().take(self.turn_inputs_max - inputs) {
-                    self.machine.step(now, Input::Message { from: *from, message }, &mut self.outbox);
-                    inputs += 1;
+                for message in messages.by_ref().take(turn.room()) {
+                    turn.step(now, Input::Message { from: *from, message });
                 }
                 if messages.len() == 0 {
                     self.current = None;
@@ -542,8 +476,7 @@ where
                 None => break,
                 Some(Inbound::Messages { from, messages, permit }) => self.current = Some((from, messages.into_iter(), permit)),
                 Some(Inbound::Command(command)) => {
-                    self.machine.step(now, Input::Command(command), &mut self.outbox);
-                    inputs += 1;
+                    turn.step(now, Input::Command(command));
                     commands += 1;
                 }
             }
@@ -552,53 +485,22 @@ where
             self.command_permits.add_permits(commands);
             self.metrics.shell.commands_waiting.dec_by(i64::try_from(commands).unwrap_or(i64::MAX));
         }
-        inputs
-    }
-
-    /// Hands each party all that is for it with one push.
-    fn send(&mut self) {
-        // Stable: what is said to one party stays in order.
-        self.outbox.sends.sort_by_key(|(to, _)| *to);
-        self.deliver_loopback();
-        for group in self.outbox.sends.chunk_by(|(one, _), (other, _)| one == other) {
-            match self.links.get(group[0].0) {
-                Some(link) => link.send(group.iter().map(|(_, message)| message)),
-                // Lost, as on any network; the machine's own timers say it again.
-                None => self.metrics.shell.count_unsent("not_connected", group.len() as u64),
-            }
-        }
-        self.outbox.sends.clear();
-    }
-
-    /// What the machine said to itself, as a replica's janitor does that asks all of a shard, is heard like anything
-    /// else: checked, and in the next turn, when it is durable.
-    fn deliver_loopback(&mut self) {
-        let sends = &mut self.outbox.sends;
-        let begin = sends.partition_point(|(to, _)| *to < self.me);
-        let end = sends.partition_point(|(to, _)| *to <= self.me);
-        if begin == end {
-            return;
-        }
-        let own: Vec<W> = sends.drain(begin..end).map(|(_, message)| message).collect();
-        let messages = self.verifier.verify_all(own).into_iter().filter_map(Result::ok).collect();
-        self.backlog.push_back(Inbound::Messages { from: self.me, messages, permit: None });
     }
 
     /// Whether the last turn took all there was.
-    fn idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.backlog.is_empty() && self.current.is_none()
     }
 
-    fn done(&self) -> bool {
-        !self.open && self.idle()
+    /// Whether nothing will come any more either.
+    fn is_done(&self) -> bool {
+        !self.is_open && self.is_idle()
     }
 
-    /// How long until the machine wants a tick, or what it wrote should be made durable; `None` when neither.
-    fn wait(&mut self) -> Option<Duration> {
-        let now = self.clock.now().0;
-        let tick = self.machine.deadline().map(|Time(deadline)| Duration::from_nanos(deadline.saturating_sub(now)));
-        let sync = self.unsynced_since.map(|_| SYNC_WAIT.saturating_sub(self.unsynced_for()));
-        [tick, sync].into_iter().flatten().min()
+    /// Takes in nothing more.
+    fn close(&self) {
+        self.mailbox.close();
+        self.command_permits.close();
     }
 }
 

@@ -7,22 +7,31 @@ use store::{Crash, Memory, Options, SegmentNumber, StorageBackend as _, Store, S
 
 use random::Random;
 
-/// When in its turn a process dies.
+/// Where a process dies: in one of the gaps between the phases of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doom {
-    /// Between two turns: everything it did is durable and said.
+pub(crate) enum PendingCrash {
+    /// At any time between two turns.
     Between,
-    /// In the middle of its durable write: it said nothing of this turn, and some of the write may be there.
+    /// After so many silent turns, none of which is durable yet: all that they wrote is lost.
+    Silent(u64),
+    /// Before its durable write: nothing of this turn is there, nor of silent ones before it.
+    Stepped,
+    /// In the middle of its durable write: some of it may be there.
     Writing,
-    /// After its durable write: everything is there, and nobody heard of it.
-    BeforeSending,
+    /// After its durable write: everything is there, and nothing of it was signed.
+    Written,
+    /// After it signed: nobody heard of it, but the signatures are in the world.
+    Signed,
     /// While it sends: some heard.
     Sending,
 }
 
-impl Doom {
+impl PendingCrash {
     pub fn draw(random: &mut Random) -> Self {
-        random.pick(&[Self::Between, Self::Writing, Self::Writing, Self::BeforeSending, Self::Sending])
+        let turns = random.between(2, 5);
+        let places =
+            [Self::Between, Self::Silent(turns), Self::Stepped, Self::Writing, Self::Writing, Self::Written, Self::Signed, Self::Sending];
+        random.pick(&places)
     }
 }
 

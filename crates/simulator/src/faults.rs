@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use random::Named as _;
 
-use crate::disk::{Doom, Rot};
+use crate::disk::{PendingCrash, Rot};
 use crate::network::LinkProfile;
 use crate::scenario::FaultClass;
 use crate::self_test::BrokenRule;
@@ -160,12 +160,12 @@ impl<S: System> World<S> {
             },
             FaultKind::CrashReplica => {
                 let at = self.faults.index(self.replicas.len());
-                self.doom(at);
+                self.crash_soon(at);
             }
             FaultKind::CrashMany => {
                 for at in 0..self.replicas.len() {
                     if self.faults.chance(700) {
-                        self.doom(at);
+                        self.crash_soon(at);
                     }
                 }
             }
@@ -194,13 +194,13 @@ impl<S: System> World<S> {
         self.faults.pick(&everybody)
     }
 
-    fn doom(&mut self, at: usize) {
+    fn crash_soon(&mut self, at: usize) {
         if self.replicas[at].node.is_none() {
             return;
         }
-        match Doom::draw(&mut self.faults) {
-            Doom::Between => self.crash(at),
-            doom => self.replicas[at].doom = Some(doom),
+        match PendingCrash::draw(&mut self.faults) {
+            PendingCrash::Between => self.crash(at),
+            crash => self.replicas[at].pending_crash = Some(crash),
         }
     }
 
@@ -275,7 +275,7 @@ impl<S: System> World<S> {
         self.network.repair();
         self.network.profile = LinkProfile::GOOD;
         for at in 0..self.replicas.len() {
-            self.replicas[at].doom = None;
+            self.replicas[at].pending_crash = None;
             self.replicas[at].leaving = None;
             self.restart(at);
         }
@@ -316,7 +316,7 @@ impl<S: System> World<S> {
     fn look_at_undecided(&mut self, since: u64) {
         let mut left = Vec::new();
         for replica in self.replicas.iter().filter(|replica| replica.is_honest()) {
-            let undecided = replica.node.as_ref().map(S::undecided).unwrap_or_default();
+            let undecided = replica.node.as_ref().map(|node| S::undecided(node.machine())).unwrap_or_default();
             if !undecided.is_empty() {
                 left.push(format!("{} has {}: {}", replica.id, undecided.len(), undecided[..undecided.len().min(4)].join(", ")));
             }

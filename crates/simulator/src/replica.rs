@@ -1,20 +1,19 @@
 //! A replica's process in the world: the machine, its disk, its clock, and the turn that keeps the law.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crypto::{BatchSigner, Signable as _, Verified};
-use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf};
+use crypto::{BatchSigner, Verified};
+use machine::Input;
+use machine::turn::{Bounds, Turns, Written};
 use random::Random;
 use store::{Memory, Options};
-use types::{Cluster, Digest, Party, ReplicaId};
+use types::{Cluster, Party, ReplicaId};
 
 use crate::clock::Clock;
-use crate::disk::{self, Doom, Rot};
+use crate::disk::{self, PendingCrash, Rot};
 use crate::system::{Heard, Liar as _, Lies, System};
 use crate::upgrade::{Leaving, Version};
-
-/// The most statements under one signature, as in the real shell when nobody sets it.
-const BATCH_MAX: usize = 64;
 
 /// A replica, up or down.
 pub(crate) struct ReplicaActor<S: System> {
@@ -22,19 +21,21 @@ pub(crate) struct ReplicaActor<S: System> {
     pub liar: Option<S::Liar>,
     pub clock: Clock,
     /// Nothing when the process is down.
-    pub node: Option<S::Replica>,
+    pub node: Option<Turns<S::Replica>>,
     medium: Memory,
     batch_signer: BatchSigner,
     cluster: Arc<Cluster>,
-    pub inbox: Vec<(Party, Verified<S::Message>)>,
+    pub inbox: VecDeque<(Party, Verified<S::Message>)>,
     /// When its next turn is, if it has one.
     pub turn_at: Option<u64>,
     /// Until when the last turn takes.
     pub busy_until: u64,
     /// When it will next be woken for a timer.
     pub armed: Option<u64>,
-    /// How it dies in its next turn.
-    pub doom: Option<Doom>,
+    /// Where it dies in its next turn that comes by there.
+    pub pending_crash: Option<PendingCrash>,
+    /// How many silent turns wrote something that is not durable yet.
+    silent_turns: u64,
     /// How it ends in its next turn, in good order.
     pub leaving: Option<Leaving>,
     /// How many processes it has been.
@@ -61,6 +62,7 @@ pub(crate) struct Parts<S: System> {
     pub batch_signer: BatchSigner,
     pub cluster: Arc<Cluster>,
     pub options: S::Options,
+    pub bounds: Bounds,
     pub segment_bytes_max: u64,
 }
 
@@ -70,15 +72,36 @@ pub(crate) struct Turn<S: System> {
     pub sends: Vec<(Party, S::Message)>,
     /// What was signed, and is in the world even if nobody hears it.
     pub signed: Vec<S::Draft>,
+    /// Whether it waited for the disk.
+    pub writes: bool,
     /// Whether the process died in it.
     pub died: bool,
     /// Why its disk failed, when nobody meant it to.
     pub failure: Option<String>,
 }
 
+impl<S: System> Turn<S> {
+    /// Signs and takes in what a replica says, or what it says instead when it lies.
+    fn say(&mut self, mut written: Written<'_, S::Replica>, lies: Lies<S>, liar: &mut Option<S::Liar>, batch_signer: &mut BatchSigner) {
+        let outbox = written.outbox();
+        outbox.drafts.extend(lies.drafts);
+        outbox.sends.extend(lies.sends);
+        if let Some(liar) = liar {
+            liar.speak(&mut outbox.sends, &mut outbox.drafts);
+        }
+        self.signed = outbox.drafts.iter().map(|(_, draft)| draft.clone()).collect();
+        let said = written.sign(batch_signer);
+        if let Some(liar) = liar {
+            liar.forge(said.sends);
+        }
+        self.sends.append(said.sends);
+        self.sends.extend(said.own.drain(..).map(|message| (said.me, message)));
+    }
+}
+
 impl<S: System> ReplicaActor<S> {
     pub fn new(parts: Parts<S>) -> Self {
-        let Parts { id, liar, clock, batch_signer, cluster, options, segment_bytes_max } = parts;
+        let Parts { id, liar, clock, batch_signer, cluster, options, bounds, segment_bytes_max } = parts;
         let medium = Memory::new(&format!("simulated {id}"));
         Self {
             id,
@@ -88,11 +111,12 @@ impl<S: System> ReplicaActor<S> {
             medium,
             batch_signer,
             cluster,
-            inbox: Vec::new(),
+            inbox: VecDeque::new(),
             turn_at: None,
             busy_until: 0,
             armed: None,
-            doom: None,
+            pending_crash: None,
+            silent_turns: 0,
             leaving: None,
             lives: 0,
             started_at: 0,
@@ -100,11 +124,7 @@ impl<S: System> ReplicaActor<S> {
             rotten: false,
             forgot: false,
             sends_before_writing: false,
-            version: Version {
-                options,
-                store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() },
-                batch_max: BATCH_MAX,
-            },
+            version: Version { options, store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() }, bounds },
         }
     }
 
@@ -120,8 +140,9 @@ impl<S: System> ReplicaActor<S> {
     /// Starts the process from what its disk holds.
     pub fn start(&mut self, now: u64) -> Result<(), String> {
         self.clock.forget();
-        let Version { options, store, .. } = &self.version;
-        self.node = Some(S::open(&self.cluster, self.id, options, (&self.medium, *store), self.clock.read(now))?);
+        let Version { options, store, bounds } = &self.version;
+        let machine = S::open(&self.cluster, self.id, options, (&self.medium, *store), self.clock.read(now))?;
+        self.node = Some(Turns::new(machine, Party::Replica(self.id), *bounds));
         (self.lives, self.started_at) = (self.lives + 1, now);
         Ok(())
     }
@@ -170,71 +191,74 @@ impl<S: System> ReplicaActor<S> {
         self.inbox.clear();
         self.turn_at = None;
         self.armed = None;
-        self.doom = None;
+        self.pending_crash = None;
+        self.silent_turns = 0;
         self.leaving = None;
     }
 
-    /// One turn: steps through all that has arrived, makes it durable, seals it. Sending is the world's.
+    /// One turn, in any gap of which the process may die. Sending is the world's.
     pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn<S> {
-        let mut turn = Turn { sends: Vec::new(), signed: Vec::new(), died: false, failure: None };
-        let Some(node) = &mut self.node else { return turn };
+        let mut done = Turn { sends: Vec::new(), signed: Vec::new(), writes: false, died: false, failure: None };
+        let Some(node) = &mut self.node else { return done };
         let local = self.clock.read(now);
-        let mut outbox: OutboxOf<S::Replica> = Outbox::default();
         let mut lies = Lies::<S>::default();
-        for (from, message) in std::mem::take(&mut self.inbox) {
+        let mut turn = node.begin(local);
+        while turn.room() > 0
+            && let Some((from, message)) = self.inbox.pop_front()
+        {
             let heard = self.liar.as_mut().map_or(Heard::Pass, |liar| liar.hear(from, &message, &mut lies));
             if heard == Heard::Pass {
-                node.step(local, Input::Message { from, message }, &mut outbox);
+                turn.step(local, Input::Message { from, message });
             }
         }
-        if node.deadline().is_some_and(|deadline| deadline <= local) {
-            node.step(local, Input::Tick, &mut outbox);
-        }
-        // A process dies where it hurts: in a turn that has something to write.
-        let doom = self.doom.filter(|_| S::is_pending(node));
-        if doom == Some(Doom::Writing) {
-            self.medium.fail_next_sync();
-        }
-        let persisted = node.persist();
-        if persisted.is_err() || matches!(doom, Some(Doom::Writing | Doom::BeforeSending)) {
-            turn.died = true;
-            turn.failure = persisted.err().filter(|_| doom != Some(Doom::Writing)).map(|error| error.to_string());
-            if !self.sends_before_writing {
-                return turn;
+        let stepped = turn.stepped(local, self.leaving.is_some() && self.inbox.is_empty());
+        let (writes, is_pending) = (stepped.writes(), S::is_pending(stepped.machine()));
+        self.silent_turns = if writes { 0 } else { self.silent_turns + u64::from(is_pending) };
+        // A process dies where it hurts: when there is something to lose.
+        let gap = self.pending_crash.filter(|crash| match crash {
+            PendingCrash::Silent(turns) => self.silent_turns >= *turns,
+            _ => writes && is_pending,
+        });
+        done.writes = writes;
+        done.died = gap.is_some();
+        let written = match gap {
+            Some(PendingCrash::Silent(_) | PendingCrash::Stepped) => return done,
+            Some(PendingCrash::Writing) if self.sends_before_writing => {
+                // A rule is broken: all of this turn is heard, and then nothing of it is found on the disk.
+                let before = self.medium.copied();
+                let written = stepped.persist().expect("memory does not fail unless told to");
+                done.say(written, lies, &mut self.liar, &mut self.batch_signer);
+                self.medium = before;
+                return done;
             }
+            Some(PendingCrash::Writing) => {
+                self.medium.fail_next_sync();
+                drop(stepped.persist());
+                return done;
+            }
+            _ => match stepped.persist() {
+                Ok(written) => written,
+                Err(failure) => {
+                    (done.died, done.failure) = (true, Some(failure.to_string()));
+                    return done;
+                }
+            },
+        };
+        if gap == Some(PendingCrash::Written) {
+            return done;
         }
-        let Outbox { mut sends, mut drafts, .. } = outbox;
-        drafts.append(&mut lies.drafts);
-        sends.append(&mut lies.sends);
-        if let Some(liar) = &mut self.liar {
-            liar.speak(&mut sends, &mut drafts);
+        done.say(written, lies, &mut self.liar, &mut self.batch_signer);
+        match gap {
+            Some(PendingCrash::Signed) => done.sends.clear(),
+            Some(PendingCrash::Sending) => done.sends.retain(|_| random.chance(500)),
+            _ => {}
         }
-        turn.signed = drafts.iter().map(|(_, draft)| draft.clone()).collect();
-        self.sign_drafts(drafts, &mut sends);
-        if let Some(liar) = &mut self.liar {
-            liar.forge(&mut sends);
-        }
-        if doom == Some(Doom::Sending) {
-            sends.retain(|_| random.chance(500));
-            turn.died = true;
-        }
-        turn.sends = sends;
-        turn
-    }
-
-    fn sign_drafts(&self, drafts: Vec<(Party, S::Draft)>, sends: &mut Vec<(Party, S::Message)>) {
-        let mut rest = drafts.into_iter().peekable();
-        while rest.peek().is_some() {
-            let batch: Vec<(Party, S::Draft)> = rest.by_ref().take(self.version.batch_max).collect();
-            let leaves: Vec<Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster.id(), self.id)).collect();
-            let signatures = self.batch_signer.sign(&leaves);
-            sends.extend(batch.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
-        }
+        done
     }
 
     /// When it wants to be woken, in true time.
     pub fn wakes_at(&self) -> Option<u64> {
-        let deadline = self.node.as_ref()?.deadline()?;
-        Some(self.clock.when(deadline))
+        let at = self.node.as_ref()?.wakes_at()?;
+        Some(self.clock.when(at))
     }
 }

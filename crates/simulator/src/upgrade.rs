@@ -4,6 +4,7 @@
 //! Whoever does that counts: with those that are at fault, or down for another reason, never more than `f` of a shard are away.
 //! So nothing may come to a stop meanwhile, and that is demanded where an upgrade is all that happens.
 
+use machine::turn::Bounds;
 use random::Random;
 use store::Options;
 use types::ShardId;
@@ -23,8 +24,8 @@ const DOWN_MS: [u64; 5] = [1, 20, 200, 500, 1_500];
 pub(crate) struct Version<O> {
     pub options: O,
     pub store: Options,
-    /// The most statements under one signature.
-    pub batch_max: usize,
+    /// How large a turn may be.
+    pub bounds: Bounds,
 }
 
 /// Another version.
@@ -36,7 +37,7 @@ fn next_version<S: System>(version: Version<S::Options>, random: &mut Random) ->
             cache_bytes_max: random.pick(&[4 << 10, 1 << 20]),
             checkpoint_versions_max: random.pick(&[16, 1_024, 16_384]),
         },
-        batch_max: random.pick(&[1, 4, 64]),
+        bounds: Bounds { batch_max: random.pick(&[1, 4, 64]), ..version.bounds },
     }
 }
 

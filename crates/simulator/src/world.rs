@@ -148,7 +148,7 @@ impl<S: System> World<S> {
     /// What replicas hold undecided when a run ends badly, and what each of it waits for: mostly that is the reason.
     fn trace_undecided(&mut self) {
         for replica in &self.replicas {
-            for what in replica.node.as_ref().map(S::explain_undecided).unwrap_or_default() {
+            for what in replica.node.as_ref().map(|node| S::explain_undecided(node.machine())).unwrap_or_default() {
                 self.trace.line(self.now, || format!("{} holds {what}", replica.id));
             }
         }

@@ -139,7 +139,7 @@ impl Promises {
         }
     }
 
-    /// A statement is about to be sealed.
+    /// A statement is about to be signed.
     pub(super) fn signs(&mut self, draft: &Draft) {
         match draft {
             Draft::Vote { .. } => {}

@@ -5,13 +5,12 @@
 //! dies and comes back, with its disk torn and its clock set back), it says nothing that others would refuse, and it shows
 //! nobody what they may not read.
 
-use std::collections::VecDeque;
-
-use basil::message::{Conflict, PendingWrite, ReadResult};
+use basil::message::{Conflict, Draft, PendingWrite, ReadResult};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
-use crypto::{BatchSigner, Signable as _};
-use machine::{Durable as _, Input, Machine as _, Outbox, OutboxOf, Time};
-use store::{Crash, Memory, Options, Store};
+use crypto::Verified;
+use machine::turn::{Bounds, Stepped, Turns};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use store::{Crash, Memory, Options, Store, StoreError};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Value};
 
@@ -47,48 +46,80 @@ fn run(bytes: &[u8]) {
     life.end();
 }
 
+/// A node that is overheard: whatever it says in a step is held against its word.
+struct Overheard {
+    node: Node<Memory>,
+    promises: Promises,
+    /// The statements that it has made and not signed.
+    drafts: Vec<Draft>,
+}
+
+impl Machine for Overheard {
+    type Command = <Node<Memory> as Machine>::Command;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Draft = Draft;
+    type Event = <Node<Memory> as Machine>::Event;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let mut read = None;
+        if let Input::Message { from, message } = &input {
+            self.promises.hears(*from, message);
+            if let Message::Read { timestamp, keys, .. } = &**message {
+                read = Some((*from, *timestamp, keys.clone()));
+            }
+        }
+        let (sends_before, drafts_before) = (outbox.sends.len(), outbox.drafts.len());
+        self.node.step(now, input, outbox);
+        for (to, answer) in &outbox.sends[sends_before..] {
+            if let (Some((from, timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
+                assert_eq!(to, from);
+                check_read(*timestamp, keys, results, prepared);
+                self.promises.lets_read(*timestamp, keys, results, prepared);
+            }
+            if let Message::StatusReply { id, .. } = answer {
+                self.promises.lets_go(*id);
+            }
+        }
+        for (_, draft) in &outbox.drafts[drafts_before..] {
+            self.promises.votes(&fixture().cluster, draft);
+            self.drafts.push(draft.clone());
+        }
+        let (known, undecided) = self.node.replica().load();
+        assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.node.deadline()
+    }
+}
+
+impl Durable for Overheard {
+    type Failure = StoreError;
+
+    fn persist(&mut self) -> Result<(), StoreError> {
+        self.node.persist()?;
+        self.promises.is_out();
+        self.drafts.drain(..).for_each(|draft| self.promises.signs(&draft));
+        Ok(())
+    }
+}
+
 /// A replica over all its lives.
 struct Life {
-    node: Option<Node<Memory>>,
+    /// Nothing while it is down.
+    turns: Option<Turns<Overheard>>,
     medium: Memory,
-    batch_signer: BatchSigner,
-    outbox: OutboxOf<Node<Memory>>,
     now: u64,
-    /// What it said to itself, still to be heard.
-    to_self: VecDeque<Message>,
-    promises: Promises,
+    /// What it hears in its next turn.
+    inbox: Vec<(Party, Verified<Message>)>,
 }
 
 impl Life {
     fn begin() -> Self {
         let medium = Memory::new("fuzz");
-        let mut life = Self {
-            node: None,
-            medium,
-            batch_signer: fixture().batch_signer(ME),
-            outbox: Outbox::default(),
-            now: NOW,
-            to_self: VecDeque::new(),
-            promises: Promises::new(ME),
-        };
-        life.start();
-        life
-    }
-
-    fn start(&mut self) {
-        let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4 };
-        let store = Store::open(self.medium.clone(), options).expect("memory is whole after a crash");
-        let settings = ReplicaOptions {
-            window_ms: 10_000,
-            checkpoint_ms: 1_000,
-            undecided_max: UNDECIDED_MAX,
-            memtable_bytes_max: 400,
-            journal_bytes_max: 4_096,
-            ..ReplicaOptions::default()
-        };
-        let cluster = fixture().cluster.clone();
-        let replica = Replica::open(cluster.clone(), ME, settings, store, Time(self.now)).expect("it reads what it wrote");
-        self.node = Some(Node::new(replica, Coordinator::new(cluster, CoordinatorOptions::default())));
+        let turns = Some(start(&medium, NOW, Promises::new(ME)));
+        Self { turns, medium, now: NOW, inbox: Vec::new() }
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {
@@ -107,17 +138,17 @@ impl Life {
             12 | 13 => {
                 let later = choices.one_of(&[1, 60, 500, 1_100, 2_500, 6_000, 12_000, 40_000]);
                 self.now += later * MILLISECOND;
-                self.tick();
+                self.turn();
             }
             14 => {
                 let back = choices.one_of(&[0, 0, 1, 1_000, 12_000, 30_000]);
+                drop(self.stepped(false));
                 self.restart(Crash::default(), back);
             }
             _ => {
                 self.medium.fail_next_sync();
                 let kept = usize::from(choices.byte()) * 4;
-                let node = self.node.as_mut().expect("it runs");
-                if node.persist().is_err() {
+                if self.stepped(true).persist().is_err() {
                     self.restart(Crash { journal_bytes_kept: kept, checkpoint_rows_kept: usize::from(choices.byte() % 4) }, 0);
                 } else {
                     self.restart(Crash::default(), 0);
@@ -146,75 +177,43 @@ impl Life {
     }
 
     fn hear(&mut self, from: Party, message: Message) {
-        let read = match &message {
-            Message::Read { timestamp, keys, .. } => Some((*timestamp, keys.clone())),
-            _ => None,
-        };
-        let Ok(message) = verifier().verify(message) else { return };
-        self.promises.hears(from, &message);
-        let node = self.node.as_mut().expect("it runs");
-        let (sends_before, drafts_before) = (self.outbox.sends.len(), self.outbox.drafts.len());
-        node.step(Time(self.now), Input::Message { from, message }, &mut self.outbox);
-        for (to, answer) in &self.outbox.sends[sends_before..] {
-            if let (Some((timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
-                assert_eq!(*to, from);
-                check_read(*timestamp, keys, results, prepared);
-                self.promises.lets_read(*timestamp, keys, results, prepared);
-            }
-            if let Message::StatusReply { id, .. } = answer {
-                self.promises.lets_go(*id);
-            }
-        }
-        self.outbox.drafts[drafts_before..].iter().for_each(|(_, draft)| self.promises.votes(&fixture().cluster, draft));
-        let (known, undecided) = node.replica().load();
-        assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
+        self.inbox.extend(verifier().verify(message).map(|message| (from, message)));
     }
 
-    fn tick(&mut self) {
-        let node = self.node.as_mut().expect("it runs");
-        let before = self.outbox.drafts.len();
-        node.step(Time(self.now), Input::Tick, &mut self.outbox);
-        self.outbox.drafts[before..].iter().for_each(|(_, draft)| self.promises.votes(&fixture().cluster, draft));
-        self.turn();
+    /// A turn that has heard everything, and has written none of it.
+    fn stepped(&mut self, is_last: bool) -> Stepped<'_, Overheard> {
+        let now = Time(self.now);
+        let mut turn = self.turns.as_mut().expect("it runs").begin(now);
+        self.inbox.drain(..).for_each(|(from, message)| turn.step(now, Input::Message { from, message }));
+        turn.stepped(now, is_last)
     }
 
-    /// The end of a turn: all of it durable, then said.
+    /// A turn, and more of them as long as it says something to itself.
     fn turn(&mut self) {
-        self.node.as_mut().expect("it runs").persist().expect("memory does not fail unless told to");
-        self.promises.is_out();
-        let mut said: Vec<(Party, Message)> = std::mem::take(&mut self.outbox.sends);
-        for drafts in std::mem::take(&mut self.outbox.drafts).chunks(64) {
-            drafts.iter().for_each(|(_, draft)| self.promises.signs(draft));
-            let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(CLUSTER, ME)).collect();
-            let sealed = drafts.iter().zip(self.batch_signer.sign(&leaves));
-            said.extend(sealed.map(|((to, draft), signature)| (*to, draft.clone().with_signature(signature))));
-        }
-        self.outbox.events.clear();
-        for (to, message) in said {
+        let written = self.stepped(false).persist().expect("memory does not fail unless told to");
+        let said = written.sign(&mut fixture().batch_signer(ME));
+        let (sends, own) = (std::mem::take(said.sends), std::mem::take(said.own));
+        drop(said);
+        for (to, message) in sends {
             check_rights(to, &message);
-            let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
-            if let Err(rejection) = verifier().verify(received) {
-                panic!("others refuse what it says: {rejection}: {message:?}");
-            }
-            if to == Party::Replica(ME) {
-                self.to_self.push_back(message);
-            }
+            others_accept(&message);
         }
-        if let Some(message) = self.to_self.pop_front() {
-            self.hear(Party::Replica(ME), message);
+        for message in own {
+            self.inbox.push((Party::Replica(ME), others_accept(&message)));
+        }
+        if !self.inbox.is_empty() {
             self.turn();
         }
     }
 
     /// It dies with all that it has not said, and comes back, its clock set back by some milliseconds.
     fn restart(&mut self, crash: Crash, back: u64) {
-        self.node = None;
+        let mut promises = self.turns.take().expect("it runs").into_machine().promises;
+        promises.is_lost();
         self.medium.crash(crash);
-        self.promises.is_lost();
-        self.outbox = Outbox::default();
-        self.to_self.clear();
+        self.inbox.clear();
         self.now -= back * MILLISECOND;
-        self.start();
+        self.turns = Some(start(&self.medium, self.now, promises));
     }
 
     /// The power goes, and all authors ask again. Time goes on for a while; then the power goes once more, and others ask.
@@ -227,10 +226,10 @@ impl Life {
             self.turn();
         }
         for _ in 0..40 {
-            let deadline = self.node.as_ref().expect("it runs").deadline();
-            let Some(deadline) = deadline.filter(|deadline| deadline.0 < self.now + 20_000 * MILLISECOND) else { break };
-            self.now = self.now.max(deadline.0);
-            self.tick();
+            let wakes_at = self.turns.as_ref().expect("it runs").wakes_at();
+            let Some(wakes_at) = wakes_at.filter(|at| at.0 < self.now + 20_000 * MILLISECOND) else { break };
+            self.now = self.now.max(wakes_at.0);
+            self.turn();
         }
         self.restart(Crash::default(), 0);
         for transaction in &fixture().transactions {
@@ -238,6 +237,33 @@ impl Life {
             self.hear(Party::Client(CLIENTS[2], Session(7)), message);
             self.turn();
         }
+    }
+}
+
+/// A process that comes back from what `medium` holds, and is still bound by its word.
+fn start(medium: &Memory, now: u64, promises: Promises) -> Turns<Overheard> {
+    let options = Options { segment_bytes_max: 2_048, cache_bytes_max: 4_096, checkpoint_versions_max: 4 };
+    let store = Store::open(medium.clone(), options).expect("memory is whole after a crash");
+    let settings = ReplicaOptions {
+        window_ms: 10_000,
+        checkpoint_ms: 1_000,
+        undecided_max: UNDECIDED_MAX,
+        memtable_bytes_max: 400,
+        journal_bytes_max: 4_096,
+        ..ReplicaOptions::default()
+    };
+    let cluster = fixture().cluster.clone();
+    let replica = Replica::open(cluster.clone(), ME, settings, store, Time(now)).expect("it reads what it wrote");
+    let node = Node::new(replica, Coordinator::new(cluster, CoordinatorOptions::default()));
+    Turns::new(Overheard { node, promises, drafts: Vec::new() }, Party::Replica(ME), Bounds::default())
+}
+
+/// What a replica says can be read, and others accept it.
+fn others_accept(message: &Message) -> Verified<Message> {
+    let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
+    match verifier().verify(received) {
+        Ok(message) => message,
+        Err(rejection) => panic!("others refuse what it says: {rejection}: {message:?}"),
     }
 }
 

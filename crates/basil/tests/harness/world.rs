@@ -14,8 +14,9 @@ use basil::{
     Replica, ReplicaOptions, Transaction, Vote,
 };
 use bytes::Bytes;
-use crypto::{Rejection, Signable, Verified, Verifier};
-use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
+use crypto::{Rejection, Verified, Verifier};
+use machine::turn::{Bounds, NoSigner, Turns, Written};
+use machine::{Input, InputOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, TransactionId, Value};
@@ -77,7 +78,7 @@ pub enum Lie {
 struct Seat {
     medium: Memory,
     /// Nothing while it is down.
-    node: Option<Node<Memory>>,
+    node: Option<Turns<Node<Memory>>>,
     /// Whether its next durable write is to fail.
     doomed: bool,
     lies: Vec<Lie>,
@@ -93,8 +94,8 @@ impl Seat {
 
     /// When it wants its next turn, by the world's clock.
     fn deadline(&self) -> Option<Time> {
-        let deadline = self.node.as_ref()?.deadline()?;
-        Some(Time(deadline.0.saturating_add_signed(-self.ahead_ms * 1_000_000)))
+        let wakes_at = self.node.as_ref()?.wakes_at()?;
+        Some(Time(wakes_at.0.saturating_add_signed(-self.ahead_ms * 1_000_000)))
     }
 }
 
@@ -126,7 +127,7 @@ pub struct World {
     past: Vec<Envelope>,
     verifier: Verifier,
     seats: BTreeMap<ReplicaId, Seat>,
-    clients: BTreeMap<ClientId, Coordinator>,
+    clients: BTreeMap<ClientId, Turns<Coordinator>>,
     silenced: BTreeSet<ReplicaId>,
     keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
     witness: Witness,
@@ -192,7 +193,8 @@ impl World {
         assert!(seat.node.is_none(), "only a replica that is down can be started");
         let store = Store::open(seat.medium.clone(), Options::default()).expect("memory does not fail unless told to");
         let machine = Replica::open(cluster.clone(), replica, options, store, seat.clock(now)).expect("it can read what it wrote");
-        seat.node = Some(Node::new(machine, Coordinator::new(cluster, CoordinatorOptions::default())));
+        let node = Node::new(machine, Coordinator::new(cluster, CoordinatorOptions::default()));
+        seat.node = Some(Turns::new(node, Party::Replica(replica), Bounds::default()));
     }
 
     /// The replica's clock jumps, so that it is so far ahead of the world's.
@@ -310,7 +312,7 @@ impl World {
         for _ in 0..ROUNDS_MAX {
             between(self);
             let nodes = self.seats.values().filter_map(Seat::deadline);
-            let clients = self.clients.values().filter_map(Machine::deadline);
+            let clients = self.clients.values().filter_map(Turns::wakes_at);
             match nodes.chain(clients).min() {
                 Some(at) if at <= until => {
                     self.now = self.now.max(at);
@@ -329,12 +331,12 @@ impl World {
         let now = self.now;
         let is_due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
         let nodes: Vec<ReplicaId> = self.seats.iter().filter(|(_, seat)| is_due(seat.deadline())).map(|(id, _)| *id).collect();
-        let clients: Vec<ClientId> = self.clients.iter().filter(|(_, client)| is_due(client.deadline())).map(|(id, _)| *id).collect();
+        let clients: Vec<ClientId> = self.clients.iter().filter(|(_, client)| is_due(client.wakes_at())).map(|(id, _)| *id).collect();
         for replica in nodes {
-            self.replica_turn(replica, vec![Input::Tick]);
+            self.replica_turn(replica, Vec::new());
         }
         for client in clients {
-            self.client_turn(client, vec![Input::Tick]);
+            self.client_turn(client, Vec::new());
         }
     }
 
@@ -426,46 +428,43 @@ impl World {
 
     fn client_turn(&mut self, client: ClientId, inputs: Vec<InputOf<Coordinator>>) {
         let (cluster, now) = (self.members.cluster.clone(), self.now);
-        let coordinator = self.clients.entry(client).or_insert_with(|| Coordinator::new(cluster, CoordinatorOptions::default()));
-        let mut outbox = Outbox::default();
-        for input in inputs {
-            coordinator.step(now, input, &mut outbox);
-        }
-        for event in outbox.events {
+        let coordinator = || Coordinator::new(cluster, CoordinatorOptions::default());
+        let turns = self.clients.entry(client).or_insert_with(|| Turns::new(coordinator(), party(client), Bounds::default()));
+        let mut turn = turns.begin(now);
+        inputs.into_iter().for_each(|input| turn.step(now, input));
+        let Ok(written) = turn.stepped(now, false).persist();
+        let said = written.sign(&mut NoSigner);
+        let (sends, events) = (std::mem::take(said.sends), std::mem::take(said.events));
+        drop(said);
+        for event in events {
             self.note_event(&event);
             self.events.push(event);
         }
-        let mut last = None;
-        for (to, message) in outbox.sends {
+        let mut noted = BTreeSet::new();
+        for (to, message) in sends {
             self.witness_certificate(&message);
-            let words = self.words_of_coordinator(&message).map(|words| format!("{client} {}", words.replace("{s}", "s")));
-            if words != last {
-                self.notes_extend(words.clone());
-                last = words;
+            if let Some(words) = self.words_of_coordinator(&message)
+                && noted.insert(words.clone())
+            {
+                self.notes.note(format!("{client} {}", words.replace("{s}", "s")));
             }
             self.post(party(client), to, &message);
         }
     }
 
-    fn notes_extend(&mut self, line: Option<String>) {
-        if let Some(line) = line {
-            self.notes.note(line);
-        }
-    }
-
     fn replica_turn(&mut self, replica: ReplicaId, inputs: Vec<InputOf<Node<Memory>>>) {
         let now = self.seats[&replica].clock(self.now);
-        let mut outbox = Outbox::default();
-        let Some(mut node) = self.seat(replica).node.take() else { return };
+        let Some(mut turns) = self.seat(replica).node.take() else { return };
+        let mut turn = turns.begin(now);
         for input in inputs {
             self.remember_question(&input);
             let asks_vote = asks_vote(&input);
             let ends = ends(&input);
-            let before = (node.replica().counts(), outbox.sends.len() + outbox.drafts.len());
-            node.step(now, input, &mut outbox);
-            let after = node.replica().counts();
+            let before = (turn.machine().replica().counts(), turn.said());
+            turn.step(now, input);
+            let after = turn.machine().replica().counts();
             if let Some(id) = asks_vote
-                && outbox.sends.len() + outbox.drafts.len() == before.1
+                && turn.said() == before.1
             {
                 self.notes.does(replica, format!("hold{{s}} back the vote on {}", self.names.of(id)));
             }
@@ -478,50 +477,49 @@ impl World {
                 }
             }
         }
-        if let Err(failure) = node.persist() {
-            assert!(std::mem::take(&mut self.seat(replica).doomed), "{replica} died, and nobody meant it to: {failure}");
-            self.notes.does(replica, "fail{s} to write, and die{s} before saying anything".to_owned());
-            drop(node);
-            self.crash(replica);
-            return;
+        match turn.stepped(now, false).persist() {
+            Ok(written) => self.say(replica, written),
+            Err(failure) => {
+                assert!(std::mem::take(&mut self.seat(replica).doomed), "{replica} died, and nobody meant it to: {failure}");
+                self.notes.does(replica, "fail{s} to write, and die{s} before saying anything".to_owned());
+                drop(turns);
+                self.crash(replica);
+                return;
+            }
         }
-        for event in std::mem::take(&mut outbox.events) {
+        // Whatever it says was posted while it was out of its seat: put back before anything is delivered.
+        self.seat(replica).node = Some(turns);
+    }
+
+    /// Signs what a turn said, or what a liar says instead, and posts everything.
+    fn say(&mut self, replica: ReplicaId, mut written: Written<'_, Node<Memory>>) {
+        let silenced = self.silenced.contains(&replica);
+        let mut outbox = std::mem::take(written.outbox());
+        for event in outbox.events.drain(..) {
             let NodeEvent::Misbehavior { client, transaction } = event;
             self.notes.does(replica, format!("keep{{s}} {} as proof that {client} lies", self.names.of(transaction.id())));
         }
-        self.say(replica, &node, outbox);
-        // Whatever it says was posted while it was out of its seat: put back before anything is delivered.
-        self.seat(replica).node = Some(node);
-    }
-
-    /// Seals a turn's drafts under one root and posts everything.
-    fn say(&mut self, replica: ReplicaId, node: &Node<Memory>, outbox: OutboxOf<Node<Memory>>) {
-        let silenced = self.silenced.contains(&replica);
-        let cluster = self.members.cluster.id();
-        let mut drafts = outbox.drafts;
-        for (_, draft) in &mut drafts {
+        for (_, draft) in &mut outbox.drafts {
             self.distort_draft(replica, draft);
             if !silenced {
-                self.note_draft(replica, node, draft);
+                self.note_draft(replica, written.machine(), draft);
             }
             self.witness_draft(replica, draft);
         }
-        let leaves: Vec<_> = drafts.iter().map(|(_, draft)| draft.leaf(cluster, replica)).collect();
-        let signatures = self.members.batch_signers[&replica].sign(&leaves);
-        let mut said: Vec<(Party, Message)> = Vec::new();
-        for (to, mut message) in outbox.sends {
-            self.distort_reply(replica, to, &mut message);
+        for (to, message) in &mut outbox.sends {
+            self.distort_reply(replica, *to, message);
             if !silenced {
-                self.note_send(replica, to, &message);
+                self.note_send(replica, *to, message);
             }
-            self.witness_certificate(&message);
+            self.witness_certificate(message);
             if let Message::CommitNotice { id } = &message {
                 assert!(self.has_committed(*id), "{replica} says that {} committed, and nobody has the proof", self.names.of(*id));
             }
-            said.push((to, message));
         }
-        said.extend(drafts.into_iter().zip(signatures).map(|((to, draft), signature)| (to, draft.with_signature(signature))));
-        for (to, message) in said {
+        *written.outbox() = outbox;
+        let said = written.sign(self.members.batch_signers.get_mut(&replica).expect("every replica has its key"));
+        let own = std::mem::take(said.own).into_iter().map(|message| (said.me, message));
+        for (to, message) in std::mem::take(said.sends).into_iter().chain(own) {
             if !self.witness.liars.contains(&replica) {
                 self.witness_rights(to, &message);
             }

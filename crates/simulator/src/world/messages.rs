@@ -9,6 +9,9 @@ use types::codec::{Decode, Encode};
 use super::{Actor, Event, World};
 use crate::system::{Checker as _, Client as _, Liar as _, NetworkAdversary as _, System};
 
+/// How long a turn takes that does not wait for the disk, in microseconds.
+const SILENT_US: u64 = 5;
+
 impl<S: System> World<S> {
     fn actor_of(&self, party: Party) -> Option<Actor> {
         match party {
@@ -75,7 +78,7 @@ impl<S: System> World<S> {
         self.trace.line(self.now, || format!("{to_party} hears {from_party}: {}", S::describe(&message)));
         match to {
             Actor::Replica(at) => {
-                self.replicas[at].inbox.push((from_party, message));
+                self.replicas[at].inbox.push_back((from_party, message));
                 self.want_turn(at);
             }
             Actor::Client(at) => self.step_client(at, Input::Message { from: from_party, message }),
@@ -120,11 +123,11 @@ impl<S: System> World<S> {
         }
         let replica = &mut self.replicas[at];
         replica.turn_at = None;
-        self.checker.hears(replica.id, &replica.inbox);
+        self.checker.hears(replica.id, replica.inbox.make_contiguous());
         let turn = replica.turn(self.now, &mut self.disk);
         // A sync takes its time, and now and then a long one; what arrives meanwhile waits for the next turn.
         let sync_us = if self.disk.chance(3) { 20_000 } else { self.disk.between(20, 300) };
-        let departs = self.now + sync_us * 1_000;
+        let departs = self.now + if turn.writes { sync_us * 1_000 } else { SILENT_US * 1_000 };
         replica.busy_until = departs;
         let (id, honest) = (replica.id, replica.is_honest());
         for draft in &turn.signed {
@@ -141,6 +144,7 @@ impl<S: System> World<S> {
             Some(error) if self.replicas[at].is_rotten() => self.stay_away(at, error),
             Some(error) => self.violation("disk", format!("the disk of {id}, which is whole, fails: {error}")),
             None if turn.died => self.crash(at),
+            None if !self.replicas[at].inbox.is_empty() => self.want_turn(at),
             None => match self.replicas[at].leaving {
                 Some(leaving) => self.leave(at, leaving),
                 None => self.arm(Actor::Replica(at)),
@@ -180,7 +184,7 @@ impl<S: System> World<S> {
         let auditor = self.clients[self.auditor()].party();
         for message in self.checker.questions(self.replicas[at].id) {
             let asked = self.verifiers[at].verify(message).expect("a message without a seal claims nothing");
-            self.replicas[at].inbox.push((auditor, asked));
+            self.replicas[at].inbox.push_back((auditor, asked));
         }
         if !self.replicas[at].inbox.is_empty() {
             self.want_turn(at);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
+use machine::turn::{Bounds, INPUTS_MAX};
 use random::Random;
 use types::{Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
@@ -119,13 +120,21 @@ impl<S: System> World<S> {
                     }
                     Some(ReplicaFault::DiskDamage) | None => None,
                 };
+                let batch_signer = BatchSigner::new(secret, self.cluster.id(), id, Signatures::Ed25519);
+                // Where all share a verifier, nobody would check what its signer vouches for.
+                let batch_signer = match self.setting.verifiers {
+                    Verifiers::Each => batch_signer.known_to(self.verifiers[self.replicas.len()].clone()),
+                    Verifiers::Shared => batch_signer,
+                };
+                let inputs_max = Random::stream(self.seed, &format!("inputs {id}")).pick(&[1, 8, INPUTS_MAX]);
                 let mut replica = ReplicaActor::new(Parts {
                     id,
                     liar,
                     clock: Clock::new(clocks, self.setting.clocks),
-                    batch_signer: BatchSigner::new(secret, self.cluster.id(), id, Signatures::Ed25519),
+                    batch_signer,
                     cluster: self.cluster.clone(),
                     options: S::options(&self.setting, id),
+                    bounds: Bounds { inputs_max, ..Bounds::default() },
                     segment_bytes_max: self.setting.segment_bytes_max,
                 });
                 self.break_rule(&mut replica, clients);

@@ -1,0 +1,336 @@
+//! One turn of a machine, and the only place where the law is kept: **nothing that a step says leaves the node before
+//! everything written up to then is durable.**
+//!
+//! ```text
+//!   Turns::begin ──► Turn ──► Stepped ──► Written ──► Said
+//!   a tick, if due   step,     persist     sign        send
+//!                    step, …   (one write) (one root)
+//! ```
+//!
+//! A driver (the node loop in `runtime`, the simulator, the capacity model, a test) gives a turn its inputs and carries away
+//! what was said. Each phase is a type, and the messages can be had from [`Said`] only, so that a driver cannot send before
+//! [`Stepped::persist`] has succeeded. A driver may stop between any two phases, as a crash does, and nothing was heard that
+//! is not durable.
+//!
+//! Every driver has the same policy:
+//!
+//! * A turn begins with a tick, if the machine's deadline has passed, and takes at most [`Bounds::inputs_max`] inputs.
+//! * All inputs of a turn share one durable write, and up to [`Bounds::batch_max`] of its statements share one signature.
+//! * A turn that says nothing is *silent*. What it wrote may wait for the write of a later turn, for [`SYNC_WAIT_MS`] at most. A
+//!   power cut may therefore lose the writes of several silent turns at once; nobody has heard of any of them.
+//! * What a machine says to itself ([`Said::own`]) is heard in a later turn, when it is durable.
+//!
+//! ```
+//! # use std::convert::Infallible;
+//! # use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+//! # struct Doubler;
+//! # impl Machine for Doubler {
+//! #     type Command = ();
+//! #     type Received = u32;
+//! #     type Message = u32;
+//! #     type Draft = Infallible;
+//! #     type Event = ();
+//! #     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+//! #         if let Input::Message { from, message } = input {
+//! #             outbox.send(from, message * 2);
+//! #         }
+//! #     }
+//! #     fn deadline(&self) -> Option<Time> {
+//! #         None
+//! #     }
+//! # }
+//! # impl Durable for Doubler {
+//! #     type Failure = Infallible;
+//! #     fn persist(&mut self) -> Result<(), Infallible> {
+//! #         Ok(())
+//! #     }
+//! # }
+//! # fn main() -> Result<(), Infallible> {
+//! use machine::turn::{Bounds, NoSigner, Turns};
+//! use types::{ClientId, Party, Session};
+//!
+//! let me = Party::Client(ClientId(1), Session(1));
+//! let mut turns = Turns::new(Doubler, me, Bounds::default());
+//! let mut turn = turns.begin(Time(0));
+//! turn.step(Time(0), Input::Message { from: me, message: 21 });
+//! let said = turn.stepped(Time(0), false).persist()?.sign(&mut NoSigner);
+//! assert_eq!(*said.own, [42]);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::convert::Infallible;
+
+use mutants::{Mutant, broken};
+use types::Party;
+
+use crate::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+
+/// How long what a silent turn wrote may wait to be made durable, in milliseconds by the node's own clock.
+pub const SYNC_WAIT_MS: u64 = 20;
+/// The most inputs that one turn takes when nobody sets another bound.
+pub const INPUTS_MAX: usize = 1_024;
+/// The most statements under one signature: a deeper tree costs more bytes than it saves signatures.
+pub const BATCH_MAX: usize = 64;
+/// Memory for so many messages is kept from one turn to the next.
+const KEPT_MAX: usize = 4_096;
+
+/// How large a turn may be. No bound is below 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most inputs of one turn; what else has arrived waits for the next.
+    pub inputs_max: usize,
+    /// The most statements under one signature, up to [`BATCH_MAX`].
+    pub batch_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { inputs_max: INPUTS_MAX, batch_max: BATCH_MAX }
+    }
+}
+
+/// What signs a machine's statements, many with one signature.
+pub trait Signer<Draft, Message> {
+    /// What goes with each statement of a batch.
+    type Signature;
+
+    /// Signs `batch` at once. Gives what goes with each statement, in their order.
+    fn sign_batch(&mut self, batch: &[(Party, Draft)]) -> Vec<Self::Signature>;
+
+    /// The message that `draft` becomes with its signature.
+    fn with_signature(&mut self, draft: Draft, signature: Self::Signature) -> Message;
+}
+
+/// For a machine that signs nothing, such as a client's.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSigner;
+
+impl<Message> Signer<Infallible, Message> for NoSigner {
+    type Signature = Infallible;
+
+    fn sign_batch(&mut self, _batch: &[(Party, Infallible)]) -> Vec<Infallible> {
+        Vec::new()
+    }
+
+    fn with_signature(&mut self, draft: Infallible, _signature: Infallible) -> Message {
+        match draft {}
+    }
+}
+
+/// A machine and its turns.
+pub struct Turns<M: Machine> {
+    machine: M,
+    me: Party,
+    bounds: Bounds,
+    /// Its memory is used again in each turn.
+    outbox: OutboxOf<M>,
+    own: Vec<M::Message>,
+    /// Since when something may have been written that is not durable yet.
+    unsynced_since: Option<Time>,
+}
+
+impl<M: Machine> Turns<M> {
+    /// Has `machine`, which others know as `me`, take its turns.
+    #[must_use]
+    pub fn new(machine: M, me: Party, bounds: Bounds) -> Self {
+        let bounds = Bounds { inputs_max: bounds.inputs_max.max(1), batch_max: bounds.batch_max.clamp(1, BATCH_MAX) };
+        Self { machine, me, bounds, outbox: OutboxOf::<M>::default(), own: Vec::new(), unsynced_since: None }
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// The machine, when there are no more turns.
+    #[must_use]
+    pub fn into_machine(self) -> M {
+        self.machine
+    }
+
+    /// When it wants a turn, if nothing else happens: for a tick, or to make durable what silent turns wrote.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Time> {
+        let sync = self.unsynced_since.map(|since| since.after_ms(SYNC_WAIT_MS));
+        [self.machine.deadline(), sync].into_iter().flatten().min()
+    }
+
+    /// Begins a turn: with a tick, if one is due.
+    pub fn begin(&mut self, now: Time) -> Turn<'_, M> {
+        let mut turn = Turn { turns: self, inputs: 0 };
+        if turn.turns.machine.deadline().is_some_and(|deadline| deadline <= now) {
+            turn.step(now, Input::Tick);
+        }
+        turn
+    }
+}
+
+/// A turn that takes inputs.
+#[must_use = "what a turn wrote is to be made durable"]
+pub struct Turn<'a, M: Machine> {
+    turns: &'a mut Turns<M>,
+    inputs: usize,
+}
+
+impl<'a, M: Machine> Turn<'a, M> {
+    /// How many more inputs this turn takes.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.turns.bounds.inputs_max.saturating_sub(self.inputs)
+    }
+
+    /// How many inputs it has taken, its tick among them.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// How many messages and statements it has said so far.
+    #[must_use]
+    pub fn said(&self) -> usize {
+        self.turns.outbox.sends.len() + self.turns.outbox.drafts.len()
+    }
+
+    /// The machine, to look at between two steps.
+    #[must_use]
+    pub fn machine(&self) -> &M {
+        &self.turns.machine
+    }
+
+    /// Takes one input.
+    pub fn step(&mut self, now: Time, input: InputOf<M>) {
+        self.inputs += 1;
+        self.turns.machine.step(now, input, &mut self.turns.outbox);
+    }
+
+    /// Takes no more inputs. `is_last` says that no turn will follow, so that nothing can wait for one.
+    pub fn stepped(self, now: Time, is_last: bool) -> Stepped<'a, M> {
+        let Self { turns, inputs } = self;
+        if inputs > 0 {
+            turns.unsynced_since.get_or_insert(now);
+        }
+        let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
+        let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
+        let writes = speaks || is_last || is_overdue;
+        Stepped { turns, inputs, writes }
+    }
+}
+
+/// A turn that has taken its inputs. Nothing of it is durable yet, and nobody may hear of it.
+#[must_use = "what a turn wrote is to be made durable"]
+pub struct Stepped<'a, M: Machine> {
+    turns: &'a mut Turns<M>,
+    inputs: usize,
+    writes: bool,
+}
+
+impl<'a, M: Durable> Stepped<'a, M> {
+    /// Whether [`Stepped::persist`] writes. Otherwise the turn was silent, and what it wrote waits for a later one.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &M {
+        &self.turns.machine
+    }
+
+    /// Makes durable what this turn and silent ones before it wrote, unless this turn is silent too and it can wait.
+    ///
+    /// # Errors
+    /// When it cannot be said whether everything is durable. What the turn said is forgotten; the process must end.
+    pub fn persist(self) -> Result<Written<'a, M>, M::Failure> {
+        let Self { turns, inputs, writes } = self;
+        if writes {
+            turns.unsynced_since = None;
+            if let Err(failure) = turns.machine.persist() {
+                turns.outbox = OutboxOf::<M>::default();
+                return Err(failure);
+            }
+        }
+        Ok(Written { turns, inputs })
+    }
+}
+
+/// A turn after its write: all that it said may be heard.
+#[must_use = "what a turn said is to be signed and sent"]
+pub struct Written<'a, M: Machine> {
+    turns: &'a mut Turns<M>,
+    inputs: usize,
+}
+
+impl<'a, M: Machine> Written<'a, M> {
+    /// The machine, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &M {
+        &self.turns.machine
+    }
+
+    /// What it said and has not signed. A participant that lies changes it here.
+    pub fn outbox(&mut self) -> &mut OutboxOf<M> {
+        &mut self.turns.outbox
+    }
+
+    /// Signs all statements, so that they become messages.
+    ///
+    /// # Panics
+    /// When `signer` does not give one signature for each statement: that is a bug of the signer.
+    pub fn sign<S: Signer<M::Draft, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
+        let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
+        let OutboxOf::<M> { sends, drafts, events } = outbox;
+        let statements = drafts.len();
+        let mut batches = 0;
+        if statements > 0 {
+            // Statements to one party side by side fall under one signature, and one check at the receiver serves them all.
+            drafts.sort_by_key(|(to, _)| *to);
+            let mut signatures = Vec::with_capacity(statements);
+            for batch in drafts.chunks(bounds.batch_max) {
+                signatures.append(&mut signer.sign_batch(batch));
+                batches += 1;
+            }
+            assert_eq!(signatures.len(), statements, "a signer gives one signature for each statement");
+            sends.extend(drafts.drain(..).zip(signatures).map(|((to, draft), signature)| (to, signer.with_signature(draft, signature))));
+            drafts.shrink_to(KEPT_MAX);
+        }
+        // Stable: what is said to one party stays in order.
+        sends.sort_by_key(|(to, _)| *to);
+        let begin = sends.partition_point(|(to, _)| to < me);
+        let end = sends.partition_point(|(to, _)| to <= me);
+        own.extend(sends.drain(begin..end).map(|(_, message)| message));
+        Said { me: *me, sends, own, events, inputs, statements, signatures: batches }
+    }
+}
+
+/// What a turn said, to be sent now. What is left here when this is dropped is lost, as on any network.
+pub struct Said<'a, M: Machine> {
+    /// Who says it.
+    pub me: Party,
+    /// What goes to others: all for one party side by side, in the order in which it was said.
+    pub sends: &'a mut Vec<(Party, M::Message)>,
+    /// What the machine said to itself. It is to be checked like anything else and given to a later turn.
+    pub own: &'a mut Vec<M::Message>,
+    /// For the machine's own side.
+    pub events: &'a mut Vec<M::Event>,
+    /// How many inputs the turn took.
+    pub inputs: usize,
+    /// How many statements were signed,
+    pub statements: usize,
+    /// and with how many signatures.
+    pub signatures: usize,
+}
+
+impl<M: Machine> Drop for Said<'_, M> {
+    fn drop(&mut self) {
+        self.sends.clear();
+        self.sends.shrink_to(KEPT_MAX);
+        self.own.clear();
+        self.events.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;
