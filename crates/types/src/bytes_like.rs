@@ -9,11 +9,11 @@ use bytes::Bytes;
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_count};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// As many bytes as fit where a [`Bytes`] would stand, less the one that counts them.
+/// The number of bytes that fit inline: the size of a [`Bytes`], less one byte for the length.
 const IN_PLACE_MAX: usize = 23;
 
-/// Bytes that cannot change. Few are kept in place: no allocation, nothing counted by many threads, and a table that compares
-/// them has them at hand. More are shared.
+/// Immutable bytes. Short ones are stored inline, without allocation and reference count, so that comparing them reads no
+/// other memory. Longer ones are shared.
 #[derive(Clone)]
 enum Octets {
     InPlace { length: u8, bytes: [u8; IN_PLACE_MAX] },
@@ -21,7 +21,7 @@ enum Octets {
 }
 
 impl Octets {
-    /// `bytes` in place, when they are few.
+    /// `bytes` inline, when they are short.
     fn in_place(bytes: &[u8]) -> Option<Self> {
         let mut place = [0; IN_PLACE_MAX];
         place.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -103,7 +103,7 @@ macro_rules! bytes_like {
                 self.0.as_slice()
             }
 
-            /// The bytes, shared where they are many.
+            /// The bytes, shared when they are long.
             #[must_use]
             pub fn to_shared(&self) -> Bytes {
                 self.0.to_shared()
@@ -164,11 +164,11 @@ macro_rules! bytes_like {
 }
 
 bytes_like!(
-    /// What a row is found by: up to [`KEY_BYTES_MAX`] bytes, ordered as bytes.
+    /// The key of a row: up to [`KEY_BYTES_MAX`] bytes, ordered as bytes.
     Key, KEY_BYTES_MAX, "key"
 );
 bytes_like!(
-    /// What a key holds: up to [`VALUE_BYTES_MAX`] bytes.
+    /// The value of a key: up to [`VALUE_BYTES_MAX`] bytes.
     Value, VALUE_BYTES_MAX, "value"
 );
 

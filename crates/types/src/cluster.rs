@@ -1,5 +1,5 @@
-//! What every participant knows of the cluster before the first message: its shape, its members' keys, its
-//! clients and their rights. Addresses and files are the runtime's business.
+//! The configuration of the cluster that every participant has before the first message: its shards and replicas, its
+//! members' keys, its clients and their rights. Addresses are not part of it.
 
 use crate::limits::{FAULTS_MAX, SHARDS_MAX};
 use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId};
@@ -24,7 +24,7 @@ pub struct Permission {
     pub write_prefixes: Vec<Key>,
 }
 
-/// Why a cluster cannot be like this.
+/// Why a cluster's configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
     /// `faults` is 0 or over the limit.
@@ -207,7 +207,7 @@ fn shard_at(index: usize) -> ShardId {
     ShardId(u16::try_from(index).expect("SHARDS_MAX fits in u16"))
 }
 
-/// FNV-1a with a final mix: short, fixed for ever, and good enough to spread keys. It guards nothing.
+/// FNV-1a with a final mix: short, fixed for ever, and good enough to spread keys. It is no security measure.
 fn spread(bytes: &[u8]) -> u64 {
     let mut hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     hash ^= hash >> 32;

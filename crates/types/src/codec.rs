@@ -21,10 +21,10 @@ use bytes::{Buf, Bytes};
 
 use crate::ClusterId;
 
-/// For how many values of a sequence there is room made before the first of them is read.
+/// For how many values of a sequence memory is reserved before the first of them is read.
 pub const SEQUENCE_AT_ONCE_MAX: usize = 1_024;
 
-/// Why bytes were refused. A refusal is ordinary: the bytes came from someone who may lie.
+/// Why bytes were refused. That is ordinary: the sender may be Byzantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ended inside a value.
@@ -39,7 +39,7 @@ pub enum DecodeError {
     /// A count or a length is over its limit.
     #[error("{0} is over its limit")]
     OverLimit(&'static str),
-    /// The bytes name a value, but not in its canonical form.
+    /// The bytes are a value's, but not its canonical encoding.
     #[error("{0} is not in canonical form")]
     NotCanonical(&'static str),
 }
@@ -77,7 +77,7 @@ pub trait Decode: Sized {
     }
 }
 
-/// Walks received bytes. It knows the cluster, because identifiers are hashes that name it.
+/// Reads received bytes. It has the cluster's name, because identifiers are hashes that include it.
 #[derive(Debug)]
 pub struct Reader {
     bytes: Bytes,
@@ -109,7 +109,7 @@ impl Reader {
         self.bytes.clone()
     }
 
-    /// Ends the walk.
+    /// Ends reading.
     ///
     /// # Errors
     /// [`DecodeError::Trailing`] when anything is left.
@@ -138,7 +138,7 @@ impl Reader {
         Ok(array)
     }
 
-    /// The next bytes, copied, as many as `place` holds.
+    /// The next bytes, copied, as many as `place` has.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`] when there are fewer.

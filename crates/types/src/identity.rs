@@ -1,4 +1,4 @@
-//! Who is who, and when.
+//! Identifiers of clusters, replicas, clients and transactions, and timestamps.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub type Digest = [u8; 32];
 
 /// The cluster's name: 16 random bytes, drawn once by `bezant init`.
 ///
-/// Everything hashed or signed names it, so that nothing said in one cluster means anything in another.
+/// Everything hashed or signed names it, so that no statement of one cluster is valid in another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClusterId([u8; 16]);
 
@@ -129,7 +129,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A transaction's name: the hash of its canonical encoding, so that nobody can show two contents for one name.
+/// A transaction's identifier: the hash of its canonical encoding, so that two transactions never share one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId(pub Digest);
 

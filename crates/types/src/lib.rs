@@ -1,8 +1,7 @@
 //! The nouns of Bezant, and their one canonical encoding.
 //!
-//! Everything that is hashed, signed, stored or sent is built from what is here. The crate knows no
-//! protocol: it says what a key, a timestamp, a client and a replica *are*, how each is written as
-//! bytes ([`codec`]), and how large each may be ([`limits`]).
+//! Everything that is hashed, signed, stored or sent consists of these types. The crate has no protocol: it defines keys,
+//! timestamps, clients and replicas, how each is encoded ([`codec`]), and how large each may be ([`limits`]).
 
 pub mod codec;
 pub mod limits;

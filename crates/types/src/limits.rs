@@ -1,4 +1,4 @@
-//! How large anything may be. Every bound that a peer could push against has its name here.
+//! Size limits. Every bound that a peer could reach has its name here.
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1 << 10;
