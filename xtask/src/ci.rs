@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
     Step { name: "rules", run: rules::run },
     Step { name: "book", run: book::run },
     Step { name: "first-command", run: smoke::first_command },
+    Step { name: "examples", run: smoke::examples },
     Step { name: "simulator", run: simulator },
     Step { name: "mutants", run: mutants::check },
     Step { name: "bench", run: smoke::bench },

@@ -157,6 +157,7 @@ const LAYERS: &[Layer] = &[
             "bezant",
         ],
     },
+    Layer { name: "examples", nature: Nature::Shell, may_depend_on: &["types", "client", "config"] },
     Layer { name: "xtask", nature: Nature::Shell, may_depend_on: &[] },
 ];
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -17,6 +17,8 @@ use crate::workspace::{Workspace, cargo};
 const FIRST_COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// How long one command of the program may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// How often a cluster that starts is asked whether it serves.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 /// Ports are looked for from here, below those that the system hands out by itself.
 const BASE_PORT_MIN: u16 = 20_000;
 const BASE_PORT_MAX: u16 = 30_000;
@@ -56,6 +58,53 @@ pub fn bench(workspace: &Workspace) -> Result<()> {
     let down = run(&["down", &cluster]);
     judge(&result?)?;
     down.map(|_| ())
+}
+
+/// Runs each program of `examples/` against a cluster of `bezant dev`.
+pub fn examples(workspace: &Workspace) -> Result<()> {
+    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant", "--package", "examples"]))?;
+    let folder = Folder::new(&workspace.root.join("target/smoke/examples"))?;
+    let program = |name: &str| {
+        let mut command = Command::new(workspace.target.join("release").join(name));
+        command.current_dir(&folder.0);
+        command
+    };
+    let mut dev = Dev(program("bezant").args(["dev", "--base-port", "auto"]).spawn().context("cannot start `bezant dev`")?);
+    dev.serves(|| program("bezant").arg("status").stdout(Stdio::null()).stderr(Stdio::null()).status())?;
+    let run = |name: &str| capture(&mut program(name), COMMAND_LIMIT);
+    judge_examples(&run("bank-transfer")?, &run("queue")?, &run("report")?)
+}
+
+/// The bank's money is all there after the transfers, and each of the queue's jobs was taken once.
+fn judge_examples(bank: &str, queue: &str, report: &str) -> Result<()> {
+    ensure!(bank.contains(" transfers committed "), "`bank-transfer` does not say how many transfers committed");
+    ensure!(queue.contains("30 jobs taken, 30 of them distinct"), "`queue` lost a job, or took one twice");
+    ensure!(report.contains("total 1000 as of "), "`report` does not find the money that the accounts were opened with");
+    Ok(())
+}
+
+/// A cluster in one process, which ends with its owner.
+struct Dev(Child);
+
+impl Dev {
+    /// Waits until `status` says that all replicas serve.
+    fn serves(&mut self, status: impl Fn() -> std::io::Result<ExitStatus>) -> Result<()> {
+        let start = Instant::now();
+        while !status().context("cannot run `bezant status`")?.success() {
+            ensure!(self.0.try_wait()?.is_none(), "`bezant dev` has ended");
+            ensure!(start.elapsed() < COMMAND_LIMIT, "`bezant dev` does not serve within {} s", COMMAND_LIMIT.as_secs());
+            std::thread::sleep(STATUS_INTERVAL);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // Its data goes too, so nothing is lost by ending it at once. It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// The object that `bench --json` prints must show that transactions were committed.
@@ -108,6 +157,16 @@ mod tests {
         for output in ["", "hello\n", "committed\n", "put greeting hello: committed\n"] {
             assert!(judge_first_command(output).is_err(), "{output}");
         }
+    }
+
+    #[test]
+    fn an_example_that_loses_something_fails() {
+        let (bank, queue, report) =
+            ("9 transfers committed and 1 were refused", "30 jobs taken, 30 of them distinct", "total 1000 as of 1");
+        assert!(judge_examples(bank, queue, report).is_ok());
+        assert!(judge_examples("", queue, report).is_err());
+        assert!(judge_examples(bank, "30 jobs taken, 29 of them distinct", report).is_err());
+        assert!(judge_examples(bank, queue, "total 999 as of 1").is_err());
     }
 
     #[test]
