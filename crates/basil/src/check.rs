@@ -43,7 +43,7 @@ pub(crate) enum Dependency {
 pub struct Bounds {
     /// `localClock + δ`, in nanoseconds: no transaction may lie above.
     pub newest: u64,
-    /// Versions below this have been folded into one another, so nothing there can be judged. In nanoseconds.
+    /// Versions below this have been checkpointed, so nothing there can be judged. In nanoseconds.
     pub oldest: u64,
     /// Writes below this may have been read without the replica remembering (it restarted, or let read
     /// timestamps go to bound its memory), so it votes against them. In nanoseconds.

@@ -50,7 +50,7 @@ pub struct ReplicaOptions {
     pub stall_ms: u64,
     /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
     pub authorship_wait_ms: u64,
-    /// How often versions are folded, the journal is let go, and old transactions are forgotten.
+    /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
     pub checkpoint_ms: u64,
     /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`]. One client may have a quarter.
     pub undecided_max: usize,
@@ -63,7 +63,7 @@ pub struct ReplicaOptions {
     pub abandoned_burst_seconds: u32,
     /// The most transactions remembered, decided ones included.
     pub tracked_max: usize,
-    /// Versions are folded into the base when those in memory take so many bytes,
+    /// Versions are checkpointed into the base table when those in memory take so many bytes,
     pub memtable_bytes_max: usize,
     /// or when the journal is so long.
     pub journal_bytes_max: u64,
@@ -167,7 +167,7 @@ pub struct Replica<M: StorageBackend> {
     sweep: Option<Sweep>,
     /// While a fold is under way: when to look after it.
     fold_poll_at: Option<Time>,
-    /// Up to where the folds under way are to reach, in nanoseconds.
+    /// Up to where the running checkpoints are to reach, in nanoseconds.
     fold_wanted: u64,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,

@@ -51,7 +51,7 @@ impl SignatureClaims for &Certificate {
 fn main() {
     println!(
         "{:>12} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "batch", "cold", "first sight", "again", "covers", "leaf", "seal", "encode", "decode"
+        "batch", "cold", "first sight", "again", "covers", "leaf", "sign", "encode", "decode"
     );
     for size in [1, 4, 16, 64] {
         let batches = batches(size);

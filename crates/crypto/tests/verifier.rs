@@ -158,7 +158,7 @@ fn a_claim_for_another_signer_is_refused() {
     let (own, others) = (Note(vec![1]), Note(vec![2]));
     let leaves = [leaf(CLUSTER, replica(1), &own), leaf(CLUSTER, replica(2), &others)];
     let mut signatures = BatchSigner::new(secret(1), CLUSTER, replica(1), Signatures::Ed25519).sign(&leaves).into_iter();
-    let mut next = || signatures.next().expect("two leaves, two seals");
+    let mut next = || signatures.next().expect("two leaves, two signatures");
     let own = letter(vec![(replica(1), own, next())]);
     let others = letter(vec![(replica(2), others, next())]);
     for frame in [[own.clone(), others.clone()], [others.clone(), own.clone()]] {
@@ -185,7 +185,7 @@ fn any_flipped_bit_of_a_signature_or_a_statement_is_refused() {
         changed[bit / 8] ^= 1 << (bit % 8);
         let Ok(changed) = BatchSignature::from_bytes(changed.into(), CLUSTER) else { continue };
         let letter = letter(vec![(signer, note.clone(), changed)]);
-        assert_eq!(judge(&fresh, &letter), Err(refused(4)), "bit {bit} of the seal");
+        assert_eq!(judge(&fresh, &letter), Err(refused(4)), "bit {bit} of the signature");
         assert_eq!(judge(&knowing, &letter), Err(refused(4)), "bit {bit} of the signature, its root known");
     }
     for bit in 0..note.0.len() * 8 {

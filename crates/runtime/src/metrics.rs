@@ -65,7 +65,7 @@ pub(crate) struct Shell {
     pub turns: Counter,
     pub turn_inputs: Histogram,
     pub persist_seconds: Histogram,
-    pub seals: Counter,
+    pub statements_signed: Counter,
     pub roots_signed: Counter,
 }
 
@@ -94,7 +94,7 @@ impl Default for Metrics {
             turns: Counter::default(),
             turn_inputs: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
             persist_seconds: Histogram::new(exponential_buckets(10e-6, 2.0, 18)),
-            seals: Counter::default(),
+            statements_signed: Counter::default(),
             roots_signed: Counter::default(),
         };
         shell.register(registry.sub_registry_with_prefix(PREFIX));
@@ -185,7 +185,11 @@ impl Shell {
         registry.register("turns", "Turns of the node loop", self.turns.clone());
         registry.register("turn_inputs", "Inputs stepped through in a turn", self.turn_inputs.clone());
         registry.register("persist_seconds", "How long the one durable write of a turn took", self.persist_seconds.clone());
-        registry.register("statements_signed", "Statements signed, most of them several under one signature", self.seals.clone());
+        registry.register(
+            "statements_signed",
+            "Statements signed, most of them several under one signature",
+            self.statements_signed.clone(),
+        );
         registry.register("signatures_made", "Signatures made, each over a batch of statements", self.roots_signed.clone());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   connections ──┐                                            ┌── connections
-//!                 ├─► mailbox ─► step, step, … ─► persist ─► seal ─► send
+//!                 ├─► mailbox ─► step, step, … ─► persist ─► sign ─► send
 //!   commands ─────┘              (one turn)      (one write) (one root)   └─► events
 //! ```
 //!
@@ -407,7 +407,7 @@ where
         }
         shell.turns.inc();
         shell.turn_inputs.observe(said.inputs as f64);
-        shell.seals.inc_by(said.statements as u64);
+        shell.statements_signed.inc_by(said.statements as u64);
         shell.roots_signed.inc_by(said.signatures as u64);
         send(&said, &self.links, &self.metrics);
         if !said.own.is_empty() {

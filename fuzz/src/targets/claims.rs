@@ -1,4 +1,4 @@
-//! Seals: which statements a signed root covers, asked in any order of a verifier that forgets most of what it learned.
+//! Claims: which statements a signed root covers, asked in any order of a verifier that forgets most of what it learned.
 
 use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Statement, leaf};
 use types::codec::{Decode, Encode};
@@ -31,7 +31,7 @@ impl Statement for Note {
     }
 }
 
-/// A message of several notes, each with its seal.
+/// A message of several notes, each with its signature.
 #[derive(Clone)]
 struct Notes(Vec<(ReplicaId, u8, BatchSignature)>);
 
@@ -70,7 +70,7 @@ fn run(bytes: &[u8]) {
     }
 }
 
-/// A replica's seals over the notes 0, 1, 2 and so on.
+/// A replica's signatures over the notes 0, 1, 2 and so on.
 fn batch(choices: &mut Choices<'_>) -> (ReplicaId, Vec<BatchSignature>) {
     let signer = replica(u16::from(choices.byte() % 3), u16::from(choices.byte() % 2));
     let count = choices.one_of(&[1, 2, 3, 4, 5, 7, 8, 33, 64, 255, 256]);

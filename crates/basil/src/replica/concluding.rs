@@ -150,7 +150,7 @@ impl<M: StorageBackend> Replica<M> {
     ) {
         let id = transaction.id();
         let known_by_vote = self.table.get(id).is_some_and(|state| state.vote().is_some());
-        // Late, its vote's segment may be let go before this record is folded: then it stands alone.
+        // Late, its vote's segment may be released before this record is checkpointed: then it stands alone.
         let late = transaction.timestamp().time <= self.watermark(now);
         let alone = (late || !known_by_vote) && !broken(Mutant::OutcomeWithoutTransaction);
         let record = Record::Decided { transaction: alone.then(|| transaction.clone()), id, decision };

@@ -92,7 +92,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Forgets what is still left of the decided transactions below the watermark, lets go of segments, first writing the undecided ones there
-    /// down anew so that they outlive them, and folds when memory or journal have grown over their bounds, or when nothing else is to be
+    /// down anew so that they outlive them, and checkpoints when memory or journal have grown over their bounds, or when nothing else is to be
     /// done: it costs nothing then, and whoever starts again has nothing to replay.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
@@ -134,7 +134,7 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
-    /// A fold ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
+    /// A checkpoint ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         if let Some(watermark) = self.table.store.checkpoint_finished()? {

@@ -118,7 +118,7 @@ fn restore<M: StorageBackend>(
             if let Some(transaction) = &transaction {
                 table.enter(transaction, now, author(transaction));
             }
-            // Where the transaction is not known, its segment was let go after its writes were folded.
+            // Where the transaction is not known, its segment was released after its writes were checkpointed.
             if table.get(id).is_some_and(|state| state.decision().is_none()) {
                 table.conclude(id, decision, None);
             }

@@ -158,7 +158,7 @@ impl World {
             silenced: BTreeSet::new(),
             keys_asked: BTreeMap::new(),
             witness: Witness::default(),
-            // Versions are folded whenever they may be: scripts have few.
+            // Versions are checkpointed whenever they may be: scripts have few.
             options: ReplicaOptions { memtable_bytes_max: 0, ..ReplicaOptions::default() },
         };
         for replica in replicas {

@@ -149,8 +149,8 @@ fn signatures(costs: &mut Costs) {
         // Other statements each time, so that nothing of their tree is known.
         let numbers: Vec<u64> = (batch * 64..(batch + 1) * 64).collect();
         let leaves: Vec<types::Digest> = numbers.iter().map(|number| crypto::leaf(CLUSTER, replica(0), &Said(*number))).collect();
-        let sealed: Vec<Bytes> = first.sign(&leaves).iter().map(|signature| Bytes::from(signature.to_bytes())).collect();
-        let mut read = numbers.iter().zip(sealed).map(|(number, bytes)| {
+        let encoded: Vec<Bytes> = first.sign(&leaves).iter().map(|signature| Bytes::from(signature.to_bytes())).collect();
+        let mut read = numbers.iter().zip(encoded).map(|(number, bytes)| {
             let signature = BatchSignature::from_bytes(bytes, CLUSTER).expect("it was just written");
             Told { signer: replica(0), number: *number, signature }
         });
