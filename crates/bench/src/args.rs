@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::CheatArgs;
 use crate::pool::PoolArgs;
+use crate::{BenchError, CheatArgs};
 
 /// The most clients of one run.
 const CLIENTS_MAX: u64 = 10_000;
@@ -110,7 +110,7 @@ pub struct BenchArgs {
     /// How many warehouses (tpcc)
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub warehouses: u32,
-    /// Fill the table first
+    /// Fill the table first, which the first run of a workload on a cluster needs (not bank and ring)
     #[arg(long)]
     pub load: bool,
     /// Bytes of a value (workloads of keys and values: rw-*, ro-u, ycsb-*, write-*, read-*)
@@ -172,6 +172,48 @@ pub struct BenchArgs {
     /// Whether some clients cheat
     #[command(flatten)]
     pub cheats: CheatArgs,
+}
+
+impl BenchArgs {
+    /// Refuses an option, of those that were `given`, which the workload does not take: it would change nothing.
+    ///
+    /// # Errors
+    /// [`BenchError::Settings`], which names the option, and the workloads that take it.
+    pub fn refuse_foreign(&self, given: &[String]) -> Result<(), BenchError> {
+        let Some(option) = given.iter().find(|option| !self.workload.takes(option)) else { return Ok(()) };
+        let takers = WorkloadName::value_variants().iter().filter(|workload| workload.takes(option));
+        let takers: Vec<String> = takers.map(|workload| workload.name()).collect();
+        Err(BenchError::Settings(format!("{} does not take {option}, which is for: {}", self.workload.name(), takers.join(", "))))
+    }
+}
+
+impl WorkloadName {
+    /// As it is written on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether `option` changes anything about it.
+    fn takes(self, option: &str) -> bool {
+        let is_read_write = matches!(self, Self::RwU | Self::RwZ);
+        let is_application = matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
+        let is_invariant = matches!(self, Self::Bank | Self::Ring);
+        let is_point = !is_application && !is_invariant;
+        match option {
+            "--keys" => self != Self::Tpcc,
+            "--scale" | "--interactive-reads" => !is_invariant,
+            "--warehouses" => self == Self::Tpcc,
+            "--value-bytes" => is_point,
+            "--reads" | "--writes" | "--write-keys" => is_read_write,
+            "--ops" => is_point && !is_read_write,
+            "--read-share" => is_point && !is_read_write && !matches!(self, Self::RoU | Self::YcsbF | Self::ReadModifyWrite),
+            "--mix" | "--hot" | "--hot-share" => self == Self::Smallbank,
+            "--zipf" => is_point || self == Self::Retwis,
+            "--check-interval" => is_invariant,
+            "--journal" => self == Self::Bank,
+            _ => true,
+        }
+    }
 }
 
 fn connections(text: &str) -> Result<usize, String> {

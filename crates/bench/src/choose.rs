@@ -235,6 +235,31 @@ mod tests {
     }
 
     #[test]
+    fn an_option_that_the_workload_does_not_take_is_refused_by_name() {
+        let refused = |line: &str, option: &str| parse(line).expect("arguments").refuse_foreign(&[option.to_owned()]);
+        let said = refused("rw-u --read-share 0.2", "--read-share").expect_err("rw-u has so many reads, always").to_string();
+        assert!(said.starts_with("rw-u does not take --read-share, which is for: ycsb-a, ycsb-b"), "{said}");
+        for (workload, option) in [
+            ("ycsb-a", "--reads"),
+            ("ycsb-f", "--read-share"),
+            ("tpcc", "--keys"),
+            ("tpcc", "--zipf"),
+            ("retwis", "--ops"),
+            ("rw-z", "--hot"),
+            ("bank", "--scale"),
+            ("ring", "--journal"),
+            ("smallbank", "--check-interval"),
+        ] {
+            refused(workload, option).expect_err(option);
+        }
+        for (workload, option) in
+            [("rw-u", "--reads"), ("ycsb-a", "--read-share"), ("tpcc", "--scale"), ("retwis", "--zipf"), ("bank", "--json")]
+        {
+            refused(workload, option).expect(option);
+        }
+    }
+
+    #[test]
     fn a_pool_is_set_as_asked_and_only_then() {
         let options = |line: &str| parse(line).expect("arguments").pool.options();
         assert_eq!(options("rw-u"), None);

@@ -6,6 +6,9 @@ pub enum BenchError {
     /// The settings make no sense together: change them.
     #[error("{0}")]
     Settings(String),
+    /// It was stopped before there was anything to report: run it again.
+    #[error("interrupted {0}; run it again")]
+    Interrupted(&'static str),
     /// The cluster's folder is not one, or is damaged; the error says which file.
     #[error(transparent)]
     Config(#[from] config::ConfigError),

@@ -37,7 +37,7 @@ mod runner;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use client::{Client, Pool};
 use config::Config;
@@ -53,6 +53,9 @@ pub use pool::{Batch, BatchSizes, ChainArg, OrderArg, PoolArgs, PoolReport};
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
 
 use meter::Meter;
+
+/// How long an interrupted run waits for its connections to close.
+const INTERRUPTED_CLOSE_MAX: Duration = Duration::from_millis(500);
 
 /// Does what `args` ask of the cluster in `cluster_dir`: loads, runs, or verifies a journal.
 ///
@@ -91,9 +94,16 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<boo
     if let (Some(settings), Some(regions)) = (settings, &crew.config.regions) {
         settings.insert("regions", regions.name().into());
     }
-    // The last commits are acknowledged, but not all replicas need have heard of them yet.
-    for client in crew.clients.iter().chain(crew.cheats.iter().map(|(_, client)| client)) {
-        client.close().await;
+    // The last commits are acknowledged, but not all replicas need have heard of them yet. Whoever interrupts does not wait for that:
+    // the replicas finish what is left.
+    let closing = async {
+        for client in crew.clients.iter().chain(crew.cheats.iter().map(|(_, client)| client)) {
+            client.close().await;
+        }
+    };
+    match report {
+        Err(BenchError::Interrupted(_)) => drop(tokio::time::timeout(INTERRUPTED_CLOSE_MAX, closing).await),
+        _ => closing.await,
     }
     report
 }
@@ -120,11 +130,16 @@ async fn run_connected(
     let engine = crew.config.topology.engine.name();
     if let Some(journal) = &args.verify_journal {
         let meter = Meter::bytes("verifying");
-        let check = workload::verify_journal(first, journal, &|done, total| meter.at(done, total)).await?;
+        let progress = |done, total| meter.at(done, total);
+        let verifying = workload::verify_journal(first, journal, &progress);
+        let check = unless(stop, "while the journal was verified", verifying).await??;
         meter.finish();
         return Ok(Report::Journal(JournalReport::new(journal, check)));
     }
-    let loaded = if args.load { Some(load(workload.as_ref(), first, engine).await?) } else { None };
+    let loaded = match args.load {
+        true => Some(unless(stop.clone(), "while loading: the table is not whole", load(workload.as_ref(), first, engine)).await??),
+        false => None,
+    };
     if let Some(report) = loaded
         && args.seconds == 0.0
     {
@@ -143,6 +158,21 @@ async fn run_connected(
         meter.finish();
     }
     Ok(Report::Run(Box::new(report)))
+}
+
+/// Does `work`, unless `stop` turns true before its end.
+async fn unless<T>(mut stop: watch::Receiver<bool>, doing: &'static str, work: impl Future<Output = T>) -> Result<T, BenchError> {
+    let stopped = async {
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            // Nobody is left who could stop it.
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stopped => Err(BenchError::Interrupted(doing)),
+        done = work => Ok(done),
+    }
 }
 
 async fn load(workload: &dyn Workload, client: &Arc<Client>, engine: &'static str) -> Result<LoadReport, BenchError> {

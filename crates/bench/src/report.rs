@@ -373,7 +373,7 @@ impl fmt::Display for RunReport {
             rows.extend(byzantine.rows());
         }
         if self.settings.get("table_filled") == Some(&Json::Bool(false)) {
-            rows.push(("note", "the table is not filled, and missing keys are cheap to read: use --load".to_owned()));
+            rows.push(("note", "the table was not filled before: use --load to write over keys that are there".to_owned()));
         }
         rows.push(("settings", settings_line(&self.settings)));
         write_rows(formatter, rows)

@@ -7,6 +7,7 @@ use clap::Args;
 use tokio::sync::watch;
 
 use crate::failure::{Done, Failure};
+use crate::given::Given;
 use crate::out;
 use crate::regions::ClientRegions;
 
@@ -20,21 +21,23 @@ pub struct BenchCommand {
     #[arg(long, value_name = "DIR", default_value = "./bezant-data")]
     cluster: PathBuf,
     #[command(flatten)]
-    bench: BenchArgs,
+    bench: Given<BenchArgs>,
 }
 
 /// Carries out `bezant bench`.
 pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
+    let Given { value: asked, names } = &args.bench;
+    asked.refuse_foreign(names)?;
     // Told here what is wrong with it, and that distances are on.
     #[cfg(feature = "lab")]
-    let regions = ClientRegions { regions: args.bench.regions.clone() };
+    let regions = ClientRegions { regions: asked.regions.clone() };
     #[cfg(not(feature = "lab"))]
     let regions = ClientRegions::default();
     regions.config(&args.cluster)?;
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(listen(stop));
-    let report = bench::run(&args.bench, &args.cluster, stopped).await?;
-    if args.bench.json {
+    let report = bench::run(asked, &args.cluster, stopped).await?;
+    if asked.json {
         out!("{}", serde_json::to_string(&report).map_err(|error| Failure::failed(format!("the report cannot be written: {error}")))?);
     } else {
         out!("{report}");
@@ -62,6 +65,7 @@ impl From<BenchError> for Failure {
             BenchError::Settings(what) => Self::wrong(what),
             BenchError::Config(error) => error.into(),
             BenchError::Connect(error) => error.into(),
+            BenchError::Interrupted(_) => Self::failed(error.to_string()),
             BenchError::Workload(error) => Self::failed(error.to_string()),
         }
     }

@@ -9,6 +9,7 @@ use client::Client;
 use config::{LogFormat, LogLevel};
 
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::given::Given;
 use crate::init::{self, Shape};
 use crate::logs;
 use crate::node::Running;
@@ -19,7 +20,7 @@ use crate::{mutant, regions, statements, up};
 /// Runs a whole cluster in this process, made on the first start.
 #[derive(Args, Debug)]
 pub struct DevArgs {
-    /// Where it lives; a cluster that is there already is used as it is
+    /// Where it lives. A cluster that is there already is used as it is, and options that contradict it are refused
     #[arg(value_name = "DIR", default_value = "./bezant-data")]
     folder: PathBuf,
     /// Start, run these statements as one transaction, print what came of it, and stop
@@ -34,7 +35,7 @@ pub struct DevArgs {
     #[command(flatten)]
     regions: NodeRegions,
     #[command(flatten)]
-    shape: Shape,
+    shape: Given<Shape>,
 }
 
 /// Carries out `bezant dev`.
@@ -43,8 +44,10 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     // Six replicas that start and stop together lose and find one another all the time; that is no news here.
     let level: LogLevel = if args.verbose { "info" } else { "warn,runtime::transport=error" }.parse().expect("both are levels");
     logs::start(&level, LogFormat::Text)?;
-    if !args.folder.join("cluster.toml").exists() {
-        init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape)?;
+    if args.folder.join("cluster.toml").exists() {
+        init::compare(&args.folder, &args.shape)?;
+    } else {
+        init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape.value)?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
     let broken_rule = mutant::from_environment()?;

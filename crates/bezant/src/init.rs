@@ -12,17 +12,19 @@ mod experiments;
 mod ports;
 mod write;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use config::{Engine, ReadQuorum, key_from_text};
+use config::{Engine, ReadQuorum, Topology, key_from_text};
 use crypto::SecretKey;
 use types::limits::{FAULTS_MAX, SHARDS_MAX};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use crate::failure::{Done, Failure};
+use crate::given::Given;
 use crate::out;
 use config::Settings;
 use experiments::Experiments;
@@ -69,9 +71,13 @@ pub struct InitArgs {
     /// The folder to make
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// The hosts to spread each shard's replicas over, by name or address
+    /// The hosts to spread each shard's replicas over, by name or address. No host may hold more than F replicas of a shard, so that the
+    /// loss of any one host stops nothing: with --faults 1, name six hosts
     #[arg(long, value_name = "HOST,…", value_delimiter = ',', default_value = "127.0.0.1")]
     hosts: Vec<String>,
+    /// Let a host hold more than F replicas of a shard, and accept that the loss of that one host stops the shard
+    #[arg(long)]
+    allow_crowded_hosts: bool,
     #[command(flatten)]
     shape: Shape,
 }
@@ -119,6 +125,9 @@ struct Member {
 
 /// Carries out `bezant init`.
 pub fn run(args: &InitArgs) -> Result<Done, Failure> {
+    if !args.allow_crowded_hosts {
+        refuse_crowded_hosts(&args.hosts, &args.shape)?;
+    }
     create(&args.folder, &args.hosts, &args.shape)?;
     let folder = args.folder.display();
     if is_local(&args.hosts) {
@@ -130,6 +139,30 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
+/// Refuses hosts too few for one of them to be lost. Replicas that all run on this computer are for trying things out, and are let be.
+fn refuse_crowded_hosts(hosts: &[String], shape: &Shape) -> Result<(), Failure> {
+    let (faults, per_shard) = (count(shape.faults), shape.engine().replicas_per_shard(count(shape.faults)));
+    if is_local(hosts) {
+        return Ok(());
+    }
+    let mut held: BTreeMap<String, usize> = BTreeMap::new();
+    for host in hosts.iter().cycle().take(per_shard) {
+        *held.entry(host.to_ascii_lowercase()).or_default() += 1;
+    }
+    match held.iter().max_by_key(|(_, replicas)| **replicas) {
+        Some((host, replicas)) if *replicas > faults => {
+            let needed = per_shard.div_ceil(faults);
+            Err(Failure::wrong(format!(
+                "the host {host} would hold {replicas} replicas of each shard, and a shard of {per_shard} survives the loss of {faults}: \
+                 should that host fail, every shard would stop"
+            ))
+            .at("--hosts")
+            .help(format!("name {needed} different hosts; or accept it with --allow-crowded-hosts")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes the cluster's folder, which must not exist yet, or be empty.
 pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Failure> {
     shape.settings.check().map_err(|what| Failure::wrong(what).help("raise --window-ms, or lower --time-bound-ms"))?;
@@ -138,11 +171,51 @@ pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Fail
     write::folder(folder, &plan)
 }
 
-fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
-    let engine = match shape.engine {
-        EngineName::Basil => Engine::Basil,
+/// Refuses what was asked of a cluster that is made already and is otherwise; says what can no longer be asked.
+pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
+    let file = folder.join("cluster.toml");
+    let topology = Topology::load(&file)?;
+    let (cluster, asked) = (&topology.cluster, &shape.value);
+    let as_made = |name: &str| match name {
+        "--engine" => Some(topology.engine == asked.engine()),
+        "--faults" => Some(cluster.faults() == count(asked.faults)),
+        "--shards" => Some(cluster.shards().count() == count(asked.shards)),
+        "--placement" => Some(*cluster.placement() == asked.placement.0),
+        "--clients" => Some(cluster.clients().len() == count(asked.clients)),
+        _ => None,
     };
-    let [faults, shards] = [shape.faults, shape.shards].map(|count| usize::try_from(count).expect("clap bounds it"));
+    let (comparable, late): (Vec<&String>, Vec<&String>) = shape.names.iter().partition(|name| as_made(name).is_some());
+    if let Some(name) = comparable.into_iter().find(|name| as_made(name) == Some(false)) {
+        return Err(Failure::wrong(format!("{name} asks for what the cluster that is made here is not"))
+            .at(file.display())
+            .help(format!("leave {name} out, or name another folder for another cluster")));
+    }
+    if !late.is_empty() {
+        let names: Vec<&str> = late.iter().map(|name| name.as_str()).collect();
+        eprintln!(
+            "warning: {} had no effect: the cluster in {} is made already; its settings stand in the replicas' node.toml",
+            names.join(", "),
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+impl Shape {
+    fn engine(&self) -> Engine {
+        match self.engine {
+            EngineName::Basil => Engine::Basil,
+        }
+    }
+}
+
+fn count(number: u64) -> usize {
+    usize::try_from(number).expect("clap bounds it")
+}
+
+fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
+    let engine = shape.engine();
+    let [faults, shards] = [shape.faults, shape.shards].map(count);
     let per_shard = engine.replicas_per_shard(faults);
     if shards * per_shard > REPLICAS_MAX {
         return Err(Failure::wrong(format!("{shards} shards of {per_shard} replicas are more than {REPLICAS_MAX}"))
@@ -175,7 +248,8 @@ fn members(hosts: &[String], base_port: BasePort, shards: usize, per_shard: usiz
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut members = Vec::with_capacity(count);
     for at in 0..count {
-        // The same host for the same index of every shard, so that a host's loss costs each shard as little.
+        // The same host for the same index of every shard, so that a host's loss costs each shard as little:
+        // `refuse_crowded_hosts` counts on it.
         let host = &hosts[(at % per_shard) % hosts.len()];
         let listen = listen_ip(host);
         members.push(Member {

@@ -7,6 +7,7 @@
 mod bench;
 mod dev;
 pub mod failure;
+mod given;
 mod init;
 mod logs;
 mod mutant;
@@ -44,7 +45,7 @@ pub enum Command {
     Dev(dev::DevArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant init bezant-data\n\
-        \x20 bezant init shared --shards 2 --hosts bank1.example,bank2.example,bank3.example --clients 3\n\
+        \x20 bezant init shared --shards 2 --clients 3 --hosts a.example,b.example,c.example,d.example,e.example,f.example\n\
         \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000")]
     Init(init::InitArgs),
     #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
@@ -56,7 +57,8 @@ pub enum Command {
     #[command(after_help = "Examples:\n\
         \x20 bezant get account/1\n\
         \x20 bezant get 0x00ff --json\n\n\
-        A key without a value prints nothing on standard output and ends with exit code 1.")]
+        A key without a value prints nothing on standard output and ends with exit code 1. Text is printed as text and ends with one line's\n\
+        end, its own or one more; other bytes are printed as 0x… in hexadecimal; --raw prints the bytes as they are.")]
     Get(statements::GetArgs),
     #[command(after_help = "Examples:\n  bezant put account/1 100\n  bezant put picture @picture.png")]
     Put(statements::PutArgs),
@@ -77,7 +79,8 @@ pub enum Command {
     Status(status::StatusArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant bench rw-u --keys 100000 --load --clients 32 --seconds 10\n\
-        \x20 bezant bench ycsb-a --zipf 0.9 --json")]
+        \x20 bezant bench ycsb-a --keys 100000 --load --zipf 0.9 --json\n\n\
+        The first run of a workload on a cluster needs --load, which fills its table; later runs find the table there.")]
     Bench(bench::BenchCommand),
 }
 

@@ -33,6 +33,7 @@ pub struct Reach {
 #[derive(Args, Debug)]
 pub struct GetArgs {
     /// The key: text, 0x… in hexadecimal, or @FILE
+    #[arg(allow_negative_numbers = true)]
     key: String,
     /// Print the value's bytes as they are, with no line's end
     #[arg(long, conflicts_with = "json")]
@@ -45,8 +46,10 @@ pub struct GetArgs {
 #[derive(Args, Debug)]
 pub struct PutArgs {
     /// The key: text, 0x… in hexadecimal, or @FILE
+    #[arg(allow_negative_numbers = true)]
     key: String,
-    /// The value: text, 0x… in hexadecimal, or @FILE
+    /// The value: text, 0x… in hexadecimal, or @FILE; put -- before one that begins with a hyphen and is no number
+    #[arg(allow_negative_numbers = true)]
     value: String,
     #[command(flatten)]
     reach: Reach,
@@ -56,6 +59,7 @@ pub struct PutArgs {
 #[derive(Args, Debug)]
 pub struct DeleteArgs {
     /// The key: text, 0x… in hexadecimal, or @FILE
+    #[arg(allow_negative_numbers = true)]
     key: String,
     #[command(flatten)]
     reach: Reach,
@@ -83,7 +87,7 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
             if args.raw {
                 std::io::stdout().write_all(value.as_bytes()).attempt("print", "standard output")?;
             } else if !args.reach.json {
-                out!("{value}");
+                print_value(&value);
             }
             Ok(Done::Well)
         }
@@ -222,7 +226,10 @@ impl Outcome {
 
     /// All of it, for programs.
     pub fn to_json(&self) -> serde_json::Value {
-        let reads: Vec<_> = self.gets().map(|(key, value)| json!({"key": key.to_string(), "value": value.map(Value::to_string)})).collect();
+        let reads = self
+            .gets()
+            .map(|(key, value)| json!({"key": json_text(key.as_bytes()), "value": value.map(|value| json_text(value.as_bytes()))}));
+        let reads: Vec<_> = reads.collect();
         json!({
             "id": hex::encode(self.commit.id.0),
             "timestamp": self.commit.timestamp.to_string(),
@@ -234,12 +241,38 @@ impl Outcome {
     }
 }
 
-/// Prints what a `get` found.
+/// The text that `bytes` are, unless it could be taken for bytes in hexadecimal.
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|text| !text.starts_with("0x"))
+}
+
+/// The text that `value` is, if a terminal shows it and does nothing else for it.
+fn harmless_text(value: &Value) -> Option<&str> {
+    text_of(value.as_bytes()).filter(|text| text.chars().all(|letter| !letter.is_control() || matches!(letter, '\n' | '\t')))
+}
+
+/// Prints a value by itself, ended by one line's end: its own, or one more.
+fn print_value(value: &Value) {
+    match harmless_text(value) {
+        Some(text) => out!("{}", text.strip_suffix('\n').unwrap_or(text)),
+        None => out!("{value}"),
+    }
+}
+
+/// Prints what a `get` found, on one line whatever it is.
 pub fn print_get(key: &Key, value: Option<&Value>) {
     match value {
-        Some(value) => out!("{key} = {value}"),
+        Some(value) => match harmless_text(value) {
+            Some(text) if text.contains(['\n', '\t']) => out!("{key} = {}", words::quoted_text(text)),
+            _ => out!("{key} = {value}"),
+        },
         None => out!("{key} has no value"),
     }
+}
+
+/// Text as text, other bytes as `0x…`. JSON can hold any text.
+fn json_text(bytes: &[u8]) -> String {
+    text_of(bytes).map_or_else(|| format!("0x{}", hex::encode(bytes)), str::to_owned)
 }
 
 /// How a commit went, in one line.

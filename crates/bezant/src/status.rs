@@ -11,6 +11,10 @@ use types::{Cluster, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
+use crate::output::{line_letters, tame, wrap};
+
+/// The most that is shown of anything a replica says.
+const WORDS_LETTERS_MAX: usize = 200;
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]
@@ -44,6 +48,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
     // Another cluster's replica on a port of this one's is not a replica of this one.
     let cluster = topology.cluster.id().to_string();
     for (replica, _, answer) in &mut answers {
+        *answer = std::mem::replace(answer, Ok(Value::Null)).map(tamed).map_err(|error| tame(&error, WORDS_LETTERS_MAX));
         if let Ok(status) = answer
             && (status["cluster"] != json!(cluster) || status["replica"] != json!(replica.to_string()))
         {
@@ -53,7 +58,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
     if args.json {
         out!("{}", to_json(&answers));
     } else {
-        print(&answers);
+        out!("{}", render(&answers, line_letters()));
         warn_of_distances(&answers);
         shards(&topology.cluster, &answers);
     }
@@ -75,38 +80,84 @@ fn to_json(answers: &[Answer]) -> Value {
     json!({ "replicas": replicas })
 }
 
-fn print(answers: &[Answer]) {
-    out!(
-        "{:<9} {:<9} {:<8} {:>10} {:>9} {:>9} {:>10} {:>8}  HTTP",
-        "REPLICA",
-        "STATE",
-        "VERSION",
-        "COMMITTED",
-        "ABORTED",
-        "UNDECIDED",
-        "JOURNAL",
-        "UP"
-    );
-    for (replica, http, answer) in answers {
-        let replica = replica.to_string();
+/// A column of the table: its heading, how much it is worth where not all fit (the least goes first), and what stands in it.
+struct Column {
+    heading: &'static str,
+    worth: u8,
+    cell: fn(&str, &Value) -> String,
+}
+
+/// Numbers are set to the right, words to the left.
+const COLUMNS: [Column; 8] = [
+    Column { heading: "STATE", worth: 9, cell: |_, status| word(&status["state"]) },
+    Column { heading: "VERSION", worth: 2, cell: |_, status| word(&status["version"]) },
+    Column { heading: "COMMITTED", worth: 9, cell: |_, status| number(&status["transactions"]["committed"]).to_string() },
+    Column { heading: "ABORTED", worth: 4, cell: |_, status| number(&status["transactions"]["aborted"]).to_string() },
+    Column { heading: "UNDECIDED", worth: 9, cell: |_, status| number(&status["transactions"]["undecided"]).to_string() },
+    Column { heading: "JOURNAL", worth: 3, cell: |_, status| bytes(number(&status["store"]["journal_bytes"])) },
+    Column { heading: "UP", worth: 9, cell: |_, status| duration(number(&status["uptime_seconds"])) },
+    Column { heading: "HTTP", worth: 1, cell: |http, _| http.to_owned() },
+];
+/// What stands between two columns.
+const GAP: &str = "  ";
+
+/// A line a replica, with as many columns as fit `letters`; where too few do, some lines a replica.
+fn render(answers: &[Answer], letters: Option<usize>) -> String {
+    let mut columns: Vec<(&Column, Vec<String>)> = COLUMNS.iter().map(|column| (column, cells(column, answers))).collect();
+    let names = answers.iter().map(|(replica, _, _)| replica.to_string()).collect::<Vec<_>>();
+    let name_letters = names.iter().map(String::len).max().unwrap_or(0).max("REPLICA".len());
+    while name_letters + columns.iter().map(|column| GAP.len() + width(column)).sum::<usize>() > letters.unwrap_or(usize::MAX) {
+        let Some(least) = columns.iter().map(|(column, _)| column.worth).min().filter(|worth| *worth < 9) else {
+            return stack(answers, letters);
+        };
+        columns.retain(|(column, _)| column.worth != least);
+    }
+    let mut out = format!("{:name_letters$}", "REPLICA");
+    columns.iter().for_each(|column| out += &set(column, column.0.heading));
+    for (row, ((_, http, answer), name)) in answers.iter().zip(&names).enumerate() {
+        out = format!("{}\n{name:name_letters$}", out.trim_end());
         match answer {
-            Ok(status) => {
-                let number = |value: &Value| value.as_u64().unwrap_or(0);
-                let counts = &status["transactions"];
-                out!(
-                    "{replica:<9} {:<9} {:<8} {:>10} {:>9} {:>9} {:>10} {:>8}  {http}",
-                    word(&status["state"]),
-                    word(&status["version"]),
-                    number(&counts["committed"]),
-                    number(&counts["aborted"]),
-                    number(&counts["undecided"]),
-                    bytes(number(&status["store"]["journal_bytes"])),
-                    duration(number(&status["uptime_seconds"])),
-                );
+            Ok(_) => columns.iter().for_each(|column| out += &set(column, &column.1[row])),
+            Err(error) => {
+                out += &wrap(&format!("{GAP}down{GAP}{error} ({http})"), letters.map(|letters| letters - name_letters), name_letters + 2)
             }
-            Err(error) => out!("{replica:<9} {:<9} {error}  {http}", "down"),
         }
     }
+    out.trim_end().to_owned()
+}
+
+/// What stands in a column, a cell a replica.
+fn cells(column: &Column, answers: &[Answer]) -> Vec<String> {
+    answers.iter().map(|(_, http, answer)| answer.as_ref().map_or_else(|_| String::new(), |status| (column.cell)(http, status))).collect()
+}
+
+fn width((column, cells): &(&Column, Vec<String>)) -> usize {
+    cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(column.heading.len())
+}
+
+/// A cell, as wide as its column.
+fn set(column: &(&Column, Vec<String>), cell: &str) -> String {
+    let letters = width(column);
+    match column.0.heading {
+        "STATE" | "VERSION" | "HTTP" => format!("{GAP}{cell:letters$}"),
+        _ => format!("{GAP}{cell:>letters$}"),
+    }
+}
+
+/// Some lines a replica, for narrow terminals.
+fn stack(answers: &[Answer], letters: Option<usize>) -> String {
+    let of_replica = |(replica, http, answer): &Answer| {
+        let text = match answer {
+            Ok(status) => {
+                let fields =
+                    COLUMNS.iter().skip(1).map(|column| format!("{}\u{a0}{}", column.heading.to_lowercase(), (column.cell)(http, status)));
+                format!("{replica} {} {}", word(&status["state"]), fields.collect::<Vec<_>>().join(" "))
+            }
+            Err(error) => format!("{replica} down {error} ({http})"),
+        };
+        wrap(&text, letters, 2).replace('\u{a0}', " ")
+    };
+    answers.iter().map(of_replica).collect::<Vec<_>>().join("\n")
 }
 
 /// Says who runs under made-up distances.
@@ -117,7 +168,7 @@ fn warn_of_distances(answers: &[Answer]) {
     });
     let apart: Vec<String> = apart.collect();
     if !apart.is_empty() {
-        eprintln!("warning: distances are made up: {}", apart.join(", "));
+        eprintln!("{}", wrap(&format!("warning: distances are made up: {}", apart.join(", ")), line_letters(), 2));
     }
 }
 
@@ -128,20 +179,35 @@ fn shards(cluster: &Cluster, answers: &[Answer]) {
     for shard in cluster.shards() {
         let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
         let serving = of_shard.filter(|(_, _, answer)| answer.as_ref().is_ok_and(serves)).count();
-        if serving < needed {
-            eprintln!("shard {shard} cannot commit: {serving} replicas serve, and {needed} are needed");
+        let text = if serving < needed {
+            format!("shard {shard} cannot commit: {serving} replicas serve, and {needed} are needed")
         } else if serving < cluster.replicas_per_shard() {
-            eprintln!(
-                "shard {shard} serves without {} of its replicas; commits take two round trips until they are back",
-                cluster.replicas_per_shard() - serving
-            );
-        }
+            let gone = cluster.replicas_per_shard() - serving;
+            format!("shard {shard} serves without {gone} of its replicas; commits take two round trips until they are back")
+        } else {
+            continue;
+        };
+        eprintln!("{}", wrap(&text, line_letters(), 2));
     }
 }
 
-/// A word from a replica, which may hold anything.
+/// What a replica answered, which may be anything, with all its words fit for a terminal.
+fn tamed(status: Value) -> Value {
+    match status {
+        Value::String(text) => Value::String(tame(&text, WORDS_LETTERS_MAX)),
+        Value::Array(values) => values.into_iter().map(tamed).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (tame(&name, WORDS_LETTERS_MAX), tamed(value))).collect(),
+        other => other,
+    }
+}
+
+/// A word of a status.
 fn word(value: &Value) -> String {
-    value.as_str().unwrap_or("?").chars().filter(|letter| !letter.is_control()).take(20).collect()
+    value.as_str().unwrap_or("?").chars().take(20).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
 }
 
 fn bytes(count: u64) -> String {
@@ -159,5 +225,43 @@ fn duration(seconds: u64) -> String {
         60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
         3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
         _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers() -> Vec<Answer> {
+        let status = json!({"state": "serving", "version": "0.1.0", "uptime_seconds": 3_700, "store": {"journal_bytes": 70 << 20},
+                            "transactions": {"committed": 123_456, "aborted": 78, "undecided": 9}});
+        let replica = |index| ReplicaId { shard: types::ShardId(0), index };
+        vec![
+            (replica(0), "127.0.0.1:7406".to_owned(), Ok(status)),
+            (replica(1), "127.0.0.1:7407".to_owned(), Err("Connection refused (os error 111)".to_owned())),
+        ]
+    }
+
+    #[test]
+    fn the_table_fits_where_it_is_shown() {
+        let all = render(&answers(), None);
+        assert!(all.lines().next().is_some_and(|line| line.starts_with("REPLICA  STATE    VERSION") && line.ends_with("HTTP")), "{all}");
+        for letters in [120, 89, 80, 72, 60, 50, 40, 30] {
+            let shown = render(&answers(), Some(letters));
+            assert!(shown.lines().all(|line| line.chars().count() <= letters), "{letters}:\n{shown}");
+            assert!(["s0-r0", "serving", "123456", "down", "refused"].iter().all(|word| shown.contains(word)), "{letters}:\n{shown}");
+        }
+        let narrow = render(&answers(), Some(40));
+        assert!(narrow.starts_with("s0-r0 serving version 0.1.0\n  committed 123456 aborted 78"), "{narrow}");
+        assert!(!render(&answers(), Some(80)).contains("HTTP"), "what is worth least goes first");
+    }
+
+    #[test]
+    fn a_replica_that_lies_cannot_write_on_the_terminal() {
+        let lie = "x\u{1b}[2J\ns0-r9    serving".repeat(1_000);
+        let status = tamed(json!({"state": lie, "version": [lie]}));
+        let answers = vec![(ReplicaId { shard: types::ShardId(0), index: 0 }, "h".to_owned(), Ok(status.clone()))];
+        let shown = render(&answers, None) + &to_json(&answers).to_string();
+        assert!(!shown.contains('\u{1b}') && shown.lines().count() == 2 && shown.len() < 4_000, "{shown}");
     }
 }

@@ -64,6 +64,20 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
         .collect()
 }
 
+/// `text` in the quotes in which a script takes it.
+pub fn quoted_text(text: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '\n' => out += "\\n",
+            '\t' => out += "\\t",
+            '"' | '\\' => out.extend(['\\', letter]),
+            other => out.push(other),
+        }
+    }
+    out + "\""
+}
+
 fn statement(words: &[Word]) -> Result<Statement, String> {
     let (verb, rest) = words.split_first().expect("split keeps no empty statement");
     match (verb.text.to_ascii_lowercase().as_str(), rest) {

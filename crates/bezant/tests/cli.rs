@@ -88,7 +88,7 @@ fn the_shell_runs_transactions_of_several_lines() {
 #[test]
 fn init_never_overwrites_and_says_what_is_wrong() {
     let place = Place::new();
-    place.init(&["--shards", "2", "--faults", "1", "--hosts", "one.example,two.example"]);
+    place.init(&["--shards", "2", "--faults", "1", "--hosts", "one.example,two.example", "--allow-crowded-hosts"]);
     place.run(&["init", "bezant-data"]).expect(2).says("a cluster here already").says("help: ");
     let cluster = fs::read_to_string(place.path("bezant-data/cluster.toml")).expect("read");
     assert!(cluster.contains("one.example:") && cluster.contains("two.example:"), "{cluster}");
@@ -99,11 +99,102 @@ fn init_never_overwrites_and_says_what_is_wrong() {
     fs::write(place.path("other/file"), "").expect("written");
     place.run(&["init", "other"]).expect(2).says("not empty");
     place.run(&["init", "x", "--shards", "3", "--placement", "ranges:b"]).expect(2).says("2 bounds");
-    place.run(&["init", "x", "--hosts", "a b"]).expect(2).says("not a host");
+    place.run(&["init", "x", "--shards", "2", "--placement", "ranges:"]).expect(2).says("the first shard would never hold a key");
+    place.run(&["init", "x", "--hosts", "a b", "--allow-crowded-hosts"]).expect(2).says("not a host");
     place.run(&["init", "x", "--base-port", "65530"]).expect(2).says("past 65535");
     place.run(&["init", "x", "--faults", "11"]).expect(2);
     place.run(&["init", "x", "--window-ms", "1000", "--time-bound-ms", "900"]).expect(2).says("help: ");
     assert!(!place.path("x").exists(), "a refused command leaves nothing behind");
+}
+
+#[test]
+fn no_host_may_hold_more_replicas_of_a_shard_than_may_be_lost_unless_that_is_accepted() {
+    let place = Place::new();
+    let three = ["init", "x", "--shards", "2", "--hosts", "a.example,b.example,c.example"];
+    let refused = place.run(&three).expect(2).says("would hold 2 replicas of each shard").says("survives the loss of 1");
+    refused.says("name 6 different hosts").says("--allow-crowded-hosts");
+    place.run(&["init", "x", "--hosts", "a.example,b.example,c.example,d.example,e.example,A.EXAMPLE"]).expect(2).says("a.example");
+    assert!(!place.path("x").exists(), "a refused command leaves nothing behind");
+    place.run(&[three.as_slice(), &["--allow-crowded-hosts"]].concat()).expect(0);
+    // With f = 2 a host may hold two of a shard's eleven replicas.
+    place.run(&["init", "y", "--faults", "2", "--hosts", "a.example,b.example,c.example,d.example,e.example,f.example"]).expect(0);
+    // What help shows can be done.
+    let help = place.run(&["init", "--help"]).expect(0).out;
+    let example = help.split("  bezant ").find(|example| example.starts_with("init shared")).expect("an example with hosts");
+    place.run(&example.split_whitespace().collect::<Vec<_>>()).expect(0);
+}
+
+#[test]
+fn many_clients_share_one_list_of_clients() {
+    let place = Place::new();
+    place.run(&["init", "many", "--clients", "1000"]).expect(0);
+    // As many bytes as the disk holds: a file with several names is there once.
+    let mut files = std::collections::BTreeMap::new();
+    for folder in fs::read_dir(place.path("many")).expect("made").map(|entry| entry.expect("listed").path()).filter(|path| path.is_dir()) {
+        assert!(folder.join("cluster.toml").exists(), "{} can be copied to another host as it is", folder.display());
+        for file in fs::read_dir(folder).expect("made") {
+            let data = file.expect("listed").metadata().expect("readable");
+            files.insert(std::os::unix::fs::MetadataExt::ino(&data), data.len());
+        }
+    }
+    let bytes: u64 = files.values().sum();
+    assert!(bytes < 4_000_000, "{bytes} bytes for a thousand clients");
+    // Copied away, a folder is still whole.
+    fs::create_dir(place.path("copied")).expect("made");
+    for name in ["client.toml", "cluster.toml", "key", "certificate.pem"] {
+        fs::copy(place.path("many/client-7").join(name), place.path("copied").join(name)).expect("copied");
+    }
+    fs::remove_dir_all(place.path("many")).expect("removed");
+    place.run(&["status", "--cluster", "copied"]).expect(1).says("cannot commit");
+}
+
+#[test]
+fn dev_refuses_what_the_cluster_that_is_there_is_not() {
+    let place = Place::new();
+    place.run(&["dev", "--base-port", "auto", "--exec", "put a 1"]).expect(0);
+    place.run(&["dev", "--shards", "2", "--exec", "get a"]).expect(2).says("--shards asks for what").says("bezant-data/cluster.toml");
+    place.run(&["dev", "--faults", "2", "--exec", "get a"]).expect(2).says("--faults asks for what");
+    let again = place.run(&["dev", "--shards", "1", "--base-port", "auto", "--window-ms", "20000", "--exec", "get a"]).expect(0);
+    again.says("--base-port, --window-ms had no effect: the cluster in ./bezant-data is made already");
+}
+
+#[test]
+fn values_are_printed_as_they_are_read() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    fs::write(place.path("text"), "two\nlines\n").expect("written");
+    place.run(&["put", "text", "@text"]).expect(0);
+    place.run(&["get", "text"]).expect(0).prints("two\nlines\n");
+    place.run(&["get", "text", "--raw"]).expect(0).prints("two\nlines\n");
+    assert_eq!(place.run(&["get", "text", "--json"]).expect(0).json()["reads"][0]["value"], "two\nlines\n");
+    // Of several values each has its line, in the quotes in which it could be put again.
+    place.run(&["txn", "get text; put again \"two\\nlines\\n\""]).expect(0).prints("text = \"two\\nlines\\n\"\n");
+    place.run(&["get", "again"]).expect(0).prints("two\nlines\n");
+    // What would steer a terminal is shown as bytes.
+    place.run(&["put", "steers", "0x1b5b324a"]).expect(0);
+    place.run(&["get", "steers"]).expect(0).prints("0x1b5b324a\n");
+    place.run(&["put", "looks", "0x30783132"]).expect(0);
+    place.run(&["get", "looks"]).expect(0).prints("0x30783132\n");
+
+    place.run(&["put", "x", "-1", "--json"]).expect(0);
+    place.run(&["get", "x"]).expect(0).prints("-1\n");
+    place.run(&["put", "-2.5", "--", "--json"]).expect(0);
+    place.run(&["get", "-2.5"]).expect(0).prints("--json\n");
+}
+
+#[test]
+fn status_fits_the_terminal() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.kill("s0-r3");
+    for columns in ["40", "80"] {
+        let said = place.run_with(&["status"], "COLUMNS", columns).expect(1);
+        let letters = columns.parse().expect("a number");
+        assert!(said.out.lines().chain(said.err.lines()).all(|line| line.chars().count() <= letters), "{said:?}");
+        assert!(said.out.contains("s0-r3") && said.out.contains("down") && said.out.contains("serving"), "{said:?}");
+    }
 }
 
 #[cfg(unix)]
@@ -160,6 +251,8 @@ fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
 #[test]
 fn every_command_explains_itself_with_an_example() {
     let place = Place::new();
+    let bench = place.run(&["bench", "--help"]).expect(0).out;
+    assert!(bench.lines().filter(|line| line.contains("  bezant bench")).all(|line| line.contains("--load")), "{bench}");
     let help = place.run(&["--help"]).expect(0).out;
     let commands = ["dev", "init", "node", "up", "down", "get", "put", "delete", "txn", "shell", "status", "bench"];
     for command in commands {

@@ -3,7 +3,10 @@
 
 mod place;
 
-use place::Place;
+use std::time::{Duration, Instant};
+
+use place::{Place, eventually};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// How many transactions each workload runs.
@@ -42,9 +45,23 @@ fn every_workload_runs_and_keeps_its_promise() {
     place.init(&[]);
     place.run(&["up"]).expect(0);
 
+    place.run(&["bench", "ycsb-a", "--keys", "300"]).expect(3).says("300 keys that ycsb-a reads").says("--load");
+    place.run(&["bench", "rw-u", "--keys", "300", "--read-share", "2"]).expect(2).says("rw-u does not take --read-share");
+
+    // A load stops when it is told to, long before its end.
+    let load = place.spawn(&["bench", "rw-u", "--keys", "5000000", "--load", "--seconds", "0"]);
+    eventually("it loads", || place.count("s0-r0", "committed") > 3);
+    load.signal(Signal::INT);
+    let told = Instant::now();
+    load.wait().expect(3).says("interrupted while loading");
+    assert!(told.elapsed() < Duration::from_secs(3), "it took {:?}", told.elapsed());
+    // What it left is finished by the replicas.
+    eventually("all has ended", || (0..6).all(|index| place.count(&format!("s0-r{index}"), "undecided") == 0));
+
     // One table for all workloads of keys and values.
     run(&place, "rw-u --keys 300 --load");
-    for name in ["rw-z", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-f", "write-only", "write-heavy", "read-heavy", "read-modify-write"] {
+    run(&place, "rw-z --keys 300");
+    for name in ["ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-f", "write-only", "write-heavy", "read-heavy", "read-modify-write"] {
         let report = run(&place, &format!("{name} --keys 300 --ops 4"));
         assert_eq!(report["workload"], name);
     }

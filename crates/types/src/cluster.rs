@@ -48,6 +48,9 @@ pub enum ClusterError {
     /// The bounds of a placement by ranges do not cut the keys into as many ranges as there are shards.
     #[error("placement by ranges needs {0} bounds in strict order, one fewer than shards")]
     Bounds(usize),
+    /// The first bound is the empty key, from which all keys begin.
+    #[error("a bound of the placement is the empty key: the first shard would never hold a key")]
+    EmptyShard,
     /// Two members share a public key.
     #[error("two members have the same public key {0}")]
     SharedKey(String),
@@ -91,6 +94,9 @@ impl Cluster {
             && (bounds.len() + 1 != replicas.len() || !bounds.windows(2).all(|pair| pair[0] < pair[1]))
         {
             return Err(ClusterError::Bounds(replicas.len() - 1));
+        }
+        if matches!(&placement, Placement::Ranges(bounds) if bounds.first().is_some_and(|bound| bound.as_bytes().is_empty())) {
+            return Err(ClusterError::EmptyShard);
         }
         let mut keys: Vec<[u8; 32]> = replicas.iter().flatten().copied().collect();
         keys.extend(clients.iter().map(|(_, permission)| permission.public_key));

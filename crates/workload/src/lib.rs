@@ -112,7 +112,7 @@ pub trait Workload: Send + Sync {
 pub enum Readiness {
     /// It is there.
     Filled,
-    /// Some or all of it is missing: reads of missing keys are cheaper, so say so beside the numbers.
+    /// Some or all of it is missing, and nothing reads it.
     NotFilled,
 }
 

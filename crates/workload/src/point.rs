@@ -232,7 +232,15 @@ impl Point {
                     async move { txn.get_many(&keys).await }
                 };
                 let found = persist(client, read).await?;
-                Ok(if found.iter().all(Option::is_some) { Readiness::Filled } else { Readiness::NotFilled })
+                match found.iter().filter(|value| value.is_none()).count() {
+                    0 => Ok(Readiness::Filled),
+                    _ if self.mix.only_writes() => Ok(Readiness::NotFilled),
+                    missing => Err(Error::NotLoaded(format!(
+                        "the store does not hold the {} keys that {} reads: of {samples} looked at, {missing} are missing",
+                        self.table.count(),
+                        self.name
+                    ))),
+                }
             }
         }
     }
@@ -247,6 +255,11 @@ impl Mix {
             Self::Drawn { operations, .. } | Self::Latest { operations, .. } => (operations, operations),
             Self::Modify { operations, .. } => (operations, operations.saturating_mul(2)),
         }
+    }
+
+    /// Whether it never reads.
+    fn only_writes(&self) -> bool {
+        matches!(*self, Self::Fixed { reads: 0, .. }) || matches!(*self, Self::Drawn { read_share, .. } if read_share == 0.0)
     }
 
     /// The probability in it, if there is one.

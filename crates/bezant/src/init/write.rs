@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::Timeouts;
 use crypto::SecretKey;
@@ -11,6 +11,8 @@ use types::{ClientId, ClusterId, Key, Placement};
 
 use super::{Member, Plan};
 use crate::failure::{Attempt as _, Failure};
+
+const CLUSTER: &str = "cluster.toml";
 
 /// Refuses a folder that holds anything: a cluster's keys must never be overwritten.
 pub fn refuse_occupied(folder: &Path) -> Result<(), Failure> {
@@ -27,24 +29,69 @@ pub fn refuse_occupied(folder: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The most bytes that copies of `cluster.toml` may take, where the file system cannot share one file among folders.
+const COPIES_BYTES_MAX: u64 = 1 << 30;
+
 /// Writes everything; `cluster.toml` at the top comes last, so that a folder that has it is whole.
+///
+/// Every folder holds `cluster.toml`, so that it can be copied to its host as it is; but all of them are one file with many names (hard
+/// links), since it lists every client and would else be as many times as long.
 pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
-    let cluster = cluster_toml(plan);
+    let cluster = Shared::write(folder, &cluster_toml(plan), plan.members.len() + plan.clients.len())?;
     for member in &plan.members {
         let own = folder.join(member.name.to_string());
         create(&own.join("data"))?;
         identity(&own, &member.secret, &member.name.to_string(), plan.cluster.id())?;
-        text(&own.join("cluster.toml"), &cluster)?;
+        cluster.name(&own.join(CLUSTER))?;
         text(&own.join("node.toml"), &node_toml(member, plan))?;
     }
     for (number, secret) in &plan.clients {
         let own = folder.join(client_folder(*number));
         create(&own)?;
         identity(&own, secret, &number.to_string(), plan.cluster.id())?;
-        text(&own.join("cluster.toml"), &cluster)?;
+        cluster.name(&own.join(CLUSTER))?;
         text(&own.join("client.toml"), &client_toml(*number, plan))?;
     }
-    text(&folder.join("cluster.toml"), &cluster)
+    fs::rename(&cluster.first, folder.join(CLUSTER)).attempt("write the file", folder.join(CLUSTER).display())
+}
+
+/// A file that is the same in many folders.
+struct Shared {
+    /// Its first name.
+    first: PathBuf,
+    /// Whether other names of it can be made; otherwise it is copied.
+    is_linked: bool,
+}
+
+impl Shared {
+    /// Writes the file under its first name, in `folder`, which is made. Refuses more bytes than [`COPIES_BYTES_MAX`].
+    fn write(folder: &Path, content: &str, copies: usize) -> Result<Self, Failure> {
+        create(folder)?;
+        let [first, probe] = ["cluster.toml.first", "cluster.toml.link"].map(|name| folder.join(name));
+        text(&first, content)?;
+        let is_linked = fs::hard_link(&first, &probe).is_ok();
+        if is_linked {
+            fs::remove_file(&probe).attempt("remove the file", probe.display())?;
+        } else if content.len() as u64 * copies as u64 > COPIES_BYTES_MAX {
+            fs::remove_file(&first).attempt("remove the file", first.display())?;
+            return Err(Failure::wrong(format!(
+                "this file system knows no hard links, and {copies} copies of cluster.toml would take more than {} MiB",
+                COPIES_BYTES_MAX >> 20
+            ))
+            .at(folder.display())
+            .help("make the cluster on another file system, or with fewer --clients"));
+        }
+        Ok(Self { first, is_linked })
+    }
+
+    /// Makes it appear as `path` too.
+    fn name(&self, path: &Path) -> Result<(), Failure> {
+        // A file may have fewer names than there are folders: then the rest are copies.
+        if self.is_linked && fs::hard_link(&self.first, path).is_ok() {
+            return Ok(());
+        }
+        fs::copy(&self.first, path).map(drop).attempt("write the file", path.display())
+    }
 }
 
 fn client_folder(client: ClientId) -> String {
