@@ -42,6 +42,14 @@ impl<M: StorageBackend> Node<M> {
         &self.replica
     }
 
+    /// Stops it gracefully.
+    ///
+    /// # Errors
+    /// When the store fails, or has failed.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.replica.close()
+    }
+
     /// What the janitor has done.
     #[must_use]
     pub fn janitor_counts(&self) -> CoordinatorCounts {

@@ -207,6 +207,15 @@ impl<M: StorageBackend> Replica<M> {
         self.table.get(id)?.abort_reason()
     }
 
+    /// Makes durable what is left, and notes in the store that it was stopped and did not crash. Nothing may be done afterwards.
+    ///
+    /// # Errors
+    /// When the store fails, or has failed.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.persist()?;
+        self.table.store.close()
+    }
+
     /// The store, for its statistics.
     #[must_use]
     pub fn store(&self) -> &Store<M, impl KeyMeta> {

@@ -1,5 +1,6 @@
 //! `bezant dev`: a whole cluster in one process, with real TLS on loopback and a real disk.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
@@ -14,8 +15,9 @@ use crate::init::{self, Shape};
 use crate::logs;
 use crate::node::Running;
 use crate::out;
+use crate::process::Process;
 use crate::regions::{ClientRegions, NodeRegions};
-use crate::{mutant, regions, statements, up};
+use crate::{confine, mutant, regions, statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
 #[derive(Args, Debug)]
@@ -44,12 +46,14 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     // Six replicas that start and stop together lose and find one another all the time; that is no news here.
     let level: LogLevel = if args.verbose { "info" } else { "warn,runtime::transport=error" }.parse().expect("both are levels");
     logs::start(&level, LogFormat::Text)?;
+    confine::prepare_for_replicas()?;
     if args.folder.join("cluster.toml").exists() {
         init::compare(&args.folder, &args.shape)?;
     } else {
         init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape.value)?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
+    let note = note(&args.folder)?;
     let broken_rule = mutant::from_environment()?;
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
@@ -85,7 +89,36 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         node.stop().await?;
     }
     regions::leave(&args.folder, None)?;
+    Process::forget(&note)?;
     ended
+}
+
+/// The file in which a cluster's folder says which `dev` runs it.
+fn note_of(folder: &Path) -> PathBuf {
+    folder.join("run").join("dev.pid")
+}
+
+/// Notes that this process runs the cluster, so that other commands can say so.
+fn note(folder: &Path) -> Result<PathBuf, Failure> {
+    refuse_running(folder)?;
+    let note = note_of(folder);
+    let run = folder.join("run");
+    fs::create_dir_all(&run).attempt("make the folder", run.display())?;
+    let this = std::process::id();
+    Process::running(this).unwrap_or_else(|| Process::ended(this)).note(&note)?;
+    Ok(note)
+}
+
+/// Refuses what only whoever runs the cluster may do, while a `dev` runs it.
+pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
+    match Process::noted(&note_of(folder))? {
+        Some(process) if process.is_running() => {
+            Err(Failure::failed(format!("`bezant dev` runs this cluster, in the process {}", process.pid))
+                .at(folder.display())
+                .help(format!("stop it with Ctrl-C in its terminal, or with: kill {}", process.pid)))
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result<Done, Failure> {

@@ -65,6 +65,11 @@ impl Failure {
         self
     }
 
+    /// A last word about several failures of which this is the first: it ends the program as this one would.
+    pub fn summed_up(self, what: impl Into<String>) -> Self {
+        Self { turn: self.turn, what: what.into(), place: None, help: None }
+    }
+
     /// The exit code to leave with.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self.turn {

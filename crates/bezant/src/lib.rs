@@ -5,6 +5,7 @@
 //! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
 
 mod bench;
+mod confine;
 mod dev;
 pub mod failure;
 mod given;
@@ -127,6 +128,7 @@ impl Command {
 
 /// Runs a command to its end, says on standard error why it failed if it did, and gives the exit code to leave with.
 pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>>) -> ExitCode {
+    confine::keep_files_private();
     let mut builder = match cores {
         Cores::All => tokio::runtime::Builder::new_multi_thread(),
         Cores::One => tokio::runtime::Builder::new_current_thread(),

@@ -16,8 +16,9 @@ use runtime::{Identity, Limits, Metrics, NodeOptions, RunOn};
 use store::{Disk, DiskOptions, Options, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use types::{Party, ReplicaId};
+use types::{Cluster, Party, ReplicaId};
 
+use crate::confine;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
@@ -45,6 +46,7 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     let mut config = NodeConfig::load(&args.folder)?;
     config.regions = args.regions.load()?;
     logs::start(&config.settings.log_level, config.settings.log_format)?;
+    confine::prepare_for_replicas()?;
     let replica = config.replica;
     let broken_rule = mutant::from_environment()?;
     // Listened for from the start: coming back from a long journal can be interrupted too.
@@ -177,8 +179,14 @@ impl Running {
     /// Stops gracefully.
     pub async fn stop(self) -> Result<(), Failure> {
         self.window.abort();
-        self.node.stop().await.map(drop).map_err(|error| Failure::failed(error.to_string()).at(self.replica))
+        let mut machine = self.node.stop().await.map_err(|error| Failure::failed(error.to_string()).at(self.replica))?;
+        machine.close().map_err(|error| Failure::failed(error.to_string()).at(self.replica))
     }
+}
+
+/// Whose data a replica's are, as its disk has it.
+pub fn owner(cluster: &Cluster, replica: ReplicaId) -> String {
+    format!("cluster {} replica {replica}", cluster.id())
 }
 
 /// Opens the disk and brings the replica back from it, on a thread that may block.
@@ -187,7 +195,7 @@ async fn open(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let replica = config.replica;
     let cluster = config.topology.cluster.clone();
     let data = config.data.clone();
-    let owner = format!("cluster {} replica {replica}", cluster.id());
+    let owner = owner(&cluster, replica);
     let block_cache = settings.cache_bytes / BLOCK_CACHE_PART;
     let disk_options = DiskOptions { block_cache_bytes_max: block_cache, ..DiskOptions::default() };
     let cache_bytes_max = usize::try_from(settings.cache_bytes - block_cache).unwrap_or(usize::MAX);

@@ -1,5 +1,6 @@
 //! `bezant shell`: statements typed one after another, with history and completion.
 
+use std::io::{BufRead as _, IsTerminal as _, stdin};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,8 +34,10 @@ begin               begin a transaction of several lines, which ends with commit
 commit, abort
 help, exit
 
-Statements on one line, separated by `;`, are one transaction. Keys and values are text, 0x… in hexadecimal, or
-@FILE; put quotes around what has spaces.";
+Statements on one line, separated by `;`, are one transaction. Once something fails between begin and commit, nothing
+of that transaction is committed. Keys and values are text, 0x… in hexadecimal, or @FILE. Quotes go around what has
+spaces, or is text that begins with 0x, @ or #: within '…' nothing is special, within \"…\" \\n, \\t, \\\\ and \\\" are.
+A statement that begins with # is a comment, up to the end of its line.";
 
 /// Reads statements and runs them, with history and completion on a terminal.
 #[derive(Args, Debug)]
@@ -51,11 +54,17 @@ pub async fn run(args: &ShellArgs) -> Result<Done, Failure> {
     let client = statements::connect(&Reach { cluster: args.cluster.clone(), regions: args.regions.clone(), json: false }).await?;
     let handle = Handle::current();
     // Reading a line blocks, so it has a thread of its own; what is read runs on the runtime.
-    let lines = tokio::task::spawn_blocking(move || read_lines(&handle, client));
+    let lines = tokio::task::spawn_blocking(move || {
+        let mut session = Session { client, open: None, line: 0, failed: None };
+        let read = if stdin().is_terminal() { type_in(&handle, &mut session) } else { read_script(&handle, &mut session) };
+        handle.block_on(session.client.close());
+        read
+    });
     lines.await.attempt("run the shell", "this terminal")?
 }
 
-fn read_lines(handle: &Handle, client: Client) -> Result<Done, Failure> {
+/// Runs what is typed, with history and completion.
+fn type_in(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
     let mut editor: Editor<Verbs, FileHistory> = Editor::new().attempt("read lines", "this terminal")?;
     editor.set_helper(Some(Verbs));
     editor.set_max_history_size(HISTORY_LINES_MAX).attempt("keep a history", "this terminal")?;
@@ -64,30 +73,23 @@ fn read_lines(handle: &Handle, client: Client) -> Result<Done, Failure> {
         // There is none yet at the first start.
         let _ = editor.load_history(path);
     }
-    let mut session = Session { client, open: None };
-    let mut last = Ok(Done::Well);
-    loop {
-        let prompt = if session.open.is_some() { "bezant (in transaction)> " } else { "bezant> " };
-        let line = match editor.readline(prompt) {
-            Ok(line) => line,
+    let mut last = Next::Well;
+    'lines: loop {
+        let typed = match editor.readline(session.prompt()) {
+            Ok(typed) => typed,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => break,
             Err(error) => return Err(error).attempt("read a line", "this terminal"),
         };
-        match line.trim() {
-            "" => continue,
-            "exit" | "quit" => break,
-            "help" => out!("{HELP}"),
-            text => {
-                editor.add_history_entry(text).attempt("keep the line", "the history")?;
-                last = handle.block_on(session.line(text)).map(|()| Done::Well);
-                if let Err(failure) = &last {
-                    eprintln!("{failure}");
-                }
+        // What was pasted may be several lines.
+        for line in typed.lines() {
+            editor.add_history_entry(line).attempt("keep the line", "the history")?;
+            match handle.block_on(session.line(line)) {
+                Next::Over => break 'lines,
+                next => last = next,
             }
         }
     }
-    handle.block_on(session.client.close());
     if session.open.is_some() {
         eprintln!("the open transaction is thrown away");
     }
@@ -96,18 +98,84 @@ fn read_lines(handle: &Handle, client: Client) -> Result<Done, Failure> {
     {
         eprintln!("the history could not be kept in {}: {error}", path.display());
     }
-    // Said already; the exit code tells a script how its last line went.
-    Ok(if last.is_ok() { Done::Well } else { Done::Missing })
+    // Said already; the exit code tells how the last line went.
+    Ok(if last == Next::Failed { Done::Missing } else { Done::Well })
+}
+
+/// Runs what comes through a pipe or from a file, to its end. It fails if any of it did, and leaves no history.
+fn read_script(handle: &Handle, session: &mut Session) -> Result<Done, Failure> {
+    for line in stdin().lock().lines() {
+        if handle.block_on(session.line(&line.attempt("read a line", "standard input")?)) == Next::Over {
+            break;
+        }
+    }
+    if session.open.is_some() {
+        let failure = Failure::wrong("the script ended within a transaction, which is thrown away").help("end it with commit or abort");
+        eprintln!("{failure}");
+        session.failed.get_or_insert((session.line, failure));
+    }
+    match session.failed.take() {
+        None => Ok(Done::Well),
+        Some((line, first)) => Err(first.summed_up(format!("not all of the script was done; line {line} was the first that failed"))),
+    }
+}
+
+/// What comes of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Well,
+    Failed,
+    Over,
 }
 
 struct Session {
     client: Client,
-    open: Option<(Transaction, Instant)>,
+    open: Option<Open>,
+    /// The number of the line that was read last.
+    line: u64,
+    /// The first line that failed, and why.
+    failed: Option<(u64, Failure)>,
+}
+
+/// A transaction of several lines.
+struct Open {
+    transaction: Transaction,
+    begun: Instant,
+    /// Something in it failed: nothing of it may be committed any more.
+    has_failed: bool,
 }
 
 impl Session {
-    /// Runs one line. Outside `begin`, neighbouring statements are one transaction.
-    async fn line(&mut self, text: &str) -> Result<(), Failure> {
+    fn prompt(&self) -> &'static str {
+        match &self.open {
+            None => "bezant> ",
+            Some(open) if open.has_failed => "bezant (transaction failed)> ",
+            Some(_) => "bezant (in transaction)> ",
+        }
+    }
+
+    /// Runs one line, and says on standard error what went wrong.
+    async fn line(&mut self, text: &str) -> Next {
+        self.line += 1;
+        match text.trim() {
+            "exit" | "quit" => return Next::Over,
+            "help" => {
+                out!("{HELP}");
+                return Next::Well;
+            }
+            _ => {}
+        }
+        let Err(failure) = self.statements(text).await else { return Next::Well };
+        eprintln!("{failure}");
+        if let Some(open) = &mut self.open {
+            open.has_failed = true;
+        }
+        self.failed.get_or_insert((self.line, failure));
+        Next::Failed
+    }
+
+    /// Runs one line's statements. Outside `begin`, neighbouring ones are one transaction.
+    async fn statements(&mut self, text: &str) -> Result<(), Failure> {
         let mut together = Vec::new();
         for statement in words::statements(text)? {
             match statement {
@@ -127,13 +195,16 @@ impl Session {
             return Ok(());
         }
         match &mut self.open {
-            Some((transaction, _)) => {
+            Some(Open { has_failed: true, .. }) => {
+                return Err(Failure::wrong("this transaction has failed, and nothing more is done in it").help("end it with abort"));
+            }
+            Some(Open { transaction, .. }) => {
                 for statement in &batch {
                     match statement {
                         Statement::Get(key) => statements::print_get(key, transaction.get(key.clone()).await?.as_ref()),
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
                         Statement::Delete(key) => transaction.delete(key.clone()),
-                        Statement::Begin | Statement::Commit | Statement::Abort => unreachable!("`line` hands these to `control`"),
+                        Statement::Begin | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),
                     }
                 }
             }
@@ -148,13 +219,18 @@ impl Session {
 
     async fn control(&mut self, statement: &Statement) -> Result<(), Failure> {
         match (statement, self.open.take()) {
-            (Statement::Begin, None) => self.open = Some((self.client.begin(), Instant::now())),
+            (Statement::Begin, None) => {
+                self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: false });
+            }
             (Statement::Begin, open) => {
                 self.open = open;
                 return Err(Failure::wrong("a transaction is open already").help("end it with commit or abort"));
             }
             (_, None) => return Err(Failure::wrong("no transaction is open").help("begin opens one")),
-            (Statement::Commit, Some((transaction, begun))) => {
+            (Statement::Commit, Some(Open { has_failed: true, .. })) => {
+                return Err(Failure::wrong("nothing was committed: something in this transaction failed").help("begin it again"));
+            }
+            (Statement::Commit, Some(Open { transaction, begun, .. })) => {
                 let commit = transaction.commit().await?;
                 eprintln!("{}", statements::summary(&commit, 1, begun.elapsed()));
             }

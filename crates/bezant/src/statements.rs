@@ -1,6 +1,7 @@
 //! `bezant get`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::regions::ClientRegions;
 use crate::words::{self, Statement};
+
+/// The longest script that is read: a transaction's keys and values take less, quotes and hexadecimal included.
+const SCRIPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Where the cluster is, and how to print.
 #[derive(Args, Debug)]
@@ -68,7 +72,7 @@ pub struct DeleteArgs {
 /// Runs several statements as one transaction.
 #[derive(Args, Debug)]
 pub struct TxnArgs {
-    /// Statements separated by `;`: get KEY, put KEY VALUE, delete KEY
+    /// Statements separated by `;`: get KEY, put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
     script: String,
     #[command(flatten)]
     reach: Reach,
@@ -121,7 +125,14 @@ async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
 
 /// Carries out `bezant txn`.
 pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
-    let outcome = once(&args.reach, plain_statements(&args.script)?).await?;
+    let script = match args.script.as_str() {
+        "-" => read_script(std::io::stdin().lock(), "standard input")?,
+        script => match script.strip_prefix('@') {
+            Some(path) => read_script(File::open(path).attempt("open the file", path)?, path)?,
+            None => script.to_owned(),
+        },
+    };
+    let outcome = once(&args.reach, plain_statements(&script)?).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
     } else {
@@ -129,6 +140,16 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
         eprintln!("{}", outcome.summary());
     }
     Ok(Done::Well)
+}
+
+/// The whole of a script.
+fn read_script(source: impl Read, place: &str) -> Result<String, Failure> {
+    let mut script = String::new();
+    source.take(SCRIPT_BYTES_MAX + 1).read_to_string(&mut script).attempt("read the statements", place)?;
+    if script.len() as u64 > SCRIPT_BYTES_MAX {
+        return Err(Failure::wrong(format!("the statements of one transaction take at most {SCRIPT_BYTES_MAX} bytes")).at(place));
+    }
+    Ok(script)
 }
 
 /// The statements of a script that is one transaction by itself.

@@ -11,6 +11,7 @@ use monitoring::http_client;
 use serde_json::json;
 use types::ReplicaId;
 
+use crate::dev;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::process::Process;
@@ -19,6 +20,8 @@ use config::NodeConfig;
 
 /// How often a starting or stopping node is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The first descriptor after standard input, output and error.
+const FIRST_OWN_DESCRIPTOR: i32 = 3;
 /// How much of a log is shown when its node ended at its start.
 const LOG_BYTES_SHOWN: usize = 2_000;
 
@@ -52,7 +55,10 @@ pub struct DownArgs {
 /// Carries out `bezant up`.
 pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let nodes = nodes(&args.folder)?;
+    dev::refuse_running(&args.folder)?;
     let is_apart = regions(args, &nodes)?.is_some();
+    // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
+    close_fds::set_fds_cloexec_threadsafe(FIRST_OWN_DESCRIPTOR, &[]);
     let run = args.folder.join("run");
     fs::create_dir_all(&run).attempt("make the folder", run.display())?;
     let mut running = Vec::with_capacity(nodes.len());
@@ -112,8 +118,10 @@ fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regi
 
 /// Carries out `bezant down`.
 pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
+    let nodes = nodes(&args.folder)?;
+    dev::refuse_running(&args.folder)?;
     let mut stopping = Vec::new();
-    for (_, config) in nodes(&args.folder)? {
+    for (_, config) in nodes {
         let note = note_of(&args.folder, config.replica);
         if let Some(process) = Process::noted(&note)? {
             process.ask_to_stop();

@@ -2,7 +2,8 @@
 //!
 //! A word is itself; `0x…` is bytes in hexadecimal; `@FILE` is what the file holds. In a script (`txn`, `shell`,
 //! `dev --exec`) statements end with `;` or a line's end, and a word in quotes is taken as it stands: within '…'
-//! nothing is special, within "…" the backslash sequences \n, \t, \\ and \" are.
+//! nothing is special, within "…" the backslash sequences \n, \t, \\ and \" are. What begins with `#` where a statement
+//! might begin is a comment up to its line's end.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -127,9 +128,9 @@ impl Word {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(bytes_max as u64 + 1).read_to_end(&mut bytes))
-            .map_err(|error| format!("the file {path:?} cannot be read: {error}; a word that only begins with @ goes in quotes"))?;
+        File::open(path).and_then(|file| file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)).map_err(|error| {
+            format!("the file {path:?} cannot be read: {error}; text that begins with @ goes in quotes, as in: bezant txn 'put KEY \"@…\"'")
+        })?;
         Ok(Some(bytes))
     }
 }
@@ -150,6 +151,10 @@ fn split(script: &str) -> Result<Vec<Vec<Word>>, String> {
                 let last = statements.last_mut().expect("there is always a statement being filled");
                 last.extend(word.take());
                 statements.push(Vec::new());
+            }
+            '#' if word.is_none() && statements.last().is_some_and(Vec::is_empty) => {
+                // The line's end goes with it: nothing stands before it that it could end.
+                letters.by_ref().find(|letter| *letter == '\n');
             }
             space if space.is_whitespace() => {
                 statements.last_mut().expect("there is always a statement being filled").extend(word.take());
@@ -195,6 +200,7 @@ mod tests {
         assert_eq!(statements("get a; put b 2;delete c").unwrap(), expected);
         assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
         assert_eq!(statements("  ").unwrap(), vec![]);
+        assert_eq!(statements("# first\n  # second; get x\nput a '#'; # third\nput b c#d").unwrap(), vec![put("a", "#"), put("b", "c#d")]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use place::{Place, Said};
+use place::{Place, Said, eventually};
 use serde_json::Value;
 
 #[test]
@@ -70,19 +70,84 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     place.run(&["get", "c"]).expect(0).prints("3\n");
 }
 
-#[test]
-fn the_shell_runs_transactions_of_several_lines() {
-    let place = Place::new();
-    place.init(&["--shards", "2", "--placement", "ranges:m"]);
-    place.run(&["up"]).expect(0);
-    let script = "put a 1; put z 26\nbegin\nget a\nput a 2\nget a\nget z\ncommit\nbegin\nput a 9\nabort\nnonsense\nget a\n";
+/// Runs the shell over a script.
+fn shell(place: &Place, script: &str) -> Said {
     let input = place.path("script");
     fs::write(&input, script).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
     command.arg("shell").current_dir(place.path("")).env("HOME", place.path(""));
     let output = command.stdin(fs::File::open(&input).expect("opened")).output().expect("the program starts");
-    let said = Said::new(&["shell"], &output).expect(0).says("no statement `nonsense`").says("aborted");
+    Said::new(&["shell"], &output)
+}
+
+#[test]
+fn the_shell_runs_transactions_of_several_lines() {
+    let place = Place::new();
+    place.init(&["--shards", "2", "--placement", "ranges:m"]);
+    place.run(&["up"]).expect(0);
+    let script = "# first\nput a 1; put z 26\nbegin\nget a\nput a 2\nget a\nget z\ncommit\nbegin\nput a 9\nabort\nget a\n";
+    let said = shell(&place, script).expect(0).says("aborted");
     assert_eq!(said.out, "a = 1\na = 2\nz = 26\na = 2\n", "{said:#?}");
+
+    // What fails within a transaction fails all of it, and the script.
+    let said = shell(&place, "begin\nput pa 1\nputt pb 1\nput pc 1\ncommit\nget pa\nget a\n").expect(2);
+    let said =
+        said.says("no statement `putt`").says("this transaction has failed").says("nothing was committed").says("line 3 was the first");
+    assert_eq!(said.out, "pa has no value\na = 2\n", "{said:#?}");
+    // It can be given up and begun again.
+    shell(&place, "begin\nputt\nabort\nbegin\nput pa 1\ncommit\n").expect(2);
+    place.run(&["get", "pa"]).expect(0).prints("1\n");
+    // Outside a transaction each line stands for itself; but the script failed.
+    let said = shell(&place, "nonsense\nget a\n").expect(2).says("no statement `nonsense`").says("line 1 was the first");
+    assert_eq!(said.out, "a = 2\n");
+    shell(&place, "begin\nput a 9\n").expect(2).says("ended within a transaction");
+    place.run(&["get", "a"]).expect(0).prints("2\n");
+    assert!(!place.path(".bezant_history").exists(), "a script is no history");
+
+    // One transaction from a file, or from standard input.
+    fs::write(place.path("statements"), "# both\nput x '@x'\nput y \"0x1\"\n").expect("written");
+    place.run(&["txn", "@statements"]).expect(0);
+    place.run(&["get", "x"]).expect(0).prints("@x\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
+    command.args(["txn", "-"]).current_dir(place.path("")).stdin(fs::File::open(place.path("statements")).expect("opened"));
+    Said::new(&["txn", "-"], &command.output().expect("the program starts")).expect(0);
+    place.run(&["txn", "@nowhere"]).expect(3).says("nowhere");
+    place.run(&["put", "k", "@x"]).expect(2).says("bezant txn 'put KEY \"@…\"'");
+}
+
+#[test]
+fn what_one_command_runs_another_does_not_touch() {
+    let place = Place::new();
+    place.init(&[]);
+    let dev = place.spawn(&["dev"]);
+    eventually("dev serves", || place.ask("s0-r0", "/health").is_some_and(|health| health.contains("serving")));
+    place.run(&["down"]).expect(3).says("`bezant dev` runs this cluster").says("Ctrl-C");
+    place.run(&["up"]).expect(3).says("`bezant dev` runs this cluster");
+    dev.signal(rustix::process::Signal::INT);
+    dev.wait().expect(0);
+    // No descriptor of its caller outlives `up`: a lock that the caller holds is free when the caller is gone.
+    let lock = place.path("lock");
+    let script = format!("exec 9>{}; flock 9; {} up >/dev/null", lock.display(), env!("CARGO_BIN_EXE_bezant"));
+    let status = Command::new("sh").args(["-c", &script]).current_dir(place.path("")).status().expect("a shell");
+    assert!(status.success());
+    fs::File::open(&lock).expect("made").try_lock().expect("the nodes do not hold it");
+    // Nobody else on this computer may read what a replica keeps.
+    for path in ["", "s0-r0", "s0-r0/data", "s0-r0/node.log", "s0-r0/data/identity.toml", "s0-r0/data/journal/00000001.log"] {
+        let path = place.path(&format!("bezant-data/{path}"));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).expect("made").permissions());
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+    }
+    // Nor may its memory, which holds keys, be written down; and it may have files enough.
+    let note = fs::read_to_string(place.path("bezant-data/run/s0-r0.pid")).expect("noted");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", note.trim())).expect("it runs");
+    let of = |name: &str| limits.lines().find(|line| line.starts_with(name)).expect("listed").split_whitespace().collect::<Vec<_>>();
+    assert_eq!(of("Max core file size")[4], "1", "{limits}");
+    let files = of("Max open files");
+    assert!(files[3].parse::<u64>().is_ok_and(|files| files >= 1_024), "{limits}");
+    place.run(&["down"]).expect(0);
+    let few = format!("ulimit -n 200; exec {} node bezant-data/s0-r0", env!("CARGO_BIN_EXE_bezant"));
+    let output = Command::new("sh").args(["-c", &few]).current_dir(place.path("")).output().expect("a shell");
+    Said::new(&["node"], &output).expect(3).says("may have 200 files open").says("ulimit -Hn");
 }
 
 #[test]
@@ -223,6 +288,8 @@ fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
         fs::write(&path, good.replace(from, to)).expect("written");
         place.run(&["node", "bezant-data/s0-r0"]).expect(2).says(says).says(&format!("node.toml:{line}")).says("help: ");
     }
+    fs::write(&path, good.replace("log_level = \"info\"", "log_level = \"loud\"")).expect("written");
+    place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not \"loud\"").says("node.toml:");
     fs::write(&path, good.replace("s0-r0", "s0-r1")).expect("written");
     place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not the key that cluster.toml lists for s0-r1");
     place.run(&["up", "nowhere"]).expect(2).says("nowhere");
@@ -246,6 +313,46 @@ fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
     fs::remove_dir_all(place.path("bezant-data/s0-r1/data")).expect("removed");
     fs::rename(place.path("bezant-data/s0-r0/data"), place.path("bezant-data/s0-r1/data")).expect("moved");
     place.run(&["node", "bezant-data/s0-r1"]).expect(3).says("replica s0-r0").says("belongs to");
+}
+
+#[test]
+fn a_lost_disk_is_noticed_and_never_a_fresh_start() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.run(&["down"]).expect(0);
+    let data = |replica: u8| place.path(&format!("bezant-data/s0-r{replica}/data"));
+    let says = |what: &str| place.run(&["node", "bezant-data/s0-r0"]).expect(3).says(what).says("leave this replica stopped");
+    // As if its disk were not mounted; then as if it were another, empty one.
+    let kept = place.path("kept");
+    fs::rename(data(0), &kept).expect("moved");
+    says("s0-r0/data/identity.toml is missing").says("mounted?");
+    fs::create_dir(data(0)).expect("made");
+    says("s0-r0/data/identity.toml is missing");
+    fs::remove_dir_all(data(0)).expect("removed");
+    fs::rename(&kept, data(0)).expect("moved back");
+    // A damaged identity is nobody else's.
+    let identity = data(0).join("identity.toml");
+    let whole = fs::read_to_string(&identity).expect("text");
+    fs::write(&identity, whole.replacen("replica", "rePlica", 1)).expect("written");
+    says("identity.toml is damaged");
+    fs::write(&identity, whole).expect("written");
+    // After `down`, what is not whole at the journal's end was not torn by a crash.
+    let segment = data(0).join("journal/00000001.log");
+    let journal = fs::read(&segment).expect("the journal");
+    let last = journal.iter().rposition(|byte| *byte != 0).expect("it is not empty");
+    let mut flipped = journal.clone();
+    flipped[last] ^= 1;
+    fs::write(&segment, flipped).expect("written");
+    says("when this replica last stopped");
+    fs::write(&segment, journal).expect("written");
+    place.run(&["up"]).expect(0);
+    place.run(&["get", "a"]).expect(0).prints("1\n");
+    place.run(&["down"]).expect(0);
+    // All of them at once: nobody serves, and nobody says that all is well.
+    (0..6).for_each(|replica| fs::remove_dir_all(data(replica)).expect("removed"));
+    place.run(&["up"]).expect(3).says("is missing");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use crypto::SecretKey;
 use serde::{Deserialize, Deserializer};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use types::ReplicaId;
 
 use crate::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
@@ -139,8 +139,10 @@ impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A word alone would pass for a module of that name, of which everything is logged, and of all others nothing.
+        let is_level = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
         match text.parse::<Targets>() {
-            Ok(targets) if !text.is_empty() => Ok(Self { text: text.to_owned(), targets }),
+            Ok(targets) if text.split(',').all(is_level) => Ok(Self { text: text.to_owned(), targets }),
             _ => Err(format!(
                 "a log level is error, warn, info, debug, trace or off, alone or by module as in warn,runtime=debug; not {text:?}"
             )),

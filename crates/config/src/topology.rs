@@ -92,6 +92,15 @@ impl Topology {
                 return Err(refuse(format!("{name} is listed twice"), as_made));
             }
         }
+        let mut owners: BTreeMap<String, ReplicaId> = BTreeMap::new();
+        for (name, (_, endpoint)) in &members {
+            if let Some(other) = owners.insert(endpoint.address.to_ascii_lowercase(), *name) {
+                return Err(refuse(
+                    format!("{other} and {name} have the same address {}", endpoint.address),
+                    "give each its own host or port",
+                ));
+            }
+        }
         let keys = shards(&members).map_err(|missing| refuse(format!("{missing} is not listed, though later ones are"), as_made))?;
         let mut clients: Vec<(ClientId, Permission)> = Vec::new();
         for client in file.client {

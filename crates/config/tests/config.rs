@@ -19,8 +19,8 @@ fn cluster_toml(placement: &str, shards: u16) -> String {
             let seed = u8::try_from(10 + shard * 6 + index).expect("small");
             text += &format!(
                 "[[replica]]\nname = \"s{shard}-r{index}\"\naddress = \"127.0.0.1:{}\"\nhttp = \"127.0.0.1:{}\"\npublic_key = \"{}\"\n",
-                7400 + index,
-                7500 + index,
+                7400 + shard * 6 + index,
+                7500 + shard * 6 + index,
                 hex::encode(secret(seed).public())
             );
         }
@@ -153,6 +153,8 @@ fn a_wrong_cluster_file_is_refused_with_its_reason() {
         (replace(&hex::encode(secret(10).public()), &hex::encode(secret(11).public())), "same public key"),
         (replace(&hex::encode(secret(10).public()), &"00".repeat(32)), ""),
         (replace("127.0.0.1:7400", "127.0.0.1"), "host:port"),
+        (replace("127.0.0.1:7401", "127.0.0.1:7400"), "s0-r0 and s0-r1 have the same address 127.0.0.1:7400"),
+        (replace("placement = \"hash\"", "placement = \"ranges\"\nbounds = [\"\"]"), "would never hold a key"),
         (replace(&"ab".repeat(16), "ab"), "32 hexadecimal digits"),
         (replace("\"basil\"", "\"tapir\""), "tapir"),
         (replace("placement = \"hash\"", "placement = \"hash\"\nbounds = [\"m\"]"), "placed by hash"),

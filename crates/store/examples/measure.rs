@@ -30,8 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// What the directory says that it is.
+const OWNER: &str = "measurement";
+
 fn open(directory: &Path, options: Options, disk_options: DiskOptions) -> Result<Store<Disk>, store::StoreError> {
-    let mut store = Store::open(Disk::open(directory, "measurement", disk_options)?, options)?;
+    if !directory.exists() {
+        Disk::create(directory, OWNER)?;
+    }
+    let mut store = Store::open(Disk::open(directory, OWNER, disk_options)?, options)?;
     while store.replay()?.is_some() {}
     Ok(store)
 }

@@ -107,6 +107,22 @@ pub trait StorageBackend: Send {
     /// When the backend fails.
     fn opened(&mut self) -> Result<(), StoreError>;
 
+    /// How many batches the journal has had, if the last process stopped gracefully and said so with [`StorageBackend::set_clean_end`].
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn clean_end(&mut self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
+
+    /// Keeps, durably, how many batches the journal has had; or forgets it, before more are written.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn set_clean_end(&mut self, _end: Option<u64>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Writes into a segment. Durable only after [`StorageBackend::sync`].
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! bezant.lock      held while a process uses the directory; says which
-//! identity.toml    whose data these are, in text; written last, so from then on anything missing is a loss
+//! identity.toml    whose data these are, in text, and whether they were used yet: from then on anything missing is a loss
+//! clean-end        after a graceful stop: how many batches the journal holds
 //! watermark        that of the newest checkpoint begun
 //! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
 //! base/            the rows, in an LSM tree
@@ -33,9 +34,14 @@ use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, Sto
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
+/// What the checksum's line of [`IDENTITY`], its last, begins with.
+const CHECKSUM: &str = "checksum = \"";
 const WATERMARK: &str = "watermark";
+const CLEAN_END: &str = "clean-end";
 const JOURNAL: &str = "journal";
 const BASE: &str = "base";
+/// The base's only keyspace.
+const ROWS: &str = "rows";
 /// A segment in the making.
 const NEXT: &str = "next.log";
 /// A spare segment in the making, and when it is made.
@@ -75,6 +81,7 @@ impl Default for DiskOptions {
 pub struct Disk {
     directory: PathBuf,
     owner: String,
+    state: State,
     options: DiskOptions,
     /// The segment written last, open.
     current: Option<(SegmentNumber, File)>,
@@ -91,30 +98,46 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens `directory`, or makes it. `owner` says in a line whose data it holds, as in
-    /// `cluster 1f… replica s0-r3`.
+    /// Makes an empty store in `directory`, which is made too, for an owner who has never had one. `owner` says in a line whose data it
+    /// holds, as in `cluster 1f… replica s0-r3`.
     ///
     /// # Errors
-    /// When the directory is another owner's, in use, of a newer format or incomplete, or when the disk fails.
+    /// When the directory holds anything, or the disk fails.
     ///
     /// # Panics
     /// When `owner` is longer than [`OWNER_BYTES_MAX`] or holds control characters, quotes or backslashes.
-    pub fn open(directory: impl Into<PathBuf>, owner: &str, options: DiskOptions) -> Result<Self, StoreError> {
+    pub fn create(directory: impl Into<PathBuf>, owner: &str) -> Result<(), StoreError> {
         let plain = owner.chars().all(|character| !character.is_control() && character != '"' && character != '\\');
         assert!(plain && owner.len() <= OWNER_BYTES_MAX, "an owner is named in one short line without quotes");
         let directory = directory.into();
         make_directory(&directory)?;
+        if !file_names(&directory)?.is_empty() {
+            return Err(failed("make a store in", &directory)(io::Error::other("it is not empty")));
+        }
+        write_identity(&directory, owner, State::Empty)
+    }
+
+    /// Opens what [`Disk::create`] made in `directory` for `owner`.
+    ///
+    /// # Errors
+    /// When the directory is another owner's, in use, of a newer format or incomplete, or when the disk fails. A directory without
+    /// its identity is a loss, and never a beginning: the disk that belongs there may not be mounted.
+    pub fn open(directory: impl Into<PathBuf>, owner: &str, options: DiskOptions) -> Result<Self, StoreError> {
+        let directory = directory.into();
+        if !exists(&directory.join(IDENTITY))? {
+            return Err(StoreError::Missing { location: directory.join(IDENTITY).display().to_string() });
+        }
         let lock = lock(&directory, owner)?;
-        let is_new = !check_identity(&directory, owner)?;
+        let state = read_identity(&directory, owner)?;
         let journal = directory.join(JOURNAL);
-        if is_new {
+        if state == State::Empty {
             make_directory(&journal)?;
             if !exists(&directory.join(WATERMARK))? {
                 write_watermark(&directory, Timestamp::ZERO)?;
             }
         }
         for part in [JOURNAL, BASE, WATERMARK] {
-            if !is_new && !exists(&directory.join(part))? {
+            if state == State::InUse && !exists(&directory.join(part))? {
                 return Err(StoreError::Missing { location: directory.join(part).display().to_string() });
             }
         }
@@ -124,12 +147,13 @@ impl Disk {
         let base = directory.join(BASE);
         // Its own threads are as patient as the one that opens it. Should that panic, which nothing that a peer sends can bring about at a
         // start, then so does this one.
-        let opening = in_background("store-open", move || open_base_table(&base, options))?;
+        let opening = in_background("store-open", move || open_base_table(&base, state, options))?;
         let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let spares = find_spares(&journal)?;
         Ok(Self {
             directory,
             owner: owner.to_owned(),
+            state,
             options,
             current: None,
             spares,
@@ -205,7 +229,7 @@ impl StorageBackend for Disk {
             numbers.extend(number.filter(|number| number.file_name().ends_with(&name)));
         }
         numbers.sort_unstable();
-        if numbers.is_empty() && exists(&self.directory.join(IDENTITY))? {
+        if numbers.is_empty() && self.state == State::InUse {
             return Err(StoreError::Missing { location: format!("every segment in {}", self.directory.join(JOURNAL).display()) });
         }
         Ok(numbers)
@@ -242,14 +266,38 @@ impl StorageBackend for Disk {
     }
 
     fn opened(&mut self) -> Result<(), StoreError> {
-        if exists(&self.directory.join(IDENTITY))? {
-            return Ok(());
+        if self.state == State::Empty {
+            write_identity(&self.directory, &self.owner, State::InUse)?;
+            self.state = State::InUse;
         }
-        let text = format!(
-            "# Whose data this directory holds. Written once; leave it as it is.\nformat = {DIRECTORY_FORMAT}\nowner = \"{}\"\n",
-            self.owner
-        );
-        replace_file(&self.directory, IDENTITY, text.as_bytes())
+        Ok(())
+    }
+
+    fn clean_end(&mut self) -> Result<Option<u64>, StoreError> {
+        let path = self.directory.join(CLEAN_END);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("read", &path)(error)),
+        };
+        match <[u8; 16]>::try_from(bytes) {
+            Ok(bytes) if xxh3_64(&bytes[..8]) == (&bytes[8..]).get_u64_le() => Ok(Some((&bytes[..8]).get_u64_le())),
+            _ => {
+                let reason = "its checksum does not match".to_owned();
+                Err(StoreError::Corrupt { location: path.display().to_string(), offset: 0, reason })
+            }
+        }
+    }
+
+    fn set_clean_end(&mut self, end: Option<u64>) -> Result<(), StoreError> {
+        let Some(end) = end else {
+            let path = self.directory.join(CLEAN_END);
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+            return sync_directory(&self.directory);
+        };
+        let mut out = end.to_bytes();
+        xxh3_64(&out).encode(&mut out);
+        replace_file(&self.directory, CLEAN_END, &out)
     }
 
     fn write(&mut self, segment: SegmentNumber, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
@@ -346,27 +394,58 @@ fn lock(directory: &Path, owner: &str) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// Whether the directory has an identity already; an error when it is not `owner`'s.
-fn check_identity(directory: &Path, owner: &str) -> Result<bool, StoreError> {
+/// How far a store has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It was made, and never opened to the end.
+    Empty,
+    /// It has all its parts: what is missing is a loss.
+    InUse,
+}
+
+impl State {
+    /// As it stands in [`IDENTITY`].
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::InUse => "in use",
+        }
+    }
+}
+
+fn write_identity(directory: &Path, owner: &str, state: State) -> Result<(), StoreError> {
+    let mut text = format!(
+        "# Whose data this directory holds. Leave it as it is.\nformat = {DIRECTORY_FORMAT}\nowner = \"{owner}\"\nstate = \"{}\"\n",
+        state.name()
+    );
+    let checksum = xxh3_64(text.as_bytes());
+    text += &format!("{CHECKSUM}{checksum:016x}\"\n");
+    replace_file(directory, IDENTITY, text.as_bytes())
+}
+
+/// How far the store in the directory has come; an error when it is not `owner`'s.
+fn read_identity(directory: &Path, owner: &str) -> Result<State, StoreError> {
     let path = directory.join(IDENTITY);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed("read", &path)(error)),
-    };
+    // A damaged file need not be text any more.
+    let text = String::from_utf8_lossy(&fs::read(&path).map_err(failed("read", &path))?).into_owned();
     let field = |name: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
-        lines.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().trim_matches('"').to_owned())
+        lines.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().trim_matches('"'))
     };
     let location = path.display().to_string();
-    let (format, found) = (field("format").and_then(|format| format.parse::<u32>().ok()), field("owner"));
-    match (format, found) {
-        (Some(format), _) if format > DIRECTORY_FORMAT => Err(StoreError::NewerFormat { location, found: format, known: DIRECTORY_FORMAT }),
-        (Some(DIRECTORY_FORMAT), Some(found)) if found == owner => Ok(true),
-        (Some(DIRECTORY_FORMAT), Some(found)) => {
-            Err(StoreError::Foreign { location: directory.display().to_string(), found, expected: owner.to_owned() })
+    match field("format").and_then(|format| format.parse::<u32>().ok()) {
+        Some(found) if found > DIRECTORY_FORMAT => return Err(StoreError::NewerFormat { location, found, known: DIRECTORY_FORMAT }),
+        _ => {}
+    }
+    // Looked at before the owner: a damaged name is damage, and nobody else's.
+    let is_whole = text.split_once(CHECKSUM).is_some_and(|(body, checksum)| checksum == format!("{:016x}\"\n", xxh3_64(body.as_bytes())));
+    let state = [State::Empty, State::InUse].into_iter().find(|state| field("state") == Some(state.name()));
+    match (field("owner"), state) {
+        (Some(found), Some(state)) if is_whole && found == owner => Ok(state),
+        (Some(found), Some(_)) if is_whole => {
+            Err(StoreError::Foreign { location: directory.display().to_string(), found: found.to_owned(), expected: owner.to_owned() })
         }
-        _ => Err(StoreError::Corrupt { location, offset: 0, reason: "it names no format or no owner".to_owned() }),
+        _ => Err(StoreError::Corrupt { location, offset: 0, reason: "its checksum does not match".to_owned() }),
     }
 }
 
@@ -382,12 +461,19 @@ fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
     thread.map_err(StoreError::io("start a thread"))
 }
 
-fn open_base_table(path: &Path, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
+fn open_base_table(path: &Path, state: State, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
     let merging = Leveled::default().with_l0_threshold(options.unmerged_checkpoints_max.max(1)).with_table_target_size(TABLE_BYTES);
     // One worker: it only compacts, and shares its cores with whole replicas.
     let database = Database::builder(path).cache_size(options.block_cache_bytes_max).worker_threads(1).open();
+    // What is not there is made, which must not hide a loss.
+    if let Ok(database) = &database
+        && state == State::InUse
+        && !database.keyspace_exists(ROWS)
+    {
+        return Err(StoreError::Missing { location: format!("what {} held", path.display()) });
+    }
     let opened = database.and_then(|database| {
-        let rows = database.keyspace("rows", || KeyspaceCreateOptions::default().compaction_strategy(Arc::new(merging)))?;
+        let rows = database.keyspace(ROWS, || KeyspaceCreateOptions::default().compaction_strategy(Arc::new(merging)))?;
         database.persist(PersistMode::SyncAll)?;
         Ok((database, rows))
     });
@@ -511,6 +597,15 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreEr
 fn base_table_error(directory: &Path, doing: &str, error: &fjall::Error) -> StoreError {
     let location = directory.join(BASE).display().to_string();
     match error {
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source))
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
+        {
+            let reason = match source.kind() {
+                io::ErrorKind::NotFound => "one of its files is missing".to_owned(),
+                _ => format!("one of its files is not what it should be ({source})"),
+            };
+            StoreError::Corrupt { location, offset: 0, reason }
+        }
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             let source = io::Error::new(source.kind(), source.to_string());
             StoreError::io(format!("{doing} {location}"))(source)

@@ -23,21 +23,18 @@ pub enum StoreError {
     /// An earlier failure closed the store. Start again when its cause is mended.
     #[error("the store is closed since an earlier failure: {0}")]
     Closed(String),
-    /// What is stored is damaged. Starting again does not help: rebuild the replica from its peers.
-    #[error(
-        "{location} is damaged at byte {offset}: {reason}; keep the files, and rebuild this replica from its peers: \
-         it can no longer tell what it has promised"
-    )]
+    /// What is stored is damaged. Starting again does not help.
+    #[error("{location} is damaged{}: {reason}; keep the files, and leave this replica stopped: {}", at_byte(.offset), FORGOTTEN)]
     Corrupt {
         /// The damaged file.
         location: String,
-        /// Where in it.
+        /// Where in it; 0 for the whole of it.
         offset: u64,
         /// What is wrong there.
         reason: String,
     },
-    /// A part of the journal is gone. Restore it, or rebuild the replica from its peers.
-    #[error("{location} is missing; put it back, or rebuild this replica from its peers: without it, it cannot tell what it has promised")]
+    /// A part is gone, or all of it. Put it back.
+    #[error("{location} is missing; put it back (is the disk that holds it mounted?), else leave this replica stopped: {}", FORGOTTEN)]
     Missing {
         /// What should be there.
         location: String,
@@ -78,6 +75,15 @@ pub enum StoreError {
         /// What is checkpointed.
         watermark: Timestamp,
     },
+}
+
+/// Why a replica whose data are not whole must not run, and what happens without it.
+const FORGOTTEN: &str = "it can no longer tell what it has promised, and would lie. The cluster goes on without it while no more than f \
+                         replicas of its shard are gone; this version cannot rebuild a replica from the others yet";
+
+/// Where damage is, in words.
+fn at_byte(offset: &u64) -> String {
+    if *offset == 0 { String::new() } else { format!(" at byte {offset}") }
 }
 
 impl StoreError {

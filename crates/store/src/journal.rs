@@ -13,6 +13,7 @@
 //! Each batch is synced before the next is written. So a crash can tear only the very last one, and replay
 //! tells a torn tail from damage: at a torn tail nothing valid follows. A segment that is not the last is
 //! whole when the next begins with the sequence it ended with; whatever lies behind that is no part of it.
+//! After a graceful stop the medium knows how many batches there are, so that a flipped bit in the last is no torn tail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -165,10 +166,30 @@ impl Journal {
                         backend.write(number, last.start as u64, &bytes[last])?;
                         backend.sync(number)?;
                     }
+                    self.check_clean_end(backend, number)?;
                 }
             }
         }
         Ok(None)
+    }
+
+    /// After a graceful stop nothing is torn: a batch that is not there was there.
+    fn check_clean_end<M: StorageBackend>(&mut self, backend: &mut M, last: SegmentNumber) -> Result<(), StoreError> {
+        let Some(written) = backend.clean_end()? else { return Ok(()) };
+        if written > self.next_sequence - 1 {
+            let reason = format!("batch {} is not there, and {written} were when this replica last stopped", self.next_sequence);
+            return Err(StoreError::corrupt_segment(last, self.segments[&last].end, reason));
+        }
+        backend.set_clean_end(None)
+    }
+
+    /// Notes that nothing is written any more, so that the next process can tell a torn batch from a damaged one.
+    pub(crate) fn close<M: StorageBackend>(&mut self, backend: &mut M) -> Result<(), StoreError> {
+        assert!(!self.is_pending(), "what is pending is written before the end");
+        match self.is_replayed() {
+            true => backend.set_clean_end(Some(self.next_sequence - 1)),
+            false => Ok(()),
+        }
     }
 
     /// Whether the journal has been replayed and may be written.

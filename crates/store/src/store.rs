@@ -190,6 +190,17 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(())
     }
 
+    /// Makes all appended records durable, and notes that there are no more: the next process takes a last batch that is not whole for
+    /// damage, and not for one that a crash has torn.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.sync()?;
+        self.closed = Some("it was stopped".to_owned());
+        self.journal.close(&mut self.backend)
+    }
+
     /// Adds a committed version. It is durable as soon as its record in the journal is. Adding it again changes
     /// nothing, not even after it was checkpointed.
     pub fn commit(&mut self, key: &Key, version: Version) {

@@ -17,6 +17,13 @@ fn version(time: u64, value: &str) -> Version {
     Version { timestamp: at(time), value: Some(Value::from(value)) }
 }
 
+/// An empty store.
+fn new_directory() -> TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    Disk::create(directory.path(), OWNER).expect("the directory is empty");
+    directory
+}
+
 fn try_open(directory: &Path, owner: &str) -> Result<(Store<Disk>, Vec<String>), StoreError> {
     let disk = Disk::open(directory, owner, DiskOptions::default())?;
     let mut store = Store::open(disk, Options { segment_bytes_max: 20_000, ..Options::default() })?;
@@ -37,7 +44,7 @@ fn refusal(directory: &Path, owner: &str) -> String {
 
 /// A directory with three batches in its journal.
 fn three_batches() -> TempDir {
-    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = new_directory();
     let (mut store, records) = open(directory.path());
     assert!(records.is_empty());
     for record in ["one", "two", "three"] {
@@ -94,7 +101,7 @@ fn records_and_checkpointed_versions_are_there_after_reopening() {
 
 #[test]
 fn later_checkpoints_win_after_any_number_of_reopenings() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = new_directory();
     let key = Key::from("k");
     for round in 1..=12 {
         let (mut store, _) = open(directory.path());
@@ -139,12 +146,12 @@ fn a_flipped_bit_in_an_older_segment_is_named_with_what_to_do() {
     fs::write(&segment, bytes).expect("writable");
     let text = refusal(directory.path(), OWNER);
     assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
-    assert!(text.contains("rebuild this replica from its peers"), "{text}");
+    assert!(text.contains("leave this replica stopped"), "{text}");
 }
 
 #[test]
 fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = new_directory();
     let keys: Vec<Key> = (0..200).map(|number| Key::from(format!("key {number}").as_str())).collect();
     let of = |number: u64| version(number + 1, &format!("a value that is not short, and is the value of key {number}"));
     let (mut store, _) = open(directory.path());
@@ -184,7 +191,7 @@ fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
 
 #[test]
 fn released_segments_are_recycled_and_their_old_batches_are_not_replayed() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = new_directory();
     let (mut store, _) = open(directory.path());
     for _ in 0..6 {
         for _ in 0..4 {
@@ -231,13 +238,97 @@ fn opening_a_locked_directory_names_the_process_that_holds_it() {
 
 #[test]
 fn a_missing_part_of_the_directory_is_an_error() {
-    for part in ["journal/00000001.log", "journal", "base", "watermark"] {
+    for part in ["journal/00000001.log", "journal", "base", "watermark", "identity.toml"] {
         let directory = three_batches();
         let path = directory.path().join(part);
         if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("removable");
         let text = refusal(directory.path(), OWNER);
-        assert!(text.contains("missing") && text.contains("rebuild this replica"), "{part}: {text}");
+        assert!(text.contains("missing") && text.contains("leave this replica stopped"), "{part}: {text}");
     }
+    // The directory itself, or all that is in it, as when its disk is not mounted; and a base that is there and empty.
+    let directory = three_batches();
+    assert!(refusal(&directory.path().join("nowhere"), OWNER).contains("missing"));
+    assert!(!directory.path().join("nowhere").exists(), "nothing is made by opening");
+    let empty = tempfile::tempdir().expect("a temporary directory");
+    assert!(refusal(empty.path(), OWNER).contains("identity.toml is missing"));
+    fs::remove_dir_all(directory.path().join("base")).expect("removable");
+    fs::create_dir(directory.path().join("base")).expect("made");
+    for _ in 0..2 {
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("base held is missing"), "{text}");
+    }
+}
+
+#[test]
+fn a_lost_file_of_the_base_is_damage_and_no_puzzle() {
+    for lost in ["base/keyspaces/1/tables/0", "base/keyspaces/1"] {
+        let directory = new_directory();
+        let (mut store, _) = open(directory.path());
+        store.commit(&Key::from("k"), version(1, "v"));
+        checkpoint(&mut store, at(10));
+        drop(store);
+        let path = directory.path().join(lost);
+        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("there was a checkpoint");
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("base") && (text.contains("is damaged") || text.contains("is missing;")), "{lost}: {text}");
+        assert!(!text.contains("os error") && text.contains("leave this replica stopped"), "{lost}: {text}");
+    }
+}
+
+#[test]
+fn a_store_is_made_once_and_only_where_nothing_is() {
+    let directory = three_batches();
+    let text = Disk::create(directory.path(), OWNER).expect_err("it holds a store").to_string();
+    assert!(text.contains("it is not empty"), "{text}");
+    assert_eq!(open(directory.path()).1, ["one", "two", "three"]);
+}
+
+#[test]
+fn a_damaged_identity_is_damage_and_not_another_replicas() {
+    let directory = three_batches();
+    let path = directory.path().join("identity.toml");
+    let whole = fs::read(&path).expect("there is one");
+    for at_byte in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at_byte] ^= 1 << (at_byte % 7);
+        fs::write(&path, &bytes).expect("writable");
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("identity.toml is damaged") || text.contains("has format"), "byte {at_byte}: {text}");
+    }
+}
+
+#[test]
+fn after_a_graceful_stop_a_flipped_bit_in_the_last_batch_is_no_torn_write() {
+    let flip = |directory: &Path, end: usize| {
+        let segment = directory.join("journal/00000001.log");
+        let mut bytes = fs::read(&segment).expect("the segment");
+        bytes[end - 1] ^= 1;
+        fs::write(&segment, bytes).expect("writable");
+    };
+    // A crash may have torn it.
+    let directory = three_batches();
+    flip(directory.path(), end_of_journal(directory.path()));
+    assert_eq!(open(directory.path()).1, ["one", "two"]);
+
+    let directory = three_batches();
+    let end = end_of_journal(directory.path());
+    let (mut store, _) = open(directory.path());
+    store.close().expect("the disk is whole");
+    drop(store);
+    flip(directory.path(), end);
+    for _ in 0..2 {
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("batch 3 is not there, and 3 were when this replica last stopped"), "{text}");
+    }
+    // Put right again, it opens; and what is written from then on may be torn again.
+    flip(directory.path(), end);
+    let (mut store, records) = open(directory.path());
+    assert_eq!(records, ["one", "two", "three"]);
+    store.append(b"four");
+    store.sync().expect("the disk is whole");
+    drop(store);
+    flip(directory.path(), end_of_journal(directory.path()));
+    assert_eq!(open(directory.path()).1, ["one", "two", "three"]);
 }
 
 #[test]

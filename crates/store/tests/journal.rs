@@ -128,7 +128,7 @@ fn a_flipped_bit_in_an_older_segment_is_damage_even_in_its_last_batch() {
     let text = replay_error(&backend).to_string();
     assert!(text.contains("journal/00000001.log is damaged at byte"), "{text}");
     assert!(text.contains("the checksum of batch 3 does not match"), "{text}");
-    assert!(text.contains("rebuild this replica"), "{text}");
+    assert!(text.contains("leave this replica stopped"), "{text}");
 }
 
 #[test]

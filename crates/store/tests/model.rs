@@ -374,6 +374,7 @@ proptest! {
     #[test]
     fn a_disk_holds_what_the_model_holds(cache in cache_bytes_max(), steps in proptest::collection::vec(step(), 1..80)) {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        Disk::create(directory.path(), OWNER).expect("the directory is empty");
         run(&directory, cache, steps);
     }
 }

@@ -11,6 +11,7 @@ use types::{ClientId, ClusterId, Key, Placement};
 
 use super::{Member, Plan};
 use crate::failure::{Attempt as _, Failure};
+use crate::node;
 
 const CLUSTER: &str = "cluster.toml";
 
@@ -40,7 +41,10 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
     let cluster = Shared::write(folder, &cluster_toml(plan), plan.members.len() + plan.clients.len())?;
     for member in &plan.members {
         let own = folder.join(member.name.to_string());
-        create(&own.join("data"))?;
+        create(&own)?;
+        let data = own.join("data");
+        // Only here: a replica that finds no data must never take that for a beginning.
+        store::Disk::create(&data, &node::owner(&plan.cluster, member.name)).attempt("make the store", data.display())?;
         identity(&own, &member.secret, &member.name.to_string(), plan.cluster.id())?;
         cluster.name(&own.join(CLUSTER))?;
         text(&own.join("node.toml"), &node_toml(member, plan))?;

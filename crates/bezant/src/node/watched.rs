@@ -54,6 +54,13 @@ impl Watched {
     }
 }
 
+impl Watched {
+    /// Stops it gracefully.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.inner.close()
+    }
+}
+
 impl Machine for Watched {
     type Command = Infallible;
     type Received = <Inner as Machine>::Received;

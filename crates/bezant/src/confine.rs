@@ -1,0 +1,42 @@
+//! What this program gives up, and what it needs, from its first moment.
+
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+
+use crate::failure::Failure;
+
+/// How many files a node must be able to have open: connections whose owner is not known yet may take 256, the base's tables and the
+/// journal some hundred, and each member one or a few.
+const FILES_MIN: u64 = 1_024;
+/// More than this is of no use, and makes some systems reserve memory for it.
+const FILES_MAX: u64 = 1 << 20;
+
+/// Nobody but this user may read what this program writes: keys, data, logs.
+pub fn keep_files_private() {
+    umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// For a program that runs replicas: no dump of its memory, which holds secret keys, and enough files.
+///
+/// # Errors
+/// When the system allows too few open files, and says how to allow more.
+pub fn prepare_for_replicas() -> Result<(), Failure> {
+    // Not 0: Linux still pipes a dump to whoever collects them when it is 0, and never when it is 1.
+    let no_dump = Rlimit { current: Some(1), maximum: Some(1) };
+    if let Err(error) = setrlimit(Resource::Core, no_dump) {
+        tracing::warn!(%error, "core dumps cannot be turned off: one would hold secret keys");
+    }
+    let files = getrlimit(Resource::Nofile);
+    let allowed = files.maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
+    if files.current.is_some_and(|current| current < allowed) {
+        // What counts is what there is in the end.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: files.maximum });
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(current) if current < FILES_MIN => {
+            Err(Failure::failed(format!("this process may have {current} files open, and a replica needs {FILES_MIN}"))
+                .help("raise the limit: `ulimit -Hn`, LimitNOFILE= of a service, --ulimit nofile= of a container"))
+        }
+        _ => Ok(()),
+    }
+}
