@@ -162,7 +162,7 @@ pub struct BenchArgs {
     /// Run nothing: check that every transfer acknowledged in this journal is in the store (bank)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["load", "journal"])]
     pub verify_journal: Option<PathBuf>,
-    /// Where a cluster runs under made-up distances: its map. Found by itself where `bezant-lab up --regions` left it
+    /// Where a cluster runs under injected latency: its map. Found by itself where `bezant-lab up --regions` left it
     #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     pub regions: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! Three commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
 //! machines would do. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
-//! clusters without signatures, and made-up distances, none of which the product has.
+//! clusters without signatures, and injected latency, none of which the product has.
 
 mod figures;
 mod predict;

@@ -1,4 +1,4 @@
-//! What only experiments ask of a cluster: made-up distances, and settings that cost speed or safety.
+//! What only experiments ask of a cluster: injected latency, and settings that cost speed or safety.
 
 #[path = "../../bezant/tests/place/mod.rs"]
 mod place;
@@ -8,14 +8,14 @@ use std::fs;
 use place::Place;
 
 #[test]
-fn made_up_distances_hold_for_all_and_are_told_everywhere() {
+fn injected_latency_applies_to_all_processes_and_all_warn_about_it() {
     let place = Place::new();
     place.init(&["--clients", "2"]);
     let far = "regions = ['here', 'there']\none_way_ms = [[0, 30], [40, 0]]\nreplicas = ['there']\nclients = 'here'\n\
                [placed]\nc2 = 'there'\n";
     fs::write(place.path("far.toml"), far).expect("written");
     place.run(&["up", "--regions", "nowhere.toml"]).expect(2).says("zone, region, planet");
-    place.run(&["up", "--regions", "far.toml"]).expect(0).says("warning: distances are made up (regions far)");
+    place.run(&["up", "--regions", "far.toml"]).expect(0).says("warning: latency is injected (regions far)");
     // Over one way and back, once.
     let put = place.run(&["put", "a", "1", "--json"]).expect(0).says("made up (regions far): this client is in here").json();
     assert!(put["ms"].as_f64() >= Some(70.0), "{put}");
@@ -25,7 +25,7 @@ fn made_up_distances_hold_for_all_and_are_told_everywhere() {
     let report = place.run(&load).expect(0).says("made up (regions far)").json();
     assert_eq!(report["settings"]["regions"], "far");
     // All of a cluster lives on one map, also who comes later.
-    place.run(&["up", "--regions", "zone"]).expect(2).says("under other distances").says("bezant down");
+    place.run(&["up", "--regions", "zone"]).expect(2).says("with other injected latency").says("bezant down");
     place.kill("s0-r3");
     place.run(&["up"]).expect(0).says("(regions far)");
     place.run(&["status"]).expect(0).says("s0-r3 in there (far)");

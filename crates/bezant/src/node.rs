@@ -124,11 +124,7 @@ impl Running {
         }
         let me = Party::Replica(replica);
         let delays = config.regions.as_ref().map(|regions| {
-            tracing::warn!(
-                regions = regions.name(),
-                region = regions.region_of(me),
-                "distances are made up: for measuring and testing only"
-            );
+            tracing::warn!(regions = regions.name(), region = regions.region_of(me), "latency is injected: for measuring and testing only");
             regions.delays_from(me)
         });
         let machine = Watched::new(open(config).await?, board.clone());

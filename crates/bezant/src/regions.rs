@@ -1,4 +1,4 @@
-//! Made-up distances on the command line: who asks for them, where they are kept, and the warning that they are on. Only builds
+//! Injected latency on the command line: the option, where its map is kept, and the warning that it is on. Only builds
 //! with the feature `lab` have the flags; in others there are no [`Regions`] to be had.
 
 use std::fs;
@@ -24,7 +24,7 @@ pub struct NodeRegions {
 /// The flag of commands that speak to a cluster.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ClientRegions {
-    /// Where a cluster runs under made-up distances: its map. Found by itself where `bezant-lab up --regions` left it
+    /// Where a cluster runs under injected latency: its map. Found by itself where `bezant-lab up --regions` left it
     #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     pub regions: Option<String>,
@@ -52,7 +52,7 @@ impl ClientRegions {
         };
         if let Some(regions) = &config.regions {
             let region = regions.region_of(Party::Client(config.client, Session(0)));
-            eprintln!("warning: distances are made up (regions {}): this client is in {region}", regions.name());
+            eprintln!("warning: latency is injected (regions {}): this client is in {region}", regions.name());
         }
         Ok(config)
     }
@@ -67,7 +67,7 @@ pub fn leave(folder: &Path, regions: Option<&Regions>) -> Result<(), Failure> {
             _ => Ok(()),
         };
     };
-    eprintln!("warning: distances are made up (regions {}): for measuring and testing only", regions.name());
+    eprintln!("warning: latency is injected (regions {}): for measuring and testing only", regions.name());
     if let Some(run) = file.parent() {
         fs::create_dir_all(run).attempt("make the folder", run.display())?;
     }

@@ -59,7 +59,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", to_json(&answers));
     } else {
         out!("{}", render(&answers, line_letters()));
-        warn_of_distances(&answers);
+        warn_of_injected_latency(&answers);
         shards(&topology.cluster, &answers);
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Missing })
@@ -160,15 +160,15 @@ fn stack(answers: &[Answer], letters: Option<usize>) -> String {
     answers.iter().map(of_replica).collect::<Vec<_>>().join("\n")
 }
 
-/// Says who runs under made-up distances.
-fn warn_of_distances(answers: &[Answer]) {
+/// Says who runs under injected latency.
+fn warn_of_injected_latency(answers: &[Answer]) {
     let apart = answers.iter().filter_map(|(replica, _, answer)| {
         let regions = &answer.as_ref().ok()?["regions"];
         regions.is_object().then(|| format!("{replica} in {} ({})", word(&regions["region"]), word(&regions["name"])))
     });
     let apart: Vec<String> = apart.collect();
     if !apart.is_empty() {
-        eprintln!("{}", wrap(&format!("warning: distances are made up: {}", apart.join(", ")), line_letters(), 2));
+        eprintln!("{}", wrap(&format!("warning: latency is injected: {}", apart.join(", ")), line_letters(), 2));
     }
 }
 

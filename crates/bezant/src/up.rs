@@ -96,7 +96,7 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     Ok(Done::Well)
 }
 
-/// The map of made-up distances under which the cluster runs, or is to run: all of it under the same.
+/// The map of injected latency under which the cluster runs, or is to run: all of it under the same.
 fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regions>, Failure> {
     let (current, wanted) = (Regions::of_cluster(&args.folder)?, args.regions.load()?);
     let mut is_running = false;
@@ -105,7 +105,7 @@ fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regi
     }
     let regions = match (is_running, wanted) {
         (true, Some(wanted)) if current.as_ref() != Some(&wanted) => {
-            return Err(Failure::wrong("some replicas run already, under other distances")
+            return Err(Failure::wrong("some replicas run already, with other injected latency")
                 .at(args.folder.display())
                 .help(format!("stop them first: bezant down {}", args.folder.display())));
         }

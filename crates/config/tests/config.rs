@@ -98,8 +98,8 @@ fn what_experiments_ask_for_is_refused_by_name() {
     fs::rename(folder.path(), cluster.path().join("client")).expect("moved");
     fs::create_dir(cluster.path().join("run")).expect("made");
     fs::write(cluster.path().join("run/regions.toml"), "").expect("written");
-    let error = Config::load(cluster.path()).expect_err("its distances are made up");
-    assert!(error.what.contains("made-up distances") && error.help.contains("bezant-lab down"), "{error}");
+    let error = Config::load(cluster.path()).expect_err("its latency is injected");
+    assert!(error.what.contains("injected latency") && error.help.contains("bezant-lab down"), "{error}");
 }
 
 #[test]

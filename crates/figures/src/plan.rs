@@ -108,7 +108,7 @@ pub struct Cluster {
     pub data: Data,
     /// What is changed in its files before it starts, and changed back afterwards.
     pub settings: Vec<Setting>,
-    /// The map of made-up distances that it runs under.
+    /// The map of injected latency that it runs under.
     pub regions: Option<&'static str>,
     /// The rule that its replicas break on purpose.
     pub broken_rule: Option<&'static str>,

@@ -52,7 +52,7 @@ impl fmt::Debug for Delays {
     }
 }
 
-/// Made-up distances, and what keeps them.
+/// Injected latency, and what keeps them.
 #[derive(Debug)]
 pub(crate) struct Distance {
     delays: Delays,

@@ -122,7 +122,7 @@ pub(crate) struct Link {
     shell: Arc<Shell>,
     /// How many bytes wait to be written, over all links.
     total: Arc<AtomicUsize>,
-    /// Made-up distance, where there is any.
+    /// Injected latency, where there is any.
     hold: Option<DelayLine>,
 }
 
@@ -322,7 +322,7 @@ pub(crate) struct Links {
     limits: Arc<Limits>,
     shell: Arc<Shell>,
     total: Arc<AtomicUsize>,
-    /// Made-up distances, where there are any.
+    /// Injected latency, where there are any.
     distance: Option<Distance>,
 }
 

@@ -1,4 +1,4 @@
-//! Made-up distances over the loopback: what is far away answers late, in order, and nothing is lost of what waits.
+//! Injected latency over the loopback: what is far away answers late, in order, and nothing is lost of what waits.
 
 mod fixture;
 

@@ -93,7 +93,7 @@ pub struct Board {
     replica: String,
     cluster: String,
     listen: String,
-    /// The map of made-up distances, and where this replica is on it.
+    /// The map of injected latency, and where this replica is on it.
     regions: Option<(String, String)>,
     /// The rule that this process breaks on purpose.
     broken_rule: Option<&'static str>,

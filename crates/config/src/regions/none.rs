@@ -22,7 +22,7 @@ impl Regions {
         if !file.exists() {
             return Ok(None);
         }
-        let what = super::laboratory_only("a cluster under made-up distances");
+        let what = super::laboratory_only("a cluster under injected latency");
         Err(ConfigError { what, file, line: None, help: "stop it with `bezant-lab down`".to_owned() })
     }
 

@@ -1,4 +1,4 @@
-//! What stands in the place of made-up distances where there are none: without the feature `lab` nobody can make a [`Delays`],
+//! What stands in the place of injected latency where there are none: without the feature `lab` nobody can make a [`Delays`],
 //! and so nothing is ever held back. The compiler sees that from the empty types, and leaves nothing of it.
 
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use crate::frame::Frames;
 #[derive(Clone, Debug)]
 pub enum Delays {}
 
-/// Made-up distances and what keeps them.
+/// Injected latency and what keeps them.
 #[derive(Debug)]
 pub(crate) enum Distance {}
 
