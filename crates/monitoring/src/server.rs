@@ -1,6 +1,6 @@
 //! The HTTP server: answers GET and HEAD, one request a connection, within [`CONNECTION_TIMEOUT_MS`].
 //!
-//! hyper reads the request, under limits of size, and writes the answer. What is decided here is [`Site::respond`]: which page
+//! hyper reads the request, under limits of size, and writes the answer. What is decided here, in `Site::respond`, is which page
 //! an address has, and whom it may be shown to. A browser that was led here by another page sends that page's host name in
 //! `Host` (DNS rebinding); only an IP address, `localhost` or one of the site's own names is answered.
 
