@@ -51,7 +51,7 @@ fn what_honest_replicas_were_led_to_log_differently_is_settled_by_election() {
     let scenario = scenario("clients").with("byzantine-clients=equiv-split,equiv-split,equiv-split fault-phase-ms=4000");
     let report = run(&scenario.expect("the words are good"), 7, Tracing::Off);
     assert!(report.is_clean(), "{report}");
-    assert!(report.engine.divided > 0, "its rogues log both ends: {report}");
+    assert!(report.engine.divided > 0, "its Byzantine clients log both ends: {report}");
     assert!(report.engine.elections > 0 && report.engine.view_max > 0, "leaders are elected for that: {report}");
 }
 

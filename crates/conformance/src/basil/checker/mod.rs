@@ -13,7 +13,7 @@
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
-//! | progress | once the trouble is over, every honest transaction ends, and work gets done |
+//! | progress | once the faults are over, every honest transaction ends, and work gets done |
 
 mod cycles;
 mod forgery;
