@@ -7,6 +7,7 @@ use config::Config;
 use rand::Rng as _;
 use types::Value;
 
+#[cfg(feature = "lab")]
 use crate::adversary::{Cheating, MisbehaviorCounts};
 use crate::connection::Connection;
 use crate::error::{Advice, ConnectError, Error};
@@ -73,6 +74,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
+    #[cfg(feature = "lab")]
     pub async fn connect_cheating(config: Config, cheating: Cheating) -> Result<Self, ConnectError> {
         let retry = Duration::from_millis(config.timeouts.retry_ms);
         Ok(Self { connection: Connection::open(config, Some(cheating)).await?, retry, pool: None })
@@ -181,6 +183,7 @@ impl Client {
     }
 
     /// What it has done in other ways than an honest client: nothing, unless it [cheats](Client::connect_cheating).
+    #[cfg(feature = "lab")]
     #[must_use]
     pub fn deeds(&self) -> MisbehaviorCounts {
         self.connection.board().deeds()

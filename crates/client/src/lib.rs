@@ -4,7 +4,11 @@
 //! [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
 //! transactions at once lets a [`Pool`] join them.
 
+#[cfg(feature = "lab")]
 pub mod adversary;
+#[cfg(not(feature = "lab"))]
+#[path = "adversary/none.rs"]
+mod adversary;
 mod client;
 mod connection;
 mod error;

@@ -3,14 +3,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::adversary::{AttackConfig, ByzantineClient, ByzantineEvent, MisbehaviorCounts, Random};
 use basil::coordinator::CoordinatorCounts;
-use basil::{Command, Coordinator, CoordinatorOptions, Event, Failure, Message};
+use basil::{Command, Coordinator, CoordinatorOptions, Event, Message};
 use crypto::Verified;
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use types::{ClientId, Cluster};
 
-use crate::adversary::Cheating;
+use crate::adversary::{Cheat, Cheating, MisbehaviorCounts};
 
 /// What a client has done since it connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +48,7 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
+    #[cfg(feature = "lab")]
     pub fn deeds(&self) -> MisbehaviorCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1
     }
@@ -61,10 +61,12 @@ pub(crate) struct Mind {
     board: Arc<Board>,
 }
 
+/// Which of the two it is.
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Honest(Box<Coordinator>),
-    Cheat(Box<ByzantineClient>),
+    #[cfg_attr(not(feature = "lab"), expect(dead_code, reason = "nobody cheats in this build"))]
+    Cheat(Cheat),
 }
 
 impl Mind {
@@ -73,13 +75,7 @@ impl Mind {
         let coordinator = Coordinator::new(cluster.clone(), options);
         let kind = match cheating {
             None => Kind::Honest(Box::new(coordinator)),
-            Some(Cheating { strategy, share, seed }) => {
-                let victims = cluster.clients().iter().map(|(client, _)| *client).filter(|client| *client != me).collect();
-                // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
-                let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;
-                let habits = AttackConfig { strategies: vec![strategy], per_mille, victims };
-                Kind::Cheat(Box::new(ByzantineClient::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"))))
-            }
+            Some(cheating) => cheating.around(coordinator, cluster, me),
         };
         Self { kind, board }
     }
@@ -95,21 +91,14 @@ impl Machine for Mind {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match &mut self.kind {
             Kind::Honest(coordinator) => coordinator.step(now, input, outbox),
-            Kind::Cheat(cheater) => {
-                let events = outbox.lend(|outbox| cheater.step(now, input, outbox));
-                outbox.events.extend(events.into_iter().map(|event| match event {
-                    ByzantineEvent::Honest(event) => event,
-                    // What a client knows of what it left: nothing.
-                    ByzantineEvent::Abandoned { operation, .. } => Event::Ended { operation, result: Err(Failure::TimedOut) },
-                }));
-            }
+            Kind::Cheat(cheat) => cheat.step(now, input, outbox),
         }
     }
 
     fn deadline(&self) -> Option<Time> {
         match &self.kind {
             Kind::Honest(coordinator) => coordinator.deadline(),
-            Kind::Cheat(cheater) => cheater.deadline(),
+            Kind::Cheat(cheat) => cheat.deadline(),
         }
     }
 }
@@ -119,11 +108,11 @@ impl Durable for Mind {
 
     /// Nothing needs to last; but a turn is over, and what was counted may be looked at.
     fn persist(&mut self) -> Result<(), Self::Failure> {
-        let look = match &self.kind {
-            Kind::Honest(coordinator) => (coordinator.counts().into(), MisbehaviorCounts::default()),
-            Kind::Cheat(cheater) => (cheater.coordinator().counts().into(), cheater.counts()),
+        let (counts, misbehavior) = match &self.kind {
+            Kind::Honest(coordinator) => (coordinator.counts(), MisbehaviorCounts::default()),
+            Kind::Cheat(cheat) => cheat.counts(),
         };
-        *self.board.0.lock().unwrap_or_else(PoisonError::into_inner) = look;
+        *self.board.0.lock().unwrap_or_else(PoisonError::into_inner) = (counts.into(), misbehavior);
         Ok(())
     }
 }

@@ -70,17 +70,16 @@ impl Place {
         command
     }
 
-    /// How many signatures the six replicas of the cluster's one shard have made and checked.
-    pub fn signatures(&self) -> u64 {
-        let of_replica = |index: u16| {
-            let metrics = self.ask(&format!("s0-r{index}"), "/metrics").expect("it answers");
-            let count = |name: &str| {
-                let line = metrics.lines().find(|line| line.contains(name) && !line.starts_with('#')).expect("it is counted");
-                line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok()).expect("a number")
-            };
-            count("roots_signed") + count("verify_roots_checked")
+    /// How many signatures the six replicas of the cluster's one shard have made, and how many they have checked.
+    pub fn signatures(&self) -> (u64, u64) {
+        let replicas = (0..6).map(|index| self.ask(&format!("s0-r{index}"), "/metrics").expect("it answers"));
+        let count = |metrics: &str, name: &str| {
+            let line = metrics.lines().find(|line| line.contains(name) && !line.starts_with('#')).expect("it is counted");
+            line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok()).expect("a number")
         };
-        (0..6).map(of_replica).sum()
+        replicas.fold((0, 0), |(made, checked), metrics| {
+            (made + count(&metrics, "signatures_made"), checked + count(&metrics, "verify_roots_checked"))
+        })
     }
 
     pub fn init(&self, more: &[&str]) {
