@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::show;
 use crate::workspace::{Workspace, cargo};
-use crate::{book, fuzz, mutants, readme, rules, smoke};
+use crate::{book, fuzz, mutants, product, readme, rules, smoke};
 
 struct Step {
     name: &'static str,
@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Step { name: "book", run: book::run },
     Step { name: "first-command", run: smoke::first_command },
     Step { name: "examples", run: smoke::examples },
+    Step { name: "product", run: product::run },
     Step { name: "simulator", run: simulator },
     Step { name: "mutants", run: mutants::check },
     Step { name: "bench", run: smoke::bench },

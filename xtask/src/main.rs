@@ -5,6 +5,7 @@
 //! | `ci [STEP...]` | every check, in order, or only the steps named |
 //! | `rules` | which layers may depend on one another, and a reason for every dependency |
 //! | `fuzz [TARGET...] [--seconds N]` | runs fuzz targets, or only those named |
+//! | `product` | builds the product by itself, and checks that nothing of the laboratory is in it |
 //! | `mutants` | hunts for whoever notices that a rule is broken, where the table of `docs/testing.md` no longer says |
 //! | `book` | renders `docs/` into `target/book`, and checks every link |
 
@@ -13,6 +14,7 @@ mod ci;
 mod fuzz;
 mod mutants;
 mod process;
+mod product;
 mod readme;
 mod rules;
 mod smoke;
@@ -30,6 +32,7 @@ usage: cargo xtask COMMAND
   fuzz [TARGET...] [--seconds N]
                  arbitrary bytes for everything that reads what others wrote; --list names the targets
   rules          which layers may depend on one another, and a reason for every dependency
+  product        build the product by itself, and see that nothing of the laboratory is in it
   mutants        break every rule in turn, and write into docs/testing.md who noticed
   book           render docs/ into target/book and check every link
 
@@ -57,6 +60,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "ci" => ci::run(&Workspace::load()?, rest),
         "fuzz" => fuzz::run(&Workspace::load()?, rest),
         "rules" => rules::run(&Workspace::load()?),
+        "product" => product::run(&Workspace::load()?),
         "mutants" => mutants::hunt(&Workspace::load()?),
         "book" => book::run(&Workspace::load()?),
         "help" | "--help" | "-h" => {

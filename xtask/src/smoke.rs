@@ -119,7 +119,7 @@ fn judge(output: &str) -> Result<()> {
 }
 
 /// The first port of a range that nobody listens on, here and now.
-fn free_ports() -> Result<u16> {
+pub fn free_ports() -> Result<u16> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     (BASE_PORT_MIN..BASE_PORT_MAX)
         .step_by(usize::from(PORTS))
@@ -128,10 +128,10 @@ fn free_ports() -> Result<u16> {
 }
 
 /// A folder that begins empty and is gone at the end, also when a step fails.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(path: &Path) -> Result<Self> {
+    pub fn new(path: &Path) -> Result<Self> {
         if path.exists() {
             fs::remove_dir_all(path).with_context(|| format!("cannot empty {}", path.display()))?;
         }
