@@ -1,143 +1,50 @@
-//! A replica: answers reads, votes once on each transaction, writes down decisions, learns how transactions end.
+//! A replica: answers reads, votes once on each transaction, logs decisions, and learns how transactions end.
 //!
-//! Here is what it is made of, and who handles which message. What it does lies in its folder: `reads` (basil.txt §4.1),
-//! `voting` and `logging` (§4.2), `concluding` (§4.3), `fallback` and `stall_detector` (§5); what it lets in and shows in `admission` and
-//! `rights`; how it lives with a finite memory and journal in `housekeeping`, `restart` and [`orphan_resolution`].
+//! This file has a transaction's whole way at a replica: which message goes where, the vote (ST1, §4.2), the logged decision
+//! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
+//! `transaction_table.rs`. The folder has the rest: `reads` (§4.1); `recovery` and `stall_detector` (§5); `admission`, which
+//! limits what is taken in and shown; and what a finite memory and journal require: `housekeeping`, `restart`,
+//! [`orphan_resolution`] and `abandonment_limiter`.
 
 mod abandonment_limiter;
 mod admission;
-mod concluding;
 mod housekeeping;
-mod logging;
+mod interface;
 pub mod orphan_resolution;
 mod reads;
 mod recovery;
 mod restart;
-mod rights;
 mod stall_detector;
-mod voting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::transaction::Transaction;
 use crypto::Verified;
-use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
+use mutants::{Mutant, broken};
 use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
-use types::{ClientId, Cluster, Party, ReplicaId, TransactionId};
+use types::codec::Encode as _;
+use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use self::abandonment_limiter::AbandonmentLimiter;
+use self::admission::{author, is_author, note_requester};
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
 use self::stall_detector::StallTimers;
-use crate::check::AbortReason;
-use crate::message::{Draft, Message, Refusal, Subject};
+use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteStatement, logging_shard};
+use crate::check::{AbortReason, Bounds, check};
+use crate::commit_relay::Relays;
+use crate::message::{Conflict, Draft, Message, Refusal, Subject};
 use crate::quorum::Quorums;
+use crate::record::Record;
 use crate::recovery::Ballots;
+use crate::tombstones::RememberedOutcome;
+use crate::transaction::Transaction;
+use crate::transaction_state::{Phase, TransactionState};
 use crate::transaction_table::TransactionTable;
 
+pub use self::interface::{ReplicaCounts, ReplicaEvent, ReplicaOptions};
 pub use self::restart::RecoverError;
-
-/// How a replica is set. Every duration is in milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplicaOptions {
-    /// `δ`: how far ahead of its own clock a replica accepts timestamps.
-    pub time_bound_ms: u64,
-    /// How far back a timestamp may lie at all: decided transactions below are forgotten. A transaction that is only
-    /// now prepared may lie back half as far, so that whoever has to finish it has the other half to reach everybody.
-    pub window_ms: u64,
-    /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
-    pub stall_ms: u64,
-    /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
-    pub authorship_wait_ms: u64,
-    /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
-    pub checkpoint_ms: u64,
-    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`]. One client may have a quarter.
-    pub undecided_max: usize,
-    /// The most bytes of undecided transactions held. One client may have a quarter.
-    pub undecided_bytes_max: usize,
-    /// How many of a client's transactions a second others may have to end; one that leaves more finds its next ones refused as
-    /// [`Refusal::AbandonLimit`].
-    pub abandoned_per_second: u32,
-    /// So many seconds' worth of these may come at once.
-    pub abandoned_burst_seconds: u32,
-    /// The most transactions remembered, decided ones included.
-    pub tracked_max: usize,
-    /// Versions are checkpointed into the base table when those in memory take so many bytes,
-    pub memtable_bytes_max: usize,
-    /// or when the journal is so long.
-    pub journal_bytes_max: u64,
-    /// How many buckets the keys share for their read timestamps, of sixteen bytes each.
-    pub read_timestamps: usize,
-    /// A number nobody else knows, drawn by the shell: it decides which keys share a read timestamp.
-    pub seed: u64,
-}
-
-impl Default for ReplicaOptions {
-    fn default() -> Self {
-        Self {
-            time_bound_ms: 500,
-            window_ms: 30_000,
-            stall_ms: 1_000,
-            authorship_wait_ms: 2_000,
-            checkpoint_ms: 5_000,
-            undecided_max: 100_000,
-            undecided_bytes_max: 1 << 30,
-            abandoned_per_second: 50,
-            abandoned_burst_seconds: 10,
-            tracked_max: 2_000_000,
-            memtable_bytes_max: 128 << 20,
-            journal_bytes_max: 512 << 20,
-            read_timestamps: 1 << 20,
-            seed: 0,
-        }
-    }
-}
-
-/// What a replica tells its own side.
-#[derive(Clone, Debug)]
-pub enum ReplicaEvent {
-    /// A transaction has been undecided for too long: somebody should finish it.
-    Stalled(Transaction),
-    /// A client claimed to have read from its own future: proof that it lies, kept with its name.
-    Misbehavior {
-        /// Whose transaction it is.
-        client: ClientId,
-        /// The transaction, which proves it.
-        transaction: Transaction,
-    },
-}
-
-/// What a replica has done since it started, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaCounts {
-    /// Keys read for clients.
-    pub keys_read: u64,
-    /// Votes cast to commit.
-    pub votes_commit: u64,
-    /// Votes cast to abort.
-    pub votes_abort: u64,
-    /// Of these, how many for which [`AbortReason`], by [`AbortReason::number`].
-    pub votes_abort_by: [u64; AbortReason::LABELS.len()],
-    /// Votes repeated for those who asked again.
-    pub votes_repeated: u64,
-    /// Decisions written down, for clients on the slow path or for leaders.
-    pub logged: u64,
-    /// Times it was elected to reconcile a transaction's logged decisions.
-    pub elected: u64,
-    /// Transactions learned to have committed.
-    pub committed: u64,
-    /// Transactions learned to have aborted.
-    pub aborted: u64,
-    /// Transactions that somebody other than their author ended here.
-    pub abandoned: u64,
-    /// Requests refused.
-    pub refused: u64,
-    /// Transactions handed over to be finished because nobody else did.
-    pub stalled: u64,
-    /// Old transactions let go because the others had.
-    pub orphans_released: u64,
-}
 
 /// One replica of one shard.
 pub struct Replica<M: StorageBackend> {
@@ -277,6 +184,519 @@ impl<M: StorageBackend> Replica<M> {
     fn refuse(&mut self, to: Party, subject: Subject, refusal: Refusal, out: &mut Out<M>) {
         self.counts.refused += 1;
         out.send(to, Message::Refused { subject, refusal });
+    }
+}
+
+/// Voting: ST1 (basil.txt §4.2), and RP (§5), by which somebody else asks for the same vote.
+impl<M: StorageBackend> Replica<M> {
+    /// ST1 (§4.2).
+    fn on_prepare(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
+        if self.repeat_answer(now, from, transaction.id(), out) {
+            return Ok(());
+        }
+        let authored = is_author(from, transaction);
+        if !authored && self.vote_abort_late(now, from, transaction, out) {
+            return Ok(());
+        }
+        let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
+        let quota_owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
+        if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, quota_owner, transaction)) {
+            self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
+            return Ok(());
+        }
+        self.enter(now, from, transaction);
+        self.note_authored(transaction.id(), authored);
+        if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
+            // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
+            self.cast(transaction.id(), Vote::Abort, Some(AbortReason::TooOld), None, out);
+            return Ok(());
+        }
+        if authored || broken(Mutant::AuthorUnasked) { self.vote(now, transaction, out) } else { self.await_author(now, transaction.id()) }
+    }
+
+    /// RP (§5): like ST1 from somebody who need not be the author.
+    ///
+    /// The paper lets a replica vote on whatever a finisher brings. Here nobody signs a request, so a replica votes only on
+    /// what the author's own channel brought, or what `f + 1` replicas of one shard voted to commit: one of them is
+    /// correct, and the first correct one had it from the author. (A vote to abort shows nothing, being what a replica
+    /// says of what no author brought.) What never gets there is voted down after a grace, so that everything ends
+    /// and nobody commits in another's name.
+    fn on_recover(
+        &mut self,
+        now: Time,
+        from: Party,
+        transaction: &Transaction,
+        evidence: &[SignedVote],
+        out: &mut Out<M>,
+    ) -> Result<(), StoreError> {
+        if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote().is_some() || state.is_prepared()) {
+            return self.on_prepare(now, from, transaction, out);
+        }
+        if self.repeat_answer(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
+            return Ok(());
+        }
+        if self.vote_abort_late(now, from, transaction, out) {
+            return Ok(());
+        }
+        let admitted = self.may_begin(now, from, transaction);
+        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), from.into(), transaction)) {
+            self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
+            return Ok(());
+        }
+        self.enter(now, from, transaction);
+        if self.shows_authorship(transaction, evidence) {
+            self.note_authored(transaction.id(), true);
+            self.vote(now, transaction, out)
+        } else {
+            self.await_author(now, transaction.id())
+        }
+    }
+
+    /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
+    fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
+        let over_limit = is_author(from, transaction) && self.abandonment_limiter.over_limit(now, transaction.timestamp().client);
+        if over_limit { Err(Refusal::AbandonLimit) } else { Ok(()) }
+    }
+
+    fn note_authored(&mut self, id: TransactionId, authored: bool) {
+        if let Some(state) = self.table.get_mut(id) {
+            state.authored |= authored;
+        }
+    }
+
+    /// What comes to be finished when it can no longer be judged is voted down by a replica that surely never said anything else of it
+    /// ([`crate::tombstones`]). So whoever was cut off, or down, for longer than the window still counts when others finish what they
+    /// began meanwhile. `false` when it can be judged, or may have been forgotten.
+    fn vote_abort_late(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        if transaction.timestamp().time >= self.watermark(now) || !self.table.remembers(transaction) || broken(Mutant::PastEntered) {
+            return false;
+        }
+        let id = transaction.id();
+        if let Err(refusal) = self.may_enter(now, 0, from.into(), transaction) {
+            self.refuse(from, Subject::Transaction(id), refusal, out);
+            return true;
+        }
+        self.enter(now, from, transaction);
+        if let Some(state) = self.table.get_mut(id) {
+            state.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
+        }
+        self.cast(id, Vote::Abort, Some(AbortReason::TooOld), None, out);
+        true
+    }
+
+    /// `f + 1` distinct replicas of one shard that the transaction touches have voted to commit it.
+    fn shows_authorship(&self, transaction: &Transaction, evidence: &[SignedVote]) -> bool {
+        transaction.participants(&self.cluster).into_iter().any(|shard| {
+            let mut voters = Voters::default();
+            for vote in evidence.iter().filter(|vote| vote.replica.shard == shard && vote.statement.vote == Vote::Commit) {
+                voters.insert(vote.replica.index);
+            }
+            voters.count() >= if broken(Mutant::EvidenceOfOne) { 1 } else { self.quorums.weak() }
+        })
+    }
+
+    fn is_unauthored(&self, id: TransactionId) -> bool {
+        self.table.get(id).is_some_and(TransactionState::is_unjudged)
+    }
+
+    fn await_author(&mut self, now: Time, id: TransactionId) -> Result<(), StoreError> {
+        if let Some(state) = self.table.get_mut(id)
+            && !std::mem::replace(&mut state.awaits_author, true)
+        {
+            self.unauthored.push_back((now, id));
+        }
+        Ok(())
+    }
+
+    /// A known transaction is not judged again: repeats to `from` what this replica has said of it, or notes that `from` waits for the
+    /// vote. `false` if the check still has to run.
+    fn repeat_answer(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) -> bool {
+        let Some(state) = self.table.get(id) else { return false };
+        if let Some(certificate) = state.certificate().filter(|certificate| self.may_see_proof(from, certificate)) {
+            out.send(from, Message::Decided { certificate: certificate.clone() }); // RPR (iii)
+            return true;
+        }
+        if self.is_resurrected(now, id) {
+            return true;
+        }
+        self.state_outcome(id, out);
+        self.tell_logged(from, id, out); // RPR (ii)
+        if let Some(vote) = self.table.get(id).and_then(TransactionState::vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
+            self.counts.votes_repeated += 1;
+            let statement = VoteStatement { id, vote };
+            out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
+            return true;
+        }
+        let Some(state) = self.table.get_mut(id) else { return false };
+        note_requester(state, from);
+        state.is_prepared() // Else known by a logged decision alone, or still waiting for its author.
+    }
+
+    /// Whether it ended, and lies below the watermark: it may have been forgotten and come back with a late writeback,
+    /// so what this replica once voted, logged or elected is not known, and nothing of the kind is said again.
+    fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
+        let state = self.table.get(id);
+        state.is_some_and(|state| state.decision().is_some() && state.transaction.timestamp().time < self.watermark(now))
+            && !broken(Mutant::ResurrectedVotes)
+    }
+
+    /// A replica that learned the outcome before it voted or logged now says so in both ways. The outcome is final, so neither statement
+    /// changes anything. But whoever missed it, and comes when its proof is no longer kept, may need them to find a quorum again: too few
+    /// may have voted, and then `n - f` logged decisions are the proof.
+    fn state_outcome(&mut self, id: TransactionId, out: &mut Out<M>) {
+        let Some(state) = self.table.get(id) else { return };
+        let Some(decision) = state.decision() else { return };
+        let (voted, is_logged_here) = (state.vote().is_some(), self.logs(&state.transaction));
+        if state.logged.is_none() && is_logged_here && !broken(Mutant::OutcomeUnrepeated) {
+            self.log_decision(id, decision, 0);
+        }
+        if !voted && !broken(Mutant::OutcomeUnvoted) {
+            let vote = match decision {
+                Decision::Commit => Vote::Commit,
+                Decision::Abort => Vote::Abort,
+            };
+            self.cast(id, vote, None, None, out);
+        }
+    }
+
+    /// Runs Algorithm 1, at most once a transaction.
+    fn vote(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
+        let id = transaction.id();
+        if !self.permitted(transaction) && !broken(Mutant::RightsIgnored) {
+            self.cast(id, Vote::Abort, Some(AbortReason::NotPermitted), None, out);
+            return Ok(());
+        }
+        let bounds = Bounds {
+            newest: now.after_ms(self.options.time_bound_ms).0,
+            oldest: self.watermark(now),
+            write_floor: self.table.write_floor(),
+        };
+        match check(&self.table.view(transaction)?, transaction, bounds) {
+            Ok(mut pending) => {
+                if broken(Mutant::DependencyNotAwaited) {
+                    pending.clear();
+                }
+                self.table.prepare(id, pending.len()); // L14-15
+                for dependency in &pending {
+                    if let Some(state) = self.table.get_mut(*dependency) {
+                        state.dependents.push(id);
+                    }
+                }
+                if pending.is_empty() {
+                    self.cast(id, Vote::Commit, None, None, out); // L19
+                }
+            }
+            Err(abort_reason) => {
+                if abort_reason == AbortReason::Misbehavior {
+                    let client = transaction.timestamp().client;
+                    out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
+                }
+                let conflict = self.conflict_of(now, abort_reason);
+                self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Casts the vote: on disk before anyone hears it, and never another. Who asked is told what stands in the way, if telling
+    /// helps.
+    fn cast(&mut self, id: TransactionId, vote: Vote, abort_reason: Option<AbortReason>, conflict: Option<Conflict>, out: &mut Out<M>) {
+        let Some(state) = self.table.get_mut(id) else { return };
+        if state.vote().is_some() && !broken(Mutant::VoteReconsidered) {
+            return;
+        }
+        let requesters = std::mem::take(&mut state.requesters);
+        let record = Record::Voted { transaction: state.transaction.clone(), vote };
+        if !broken(Mutant::VoteUnlogged) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        match vote {
+            Vote::Commit => self.counts.votes_commit += 1,
+            Vote::Abort => {
+                self.counts.votes_abort += 1;
+                if let Some(abort_reason) = abort_reason {
+                    self.counts.votes_abort_by[abort_reason.number()] += 1;
+                }
+            }
+        }
+        self.table.vote(id, vote, abort_reason);
+        for requester in requesters {
+            // Told once: who asks again wants the vote.
+            let conflict = conflict.clone().filter(|conflict| self.may_see(requester, conflict.transaction()));
+            out.sign(requester, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
+        }
+    }
+
+    /// What stands in the way of a transaction that is voted down for `abort_reason`, if telling helps (L8, L11).
+    fn conflict_of(&self, now: Time, abort_reason: AbortReason) -> Option<Conflict> {
+        let other = abort_reason.conflicting()?;
+        let state = self.table.get(other)?;
+        let transaction = state.transaction.clone();
+        match (state.decision(), state.certificate()) {
+            (Some(Decision::Commit), Some(certificate)) => Some(Conflict::Committed { transaction, certificate: certificate.clone() }),
+            (Some(_), _) => None,
+            (None, _) => self.is_overdue(now, other).then_some(Conflict::Stalled { transaction }),
+        }
+    }
+
+    /// L15 to L19, for a transaction whose vote waited.
+    fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
+        let Some(state) = self.table.get_mut(id) else { return };
+        let Phase::Waiting { dependencies } = &mut state.phase else { return };
+        match decision {
+            Decision::Abort if !broken(Mutant::DependencyAbortForgiven) => {
+                self.cast(id, Vote::Abort, Some(AbortReason::DependencyAborted), None, out); // L16-18
+            }
+            Decision::Abort | Decision::Commit => {
+                *dependencies = dependencies.saturating_sub(1);
+                if *dependencies == 0 {
+                    self.cast(id, Vote::Commit, None, None, out); // L19
+                }
+            }
+        }
+    }
+}
+
+/// Logging: ST2 (§4.2 (5), (6)), at the replicas of the logging shard.
+impl<M: StorageBackend> Replica<M> {
+    /// ST2 (§4.2 (5)), answered by ST2R (6).
+    fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
+        if self.log_from_tombstone(now, from, transaction, out) {
+            return;
+        }
+        // That the tallies are of the right shards and large enough was checked with their signatures.
+        if self.admit_decision(now, from, transaction, out) {
+            self.log_first_decision(transaction.id(), Some(decision));
+            self.tell_logged(from, transaction.id(), out);
+        }
+    }
+
+    /// Who has forgotten a transaction but remembers how it ended says that it has logged that, as it has or would have; unless it has
+    /// logged otherwise. So those who hold it need not be as many as must log it.
+    fn log_from_tombstone(&self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        let id = transaction.id();
+        let is_forgotten = self.table.get(id).is_none() || self.is_resurrected(now, id);
+        let end =
+            self.table.remembered_outcome(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::TombstoneUnlogged));
+        let Some(RememberedOutcome { decision, view: Some(view) }) = end else { return false };
+        let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
+        out.sign(from, Draft::Logged { replica: self.me, statement });
+        true
+    }
+
+    /// Whether a decision on `transaction` is this replica's to write down and still open, so that it is now entered.
+    /// Else `from` is told why not.
+    fn admit_decision(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
+        let id = transaction.id();
+        if !self.logs(transaction) {
+            self.refuse(from, Subject::Transaction(id), Refusal::WrongShard, out);
+            return false;
+        }
+        if self.table.get(id).is_none() {
+            let oldest = if self.table.remembers(transaction) { 0 } else { self.watermark(now) };
+            if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
+                self.refuse(from, Subject::Transaction(id), refusal, out);
+                return false;
+            }
+            self.stall_timers.met(now, transaction.id());
+        }
+        let certificate = self.table.enter(transaction, now, from.into()).certificate().cloned();
+        if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
+            out.send(from, Message::Decided { certificate });
+            return false;
+        }
+        !self.is_resurrected(now, id)
+    }
+
+    /// What is written down first stays, until a leader says otherwise: how it has ended, if that is known here, else
+    /// what `justified` votes allow. A replica without a decision is in view 0, so that is where this one belongs.
+    fn log_first_decision(&mut self, id: TransactionId, justified: Option<Decision>) {
+        let Some(state) = self.table.get(id) else { return };
+        if (state.logged.is_none() || broken(Mutant::LoggedTwice))
+            && let Some(decision) = state.decision().or(justified)
+        {
+            self.log_decision(id, decision, 0);
+        }
+    }
+
+    /// Writes down how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
+    fn log_decision(&mut self, id: TransactionId, decision: Decision, view: u32) {
+        let Some(state) = self.table.get_mut(id) else { return };
+        assert!(
+            state.view() <= view || broken(Mutant::LowerViewAdopted) || broken(Mutant::LoggedTwice),
+            "nothing is adopted from a view that was left"
+        );
+        let is_new = state.logged_in().is_none_or(|earlier| earlier < view);
+        assert!(is_new || broken(Mutant::LoggedTwice) || broken(Mutant::DecidedTwice), "one decision is written down in a view");
+        // An earlier record names the whole transaction, unless it is known by hearsay only.
+        let is_recorded = state.vote().is_some() || state.logged.is_some() || state.decision().is_some();
+        let transaction = (!is_recorded).then(|| state.transaction.clone());
+        state.set_logged(decision, view);
+        let record = Record::Logged { transaction, id, decision, view };
+        if !broken(Mutant::DecisionUnlogged) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        self.counts.logged += 1;
+    }
+
+    /// Tells `party` under this replica's signature what it has written down, if anything.
+    fn tell_logged(&self, party: Party, id: TransactionId, out: &mut Out<M>) {
+        if let Some(statement) = self.table.get(id).and_then(TransactionState::logged_statement) {
+            out.sign(party, Draft::Logged { replica: self.me, statement });
+        }
+    }
+
+    /// Whether decisions on `transaction` are logged on this replica's shard.
+    fn logs(&self, transaction: &Transaction) -> bool {
+        logging_shard(&transaction.participants(&self.cluster), transaction.id()) == Some(self.me.shard)
+            || (broken(Mutant::LoggedAnywhere) && transaction.participants(&self.cluster).contains(&self.me.shard))
+    }
+}
+
+/// Conclusion (§4.3): how the replica learns an outcome, and what follows from it. Whatever it learns it from, one function
+/// concludes: [`Replica::conclude`].
+impl<M: StorageBackend> Replica<M> {
+    /// Somebody brings the proof of an outcome.
+    fn on_writeback(&mut self, now: Time, from: Party, transaction: Option<&Transaction>, certificate: Arc<Certificate>, out: &mut Out<M>) {
+        let id = certificate.id;
+        match (self.table.get(id), transaction) {
+            (Some(state), _) if state.decision().is_some() => {
+                self.author_came_back(now, from, &certificate);
+                return;
+            }
+            (Some(_), _) => {}
+            (None, Some(transaction)) => {
+                if let Err(refusal) = self.may_enter_concluded(now, from.into(), transaction, certificate.decision) {
+                    self.refuse(from, Subject::Transaction(id), refusal, out);
+                    return;
+                }
+                self.table.enter(transaction, now, author(transaction));
+            }
+            (None, None) => {
+                self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
+                return;
+            }
+        }
+        let Some(transaction) = self.table.get(id).map(|state| state.transaction.clone()) else { return };
+        if certificate.fits(&self.cluster, &transaction).is_ok() {
+            self.conclude(now, &transaction, certificate.decision, Some(certificate), out);
+            self.charge_author(now, from, &transaction);
+        }
+    }
+
+    /// Another replica says that `id` committed. That is so once `f + 1` of its relays say it.
+    fn on_commit_notice(&mut self, now: Time, from: Party, id: TransactionId, out: &mut Out<M>) {
+        let Party::Replica(relay) = from else { return };
+        let Some(state) = self.table.get_mut(id) else { return };
+        let is_open = |state: &TransactionState| {
+            state.conclusion().is_none_or(|known| known.decision == Decision::Commit && known.abandoned_until.is_some())
+        };
+        let relays = |relays: Relays| relays.contains(relay) || broken(Mutant::AnyoneRelays);
+        if !is_open(state) || !Relays::of(&self.cluster, &state.transaction).is_some_and(relays) {
+            return;
+        }
+        state.commit_notices.insert(relay.index);
+        let needed = if broken(Mutant::CommitNoticeOfOne) { 1 } else { self.quorums.weak() };
+        if state.commit_notices.count() < needed {
+            return;
+        }
+        let transaction = state.transaction.clone();
+        match state.conclusion_mut() {
+            Some(conclusion) => {
+                if let Some(until) = conclusion.abandoned_until.take() {
+                    self.abandonment_limiter.forgive(now, transaction.timestamp().client, until);
+                }
+            }
+            None => self.conclude(now, &transaction, Decision::Commit, None, out),
+        }
+    }
+
+    /// `transaction`, which is in the table, has ended: logs that, concludes it in the table, lets those vote who waited for it, and
+    /// answers whoever waited for this replica.
+    fn conclude(
+        &mut self,
+        now: Time,
+        transaction: &Transaction,
+        decision: Decision,
+        certificate: Option<Arc<Certificate>>,
+        out: &mut Out<M>,
+    ) {
+        let id = transaction.id();
+        let known_by_vote = self.table.get(id).is_some_and(|state| state.vote().is_some());
+        // The segment that holds an old transaction's vote may be released before this record is checkpointed. Then the record must
+        // stand alone.
+        let is_late = transaction.timestamp().time <= self.watermark(now);
+        let stands_alone = (is_late || !known_by_vote) && !broken(Mutant::OutcomeWithoutTransaction);
+        let record = Record::Decided { transaction: stands_alone.then(|| transaction.clone()), id, decision };
+        if !broken(Mutant::OutcomeUnlogged) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        match decision {
+            Decision::Commit => self.counts.committed += 1,
+            Decision::Abort => self.counts.aborted += 1,
+        }
+        let mut waiting: Vec<Party> = Vec::new();
+        if let Some(state) = self.table.get_mut(id) {
+            waiting.extend(std::mem::take(&mut state.requesters));
+            let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
+            waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));
+        }
+        self.ballots.forget(id);
+        if certificate.is_some() {
+            self.proven.push_back((now, id));
+        }
+        for dependent in self.table.conclude(id, decision, certificate) {
+            self.dependency_ended(dependent, decision, out);
+        }
+        for party in waiting {
+            self.repeat_answer(now, party, id, out);
+        }
+    }
+
+    /// Counts a transaction against its author if somebody else ended it.
+    fn charge_author(&mut self, now: Time, from: Party, transaction: &Transaction) {
+        if let Some(state) = self.table.get_mut(transaction.id())
+            && state.authored
+            && !is_author(from, transaction)
+            && let Some(conclusion) = state.conclusion_mut()
+        {
+            conclusion.abandoned_until = Some(self.abandonment_limiter.abandoned(now, transaction.timestamp().client));
+            self.counts.abandoned += 1;
+        }
+    }
+
+    /// An author that ends its own transaction has not abandoned it, however late it comes.
+    fn author_came_back(&mut self, now: Time, from: Party, certificate: &Certificate) {
+        if let Some(TransactionState { transaction, phase: Phase::Concluded(conclusion), .. }) = self.table.get_mut(certificate.id)
+            && let Some(until) = conclusion.abandoned_until
+            && is_author(from, transaction)
+            && conclusion.decision == certificate.decision
+            && certificate.fits(&self.cluster, transaction).is_ok()
+        {
+            conclusion.abandoned_until = None;
+            self.abandonment_limiter.forgive(now, transaction.timestamp().client, until);
+        }
+    }
+
+    /// The author asks this replica to tell the others of a commit ([`crate::commit_relay`]). It does so only at the author's wish and
+    /// with the proof, so that whoever is told knows that the author has not abandoned the transaction; and only once, so that nobody can
+    /// have it repeated.
+    fn relay(&mut self, from: Party, certificate: &Certificate, out: &mut Out<M>) {
+        let id = certificate.id;
+        let Some(state) = self.table.get_mut(id) else { return };
+        let TransactionState { transaction, phase: Phase::Concluded(conclusion), .. } = state else { return };
+        let is_asked = Relays::of(&self.cluster, transaction).is_some_and(|relays| relays.contains(self.me)) && !conclusion.is_relayed;
+        let is_wished = is_author(from, transaction) || broken(Mutant::RelayedForAnyone);
+        let is_proven = certificate.decision == Decision::Commit && certificate.fits(&self.cluster, transaction).is_ok();
+        let is_known = conclusion.decision == Decision::Commit && (is_proven || broken(Mutant::RelayedUnproven));
+        if !is_asked || !is_wished || !is_known || broken(Mutant::CommitUnrelayed) {
+            return;
+        }
+        conclusion.is_relayed = true;
+        let shards = transaction.participants(&self.cluster).into_iter();
+        for replica in shards.flat_map(|shard| self.cluster.replicas_of(shard)).filter(|replica| *replica != self.me) {
+            out.send(Party::Replica(replica), Message::CommitNotice { id });
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl AbandonmentLimiter {
     }
 
     /// Somebody else ended what `client` brought. Says until when the client owes for it.
-    pub fn left(&mut self, now: Time, client: ClientId) -> Time {
+    pub fn abandoned(&mut self, now: Time, client: ClientId) -> Time {
         let until = self.owing.entry(client).or_default();
         *until = Time(now.0.max(until.0).saturating_add(self.each_ns));
         *until
@@ -72,7 +72,7 @@ mod tests {
 
     fn leave(abandonment_limiter: &mut AbandonmentLimiter, count: usize, now: Time) {
         for _ in 0..count {
-            abandonment_limiter.left(now, C1);
+            abandonment_limiter.abandoned(now, C1);
         }
     }
 
@@ -81,7 +81,7 @@ mod tests {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 2);
         leave(&mut abandonment_limiter, 20, at(0));
         assert!(!abandonment_limiter.over_limit(at(0), C1));
-        abandonment_limiter.left(at(0), C1);
+        abandonment_limiter.abandoned(at(0), C1);
         assert!(
             abandonment_limiter.over_limit(at(0), C1)
                 && abandonment_limiter.over_limit(at(99), C1)
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn who_comes_back_owes_nothing() {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
-        let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.left(at(0), C1)).collect();
+        let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.abandoned(at(0), C1)).collect();
         abandonment_limiter.forgive(at(1), C1, left[0]);
         abandonment_limiter.forgive(at(1), C1, left[1]);
         assert!(abandonment_limiter.over_limit(at(1), C1));
@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn what_time_has_paid_for_is_not_given_back() {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
-        let paid = abandonment_limiter.left(at(0), C1);
-        abandonment_limiter.left(at(200), C1);
+        let paid = abandonment_limiter.abandoned(at(0), C1);
+        abandonment_limiter.abandoned(at(200), C1);
         abandonment_limiter.forgive(at(201), C1, paid);
         assert!(abandonment_limiter.over_limit(at(201), C1));
     }

@@ -1,15 +1,17 @@
-//! What a replica takes in at all: nothing too old, nothing from the future (basil.txt Alg. 1 L1-2), and no more than there is
-//! room for.
+//! What a replica takes in, and whom it tells about it.
+//!
+//! It takes nothing too old or from the future (basil.txt Alg. 1 L1-2), and no more than there is room for. It tells a client only
+//! about transactions that the client wrote or may read all of (beyond the paper).
 
-use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
 use types::Party;
 
 use super::Replica;
-use super::rights::is_author;
+use crate::certificate::{Certificate, Decision};
 use crate::message::Refusal;
+use crate::transaction::Transaction;
 use crate::transaction_state::{QuotaOwner, TransactionState};
 
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
@@ -57,11 +59,32 @@ impl<M: StorageBackend> Replica<M> {
 
     /// The same of one that comes with the proof that it aborted. Anybody can make up any number of transactions that conflict with
     /// a committed one, and so the proofs. They may take half the room at most.
-    pub(super) fn may_enter_aborted(&self, now: Time, quota_owner: QuotaOwner, transaction: &Transaction) -> Result<(), Refusal> {
+    fn may_enter_aborted(&self, now: Time, quota_owner: QuotaOwner, transaction: &Transaction) -> Result<(), Refusal> {
         if self.table.tracked() >= self.options.tracked_max / 2 && !broken(Mutant::LoadUnlimited) {
             return Err(Refusal::Overloaded);
         }
         self.may_enter(now, self.watermark(now), quota_owner, transaction)
+    }
+
+    /// The same for a transaction that is first heard of along with the proof of its outcome.
+    pub(super) fn may_enter_concluded(
+        &self,
+        now: Time,
+        quota_owner: QuotaOwner,
+        transaction: &Transaction,
+        decision: Decision,
+    ) -> Result<(), Refusal> {
+        if !transaction.keys().any(|key| self.table.holds(key)) {
+            return Err(Refusal::WrongShard);
+        }
+        if transaction.timestamp().time > now.after_ms(self.options.time_bound_ms).0 {
+            // Correct replicas whose clocks agree with this one's have not voted on it yet.
+            return Err(Refusal::TooNew);
+        }
+        match decision {
+            Decision::Abort if !broken(Mutant::FabricatedAbortKept) => self.may_enter_aborted(now, quota_owner, transaction),
+            Decision::Abort | Decision::Commit => Ok(()),
+        }
     }
 
     pub(super) fn enter(&mut self, now: Time, from: Party, transaction: &Transaction) {
@@ -70,6 +93,37 @@ impl<M: StorageBackend> Replica<M> {
         }
         let quota_owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
         note_requester(self.table.enter(transaction, now, quota_owner), from);
+    }
+
+    /// Whether the author may read and write what `transaction` does.
+    pub(super) fn permitted(&self, transaction: &Transaction) -> bool {
+        self.cluster.permission(transaction.timestamp().client).is_some_and(|permission| {
+            transaction.reads().iter().all(|read| permission.may_read(&read.key))
+                && transaction.writes().iter().all(|write| permission.may_write(&write.key))
+        })
+    }
+
+    /// Whether `party` may be shown the whole of `transaction`: it may read all that the transaction touches.
+    pub(super) fn may_see(&self, party: Party, transaction: &Transaction) -> bool {
+        match party {
+            Party::Replica(_) => true,
+            Party::Client(client, _) => {
+                let permission = self.cluster.permission(client);
+                permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key))) || broken(Mutant::SecretShown)
+            }
+        }
+    }
+
+    /// Whether `party` may hear of `transaction` at all. Else whoever may not read its keys could guess at it until an answer
+    /// tells that the guess was right.
+    pub(super) fn may_ask(&self, party: Party, transaction: &Transaction) -> bool {
+        is_author(party, transaction) || self.may_see(party, transaction) || broken(Mutant::GuessAnswered)
+    }
+
+    /// Whether `party` may be shown a proof: that of a conflict shows the other transaction, too. Who may not comes to the same
+    /// end by votes and logged decisions, as whoever comes when the proof is no longer at hand.
+    pub(super) fn may_see_proof(&self, party: Party, certificate: &Certificate) -> bool {
+        certificate.shows().is_none_or(|transaction| self.may_see(party, transaction)) || broken(Mutant::ProofShown)
     }
 }
 
@@ -84,4 +138,8 @@ pub(super) fn note_requester(state: &mut TransactionState, from: Party) {
 
 pub(super) fn author(transaction: &Transaction) -> QuotaOwner {
     QuotaOwner::Client(transaction.timestamp().client)
+}
+
+pub(super) fn is_author(party: Party, transaction: &Transaction) -> bool {
+    matches!(party, Party::Client(client, _) if client == transaction.timestamp().client)
 }

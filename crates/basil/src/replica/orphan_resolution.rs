@@ -282,7 +282,7 @@ impl<M: StorageBackend> Replica<M> {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
                 self.release_orphan(id, end, taken, newest.saturating_add(1), out);
             }
-            Resolution::Ended(decision) => self.end(now, &transaction, decision, None, out),
+            Resolution::Ended(decision) => self.conclude(now, &transaction, decision, None, out),
         }
         Ok(())
     }

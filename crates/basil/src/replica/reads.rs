@@ -6,7 +6,7 @@ use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
 use types::{Key, Party, Timestamp};
 
-use super::rights::is_author;
+use super::admission::is_author;
 use super::{Out, Replica};
 use crate::message::{Message, PendingWrite, ReadResult, Refusal, Subject};
 

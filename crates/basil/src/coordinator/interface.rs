@@ -1,0 +1,170 @@
+//! What a coordinator is set to, what its own side asks of it and hears from it, and what it counts.
+
+use std::sync::Arc;
+
+use machine::Voters;
+use types::{Key, Timestamp};
+
+use crate::certificate::Certificate;
+use crate::message::Refusal;
+use crate::reading::{ReadFound, ReadQuorum};
+use crate::transaction::Transaction;
+
+/// How a coordinator is set. Every duration is in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct CoordinatorOptions {
+    /// How many replicas a read asks at first.
+    pub read_quorum: ReadQuorum,
+    /// Whether unanimous votes end a transaction without logging; off only to measure what that saves (figure 6a).
+    pub fast_path: FastPath,
+    /// How a transaction that writes nothing commits; by votes only to measure what that costs.
+    pub read_only: ReadOnly,
+    /// After how long at least a read asks the replicas it has not asked yet: later where they are known to be farther away.
+    pub read_escalation_ms: u64,
+    /// After how long at least an unanswered request is sent again, likewise; doubled each time.
+    pub retry_ms: u64,
+    /// After how long an operation is given up. The outcome of a commit is then unknown to this process.
+    pub timeout_ms: u64,
+}
+
+impl Default for CoordinatorOptions {
+    fn default() -> Self {
+        Self {
+            read_quorum: ReadQuorum::default(),
+            fast_path: FastPath::On,
+            read_only: ReadOnly::Validated,
+            read_escalation_ms: 20,
+            retry_ms: 100,
+            timeout_ms: 10_000,
+        }
+    }
+}
+
+/// How a transaction that writes nothing commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// When enough replicas have settled what it read ([`crate::read_only`]).
+    #[default]
+    Validated,
+    /// Like any other, by their votes, as in the paper.
+    Voted,
+}
+
+/// Whether unanimous votes are enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FastPath {
+    /// They are (§4.2).
+    #[default]
+    On,
+    /// Every decision is logged.
+    Off,
+}
+
+/// What its own side asks of a coordinator.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Read keys at a timestamp. Ends in [`Event::Read`].
+    Read {
+        /// The asker's number for it.
+        operation: u64,
+        /// The reader's timestamp.
+        timestamp: Timestamp,
+        /// The keys, each once.
+        keys: Vec<Key>,
+        /// Whether the transaction is known to write nothing: so many replicas are asked at once that it may then
+        /// commit by this alone ([`crate::read_only`]).
+        read_only: bool,
+    },
+    /// Bring a transaction to its end. Ends in [`Event::Ended`].
+    Commit {
+        /// The asker's number for it.
+        operation: u64,
+        /// The transaction.
+        transaction: Transaction,
+        /// The undecided transactions it read from, to be finished if nobody else does.
+        dependencies: Vec<Transaction>,
+    },
+    /// Commit a transaction that has only read. Ends in [`Event::Validated`], or, when it had to be prepared, in [`Event::Ended`].
+    CommitReads {
+        /// The asker's number for it.
+        operation: u64,
+        /// The transaction.
+        transaction: Transaction,
+        /// For whom its reads are settled ([`crate::Buffer::validated`]).
+        validated: Vec<Voters>,
+    },
+    /// Finish a transaction that somebody else left (§5). Nobody is told.
+    Finish {
+        /// The transaction.
+        transaction: Transaction,
+    },
+}
+
+/// How a transaction came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// The votes alone were durable: one round trip.
+    Fast,
+    /// The decision was logged: two round trips.
+    Slow,
+    /// Somebody else had finished it.
+    Recovered,
+}
+
+/// Why an operation did not end as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// So many replicas refuse it that it can never happen.
+    Refused(Refusal),
+    /// Too few replicas answered in time. A commit may still take place.
+    TimedOut,
+}
+
+/// What a coordinator tells its own side.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A read is done.
+    Read {
+        /// The asker's number for it.
+        operation: u64,
+        /// What was found, in the order of the keys asked for.
+        result: Result<Vec<ReadFound>, Failure>,
+    },
+    /// A transaction has ended.
+    Ended {
+        /// The asker's number for it.
+        operation: u64,
+        /// How, with the proof and the way there.
+        result: Result<(Arc<Certificate>, Path), Failure>,
+    },
+    /// A transaction that only read has committed, without being prepared.
+    Validated {
+        /// The asker's number for it.
+        operation: u64,
+    },
+}
+
+/// What a coordinator has done since it started, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoordinatorCounts {
+    /// Transactions that only read and were not prepared.
+    pub validated: u64,
+    /// Transactions that only read and had to ask once more at commit, however that went.
+    pub validation_rounds: u64,
+    /// Transactions ended over the fast path.
+    pub fast: u64,
+    /// Transactions ended over the slow path.
+    pub slow: u64,
+    /// Transactions that somebody else had ended.
+    pub recovered: u64,
+    /// Transactions of others it set out to finish.
+    pub finishes: u64,
+    /// Transactions whose logged decisions did not come together, so that a leader had to be elected.
+    pub fallbacks: u64,
+    /// Requests sent again.
+    pub retries: u64,
+    /// Reads that had to ask more replicas.
+    pub read_escalations: u64,
+    /// Times a replica took no transaction, because this client has left too many for others to end.
+    pub abandon_limited: u64,
+}

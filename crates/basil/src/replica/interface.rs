@@ -1,0 +1,107 @@
+//! What a replica is set to, what it tells its own side, and what it counts.
+
+use types::ClientId;
+
+use crate::check::AbortReason;
+use crate::transaction::Transaction;
+
+/// How a replica is set. Every duration is in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaOptions {
+    /// `δ`: how far ahead of its own clock a replica accepts timestamps.
+    pub time_bound_ms: u64,
+    /// How far back a timestamp may lie at all: decided transactions below are forgotten. A transaction that is only
+    /// now prepared may lie back half as far, so that whoever has to finish it has the other half to reach everybody.
+    pub window_ms: u64,
+    /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
+    pub stall_ms: u64,
+    /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
+    pub authorship_wait_ms: u64,
+    /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
+    pub checkpoint_ms: u64,
+    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`]. One client may have a quarter.
+    pub undecided_max: usize,
+    /// The most bytes of undecided transactions held. One client may have a quarter.
+    pub undecided_bytes_max: usize,
+    /// How many of a client's transactions a second others may have to end; one that leaves more finds its next ones refused as
+    /// [`Refusal::AbandonLimit`].
+    pub abandoned_per_second: u32,
+    /// So many seconds' worth of these may come at once.
+    pub abandoned_burst_seconds: u32,
+    /// The most transactions remembered, decided ones included.
+    pub tracked_max: usize,
+    /// Versions are checkpointed into the base table when those in memory take so many bytes,
+    pub memtable_bytes_max: usize,
+    /// or when the journal is so long.
+    pub journal_bytes_max: u64,
+    /// How many buckets the keys share for their read timestamps, of sixteen bytes each.
+    pub read_timestamps: usize,
+    /// A number nobody else knows, drawn by the shell: it decides which keys share a read timestamp.
+    pub seed: u64,
+}
+
+impl Default for ReplicaOptions {
+    fn default() -> Self {
+        Self {
+            time_bound_ms: 500,
+            window_ms: 30_000,
+            stall_ms: 1_000,
+            authorship_wait_ms: 2_000,
+            checkpoint_ms: 5_000,
+            undecided_max: 100_000,
+            undecided_bytes_max: 1 << 30,
+            abandoned_per_second: 50,
+            abandoned_burst_seconds: 10,
+            tracked_max: 2_000_000,
+            memtable_bytes_max: 128 << 20,
+            journal_bytes_max: 512 << 20,
+            read_timestamps: 1 << 20,
+            seed: 0,
+        }
+    }
+}
+
+/// What a replica tells its own side.
+#[derive(Clone, Debug)]
+pub enum ReplicaEvent {
+    /// A transaction has been undecided for too long: somebody should finish it.
+    Stalled(Transaction),
+    /// A client claimed to have read from its own future: proof that it lies, kept with its name.
+    Misbehavior {
+        /// Whose transaction it is.
+        client: ClientId,
+        /// The transaction, which proves it.
+        transaction: Transaction,
+    },
+}
+
+/// What a replica has done since it started, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// Keys read for clients.
+    pub keys_read: u64,
+    /// Votes cast to commit.
+    pub votes_commit: u64,
+    /// Votes cast to abort.
+    pub votes_abort: u64,
+    /// Of these, how many for which [`AbortReason`], by [`AbortReason::number`].
+    pub votes_abort_by: [u64; AbortReason::LABELS.len()],
+    /// Votes repeated for those who asked again.
+    pub votes_repeated: u64,
+    /// Decisions written down, for clients on the slow path or for leaders.
+    pub logged: u64,
+    /// Times it was elected to reconcile a transaction's logged decisions.
+    pub elected: u64,
+    /// Transactions learned to have committed.
+    pub committed: u64,
+    /// Transactions learned to have aborted.
+    pub aborted: u64,
+    /// Transactions that somebody other than their author ended here.
+    pub abandoned: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Transactions handed over to be finished because nobody else did.
+    pub stalled: u64,
+    /// Old transactions let go because the others had.
+    pub orphans_released: u64,
+}
