@@ -1,0 +1,265 @@
+//! Deciding (basil.txt §4.2): what goes along with votes and logged decisions, what replicas sign, and what they refuse.
+
+use std::sync::Arc;
+
+use crypto::{BatchSignature, Claim, Compress, Rejection, Signable, SignatureCompression, leaf};
+use mutants::{Mutant, broken};
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::limits::SHARDS_MAX;
+use types::{Cluster, ClusterId, Digest, ReplicaId, TransactionId};
+
+use super::Message;
+use crate::certificate::{Certificate, Decision, LoggedStatement, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, alone};
+use crate::quorum::Quorums;
+use crate::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
+use crate::transaction::Transaction;
+
+/// The transaction in the way of one that a replica votes to abort (Alg. 1 L8, L11).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conflict {
+    /// It committed: with the proof, this one vote aborts the other for good (§4.2 (5)).
+    Committed {
+        /// The committed transaction.
+        transaction: Transaction,
+        /// The proof.
+        certificate: Arc<Certificate>,
+    },
+    /// It has been prepared for long and nobody finishes it.
+    Stalled {
+        /// The stalled transaction; whoever is stopped by it may finish it.
+        transaction: Transaction,
+    },
+}
+
+impl Conflict {
+    /// The transaction in the way.
+    #[must_use]
+    pub fn transaction(&self) -> &Transaction {
+        match self {
+            Self::Committed { transaction, .. } | Self::Stalled { transaction } => transaction,
+        }
+    }
+}
+
+/// A decision, and the votes that allow it to be logged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Justified {
+    /// How the transaction is to end.
+    pub decision: Decision,
+    /// At least `3f + 1` votes to commit from every shard, or at least `f + 1` to abort from one.
+    pub tallies: Vec<VoteSet>,
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A read.
+    Request(u64),
+    /// A transaction.
+    Transaction(TransactionId),
+}
+
+/// Why a replica does not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The timestamp is below what the replica still remembers; begin again with a new one.
+    TooOld,
+    /// The timestamp is further ahead of the replica's clock than it allows.
+    TooNew,
+    /// The client has no right to a key it named.
+    NotPermitted,
+    /// A key belongs to another shard: the asker's configuration differs from the replica's.
+    WrongShard,
+    /// The replica has more undecided work than it will hold; come back later.
+    Overloaded,
+    /// The client has left too many of its transactions for others to end; come back later.
+    AbandonLimit,
+    /// The answer would be longer than a message may be; ask for fewer keys at once.
+    TooLarge,
+    /// The replica was told how a transaction ended but has never seen the transaction.
+    Unknown,
+}
+
+/// A statement on its way to being signed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Draft {
+    /// Becomes [`Message::Voted`].
+    Vote {
+        /// Who votes.
+        replica: ReplicaId,
+        /// On what, and how.
+        statement: VoteStatement,
+        /// Goes along unsigned.
+        conflict: Option<Conflict>,
+    },
+    /// Becomes [`Message::Logged`].
+    Logged {
+        /// Who logged.
+        replica: ReplicaId,
+        /// What.
+        statement: LoggedStatement,
+    },
+    /// Becomes [`Message::ElectFallback`].
+    Elect {
+        /// Who elects.
+        replica: ReplicaId,
+        /// In which view, and with what.
+        statement: ElectStatement,
+    },
+    /// Becomes [`Message::DecideFallback`].
+    Decide {
+        /// Who leads.
+        leader: ReplicaId,
+        /// What it decides.
+        statement: DecideStatement,
+        /// Who elected it; they have signed already.
+        electors: Vec<Elector>,
+    },
+}
+
+impl Signable for Draft {
+    type Message = Message;
+
+    fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
+        match self {
+            Self::Vote { statement, .. } => leaf(cluster, signer, statement),
+            Self::Logged { statement, .. } => leaf(cluster, signer, statement),
+            Self::Elect { statement, .. } => leaf(cluster, signer, statement),
+            Self::Decide { statement, .. } => leaf(cluster, signer, statement),
+        }
+    }
+
+    fn with_signature(self, signature: BatchSignature) -> Message {
+        match self {
+            Self::Vote { replica, statement, conflict } => Message::Voted { vote: SignedVote { replica, statement, signature }, conflict },
+            Self::Logged { replica, statement } => Message::Logged { logged: SignedLogged { replica, statement, signature } },
+            Self::Elect { replica, statement } => Message::ElectFallback { elect: SignedElect { replica, statement, signature } },
+            Self::Decide { leader, statement, electors } => {
+                Message::DecideFallback { decide: SignedDecide { leader, statement, signature }, electors }
+            }
+        }
+    }
+}
+
+/// Collects the claims of votes that justify a decision on `transaction`, if there are enough from the right shards.
+pub(super) fn justification_claims<'a>(
+    cluster: &Cluster,
+    transaction: &Transaction,
+    decision: Decision,
+    tallies: &'a [VoteSet],
+    out: &mut Vec<Claim<'a>>,
+) -> Result<(), Rejection> {
+    if broken(Mutant::DecisionUnjustified) {
+        return Ok(());
+    }
+    let quorums = Quorums::new(cluster.faults());
+    let (vote, quorum) = match decision {
+        Decision::Commit => (Vote::Commit, quorums.commit_slow()),
+        Decision::Abort => (Vote::Abort, quorums.abort_slow()),
+    };
+    let participants = transaction.participants(cluster);
+    let covers = match decision {
+        Decision::Commit => tallies.iter().map(|set| set.shard).eq(participants.iter().copied()),
+        Decision::Abort => matches!(tallies, [set] if participants.contains(&set.shard)),
+    };
+    if !covers || tallies.iter().any(|set| set.vote != vote) {
+        return Err(Rejection::Structure("tallies do not justify the decision"));
+    }
+    tallies.iter().try_for_each(|set| set.claims(cluster, transaction.id(), quorum, out))
+}
+
+impl Compress for Conflict {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
+        match self {
+            Self::Committed { transaction, certificate } => {
+                out.push(1);
+                transaction.encode(out);
+                certificate.compress(compression, out);
+            }
+            Self::Stalled { transaction } => {
+                out.push(2);
+                transaction.encode(out);
+            }
+        }
+    }
+
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Committed {
+                transaction: Transaction::decode(reader)?,
+                certificate: Arc::new(Certificate::decompress(reader, compression)?),
+            }),
+            2 => Ok(Self::Stalled { transaction: Transaction::decode(reader)? }),
+            _ => Err(DecodeError::UnknownTag("a conflict")),
+        }
+    }
+}
+alone!(Conflict);
+
+impl Compress for Justified {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
+        self.decision.encode(out);
+        compression.compress_sequence(&self.tallies, out);
+    }
+
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
+        Ok(Self { decision: Decision::decode(reader)?, tallies: compression.decompress_sequence(reader, "tallies", SHARDS_MAX)? })
+    }
+}
+alone!(Justified);
+
+impl Encode for Subject {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Request(request) => {
+                out.push(1);
+                request.encode(out);
+            }
+            Self::Transaction(id) => {
+                out.push(2);
+                id.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Subject {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Request(u64::decode(reader)?)),
+            2 => Ok(Self::Transaction(TransactionId::decode(reader)?)),
+            _ => Err(DecodeError::UnknownTag("a refusal's subject")),
+        }
+    }
+}
+
+impl Encode for Refusal {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::TooOld => 1,
+            Self::TooNew => 2,
+            Self::NotPermitted => 3,
+            Self::WrongShard => 4,
+            Self::Overloaded => 5,
+            Self::Unknown => 6,
+            Self::TooLarge => 7,
+            Self::AbandonLimit => 8,
+        });
+    }
+}
+
+impl Decode for Refusal {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Self::TooOld,
+            2 => Self::TooNew,
+            3 => Self::NotPermitted,
+            4 => Self::WrongShard,
+            5 => Self::Overloaded,
+            6 => Self::Unknown,
+            7 => Self::TooLarge,
+            8 => Self::AbandonLimit,
+            _ => return Err(DecodeError::UnknownTag("a refusal")),
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! Reading (basil.txt §4.1): what a replica says of a key.
+
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::{Timestamp, Value};
+
+use crate::transaction::Transaction;
+
+/// What a replica has of one key, below the reader's timestamp.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadResult {
+    /// The newest committed version; [`Timestamp::ZERO`] when there is none.
+    pub version: Timestamp,
+    /// Its value; `None` when the key is deleted or was never written.
+    pub value: Option<Value>,
+    /// Whether a newer version, still below the reader's timestamp, is prepared.
+    pub pending: PendingWrite,
+}
+
+/// Whether a prepared, undecided transaction writes a version of a key between the newest committed one and the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PendingWrite {
+    /// None does: the committed version is settled, as far as this replica is concerned. Having raised the key's read
+    /// timestamp it votes for none that would come between from now on.
+    None,
+    /// One does, by its place in [`Message::ReadReply`]'s list.
+    Prepared(u16),
+    /// One does, and touches keys that the reader may not read, so it is not shown.
+    Hidden,
+}
+
+impl PendingWrite {
+    /// Whose version it is, of the transactions that came with it.
+    pub(crate) fn writer(self, prepared: &[Transaction]) -> Option<&Transaction> {
+        match self {
+            Self::Prepared(place) => prepared.get(usize::from(place)),
+            Self::None | Self::Hidden => None,
+        }
+    }
+}
+
+impl Encode for ReadResult {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.value.encode(out);
+        self.pending.encode(out);
+    }
+}
+
+impl Decode for ReadResult {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, pending: PendingWrite::decode(reader)? })
+    }
+}
+
+impl Encode for PendingWrite {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::None => out.push(0),
+            Self::Prepared(place) => {
+                out.push(1);
+                place.encode(out);
+            }
+            Self::Hidden => out.push(2),
+        }
+    }
+}
+
+impl Decode for PendingWrite {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Prepared(u16::decode(reader)?)),
+            2 => Ok(Self::Hidden),
+            _ => Err(DecodeError::UnknownTag("whether a newer version is prepared")),
+        }
+    }
+}
