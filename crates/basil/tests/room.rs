@@ -59,7 +59,7 @@ fn answer(members: &Members, replica: &mut Replica<Memory>, from: Party, message
 
 /// A liar makes up transactions that missed what `other` wrote, and so has the proofs that they aborted.
 #[test]
-fn made_up_aborts_leave_room_for_others() {
+fn fabricated_aborts_leave_capacity_for_others() {
     let members = members(1);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
     let options = ReplicaOptions { tracked_max: KNOWN_MAX, ..ReplicaOptions::default() };
@@ -107,7 +107,7 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
 
 /// A client leaves what it began to others, until it is refused; what it ends itself after all does not count.
 #[test]
-fn who_leaves_too_much_to_others_is_refused() {
+fn a_client_over_its_abandonment_limit_is_refused() {
     let members = members(1);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
     let options = ReplicaOptions { abandoned_per_second: 1, abandoned_burst_seconds: 3, ..ReplicaOptions::default() };
@@ -142,7 +142,7 @@ fn who_leaves_too_much_to_others_is_refused() {
 
 /// With the proof and at its author's wish the others are told, once. Who is told so knows that the author has not left it.
 #[test]
-fn what_its_author_has_passed_on_was_not_left() {
+fn a_commit_relayed_for_its_author_is_not_abandoned() {
     let members = members(2);
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
     let options = ReplicaOptions { abandoned_per_second: 1, abandoned_burst_seconds: 1, ..ReplicaOptions::default() };

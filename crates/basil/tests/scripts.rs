@@ -29,61 +29,102 @@ macro_rules! scripts {
 }
 
 scripts! {
-    a_certificate_reaches_who_missed_the_transaction
-    a_chain_of_what_was_left_is_taken_apart
-    a_claim_about_folded_times_harms_nobody
-    a_client_cannot_read_what_it_may_not
-    a_client_cannot_write_what_it_may_not
-    a_client_reads_what_it_has_just_committed
-    a_decision_of_a_view_that_was_left_comes_too_late
+    a_certificate_verifies_offline
+    a_chain_of_abandoned_transactions_is_finished
+    a_client_finishes_the_stalled_transaction_in_its_way
+    a_client_reads_its_own_commit_before_it_is_relayed
+    a_commit_of_two_shards_is_relayed_by_2f_plus_1_replicas
+    a_conflict_proof_is_hidden_from_a_waiting_client
+    a_conflict_proof_is_hidden_without_permission
+    a_decision_logged_by_4f_plus_1_wins_every_election
+    a_decision_of_an_earlier_view_is_ignored
+    a_dependency_below_the_checkpoint_is_voted_down
     a_dependency_of_another_version_is_voted_down
-    a_dependency_that_aborts_takes_its_readers_along
     a_dependency_that_does_not_write_the_key_is_voted_down
     a_dependency_that_has_committed_is_not_waited_for
-    a_fabricated_writer_does_not_pass_for_a_real_one
-    a_leader_that_dies_deciding_has_said_nothing
-    a_leader_that_says_two_things_costs_one_more_view
-    a_liar_alone_aborts_nobody
-    a_liar_alone_commits_nothing
-    a_liar_cannot_say_what_is_in_the_way
-    a_liar_that_hides_a_write_settles_nothing
-    a_liar_that_names_a_write_unsettles_nothing
+    a_fabricated_writer_is_not_read
+    a_guessed_transaction_is_refused_without_permission
+    a_hidden_write_prevents_validation
+    a_late_author_gets_a_vote_on_a_transaction_brought_by_another
+    a_late_refusal_does_not_end_a_commit
+    a_leader_that_crashes_before_its_decision_is_durable_is_elected_again
     a_logged_decision_survives_a_crash
-    a_prepared_transaction_is_prepared_after_a_crash
+    a_prepared_transaction_survives_a_crash
+    a_read_above_its_own_timestamp_is_proof_of_misbehavior
+    a_read_above_the_time_bound_is_refused
+    a_read_asks_all_replicas_when_too_few_agree
+    a_read_only_transaction_commits_without_votes
+    a_read_only_transaction_of_its_own_recent_commit_needs_no_votes
+    a_read_only_transaction_with_a_concurrent_writer_is_prepared
+    a_read_that_missed_a_committed_write_is_voted_down
+    a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_finishes_the_writer_it_depends_on
-    a_reader_from_the_future_is_refused
-    a_reader_that_meets_a_writer_is_prepared
-    a_receipt_convinces_a_stranger
-    a_second_request_gets_the_same_vote
-    a_silent_leader_costs_one_more_view
-    a_silent_replica_costs_a_second_round_trip
-    a_timestamp_too_far_ahead_is_not_voted_on
-    a_transaction_is_finished_where_its_author_may_no_longer_begin
-    a_version_that_one_liar_hides_is_read
-    a_version_that_one_liar_invents_is_not_read
-    a_view_outlasts_the_window
+    a_remembered_outcome_is_logged_on_request
+    a_repeated_prepare_gets_the_same_vote
+    a_replica_cut_off_past_the_window_still_votes
+    a_replica_that_hides_a_prepared_write_validates_no_read
+    a_replica_that_never_voted_votes_for_a_known_outcome
+    a_replica_without_a_decision_logs_before_it_elects
+    a_restarted_replica_votes_down_writes_below_the_write_floor
+    a_resurrected_transaction_gets_no_vote
+    a_shard_that_is_not_the_logging_shard_refuses_to_log
+    a_silent_leader_costs_one_view
+    a_slow_commit_is_logged_on_the_logging_shard_only
+    a_status_reply_binds_after_the_clock_is_set_back
+    a_timestamp_above_the_time_bound_is_refused
+    a_timestamp_below_the_window_is_refused
+    a_transaction_half_of_the_replicas_never_saw_aborts_after_an_outage
+    a_transaction_older_than_half_the_window_is_voted_down
+    a_validated_read_is_protected_after_a_crash
+    a_version_hidden_by_one_replica_is_read
+    a_version_invented_by_one_replica_is_not_read
     a_vote_survives_a_crash
+    a_vote_that_was_not_durable_was_not_sent
     a_vote_waits_until_its_dependency_commits
-    a_write_that_may_not_be_shown_unsettles_a_read
-    a_write_under_a_committed_read_is_voted_down
-    a_write_under_a_prepared_read_is_voted_down
-    a_write_under_a_read_timestamp_is_voted_down
-    after_a_restart_nothing_is_written_below_the_floor
-    an_author_reads_what_it_wrote_beside_what_it_may_not_read
-    an_author_shows_all_what_it_waits_for_itself
+    a_write_below_a_committed_read_is_voted_down
+    a_write_below_a_prepared_read_is_voted_down
+    a_write_below_a_read_timestamp_is_voted_down
+    abort_fast_path_with_3f_plus_1_votes
+    abort_fast_path_with_a_committed_conflict
+    abort_slow_path_with_f_plus_1_votes
+    abort_votes_are_no_evidence_of_authorship
+    an_abort_in_one_shard_aborts_in_all
+    an_aborted_dependency_aborts_its_readers
+    an_acknowledged_commit_outlives_its_journal_segment
+    an_acknowledged_commit_survives_a_power_cut
+    an_author_reads_its_own_write_without_permission_to_all_of_it
+    an_author_sends_its_proof_to_all_when_the_relays_fail
     an_election_survives_a_crash
-    an_end_is_found_again_when_its_proof_is_gone
-    an_end_is_found_again_with_the_help_of_those_who_never_voted
-    an_end_that_may_not_be_shown_is_logged
     an_equivocated_decision_is_reconciled
+    an_equivocating_leader_costs_one_view
+    an_impersonated_transaction_is_voted_down
+    an_invented_write_does_not_prevent_validation
+    an_orphan_aborts_as_the_tombstones_say
+    an_orphan_aborts_when_f_plus_1_remember_the_abort
+    an_orphan_is_released_when_newer_versions_are_known
+    an_orphan_is_released_with_the_newer_version
+    an_orphan_is_voted_down_by_replicas_that_never_saw_it
+    an_outcome_is_logged_again_after_its_certificate_expired
+    an_outcome_whose_proof_is_hidden_is_logged
+    an_outcome_without_a_vote_survives_a_crash
+    an_unauthorized_read_is_refused
+    an_unauthorized_write_is_voted_down
+    an_undecided_transaction_keeps_its_view_past_the_window
+    an_undecided_vote_outlives_its_journal_segment
+    an_undeclared_read_only_transaction_validates_at_commit
     an_unknown_dependency_is_voted_down
-    everybody_is_asked_when_too_few_agree
-    four_of_six_votes_to_commit_must_be_logged
-    four_votes_to_abort_are_enough
+    an_unrelated_conflict_is_not_believed
+    an_unrelayed_commit_is_finished_by_the_janitors
+    commit_fast_path_with_5f_plus_1_votes
+    commit_slow_path_with_3f_plus_1_votes
+    early_fallback_calls_do_not_skip_a_leader
+    evidence_admits_a_transaction_older_than_half_the_window
+    f_plus_1_commit_notices_are_enough
+    f_plus_1_commit_votes_are_evidence_of_authorship
     isolation_g0_no_dirty_write
     isolation_g1a_no_aborted_read
     isolation_g1b_no_intermediate_read
-    isolation_g1c_claims_of_a_circle_end_in_abort
+    isolation_g1c_colluding_clients_abort
     isolation_g1c_no_circular_information_flow
     isolation_g2_item_no_write_skew
     isolation_g2_no_write_skew_on_absent_keys
@@ -92,74 +133,33 @@ scripts! {
     isolation_no_fuzzy_read
     isolation_no_long_fork
     isolation_p4_no_lost_update
-    late_replies_of_an_earlier_round_settle_a_read
-    missing_a_committed_write_is_voted_down
-    missing_a_prepared_write_is_voted_down
-    nobody_commits_in_anothers_name
-    nobody_learns_by_guessing_what_it_may_not_read
-    nothing_is_written_under_a_settled_read_after_a_crash
-    one_replicas_refusal_ends_no_read
-    one_shards_abort_ends_it_everywhere
-    one_slow_shard_is_logged_on_one_shard_only
-    one_vote_does_not_show_who_the_author_is
-    one_vote_to_abort_with_a_committed_conflict_is_enough
+    late_replies_of_an_earlier_round_validate_a_read
+    one_byzantine_replica_cannot_abort
+    one_byzantine_replica_cannot_commit
+    one_commit_notice_is_not_believed
+    one_refusal_does_not_fail_a_read
+    one_remembered_outcome_does_not_conclude_an_orphan
+    one_silent_replica_forces_the_slow_path
+    one_status_reply_does_not_release_an_orphan
+    one_vote_is_no_evidence_of_authorship
     only_the_logging_shard_elects
     prepared_writes_can_be_read
-    reading_from_ones_own_future_is_proof_of_a_lie
-    replicas_take_turns_to_finish_what_was_left
-    six_votes_to_commit_are_enough
-    the_author_may_come_after_the_finisher
-    the_janitor_ends_what_too_few_were_sent
-    the_janitor_finishes_what_nobody_meets
-    the_janitors_reconcile_what_nobody_meets
-    the_last_vote_is_worth_as_long_as_logging_takes
+    replicas_finish_an_abandoned_transaction_in_rank_order
+    replicas_that_never_saw_a_transaction_log_its_decision
+    replies_of_an_earlier_round_still_count
+    the_fast_path_wait_follows_the_logging_round_trip
+    the_janitor_aborts_a_transaction_prepared_at_one_replica
+    the_janitor_finishes_an_abandoned_transaction
+    the_janitors_reconcile_an_abandoned_equivocation
     the_nearest_replicas_are_asked_first
-    the_next_takes_the_turn_of_who_is_down
-    the_other_shard_does_not_log
-    the_proof_of_a_conflict_is_not_shown_to_who_may_not_read_it
-    there_is_room_for_so_much_and_no_more
-    three_tell_the_others_of_a_commit
+    the_next_rank_replaces_a_replica_that_is_down
+    the_read_ceiling_outlives_its_journal_segment
+    timeouts_follow_the_round_trip
+    two_honest_finishers_that_disagree_are_reconciled
     two_shards_commit_in_one_round_trip
-    two_transactions_cannot_have_one_timestamp
-    two_votes_to_abort_must_be_logged
-    two_who_disagree_are_reconciled
-    two_who_tell_of_a_commit_are_enough
-    votes_against_a_stranger_show_no_author
-    votes_of_f_plus_1_show_who_the_author_is
-    what_aborted_and_was_forgotten_is_laid_to_rest
-    what_five_have_logged_wins_every_election
-    what_half_never_saw_ends_after_a_long_power_cut
-    what_is_far_away_is_given_the_time_it_takes
-    what_is_too_old_is_refused
-    what_is_undecided_outlives_the_journals_old_part
-    what_its_author_brings_too_late_never_commits
-    what_most_hold_ends_as_those_remember_who_have_forgotten_it
-    what_most_hold_is_logged_by_those_who_never_saw_it
+    two_transactions_with_one_timestamp_do_not_both_commit
+    undecided_transactions_are_bounded_per_replica_and_per_client
+    undecided_work_counts_against_its_sender
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
-    what_the_others_have_forgotten_is_laid_to_rest
-    what_the_others_never_saw_is_voted_down
-    what_was_forgotten_and_comes_back_is_not_voted_on
-    what_was_not_durable_was_not_said
-    what_was_readable_outlives_the_journals_old_part
-    what_was_said_in_an_earlier_round_still_counts
-    what_was_to_be_passed_on_is_finished_by_others
-    whatever_was_acknowledged_outlives_the_journals_old_part
-    whatever_was_acknowledged_survives_a_power_cut
-    who_ends_what_others_remember_believes_no_single_replica
-    who_has_let_go_does_not_vote_when_its_clock_is_set_back
-    who_has_logged_nothing_logs_before_it_elects
-    who_is_told_of_a_commit_believes_no_single_replica
-    who_lays_to_rest_believes_no_single_replica
-    who_lays_to_rest_takes_over_what_is_newer
-    who_learns_the_end_alone_keeps_it_after_a_crash
-    who_only_reads_commits_without_a_vote
-    who_only_reads_its_own_fresh_commit_needs_no_vote
-    who_reads_without_saying_so_asks_the_others_at_commit
-    who_remembers_an_end_logs_it
-    who_was_cut_off_counts_where_a_liar_is_silent
-    whoever_brings_work_pays_for_it
-    whoever_hurries_passes_no_leader
-    whoever_is_stopped_by_a_stalled_transaction_finishes_it
-    whoever_refuses_late_may_have_voted
-    whoever_waits_is_not_shown_the_proof_of_a_conflict_either
+    writeback_brings_the_transaction_to_a_replica_that_missed_it
 }

@@ -6,8 +6,8 @@
 //! begin t1 at 100 [by c2]           a transaction at 100 ms, of client 1 unless told
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
-//! peruse t1 a b [-> r0 r1]          the same, saying that nothing will be written
-//! confirm t1 [-> r0 r1]             commits t1, which has only read, without votes if it can be
+//! read-only t1 a b [-> r0 r1]       the same, saying that nothing will be written
+//! validate t1 [-> r0 r1]            commits t1, which has only read, without votes if it can be
 //! claim t1 a @50 [from t9]          puts a read into t1 that never took place: the client lies
 //! prepare t1 t2 [by c2] [-> r0-r2]  delivers ST1; the votes wait. With `by`, somebody else sends it
 //! votes t1 [by c2] [<- r0-r2]       delivers votes, decisions and refusals to clients
@@ -15,16 +15,16 @@
 //! invoke t1 · elect t1 · decide t1  the same for calls for a leader, election messages, leaders' decisions
 //! mislead r2 t1 abort -> r0         the liar r2, elected, shows r0 those electors that let it decide so
 //! writeback t1 [-> r0]              delivers certificates
-//! tell t1 [-> r0]                   delivers what replicas tell one another of a commit
-//! pretend r2 t1 -> r0               the liar r2 tells r0 that t1 has committed
+//! relay t1 [-> r0]                  delivers the notices of a commit that replicas send one another
+//! forge-notice r2 t1 -> r0          the liar r2 tells r0 that t1 has committed
 //! commit t1                         all of it, until nothing about t1 is on its way
 //! finish t1 by c2                   c2 sets out to finish t1; what it sends waits: `recover t1 [-> r0]` delivers it
-//! vouch t1 by c2 with r0 -> r1      c2 shows r0's vote on t1 to r1 as evidence of its author, whatever it is
-//! replies · settle                  delivers all reads and replies · everything
+//! show-votes t1 by c2 with r0 -> r1 c2 shows r0's vote on t1 to r1 as evidence of its author, whatever it is
+//! replies · deliver                 delivers all reads and replies · everything
 //! drop vote t1 [<- r0]              loses messages of a kind
 //! again prepare t1 -> r0            a copy of such a message as was sent before, delivered to r0
 //! silence r5 · hear r5              loses everything to and from it, until heard again
-//! crash r5 · doom r5 · restart r5   power loss · at its next durable write · back from its disk
+//! crash r5 · crash-at-write r5 · restart r5   power loss · at its next durable write · back from its disk
 //! liar r0 says a = 9 @90 · liar r0 hides a · liar r0 offers t9 for a · liar r0 votes abort
 //! liar r0 blames t9                 it votes all down, and shows t9, which has committed, as the reason
 //! clock r0 r1 -20s                  their clocks are so far behind, or +20s, ahead
@@ -116,8 +116,8 @@ impl Script {
         match line.word(0) {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
             "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
-            "begin" | "write" | "delete" | "claim" | "read" | "peruse" => self.build(&line),
-            "confirm" => self.confirm(&line),
+            "begin" | "write" | "delete" | "claim" | "read" | "read-only" => self.build(&line),
+            "validate" => self.confirm(&line),
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
             "log" => self.deliver_to_replicas(&line, &[Kind::Log]),
@@ -126,35 +126,35 @@ impl Script {
             "decide" => self.deliver_to_replicas(&line, &[Kind::Decide]),
             "mislead" => self.mislead(&line),
             "writeback" => self.deliver_to_replicas(&line, &[Kind::Writeback]),
-            "tell" => self.deliver_to_replicas(&line, &[Kind::CommitNotice]),
-            "pretend" => {
+            "relay" => self.deliver_to_replicas(&line, &[Kind::CommitNotice]),
+            "forge-notice" => {
                 let liar = words::parse_replicas(&[line.word(1)])[0];
                 let id = self.transaction(line.word(2)).0.id();
-                self.world.tell(liar, id, line.replicas.as_deref().expect("`pretend` says to whom"));
+                self.world.forge_notice(liar, id, line.replicas.as_deref().expect("`forge-notice` says to whom"));
             }
             "votes" => self.deliver_to_clients(&line, &[Kind::Vote, Kind::Decided, Kind::Refused]),
             "logged" => self.deliver_to_clients(&line, &[Kind::Logged]),
             "commit" => {
                 let id = self.start(line.word(1));
-                self.world.settle(|envelope| envelope.about == Some(id));
+                self.world.deliver_all(|envelope| envelope.about == Some(id));
             }
             "finish" => {
                 let transaction = self.transaction(line.word(1)).0;
                 let client = line.by.expect("`finish` says by whom");
                 self.world.command(client, Command::Finish { transaction });
             }
-            "vouch" => {
+            "show-votes" => {
                 let transaction = self.transaction(line.word(1)).0;
-                let client = line.by.expect("`vouch` says by whom");
-                let to = line.replicas.clone().expect("`vouch` says to whom");
-                self.world.vouch(client, &transaction, &words::parse_replicas(&line.words[3..]), &to);
+                let client = line.by.expect("`show-votes` says by whom");
+                let to = line.replicas.clone().expect("`show-votes` says to whom");
+                self.world.show_votes(client, &transaction, &words::parse_replicas(&line.words[3..]), &to);
             }
-            "replies" => self.world.settle(|envelope| matches!(envelope.kind, Kind::Read | Kind::Reply)),
-            "settle" => self.world.settle(|_| true),
+            "replies" => self.world.deliver_all(|envelope| matches!(envelope.kind, Kind::Read | Kind::Reply)),
+            "deliver" => self.world.deliver_all(|_| true),
             "drop" | "again" => self.meddle(&line),
-            "silence" | "hear" | "crash" | "doom" | "restart" | "liar" | "kill" | "clock" => self.disturb(&line),
+            "silence" | "hear" | "crash" | "crash-at-write" | "restart" | "liar" | "kill" | "clock" => self.disturb(&line),
             "wait" => self.world.wait(milliseconds(line.word(1)), |_| {}),
-            "run" => self.world.wait(milliseconds(line.word(1)), |world| world.settle(|_| true)),
+            "run" => self.world.wait(milliseconds(line.word(1)), |world| world.deliver_all(|_| true)),
             "look" => {
                 let at = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), BYSTANDER);
                 let everyone = self.world.members.cluster.replicas();
@@ -232,7 +232,7 @@ impl Script {
         let operation = self.operation(name);
         let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
         let keys = line.words[2..].iter().map(|key| Key::from(*key)).collect();
-        let read_only = line.word(0) == "peruse";
+        let read_only = line.word(0) == "read-only";
         self.world.command(client, Command::Read { operation, timestamp, keys, read_only });
         self.deliver_reads(client, line);
     }
@@ -254,7 +254,7 @@ impl Script {
             Kind::Reply => envelope.to == party(client),
             _ => false,
         };
-        self.world.settle(here);
+        self.world.deliver_all(here);
     }
 
     fn prepare(&mut self, line: &Line<'_>) {
@@ -302,7 +302,7 @@ impl Script {
             "recover" => Kind::Recover,
             "log" => Kind::Log,
             "writeback" => Kind::Writeback,
-            "tell" => Kind::CommitNotice,
+            "relay" => Kind::CommitNotice,
             "vote" => Kind::Vote,
             "logged" => Kind::Logged,
             "invoke" => Kind::Invoke,
@@ -334,7 +334,7 @@ impl Script {
                 "silence" => self.world.silence(replica),
                 "hear" => self.world.hear(replica),
                 "crash" => self.world.crash(replica),
-                "doom" => self.world.doom(replica),
+                "crash-at-write" => self.world.crash_at_write(replica),
                 _ => self.world.restart(replica),
             }
         }

@@ -80,7 +80,7 @@ struct Seat {
     /// Nothing while it is down.
     node: Option<Turns<Node<Memory>>>,
     /// Whether its next durable write is to fail.
-    doomed: bool,
+    crashes_at_write: bool,
     lies: Vec<Lie>,
     /// How far its clock is ahead of the world's, in milliseconds.
     ahead_ms: i64,
@@ -140,7 +140,10 @@ impl World {
         let verifier = members.stranger();
         let replicas: Vec<ReplicaId> = members.cluster.replicas().collect();
         let seat = |replica: &ReplicaId| {
-            (*replica, Seat { medium: Memory::new(&replica.to_string()), node: None, doomed: false, lies: Vec::new(), ahead_ms: 0 })
+            (
+                *replica,
+                Seat { medium: Memory::new(&replica.to_string()), node: None, crashes_at_write: false, lies: Vec::new(), ahead_ms: 0 },
+            )
         };
         let seats = replicas.iter().map(seat).collect();
         let mut world = Self {
@@ -180,9 +183,9 @@ impl World {
     }
 
     /// The next durable write fails, and the replica with it.
-    pub fn doom(&mut self, replica: ReplicaId) {
+    pub fn crash_at_write(&mut self, replica: ReplicaId) {
         let seat = self.seat(replica);
-        seat.doomed = true;
+        seat.crashes_at_write = true;
         seat.medium.fail_next_sync();
     }
 
@@ -246,7 +249,7 @@ impl World {
             let message = Message::Read { request: 0, timestamp, keys: vec![key.clone()] };
             self.post(from, Party::Replica(*replica), &message);
         }
-        self.settle(|envelope| envelope.from == from);
+        self.deliver_all(|envelope| envelope.from == from);
         self.pool.retain(|envelope| envelope.to != from);
     }
 
@@ -285,7 +288,7 @@ impl World {
     }
 
     /// Delivers what `matches`, and what comes of it, until nothing more does.
-    pub fn settle(&mut self, matches: impl Fn(&Envelope) -> bool) {
+    pub fn deliver_all(&mut self, matches: impl Fn(&Envelope) -> bool) {
         for _ in 0..ROUNDS_MAX {
             if !self.deliver(&matches) {
                 return;
@@ -353,7 +356,7 @@ impl World {
     }
 
     /// `client` shows the newest votes of `voters` on `transaction` to replicas as evidence of its author, whatever they are.
-    pub fn vouch(&mut self, client: ClientId, transaction: &Transaction, voters: &[ReplicaId], to: &[ReplicaId]) {
+    pub fn show_votes(&mut self, client: ClientId, transaction: &Transaction, voters: &[ReplicaId], to: &[ReplicaId]) {
         let vote_of = |voter: &ReplicaId| {
             let of = |one: &&Envelope| one.kind == Kind::Vote && one.about == Some(transaction.id()) && one.from == Party::Replica(*voter);
             let envelope = self.past.iter().chain(&self.pool).rfind(of).expect("it has voted");
@@ -370,13 +373,13 @@ impl World {
         self.deliver(|envelope| envelope.kind == Kind::Recover && envelope.from == party(client));
     }
 
-    /// The liar `teller` tells others that a transaction committed.
-    pub fn tell(&mut self, teller: ReplicaId, id: TransactionId, to: &[ReplicaId]) {
-        self.witness.liars.insert(teller);
+    /// The liar `relay` tells others that a transaction committed.
+    pub fn forge_notice(&mut self, relay: ReplicaId, id: TransactionId, to: &[ReplicaId]) {
+        self.witness.liars.insert(relay);
         for replica in to {
-            self.post(Party::Replica(teller), Party::Replica(*replica), &Message::CommitNotice { id });
+            self.post(Party::Replica(relay), Party::Replica(*replica), &Message::CommitNotice { id });
         }
-        self.deliver(|envelope| envelope.kind == Kind::CommitNotice && envelope.from == Party::Replica(teller));
+        self.deliver(|envelope| envelope.kind == Kind::CommitNotice && envelope.from == Party::Replica(relay));
     }
 
     /// The leader `leader`, being a liar, shows `to` those of the replicas that elected it in its newest view that
@@ -480,7 +483,7 @@ impl World {
         match turn.stepped(now, false).persist() {
             Ok(written) => self.say(replica, written),
             Err(failure) => {
-                assert!(std::mem::take(&mut self.seat(replica).doomed), "{replica} died, and nobody meant it to: {failure}");
+                assert!(std::mem::take(&mut self.seat(replica).crashes_at_write), "{replica} died, and nobody meant it to: {failure}");
                 self.notes.does(replica, "fail{s} to write, and die{s} before saying anything".to_owned());
                 drop(turns);
                 self.crash(replica);
@@ -720,7 +723,7 @@ impl World {
                 Some(format!("hold{{s}} {} no more{end}, and its keys at {}", self.names.of(*id), versions.join(" ")))
             }
             Message::Writeback { certificate, .. } => Some(format!("end{{s}} {}", self.names.of(certificate.id))),
-            Message::CommitNotice { id } => Some(format!("tell{{s}} the others that {} committed", self.names.of(*id))),
+            Message::CommitNotice { id } => Some(format!("send{{s}} notices that {} committed", self.names.of(*id))),
             other => self.words_of_coordinator(other),
         };
         if let Some(words) = words {
