@@ -46,7 +46,7 @@ impl Buffer {
         self.writes.insert(key, value);
     }
 
-    /// When it has only read, and only what is committed: for whom each of its reads is settled, in the order in which
+    /// When it has only read, and only what is committed: the replicas that validate each of its reads, in the order in which
     /// the finished transaction has them. It may then commit without being prepared ([`crate::read_only`]).
     #[must_use]
     pub fn validated(&self) -> Option<Vec<Voters>> {

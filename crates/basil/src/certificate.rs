@@ -51,7 +51,7 @@ impl Statement for VoteStatement {
     }
 }
 
-/// The statement behind a logged decision: "I have written down that this transaction ends like this".
+/// The statement behind a logged decision: "I have logged that this transaction ends like this".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedStatement {
     /// The transaction.

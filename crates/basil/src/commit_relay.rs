@@ -1,17 +1,12 @@
-//! Who is shown the proof that a transaction of several shards committed, and tells the others (beyond the paper, which shows
-//! it to everybody).
+//! Relays of a commit on several shards (beyond the paper, which shows the proof to everybody).
 //!
-//! Such a proof holds a vote of every replica of every shard. If every replica checked all of them, that would be more work than all
-//! the rest: the square of the number of shards. So its author shows it to `2f + 1` replicas of one shard, the *tellers*. Each checks it, writes the
-//! end down, and says so to all others, unsigned ([`crate::Message::CommitNotice`]). A replica believes that once `f + 1` tellers have told it.
+//! The proof holds a vote of every replica of every shard. If every replica checked it, that work would grow with the square of the
+//! number of shards. So the author sends it to `2f + 1` replicas of one shard, the *relays*. Each checks it, logs the outcome, and sends
+//! all other replicas an unsigned [`crate::Message::CommitNotice`]. A replica believes that the transaction committed once `f + 1` of its
+//! relays say so. `docs/protocols/basil.md` argues why that is safe, why it ends, and what it costs.
 //!
-//! **Why that is safe.** One of the `f + 1` is correct, and a correct teller says so only when it has been shown the proof.
-//!
-//! **Why it ends.** `f` tellers may be silent, and the others are enough. If more is lost, the author shows the proof to all when it has to
-//! wait for the transaction itself, and whoever was not told finishes it as anything that was left.
-//!
-//! Who the tellers are follows from the transaction: nobody else is asked to tell, and nobody else is believed. They stay the same for
-//! a client for a while, so that what they say in a turn leaves in few frames; then it is others' turn.
+//! Who the relays are follows from the transaction. They stay the same for a client for a while, so that the notices of one turn leave
+//! in few frames.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,10 +20,10 @@ use types::{Cluster, ReplicaId, ShardId, TransactionId};
 use crate::certificate::Certificate;
 use crate::quorum::Quorums;
 
-/// The tellers stay the same for so many bits' worth of nanoseconds: an eighth of a second.
+/// Relays rotate every 2^27 ns (134 ms).
 const ROTATION_BITS: u32 = 27;
 
-/// The tellers of one transaction.
+/// The relays of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relays {
     shard: ShardId,
@@ -60,13 +55,13 @@ impl Relays {
     }
 }
 
-/// Most replicas know by then what was passed on.
+/// For how long a commit is taken as recent, in milliseconds. Most replicas have its notices by then.
 const RECENT_MS: u64 = 2_000;
 /// The most commits remembered as fresh, with their proofs of some kilobytes.
 const RECENT_MAX: usize = 1 << 13;
 
-/// What a client's side has itself seen commit a moment ago, and had passed on. Replicas may still say that it is only prepared: whoever reads
-/// it there need not wait for it, nor finish it.
+/// What this process has itself seen commit a moment ago, and had relayed. Replicas may still say that it is only prepared. A reader in
+/// this process need not wait for it, nor finish it.
 #[derive(Debug, Default)]
 pub(crate) struct RecentCommits {
     /// Since when, and the proof, until all have been shown it.

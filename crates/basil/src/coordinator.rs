@@ -390,7 +390,7 @@ impl Coordinator {
             Some(decision) => self.log(now, id, decision, out),
         }
         if is_split {
-            self.invoke_fallback(now, id, out); // §5 (5), not settled: (1) again, with the views heard since.
+            self.invoke_fallback(now, id, out); // §5 (5), not validated: (1) again, with the views heard since.
         }
         self.finish_dependencies(now, id, out);
     }
@@ -482,7 +482,7 @@ impl CommitAttempt {
     }
 
     /// A decision that the votes justify, though it would have to be logged. One that the logging shard has begun to
-    /// write down for somebody else is preferred, if these votes justify it too.
+    /// log for somebody else is preferred, if these votes justify it too.
     pub fn slow_decision(&self, quorums: Quorums) -> Option<Decision> {
         let commit = self.tallies.iter().all(|tally| matches!(tally.outcome(quorums), Outcome::CommitFast | Outcome::CommitSlow));
         let abort = self.tallies.iter().any(|tally| tally.votes_to(Vote::Abort) >= quorums.abort_slow());

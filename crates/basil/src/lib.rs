@@ -21,14 +21,15 @@
 //!   writeback Writeback ─────────────────▶ writes become versions; who waited votes
 //! ```
 //!
-//! **When it stalls** (§5), anyone asks the same replicas how far it came, and takes it from there. When replicas of the
-//! logging shard have written down different decisions, they elect one of them to reconcile them: [`recovery`].
+//! **When it stalls** (§5), anyone asks the same replicas how far it came, and continues from there. When replicas of the
+//! logging shard have logged different decisions, they elect one of them to reconcile them: [`recovery`].
 //!
-//! **Where things are.** [`replica`] and [`coordinator`] are the two machines, each with a folder of its parts; [`node`] puts a
-//! replica and its janitor together. Pure rules stand alone: [`check`] is Algorithm 1, [`tally`] what votes amount to,
-//! [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how views and leaders go,
-//! [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said, [`buffer`] a
-//! transaction before it is prepared.
+//! **Where things are.** [`replica`] and [`coordinator`] are the two machines. Each of these files has a transaction's whole way on
+//! its side, and its folder the rest. [`node`] puts a replica and its janitor together. What a replica knows is in
+//! `transaction_table.rs` and `transaction_state.rs`. Pure rules stand alone and import no machine: [`check`] is Algorithm 1,
+//! [`tally`] what votes amount to, [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how
+//! views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said,
+//! [`transaction`] what is voted on, [`buffer`] a transaction before it is prepared.
 //!
 //! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
 //! rebuilt.

@@ -66,7 +66,7 @@ pub enum Message {
         /// With a vote to abort: the transaction in the way, when telling helps.
         conflict: Option<Conflict>,
     },
-    /// Client to the replicas of the logging shard: ST2, write down this decision (§4.2 (5)).
+    /// Client to the replicas of the logging shard: ST2, log this decision (§4.2 (5)).
     Log {
         /// The whole transaction: a replica of the logging shard may have missed it.
         transaction: Transaction,
@@ -110,22 +110,22 @@ pub enum Message {
         /// How, and the proof.
         certificate: Arc<Certificate>,
     },
-    /// Anyone to the replicas of the logging shard, when what they have written down cannot come together: InvokeFB, elect a
+    /// Anyone to the replicas of the logging shard, when what they have logged cannot come together: InvokeFB, elect a
     /// leader for this transaction (§5 (1)).
     InvokeFallback {
         /// The whole transaction.
         transaction: Transaction,
-        /// A decision with the votes that justify it, for a replica that has none written down; without one it stays away.
+        /// A decision with the votes that justify it, for a replica that has none logged; without one it stays away.
         justified: Option<Justified>,
         /// In which views replicas of the logging shard signed to be, by index in strict order.
         views: Vec<SignedLogged>,
     },
     /// Replica of the logging shard to the leader of its view: ElectFB (§5 (2)).
     ElectFallback {
-        /// The sender's view, and what it has written down.
+        /// The sender's view, and what it has logged.
         elect: SignedElect,
     },
-    /// Leader to the replicas of the logging shard: DecFB, write down this decision (§5 (3)).
+    /// Leader to the replicas of the logging shard: DecFB, log this decision (§5 (3)).
     DecideFallback {
         /// The decision and the view.
         decide: SignedDecide,

@@ -44,7 +44,7 @@ impl Quorums {
         3 * self.faults + 1 - one_less(Mutant::CommitSlowQuorum)
     }
 
-    /// `3f + 1` replicas for which what was read is settled: whoever writes underneath needs `3f + 1` votes to commit, so a
+    /// `3f + 1` replicas for which what was read is validated: whoever writes underneath needs `3f + 1` votes to commit, so a
     /// correct one of these would have to give one, which it does not (beyond the paper: see [`crate::read_only`]).
     #[must_use]
     pub fn validation(self) -> usize {
@@ -116,9 +116,9 @@ mod tests {
             let n = quorums.replicas();
             // Two commit quorums share a correct replica.
             assert!(2 * quorums.commit_slow() - n > faults);
-            // Of those who settle a read, a correct one is in every commit quorum.
+            // Of the replicas that validate a read, a correct one is in every commit quorum.
             assert!(quorums.validation() + quorums.commit_slow() - n > faults);
-            // What so many have let go of can gather no commit quorum.
+            // A transaction that so many have released can gather no commit quorum.
             assert!(n - (quorums.let_go() - faults) < quorums.commit_slow());
             // After a fast commit, n - f answers with f liars among them still show a commit quorum.
             assert!(n - faults - faults >= quorums.commit_slow());

@@ -1,24 +1,13 @@
 //! Transactions that only read, committed without being prepared: no vote, no signature, nothing on any disk.
 //!
 //! **The rule** (beyond the paper). A transaction at `ts` that writes nothing has committed when each version it read is
-//! committed, and *settled* for `3f + 1` replicas of its key's shard: each of them says that this is the last version below `ts` that is
-//! committed or prepared there, having first raised the key's read timestamp to `ts`.
+//! committed, and `3f + 1` replicas of its key's shard have *validated* the read: each says that no other version below `ts` is
+//! newer, committed or prepared there, and has raised the key's read timestamp to `ts` before it said so.
+//! `docs/protocols/basil.md` argues why that is serializable.
 //!
-//! **Why it is serializable.** Let `v` be the version read of some key, and suppose a transaction `w` that writes the key with
-//! `v < w < ts` commits, ever. The first certificate that says so rests on `3f + 1` votes to commit of the same shard, so a correct
-//! replica (`crate::quorum`) both settled the read and, judging it, voted for `w`. Either it voted first: then, when it answered,
-//! it had `w` prepared, or knew it committed, and would have said so. Or it answered first: then the read timestamp made
-//! it vote against `w` (Alg. 1 L12). Either way it did not do both. And `v` itself is committed, since `f + 1` replicas say so, or the
-//! reader's process has seen its writer commit; whether it is so already at those for whom it is settled does not matter.
-//! So at `ts` each key has just the version that was read, whatever happens later, and the reader's place in the order is `ts`.
-//!
-//! The rule rests on read timestamps, which live in memory. So before a replica lets anybody read, it has written down a
-//! ceiling above the timestamp, and when it comes back votes against all writes below (`TransactionTable::raise_read_ceiling`); no clock is believed
-//! for this. It also rests on *nothing prepared* being said of what the reader may not see: [`crate::message::PendingWrite::Hidden`].
-//!
-//! **In one round trip**, when the reads say beforehand that nothing will be written ([`crate::Command::Read`]): then `3f + 1`
-//! replicas are asked at once. Else at commit those are asked who have not settled the reads yet: also one round trip, as for
-//! preparing, but without votes. Where that fails, since a writer is under way or replicas lag, the transaction is prepared like any other.
+//! The rule depends on read timestamps, which are in memory. So before a replica lets anybody read, it has logged a read ceiling
+//! above the timestamp, and after a restart it votes against all writes below (`TransactionTable::raise_read_ceiling`). It also
+//! depends on nothing prepared being concealed: a write that the reader may not see is [`crate::message::PendingWrite::Hidden`].
 
 use crate::transaction::Transaction;
 use machine::Voters;
@@ -33,7 +22,7 @@ use crate::quorum::Quorums;
 pub(crate) struct ReadValidation {
     pub operation: u64,
     pub transaction: Transaction,
-    /// Of each read, for whom it is settled.
+    /// Of each read, the replicas that validate it.
     validated: Vec<Voters>,
     questions: Vec<Question>,
 }
@@ -53,14 +42,14 @@ struct Question {
 pub(crate) enum Verdict {
     /// It has committed.
     Validated,
-    /// Answers to come may settle it.
+    /// Answers to come may validate it.
     Open,
     /// It has to be prepared.
     NotValidated,
 }
 
 impl ReadValidation {
-    /// For `transaction`, whose reads are settled for `validated`, in the order of the reads.
+    /// For `transaction`, whose reads the replicas in `validated` validate, in the order of the reads.
     pub fn new(cluster: &Cluster, quorums: Quorums, operation: u64, transaction: Transaction, validated: Vec<Voters>) -> Self {
         let mut read_validation = Self { operation, transaction, validated, questions: Vec::new() };
         read_validation.validated.resize(read_validation.transaction.reads().len(), Voters::default());

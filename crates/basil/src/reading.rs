@@ -19,8 +19,8 @@ pub struct ReadFound {
     pub value: Option<Value>,
     /// The transaction that wrote it, when it is prepared and not yet known to have committed.
     pub dependency: Option<Transaction>,
-    /// The replicas for which this version, once it is committed, is settled: it is the last below the reader's timestamp that is committed or
-    /// prepared there, and none will come after it.
+    /// The replicas that validate the read, once the version is committed: they have no newer version below the reader's timestamp, committed
+    /// or prepared, and will vote for none.
     pub validated: Voters,
 }
 
@@ -90,7 +90,7 @@ impl KeyReplies {
         }
     }
 
-    /// How many have answered something that does not settle `found`.
+    /// How many replicas' answers contradict `found`: they do not validate it.
     pub fn contradicted(&self, found: &ReadFound) -> usize {
         self.heard.count() - self.heard.and(found.validated).count()
     }
@@ -99,7 +99,7 @@ impl KeyReplies {
     /// counts by those who have it committed, a prepared one by those who have that very transaction prepared; the
     /// two are not added up, or liars could pass off a transaction of theirs for the one that wrote a version.
     ///
-    /// What is settled for `3f + 1` needs no other reply, whoever names something newer: that never commits ([`crate::read_only`]).
+    /// What `3f + 1` validate needs no other reply: a newer version that somebody names never commits ([`crate::read_only`]).
     ///
     /// Nobody depends on a transaction that `has_committed`, as the reader's process has seen itself, though not all have heard of it.
     pub fn choose(&self, needed: usize, quorums: Quorums, has_committed: impl Fn(&Transaction) -> bool) -> Choice {

@@ -17,24 +17,24 @@ const FORMAT: u8 = 1;
 pub(crate) enum Record {
     /// It voted: a vote is final across crashes too, so it is written before it is sent.
     Voted { transaction: Transaction, vote: Vote },
-    /// Being of the logging shard, it wrote down a decision: a client's in view 0, a leader's in the view of that.
+    /// Being of the logging shard, it logged a decision: a client's in view 0, a leader's in the view of that.
     Logged { transaction: Option<Transaction>, id: TransactionId, decision: Decision, view: u32 },
     /// It learned how a transaction ended. The transaction comes along when its vote may be in a part of the
-    /// journal that is let go before this one is. The proof does not: what it rests on, votes and logged decisions,
+    /// journal that is released before this one is. The proof does not: what it rests on, votes and logged decisions,
     /// is in the journals of those who gave it, and whoever needs it again asks them.
     Decided { transaction: Option<Transaction>, id: TransactionId, decision: Decision },
     /// It rose to a view, and will adopt nothing from a lower one.
     ViewEntered { id: TransactionId, view: u32 },
-    /// It may let keys be read at timestamps up to this one, in nanoseconds. Which were is not written down: when it comes back
+    /// It may let keys be read at timestamps up to this one, in nanoseconds. Which were is not logged: when it comes back
     /// it votes against every write below.
     ReadCeiling { up_to: u64 },
     /// It told others that it will vote on nothing below this any more that it has not voted on, in nanoseconds.
     LowWatermark { below: u64 },
-    /// It let go of an old transaction, which ended like this as far as others remember, and took over from them these versions of its
-    /// keys ([`crate::orphan_resolution`]).
+    /// It released an orphan, which ended like this as far as others remember, and took over these versions of its keys from them
+    /// ([`crate::orphan_resolution`]).
     OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
-    /// It has forgotten these, though it held them once ([`crate::tombstones`]), their names hashed with this number. Whatever else it has
-    /// forgotten is from before this time, in nanoseconds, or in the journal.
+    /// The tombstones it keeps ([`crate::tombstones`]), their ids hashed with this number. Whatever else it has forgotten is from before
+    /// this time, in nanoseconds, or in the journal.
     Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
 }
 

@@ -1,37 +1,23 @@
-//! Recovery's divergent case (basil.txt §5): what to do when replicas of the logging shard have written down different
-//! decisions on one transaction.
+//! Recovery's divergent case (basil.txt §5): replicas of the logging shard have logged different decisions on one transaction.
 //!
-//! It happens when a lying client had both decisions justified and logged each at some replicas, or when two honest
-//! ones came to different decisions at the same time. Then a replica of the logging shard, the *fallback leader*, is
+//! It happens when a Byzantine client had both decisions justified and logged each at some replicas, or when two honest
+//! finishers came to different decisions at the same time. Then a replica of the logging shard, the *fallback leader*, is
 //! elected for this one transaction and reconciles them. It cannot choose: it must repeat what most of those who
-//! elected it have written down, and shows their word for it.
+//! elected it have logged, and it shows their signed statements.
 //!
 //! ```text
-//!   whoever finishes          logging shard                          leader of view v
-//!   ────────────────          ─────────────                          ────────────────
-//!   (1) InvokeFallback ─────▶ (2) rises to view v, on disk
+//!   finisher                  logging shard                          leader of view v
+//!   ────────                  ─────────────                          ────────────────
+//!   (1) InvokeFallback ─────▶ (2) enters view v, on disk
 //!       with signed views         ElectFallback(decision, v) ──────▶ (3) 4f+1 of one view: elected
 //!                             (4) adopts, on disk ◀───────────────── DecideFallback(majority, v, the 4f+1)
 //!   (5) 4f+1 equal: a     ◀────── Logged(decision, v, v)
 //!       certificate; else (1) again, with the views just heard
 //! ```
 //!
-//! **Why it is safe.** Say `d` was logged in view `w` by `4f + 1` replicas, so that a certificate may exist. At least
-//! `3f + 1` of them are correct, and any `4f + 1` replicas include `2f + 1` of these. A correct replica elects in a view
-//! above `w` only with what it has written down, and once it has risen above `w` it adopts nothing from `w` any more:
-//! so those `2f + 1` wrote down `d` before they elected, and `d` is the majority in the first view above `w` in which
-//! anybody is elected; what is adopted there is `d`, and so on in every later view. In `w` itself a correct replica
-//! adopts one decision only, and two groups of `4f + 1` share a correct one. (The paper's replica adopts whenever
-//! its view is not above the leader's, which would let a lying leader change its mind within a view.)
-//!
-//! **Who has nothing written down** has nothing to elect with, and the paper leaves it out. It could not abstain either:
-//! `4f + 1` electors are all the correct ones there may be. So (1) brings the finisher's own decision with the votes that
-//! justify it, which such a replica logs in view 0, just as if it had been asked to, *before* it rises. Hence whoever
-//! is in a view above 0 has a decision, and ST2 finds it in view 0 or not at all.
-//!
-//! **Why it ends.** See [`next_view`] for how views draw level. A view lasts at least for a while, longer each time
-//! ([`view_lasts_ms`]), so that nobody can hurry the others past an honest leader; of any `f + 1` views in a row one
-//! has an honest leader.
+//! Here are the rules that need no replica's state, the statements that are signed, and the counts of both. A replica's part is in
+//! `replica/recovery.rs`, a finisher's in `coordinator/recovery.rs`. `docs/protocols/basil.md` argues why this is safe and why it
+//! ends, and where it goes beyond the paper.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -106,7 +92,7 @@ pub fn leader_of(id: TransactionId, view: u32, replicas: usize) -> u16 {
     u16::try_from(index).expect("a shard has few replicas")
 }
 
-/// §5 (3): what most of an odd number of electors have written down.
+/// §5 (3): what most of an odd number of electors have logged.
 #[must_use]
 pub fn majority(decisions: impl IntoIterator<Item = Decision>) -> Decision {
     let (mut commits, mut aborts) = (0, 0);
@@ -121,12 +107,12 @@ pub fn majority(decisions: impl IntoIterator<Item = Decision>) -> Decision {
 
 // What is signed.
 
-/// The statement behind an election message: "I am in this view, and this is what I have written down".
+/// The statement behind an election message: "I am in this view, and this is what I have logged".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElectStatement {
     /// The transaction.
     pub id: TransactionId,
-    /// What the signer has written down, in a view below.
+    /// What the signer has logged, in a view below.
     pub decision: Decision,
     /// The signer's view, and so whom it elects; above 0. It will adopt nothing from a lower one.
     pub view: u32,
@@ -146,7 +132,7 @@ impl Statement for ElectStatement {
 pub struct DecideStatement {
     /// The transaction.
     pub id: TransactionId,
-    /// What the majority of the leader's electors have written down.
+    /// What the majority of the leader's electors have logged.
     pub decision: Decision,
     /// The view it leads.
     pub view: u32,
@@ -183,7 +169,7 @@ pub struct SignedDecide {
     pub signature: BatchSignature,
 }
 
-/// Who elects a leader: index, what it has written down, its signature.
+/// Who elects a leader: index, what it has logged, its signature.
 pub type Elector = (u16, Decision, BatchSignature);
 
 impl SignatureClaims for SignedElect {
@@ -228,7 +214,7 @@ pub(crate) fn decision_claims<'a>(
 
 // What is counted.
 
-/// What the replicas of a logging shard last said that they have written down, for whoever finishes the transaction.
+/// What the replicas of a logging shard last said that they have logged, for whoever finishes the transaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoggedReplies(BTreeMap<u16, SignedLogged>);
 
@@ -255,7 +241,7 @@ impl LoggedReplies {
         self.0.len()
     }
 
-    /// How many have written down `decision`, in whichever view.
+    /// How many have logged `decision`, in whichever view.
     pub fn count_of(&self, decision: Decision) -> usize {
         self.0.values().filter(|logged| logged.statement.decision == decision).count()
     }
@@ -270,7 +256,7 @@ impl LoggedReplies {
         groups
     }
 
-    /// §5 (5), §4.2 (7): the decision that `4f + 1` replicas have written down in one view, with their word for it.
+    /// §5 (5), §4.2 (7): the decision that `4f + 1` replicas have logged in one view, with their word for it.
     pub fn agreed(&self, quorums: Quorums) -> Option<(Decision, LoggedSet)> {
         let ((decision, view_decision), _) = self.groups().into_iter().find(|(_, count)| *count >= quorums.logged())?;
         let said = self.0.values().filter(|logged| {

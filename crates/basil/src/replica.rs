@@ -332,8 +332,8 @@ impl<M: StorageBackend> Replica<M> {
         state.is_prepared() // Else known by a logged decision alone, or still waiting for its author.
     }
 
-    /// Whether it ended, and lies below the watermark: it may have been forgotten and come back with a late writeback,
-    /// so what this replica once voted, logged or elected is not known, and nothing of the kind is said again.
+    /// True if it ended and lies below the watermark. Then it may have been forgotten and have come back with a late writeback, so this
+    /// replica does not know what it once voted, logged or elected, and makes no such statement again.
     fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
         let state = self.table.get(id);
         state.is_some_and(|state| state.decision().is_some() && state.transaction.timestamp().time < self.watermark(now))
@@ -471,8 +471,8 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// Who has forgotten a transaction but remembers how it ended says that it has logged that, as it has or would have; unless it has
-    /// logged otherwise. So those who hold it need not be as many as must log it.
+    /// A replica that has forgotten a transaction but remembers its outcome states that it has logged it, as it has or would have, unless it
+    /// logged otherwise. So fewer than `4f + 1` need to hold the transaction.
     fn log_from_tombstone(&self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
         let id = transaction.id();
         let is_forgotten = self.table.get(id).is_none() || self.is_resurrected(now, id);
@@ -484,7 +484,7 @@ impl<M: StorageBackend> Replica<M> {
         true
     }
 
-    /// Whether a decision on `transaction` is this replica's to write down and still open, so that it is now entered.
+    /// Whether a decision on `transaction` is this replica's to log and still open, so that it is now entered.
     /// Else `from` is told why not.
     fn admit_decision(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
         let id = transaction.id();
@@ -508,8 +508,8 @@ impl<M: StorageBackend> Replica<M> {
         !self.is_resurrected(now, id)
     }
 
-    /// What is written down first stays, until a leader says otherwise: how it has ended, if that is known here, else
-    /// what `justified` votes allow. A replica without a decision is in view 0, so that is where this one belongs.
+    /// Logs a first decision: the outcome, if it is known here, else what `justified` votes allow. It stays until a leader decides
+    /// otherwise. A replica without a decision is in view 0, so that is the view of this one.
     fn log_first_decision(&mut self, id: TransactionId, justified: Option<Decision>) {
         let Some(state) = self.table.get(id) else { return };
         if (state.logged.is_none() || broken(Mutant::LoggedTwice))
@@ -519,7 +519,7 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// Writes down how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
+    /// Logs how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
     fn log_decision(&mut self, id: TransactionId, decision: Decision, view: u32) {
         let Some(state) = self.table.get_mut(id) else { return };
         assert!(
@@ -539,7 +539,7 @@ impl<M: StorageBackend> Replica<M> {
         self.counts.logged += 1;
     }
 
-    /// Tells `party` under this replica's signature what it has written down, if anything.
+    /// Tells `party` under this replica's signature what it has logged, if anything.
     fn tell_logged(&self, party: Party, id: TransactionId, out: &mut Out<M>) {
         if let Some(statement) = self.table.get(id).and_then(TransactionState::logged_statement) {
             out.sign(party, Draft::Logged { replica: self.me, statement });

@@ -1,13 +1,13 @@
-//! Telling what was forgotten from what was never known, and how it ended.
+//! Tombstones: what a replica keeps of a transaction that it has forgotten otherwise.
 //!
 //! Below the watermark a replica remembers nothing of what has ended, and must say nothing that could differ from what it once said. Of
 //! what it never knew it said nothing. So it keeps of each transaction that it forgets eight bytes of its name, for as long as there is
 //! room, and a time from which on this is all there was; beside the name, how it ended, for those who missed that
 //! ([`crate::orphan_resolution`]). What is in the journal comes back from there; before a part of the journal is let
-//! go, the names of what it held are written down again.
+//! go, the names of what it held are logged again.
 //!
 //! The eight bytes are hashed with a number that nobody else knows, so that nobody can make two transactions for which they are the same.
-//! The number is written down with the names, and stays the same for as long as the data does.
+//! The number is logged with the names, and stays the same for as long as the data does.
 //!
 //! What this replica neither voted on nor logged, and was only shown to have aborted, is not kept: it has said nothing that it could
 //! contradict, and anybody can make up any number of transactions along with the proof that they aborted.
@@ -25,7 +25,7 @@ use crate::certificate::Decision;
 /// The most transactions kept in mind.
 const KEPT_MAX: usize = 1 << 20;
 
-/// The most that are written down again when a part of the journal is let go.
+/// The most that are logged again when a segment of the journal is released.
 const LOGGED_MAX: usize = 1 << 17;
 
 /// How a transaction ended that was forgotten.
@@ -43,7 +43,7 @@ pub(crate) struct Tombstone {
     name: u64,
     /// Its time, in nanoseconds.
     time: u64,
-    /// How it ended, unless it was laid to rest and nobody said.
+    /// The outcome, unless it was released and nobody knew it.
     end: Option<RememberedOutcome>,
 }
 
@@ -64,7 +64,7 @@ impl Decode for Tombstone {
     }
 }
 
-/// What has ended and was forgotten.
+/// The tombstones of one replica.
 #[derive(Debug)]
 pub(crate) struct Tombstones {
     /// What the names are hashed with.
@@ -88,12 +88,12 @@ impl Tombstones {
         self.salt
     }
 
-    /// Earlier lives may have forgotten anything up to `time`.
+    /// Earlier incarnations may have forgotten anything up to `time`.
     pub fn anything_up_to(&mut self, time: u64) {
         self.complete_from = self.complete_from.max(time.saturating_add(1));
     }
 
-    /// `transaction` is forgotten, having ended, or having been laid to rest.
+    /// `transaction` is forgotten, having ended, or having been released.
     pub fn note(&mut self, transaction: &Transaction, end: Option<RememberedOutcome>) {
         self.keep(Tombstone { name: self.name(transaction.id()), time: transaction.timestamp().time, end });
     }
@@ -102,7 +102,7 @@ impl Tombstones {
         match self.names.get_mut(&trace.name) {
             Some((latest, end)) => {
                 *latest = trace.time.max(*latest);
-                // Who was laid to rest may end later, by others' hands.
+                // A released orphan may be concluded later, by others.
                 *end = match (*end, trace.end) {
                     (Some(one), Some(other)) if one.decision == other.decision => {
                         Some(RememberedOutcome { view: one.view.filter(|view| other.view == Some(*view)), ..one })
@@ -122,7 +122,7 @@ impl Tombstones {
         }
     }
 
-    /// What was forgotten last, and from which time on that is all there is.
+    /// The tombstones to log, and the time from which on they are complete.
     pub fn latest(&self) -> (u64, Vec<Tombstone>) {
         let trace = |name: &u64| {
             let (time, end) = self.names.get(name).copied().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Tombstones {
         (self.complete_from.max(before), self.order.iter().skip(left_out).map(trace).collect())
     }
 
-    /// Takes back what an earlier life has written down.
+    /// Takes back what an earlier incarnation has logged.
     pub fn restore(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
         if salt != self.salt {
             // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.

@@ -92,11 +92,11 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     cluster: Arc<Cluster>,
     shard: ShardId,
     read_timestamps: ReadTimestamps,
-    /// Writes below were perhaps read past in an earlier life, which this one does not remember, in nanoseconds.
+    /// An earlier incarnation may have let keys be read above writes below this, in nanoseconds.
     write_floor: u64,
     /// Others were told that nothing new is judged below, in nanoseconds.
     low_watermark: u64,
-    /// Nobody reads at or above it before a higher one is written down, in nanoseconds: after a crash it is the floor.
+    /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
     read_ceiling: u64,
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
     entries: HashMap<TransactionId, Box<TransactionState>>,
@@ -112,7 +112,7 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
     tombstones: Tombstones,
-    /// Whether an earlier life has written down what it had forgotten.
+    /// An earlier incarnation has logged its tombstones.
     has_logged_tombstones: bool,
 }
 
@@ -155,15 +155,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.write_floor
     }
 
-    /// An earlier life may have let keys be read up to this.
+    /// An earlier incarnation may have let keys be read up to this.
     pub fn restore_read_ceiling(&mut self, up_to: u64) {
         self.write_floor = self.write_floor.max(up_to);
         self.read_ceiling = self.read_ceiling.max(up_to);
     }
 
-    /// Before keys are read at `time`: writes down that they may be, and some more. The law that nothing leaves the node before
-    /// everything written is durable does the rest, so that no read timestamp is ever forgotten that a reader could rely on,
-    /// whatever the clock says after a crash.
+    /// Before keys are read at `time`: logs a ceiling above it. Nothing leaves the node before everything written is durable. So no read
+    /// timestamp on which a reader relies is lost in a crash, whatever the clock says afterwards.
     pub fn raise_read_ceiling(&mut self, time: u64) {
         if time >= self.read_ceiling {
             self.read_ceiling = time.saturating_add(READ_CEILING_STEP_NS);
@@ -179,7 +178,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.low_watermark
     }
 
-    /// From now on nothing new is judged below `to`, whatever clocks say: it is written down.
+    /// From now on nothing new is judged below `to`, whatever clocks say: it is logged.
     pub fn raise_low_watermark(&mut self, to: u64) {
         if to > self.low_watermark {
             self.low_watermark = to;
@@ -190,13 +189,13 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// An earlier life has promised to judge nothing new below this.
+    /// An earlier incarnation has promised to judge nothing new below this.
     pub fn restore_low_watermark(&mut self, below: u64) {
         self.low_watermark = self.low_watermark.max(below);
     }
 
-    /// Writes ceiling and horizon down again: the journal's part that held them may be let go. So what names are hashed with
-    /// stands at the beginning of the journal, whatever part that is by then.
+    /// Logs the read ceiling and the low watermark again: the segment that held them may be released. So the
+    /// number that keys the tombstones' hashes stands at the beginning of the journal, whatever segment that is by then.
     pub fn log_bounds(&mut self) {
         let (complete_from, _) = self.tombstones.latest();
         let tombstones = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: Vec::new() };
@@ -205,7 +204,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// Writes down what was forgotten: a part of the journal that held some of it is about to be let go.
+    /// Logs the tombstones again: a segment of the journal that held some of them is about to be released.
     pub fn log_tombstones(&mut self) {
         let (complete_from, tombstones) = self.tombstones.latest();
         for tombstones in tombstones.chunks(TOMBSTONES_MAX) {
@@ -214,7 +213,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// An earlier life has forgotten these, and nothing else that is neither before that time nor in the journal.
+    /// An earlier incarnation kept these tombstones. What else it forgot is older than `complete_from`, or in the journal.
     pub fn restore_tombstones(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
         self.tombstones.restore(salt, complete_from, tombstones);
         self.has_logged_tombstones = true;
@@ -321,7 +320,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         Ok(TableView { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest })
     }
 
-    /// The name of a transaction that reads or means to write a key.
+    /// The id of a transaction that is entered at a key.
     pub fn id_of(&self, at: OrderKey) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
     }
@@ -483,14 +482,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         is_forgotten
     }
 
-    /// Earlier lives may have forgotten anything up to `time`, if they have not written down what.
+    /// Earlier incarnations may have forgotten anything up to `time`, unless they logged their tombstones.
     pub fn may_have_forgotten_up_to(&mut self, time: u64) {
         if !self.has_logged_tombstones {
             self.tombstones.anything_up_to(time);
         }
     }
 
-    /// Whether this replica has, in all its lives, said nothing of `transaction` that it does not remember, but perhaps a vote to abort.
+    /// True if this replica retains every statement it made about `transaction`, except possibly a vote to abort.
     pub fn remembers(&self, transaction: &Transaction) -> bool {
         !self.tombstones.may_have(transaction)
     }
@@ -505,7 +504,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         })
     }
 
-    /// Whether an earlier life has written down what it had forgotten.
+    /// An earlier incarnation has logged its tombstones.
     pub fn has_logged_tombstones(&self) -> bool {
         self.has_logged_tombstones
     }

@@ -43,7 +43,7 @@ impl Default for CoordinatorOptions {
 /// How a transaction that writes nothing commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadOnly {
-    /// When enough replicas have settled what it read ([`crate::read_only`]).
+    /// When enough replicas have validated what it read ([`crate::read_only`]).
     #[default]
     Validated,
     /// Like any other, by their votes, as in the paper.
@@ -90,7 +90,7 @@ pub enum Command {
         operation: u64,
         /// The transaction.
         transaction: Transaction,
-        /// For whom its reads are settled ([`crate::Buffer::validated`]).
+        /// The replicas that validate each of its reads ([`crate::Buffer::validated`]).
         validated: Vec<Voters>,
     },
     /// Finish a transaction that somebody else left (§5). Nobody is told.

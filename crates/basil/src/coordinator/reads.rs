@@ -55,7 +55,8 @@ impl ReadRequest {
         self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
 
-    /// Whether, all keys having their answer, more replies could still settle those that are not: those who gainsay may all be liars.
+    /// True if all keys have their answer and more replies could still validate those reads that are not: the replicas that contradict
+    /// them are too few to include a correct one.
     fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
         let lacking = |(replies, choice): (&KeyReplies, &Choice)| match choice {
             Choice::Newest(found) if found.dependency.is_some() => Some(false),
@@ -367,7 +368,7 @@ impl Coordinator {
         }
     }
 
-    /// It cannot be settled, or not soon: it is prepared like any other.
+    /// It cannot be validated, or not soon: it is prepared like any other.
     pub(super) fn on_confirmation_over(&mut self, now: Time, number: u64, out: &mut Out) {
         let Some(read_validation) = self.read_validations.remove(&number) else { return };
         self.timers.cancel(&Timer::ReadValidation(number));

@@ -37,7 +37,7 @@ impl Coordinator {
         self.on_commit_command(now, None, transaction, Vec::new(), out);
     }
 
-    /// A commit of this process's own, which it has had passed on, is waited for: perhaps those who were to tell of it did not.
+    /// Somebody waits for a commit of this process that was to be relayed: perhaps the relays failed. Sends everybody the proof.
     fn show_to_all(&mut self, transaction: &Transaction, out: &mut Out) {
         let Some(certificate) = self.recent_commits.take_proof(transaction.id()) else { return };
         for replica in transaction.participants(&self.cluster).into_iter().flat_map(|shard| self.cluster.replicas_of(shard)) {
@@ -82,8 +82,8 @@ impl Coordinator {
         }
     }
 
-    /// §5 (1): what the logging shard has written down does not come together, so one of it is to be elected to reconcile it.
-    /// The views that were heard last say whose turn it is; each time it takes longer, there is more patience.
+    /// §5 (1): the decisions that the logging shard has logged cannot come together, so one replica is to be elected to reconcile them.
+    /// The views heard last say which. Each call waits longer than the one before.
     pub(super) fn invoke_fallback(&mut self, now: Time, id: TransactionId, out: &mut Out) {
         let quorums = self.quorums;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };

@@ -19,7 +19,7 @@ pub struct ReadResult {
 /// Whether a prepared, undecided transaction writes a version of a key between the newest committed one and the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingWrite {
-    /// None does: the committed version is settled, as far as this replica is concerned. Having raised the key's read
+    /// None does: the committed version is validated, as far as this replica is concerned. Having raised the key's read
     /// timestamp it votes for none that would come between from now on.
     None,
     /// One does, by its place in [`Message::ReadReply`]'s list.

@@ -7,8 +7,8 @@
 //!
 //! A transaction that its author's channel brought, or that is shown to be its author's, counts as soon as somebody else's writeback ends it. When
 //! its author's own comes, it does not count any more: who is only slow, or whose transactions others are quick to finish, owes nothing.
-//! (Who comes back late on purpose owes nothing either, but has done its part of the work.) Where the proof is passed on
-//! ([`crate::commit_relay`]), that the author came is heard from `f + 1` who pass it on. So nobody can run up what another client owes.
+//! (Who comes back late on purpose owes nothing either, but has done its part of the work.) Where the proof is relayed
+//! ([`crate::commit_relay`]), that the author came is heard from `f + 1` of its relays. So nobody can run up what another client owes.
 
 use std::collections::BTreeMap;
 

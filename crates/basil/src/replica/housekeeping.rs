@@ -1,5 +1,5 @@
-//! What time brings to a replica: what has waited long enough gets its vote, what is old is forgotten, and the journal's old part is
-//! let go (all beyond the paper).
+//! What a replica does by the clock: votes down what has waited too long for its author, forgets what is old, and releases old journal
+//! segments (all beyond the paper).
 
 use machine::Time;
 use mutants::{Mutant, broken};
@@ -91,7 +91,7 @@ impl<M: StorageBackend> Replica<M> {
         self.checkpoint(now)
     }
 
-    /// Forgets what is still left of the decided transactions below the watermark, lets go of segments, first writing the undecided ones there
+    /// Forgets what is still left of the decided transactions below the watermark, releases segments, first writing the undecided ones there
     /// down anew so that they outlive them, and checkpoints when memory or journal have grown over their bounds, or when nothing else is to be
     /// done: it costs nothing then, and whoever starts again has nothing to replay.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {

@@ -88,7 +88,7 @@ pub struct ReplicaCounts {
     pub votes_abort_by: [u64; AbortReason::LABELS.len()],
     /// Votes repeated for those who asked again.
     pub votes_repeated: u64,
-    /// Decisions written down, for clients on the slow path or for leaders.
+    /// Decisions logged, for clients on the slow path or for leaders.
     pub logged: u64,
     /// Times it was elected to reconcile a transaction's logged decisions.
     pub elected: u64,
@@ -102,6 +102,6 @@ pub struct ReplicaCounts {
     pub refused: u64,
     /// Transactions handed over to be finished because nobody else did.
     pub stalled: u64,
-    /// Old transactions let go because the others had.
+    /// Orphans released.
     pub orphans_released: u64,
 }

@@ -1,36 +1,14 @@
-//! Laying old transactions to rest: what a replica holds undecided below its watermark, when the others have forgotten it.
+//! Resolution of orphans: what a replica holds undecided below its watermark when the others have forgotten it.
 //!
-//! A replica that was down or cut off for longer than the window comes back with transactions it has voted on and whose end it
-//! missed. Who never saw them votes them down (`tombstones.rs`); who may have forgotten them when they had ended refuses them,
-//! and a refusal says nothing. So recovery (§5) finds no quorum, and without more the keys would stay in the way for ever. (The paper
-//! forgets nothing, and so has no such case.)
+//! A replica that was down or cut off for longer than the window comes back with transactions on which it voted and whose outcome it
+//! missed. Replicas that never saw them vote them down (`tombstones.rs`). Replicas that may have forgotten them refuse to vote, and a
+//! refusal proves nothing. So recovery (§5) finds no quorum. (The paper forgets nothing, and so has no such case.)
 //!
-//! The replica asks ([`Message::StatusQuery`]) and is told by each that will not vote for the transaction any more, in a promise that
-//! outlasts a crash, which versions that one has of the keys written ([`Message::StatusReply`]). These answers are between replicas, unsigned. From
-//! them follows, for transaction `t` and its keys:
-//!
-//! - **It never commits** if `3f + 1` replicas of one shard have of one of its keys a version older than `t`. Of these `2f + 1` are
-//!   correct, and have not learned that `t` committed; they have not voted to commit it, or learned that it aborted; and now never will vote. That
-//!   leaves `3f` votes to commit, one too few, now and later.
-//! - **It does not matter whether it did** if of each of its keys on this shard this replica has itself a version that is not older than `t`,
-//!   or `f + 1` others have one and the same: it is committed, one of them being correct. This replica takes such versions over, and from
-//!   then on nobody reads here below them. Where `t` itself is such a version, it comes in like this.
-//! - Where it only reads on this shard, its place matters only to writers below it, who come too late anyway: it may go once `3f + 1`
-//!   have let it go.
-//! - **It ended as `f + 1` replicas of one shard remember**: one of them is correct, and has seen the proof, which nobody has any more,
-//!   or has heard it in this way. So ends what more than `2f` hold and the others have forgotten, and what all of a shard hold, coming back from a power cut, while other
-//!   shards have forgotten it.
-//!
-//! But for the last case it is then forgotten as if it had ended, and below the watermark nothing is said of it again. If it does commit by
-//! others' hands, it comes as any late writeback does. Who waited for it is voted down unless it is said to have committed: always safe, and
-//! rarely does anybody that old still wait.
-//!
-//! Who remembers how it ended also logs that when asked to, unless it has logged otherwise (`logging.rs`), so that one that remembers and `4f`
-//! that log the same in the same view are enough.
-//!
-//! **What is left.** Who has ended a million others since, or a hundred thousand and was started anew, knows only that it may have forgotten the
-//! transaction, and says nothing. Where fewer than `4f + 1` hold or remember it, and no `f + 1` of a shard remember, its keys stay in the way
-//! until one comes back that knows more.
+//! The replica asks the others ([`Message::StatusQuery`]). Each that will not vote for the transaction any more promises so on its disk
+//! and answers with the versions it has of the keys, and with the outcome if it remembers that ([`Message::StatusReply`]). From the
+//! answers follows one of three things: the transaction never commits, or whether it did does not matter any more (then the orphan is
+//! *released*: it is forgotten as if it had ended), or it ended as `f + 1` replicas of one shard remember. `docs/protocols/basil.md`
+//! has the cases, the argument for each, and what remains unresolved.
 
 use std::collections::BTreeMap;
 
@@ -205,7 +183,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Somebody else holds a transaction undecided. If this replica will not vote to commit it any more, it says so, and what it has of
-    /// its keys. The promise is written down before it leaves: below the horizon nothing new is judged. (Who asks for other keys
+    /// its keys. The promise is logged before it leaves: below the low watermark nothing new is judged. (Who asks for other keys
     /// than the transaction's fools itself alone.)
     pub(super) fn on_status_query(
         &mut self,

@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
 
 impl<M: StorageBackend> Replica<M> {
-    /// §5 (1) arrives; §5 (2): rises to the view that the signed views call for, and elects its leader.
+    /// §5 (1) arrives. §5 (2): enters the view that the signed views call for, and elects its leader.
     pub(super) fn on_invoke_fallback(
         &mut self,
         now: Time,
@@ -33,7 +33,7 @@ impl<M: StorageBackend> Replica<M> {
         if !self.admit_decision(now, from, transaction, out) {
             return;
         }
-        // First of all a decision, as if ST2 had come: who has none would rise with nothing to elect with.
+        // First a decision, as if ST2 had come: a replica without one would enter the view with nothing to elect with.
         if !broken(Mutant::UnloggedEntersView) {
             self.log_first_decision(id, justified);
         }
@@ -59,7 +59,7 @@ impl<M: StorageBackend> Replica<M> {
         self.elect(id, out);
     }
 
-    /// §5 (2): sends what it has written down to the leader of its view, unless that leader has been heard.
+    /// §5 (2): sends what it has logged to the leader of its view, unless that leader has been heard.
     fn elect(&mut self, id: TransactionId, out: &mut Out<M>) {
         let Some(statement) = self.table.get(id).and_then(crate::transaction_state::TransactionState::logged_statement) else { return };
         let view = statement.view_current;
@@ -70,7 +70,7 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// §5 (3): who is elected by `4f + 1` decides what most of them have written down.
+    /// §5 (3): who is elected by `4f + 1` decides what most of them have logged.
     pub(super) fn on_elect_fallback(&mut self, now: Time, from: Party, elect: SignedElect, out: &mut Out<M>) {
         let ElectStatement { id, view, .. } = elect.statement;
         let is_own = from == Party::Replica(elect.replica) && elect.replica.shard == self.me.shard;
@@ -115,7 +115,7 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
-    /// §5 (4): writes down what the leader of this view, or of a later one, has decided, and tells who is interested.
+    /// §5 (4): logs what the leader of this view, or of a later one, has decided, and tells who is interested.
     /// That the leader was elected and says what its electors say was checked with the signatures.
     pub(super) fn on_decide_fallback(&mut self, now: Time, from: Party, leader: ReplicaId, decide: DecideStatement, out: &mut Out<M>) {
         let DecideStatement { id, decision, view } = decide;

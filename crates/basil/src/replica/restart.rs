@@ -105,7 +105,7 @@ fn restore<M: StorageBackend>(
             }
         }
         Record::ViewEntered { id, view } => {
-            // Whoever rises has a decision. Where there is none, its segment was let go after the transaction had ended.
+            // A replica in a higher view has logged a decision. Where there is none, its segment was released after the transaction ended.
             if let Some(state) = table.get_mut(id) {
                 state.enter_view(view, now);
             }

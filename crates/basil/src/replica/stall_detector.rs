@@ -1,17 +1,14 @@
-//! When a replica finishes what clients left, and whose turn it is (basil.txt §5; that replicas finish anything themselves is
-//! beyond the paper).
+//! When a replica finishes abandoned transactions (basil.txt §5; that replicas finish anything themselves is beyond the paper).
 //!
-//! Whoever meets what another left finishes it, as in the paper. Replicas finish the rest:
+//! A client that meets an abandoned transaction finishes it, as in the paper. Replicas finish the rest:
 //!
-//! - Whatever has been undecided for `stall_ms`, so that everything ends even if nobody meets it. Nobody waits for it, so it is
+//! - What has been undecided for `stall_ms`, so that everything ends even if no client meets it. Nobody waits for it, so it is
 //!   gathered for a while and finished many at a time: one signature then covers many votes.
-//! - What stands in the way of what somebody else wants to finish. A client that leaves its transactions need not finish what
-//!   they read from, nor need whoever wrote that: who meets the end of such a chain would learn of its parts one by one. The
-//!   replicas know all of it, and finish what has not ended by itself soon.
+//! - What stands in the way of a transaction that somebody else wants to finish, and what stands in the way of that. A client would
+//!   learn of the links of such a chain one by one. The replicas know all of them, and expedite them.
 //!
-//! **Turns.** If every replica of a shard finished what is left there, each of them would ask all of them: `n` times the work,
-//! for which those would pay who leave nothing. So `f + 1` of them, chosen by the transaction's name, go first, one after the
-//! other; one of these is correct. What only others know is finished by them together, after these.
+//! **Ranks.** If every replica of a shard finished what is abandoned there, each of them would ask all of them. So each has a rank for
+//! each transaction, by its id. The first `f + 1` ranks act one after the other, and one of them is correct; the others follow together.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -33,7 +30,7 @@ const RANK_PART: u64 = 4;
 const EXPEDITED_RANK_PART: u64 = 20;
 /// What somebody waits for may take this part of `stall_ms` to end by itself.
 const EXPEDITED_PART: u64 = 40;
-/// For so many transactions at most one request is a reason to hurry.
+/// One request expedites so many transactions at most.
 const EXPEDITED_MAX: usize = 64;
 
 /// The undecided transactions, by when to look at them.
