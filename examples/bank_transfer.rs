@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use client::{Advice, Client, Committed};
+use bezant_client::{Advice, Client, Committed};
 use examples::{ACCOUNTS, OPENING_BALANCE, account, connect, number, parse};
 
 const TASKS: u64 = 8;
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Gives each account that does not exist yet its opening balance, all in one transaction.
-async fn open_accounts(client: &Client) -> Result<(), client::Error> {
+async fn open_accounts(client: &Client) -> Result<(), bezant_client::Error> {
     let open = client.transact(|txn| async move {
         for holder in 0..ACCOUNTS {
             if txn.get(account(holder)).await?.is_none() {
@@ -51,7 +51,7 @@ enum Transfer {
 }
 
 /// One task's transfers: how many were done, how many were refused, and how many attempts they took.
-async fn transfers(client: Client, task: u64) -> Result<(u64, u64, u64), client::Error> {
+async fn transfers(client: Client, task: u64) -> Result<(u64, u64, u64), bezant_client::Error> {
     let (mut done, mut refused, mut attempts) = (0, 0, 0);
     for round in 0..TRANSFERS_PER_TASK {
         let from = (task * 7 + round * 3) % ACCOUNTS;
@@ -73,11 +73,11 @@ async fn transfers(client: Client, task: u64) -> Result<(u64, u64, u64), client:
 }
 
 /// Moves `amount`, or nothing at all.
-async fn transfer(client: &Client, from: u64, to: u64, amount: u64) -> Result<Committed<Transfer>, client::Error> {
+async fn transfer(client: &Client, from: u64, to: u64, amount: u64) -> Result<Committed<Transfer>, bezant_client::Error> {
     let run = client.transact(|txn| async move {
         let held = txn.get_many(&[account(from), account(to)]).await?;
         let [Some(payer), Some(payee)] = held.as_slice() else {
-            return Err(client::Error::application("an account is not open"));
+            return Err(bezant_client::Error::application("an account is not open"));
         };
         let Some(left) = parse(payer)?.checked_sub(amount) else { return Ok(Transfer::TooLittle) };
         txn.put(account(from), number(left));

@@ -12,9 +12,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use client::Client;
-use config::Config;
-use types::{Key, Value};
+use bezant_client::{Client, Key, Value};
 
 /// How many accounts the bank has.
 pub const ACCOUNTS: u64 = 10;
@@ -27,7 +25,7 @@ pub const OPENING_BALANCE: u64 = 100;
 /// What is wrong with the folder, or why too few replicas can be reached.
 pub async fn connect() -> Result<Client, Box<dyn Error>> {
     let folder = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("bezant-data"), PathBuf::from);
-    Ok(Client::connect(Config::load(&folder)?).await?)
+    Ok(bezant_client::connect(bezant_client::load(folder)?).await?)
 }
 
 /// The key of an account.
@@ -40,9 +38,9 @@ pub fn account(number: u64) -> Key {
 ///
 /// # Errors
 /// The value is not such a number.
-pub fn parse(value: &Value) -> Result<u64, client::Error> {
-    let text = std::str::from_utf8(value.as_bytes()).map_err(client::Error::application)?;
-    text.parse().map_err(client::Error::application)
+pub fn parse(value: &Value) -> Result<u64, bezant_client::Error> {
+    let text = std::str::from_utf8(value.as_bytes()).map_err(bezant_client::Error::application)?;
+    text.parse().map_err(bezant_client::Error::application)
 }
 
 /// A number as text, which `bezant get` shows.

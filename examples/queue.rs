@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use client::{Client, Transaction};
+use bezant_client::Key;
+use bezant_client::{Client, Transaction};
 use examples::{connect, number, parse};
-use types::Key;
 
 const PRODUCERS: u64 = 3;
 const CONSUMERS: u64 = 4;
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             for job in 0..JOBS_PER_PRODUCER {
                 put(&client, producer * JOBS_PER_PRODUCER + job).await?;
             }
-            Ok::<_, client::Error>(())
+            Ok::<_, bezant_client::Error>(())
         }));
     }
     for producer in producers {
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             while let Some(job) = take(&client).await? {
                 taken.push(job);
             }
-            Ok::<_, client::Error>(taken)
+            Ok::<_, bezant_client::Error>(taken)
         }));
     }
     let mut taken = Vec::new();
@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Adds a job at the end.
-async fn put(client: &Client, job: u64) -> Result<(), client::Error> {
+async fn put(client: &Client, job: u64) -> Result<(), bezant_client::Error> {
     let run = client.transact(|txn| async move {
         let tail = counter(&txn, TAIL).await?;
         txn.put(item(tail), number(job));
@@ -65,14 +65,14 @@ async fn put(client: &Client, job: u64) -> Result<(), client::Error> {
 }
 
 /// Takes the first job; `None` when there is none.
-async fn take(client: &Client) -> Result<Option<u64>, client::Error> {
+async fn take(client: &Client) -> Result<Option<u64>, bezant_client::Error> {
     let run = client.transact(|txn| async move {
         let (head, tail) = (counter(&txn, HEAD).await?, counter(&txn, TAIL).await?);
         if head == tail {
             return Ok(None);
         }
         // Until the commit, reads may be of different moments: then another consumer has just taken the item. Begin again.
-        let job = txn.get(item(head)).await?.ok_or(client::Error::Conflict)?;
+        let job = txn.get(item(head)).await?.ok_or(bezant_client::Error::Conflict)?;
         txn.delete(item(head));
         txn.put(HEAD, number(head + 1));
         parse(&job).map(Some)
@@ -81,7 +81,7 @@ async fn take(client: &Client) -> Result<Option<u64>, client::Error> {
 }
 
 /// A counter that begins with 0.
-async fn counter(txn: &Transaction, name: &str) -> Result<u64, client::Error> {
+async fn counter(txn: &Transaction, name: &str) -> Result<u64, bezant_client::Error> {
     txn.get(name).await?.as_ref().map_or(Ok(0), parse)
 }
 

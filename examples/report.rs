@@ -3,8 +3,8 @@
 
 use std::error::Error;
 
+use bezant_client::Key;
 use examples::{ACCOUNTS, account, connect, parse};
-use types::Key;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

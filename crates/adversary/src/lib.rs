@@ -15,9 +15,11 @@
 
 mod attack_primitives;
 mod byzantine_client;
+mod driver;
 mod multi_step_attack;
 mod strategy;
 
 pub use byzantine_client::{AttackConfig, ByzantineClient, ByzantineEvent, Misbehavior, MisbehaviorCounts};
+pub use driver::Driver;
 pub use random::Random;
 pub use strategy::ClientStrategy;

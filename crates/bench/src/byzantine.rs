@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bezant_client::cheating::{self, Cheating, ClientStrategy, MisbehaviorCounts};
 use clap::{Args, ValueEnum};
-use client::adversary::{Cheating, ClientStrategy, MisbehaviorCounts};
-use client::{Client, Counts};
+use client::Client;
 use config::Config;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -129,11 +129,11 @@ impl Plan {
             )));
         }
         let second = cluster_dir.join("client-2");
-        let mut config = if second.join("client.toml").exists() { Config::load(&second)? } else { honest.clone() };
+        let mut config = if second.join("client.toml").exists() { bezant_client::load(&second)? } else { honest.clone() };
         // Faulty transactions are not tried again.
         config.timeouts.retry_ms = 0;
         let cheating = Cheating { strategy: self.strategy, share: self.faulty_share, seed };
-        Ok(Arc::new(Client::connect_cheating(config, cheating).await?))
+        Ok(Arc::new(cheating::connect(config, cheating).await?))
     }
 
     /// How many lanes do not cheat.
@@ -162,8 +162,17 @@ impl Plan {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mark {
     deeds: MisbehaviorCounts,
-    honest: Counts,
+    honest: HonestCounts,
     replicas: Option<ReplicaMark>,
+}
+
+/// What the honest clients' sessions have counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct HonestCounts {
+    recovered: u64,
+    finished_for_others: u64,
+    read_escalations: u64,
+    retries: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -175,14 +184,14 @@ struct ReplicaMark {
 
 impl Mark {
     async fn take(config: &Config, honest: &[Arc<Client>], cheat: &Client) -> Self {
-        let mut sum = Counts::default();
-        for counts in honest.iter().map(|client| client.counts()) {
-            sum.recovered += counts.recovered;
-            sum.finished_for_others += counts.finished_for_others;
-            sum.read_escalations += counts.read_escalations;
-            sum.retries += counts.retries;
+        let mut sum = HonestCounts::default();
+        for statistics in honest.iter().map(|client| client.statistics()) {
+            sum.recovered += statistics.get("recovered");
+            sum.finished_for_others += statistics.get("finished_for_others");
+            sum.read_escalations += statistics.get("read_escalations");
+            sum.retries += statistics.get("retries");
         }
-        Self { deeds: cheat.deeds(), honest: sum, replicas: replicas(config).await }
+        Self { deeds: cheating::deeds(cheat), honest: sum, replicas: replicas(config).await }
     }
 }
 
@@ -380,7 +389,7 @@ mod tests {
         let plan = Plan { strategy: ClientStrategy::EquivocateReal, cheats: 3, honest: 7, faulty_share: 0.5, hurry: false };
         let mark = |times: u64| Mark {
             deeds: MisbehaviorCounts { honest: 4 * times, equivocated: times, spared: 3 * times, ..MisbehaviorCounts::default() },
-            honest: Counts { finished_for_others: 2 * times, recovered: times, ..Counts::default() },
+            honest: HonestCounts { finished_for_others: 2 * times, recovered: times, ..HonestCounts::default() },
             replicas: Some(ReplicaMark { finished: 6 * times, elected: times, undecided: 9 }),
         };
         let report = ByzantineReport::new(&plan, &mark(10), &mark(20), Some(1.2345), 70.0, 920);

@@ -15,6 +15,9 @@ pub enum BenchError {
     /// The cluster cannot be reached; the error says of every replica why.
     #[error(transparent)]
     Connect(#[from] client::ConnectError),
+    /// The cluster has not what the run needs.
+    #[error(transparent)]
+    Client(#[from] client::Error),
     /// The workload cannot go on.
     #[error(transparent)]
     Workload(#[from] workload::Error),

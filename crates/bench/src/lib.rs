@@ -68,7 +68,7 @@ const INTERRUPTED_CLOSE_MAX: Duration = Duration::from_millis(500);
 /// store holds another table.
 pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<bool>) -> Result<Report, BenchError> {
     let workload = args.workload(cluster_dir)?;
-    let config = Config::load(cluster_dir)?;
+    let config = bezant_client::load(cluster_dir)?;
     #[cfg(feature = "lab")]
     let config = match &args.regions {
         Some(map) => Config { regions: Some(config::Regions::load(map)?), ..config },
@@ -77,13 +77,15 @@ pub async fn run(args: &BenchArgs, cluster_dir: &Path, stop: watch::Receiver<boo
     let plan = args.cheats.plan(args.clients)?;
     let mut clients = Vec::with_capacity(args.connections);
     for _ in 0..args.connections {
-        clients.push(Arc::new(Client::connect(config.clone()).await?));
+        clients.push(Arc::new(bezant_client::connect(config.clone()).await?));
     }
     let cheats = match plan {
         Some(plan) => Some((plan, plan.connect(cluster_dir, &config, args.seed).await?)),
         None => None,
     };
-    let pools = args.pool.options().iter().flat_map(|options| clients.iter().map(|client| client.pool(*options))).collect();
+    let options = args.pool.options();
+    let made = options.iter().flat_map(|options| clients.iter().map(|client| client.pool(*options)));
+    let pools = made.collect::<Result<Vec<Pool>, _>>()?;
     let crew = Crew { config, clients, pools, cheats };
     let mut report = run_connected(args, cluster_dir, &workload, &crew, stop).await;
     let settings = match &mut report {
@@ -127,7 +129,7 @@ async fn run_connected(
     stop: watch::Receiver<bool>,
 ) -> Result<Report, BenchError> {
     let first = &crew.clients[0];
-    let engine = crew.config.topology.engine.name();
+    let engine = crew.config.topology.engine.name;
     if let Some(journal) = &args.verify_journal {
         let meter = Meter::bytes("verifying");
         let progress = |done, total| meter.at(done, total);

@@ -5,9 +5,8 @@ mod place;
 
 use std::fs;
 
-use client::adversary::{Cheating, ClientStrategy};
-use client::{Client, Error};
-use config::Config;
+use bezant_client::cheating::{self, Cheating, ClientStrategy};
+use client::Error;
 use place::{Place, eventually};
 use rustix::process::Signal;
 
@@ -15,16 +14,16 @@ const REPLICAS: [&str; 6] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s0-r4", "s0-r5
 
 /// Connects as the second client, which does this with everything, writes `key`, and is gone.
 fn leave(place: &Place, strategy: ClientStrategy, key: &str) {
-    let config = Config::load(&place.path("bezant-data/client-2")).expect("it was made with two clients");
+    let config = bezant_client::load(place.path("bezant-data/client-2")).expect("it was made with two clients");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let cheat = Client::connect_cheating(config, Cheating { strategy, share: 1.0, seed: 1 }).await.expect("it is a member");
+        let cheat = cheating::connect(config, Cheating { strategy, share: 1.0, seed: 1 }).await.expect("it is a member");
         let transaction = cheat.begin();
         transaction.get(key).await.expect("it reads as anybody does");
         transaction.put(key, "left");
         let end = transaction.commit().await;
         assert!(matches!(end, Err(Error::OutcomeUnknown { .. })), "{end:?}");
-        assert_eq!(cheat.deeds().abandoned(), 1);
+        assert_eq!(cheating::deeds(&cheat).abandoned(), 1);
         cheat.close().await;
     });
 }

@@ -66,6 +66,7 @@ impl From<BenchError> for Failure {
             BenchError::Config(error) => error.into(),
             BenchError::Connect(error) => error.into(),
             BenchError::Interrupted(_) => Self::failed(error.to_string()),
+            BenchError::Client(error) => error.into(),
             BenchError::Workload(error) => Self::failed(error.to_string()),
         }
     }

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::task::Poll;
 
 use clap::Args;
-use client::Client;
 use config::{LogFormat, LogLevel};
 
 use crate::failure::{Attempt as _, Done, Failure};
@@ -122,7 +121,7 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
 }
 
 async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result<Done, Failure> {
-    let client = Client::connect(ClientRegions::default().config(&args.folder)?).await?;
+    let client = bezant_client::connect(ClientRegions::default().config(&args.folder)?).await?;
     let outcome = statements::execute(&client, script).await;
     client.close().await;
     let outcome = outcome?;

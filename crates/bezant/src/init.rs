@@ -17,9 +17,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
-use config::{Engine, ReadQuorum, Topology, key_from_text};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use config::{ReadQuorum, Topology, key_from_text};
 use crypto::SecretKey;
+use engine::Profile;
 use types::limits::{FAULTS_MAX, SHARDS_MAX};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
@@ -39,8 +41,8 @@ const REPLICAS_MAX: usize = 2_048;
 #[derive(Args, Clone, Debug)]
 pub struct Shape {
     /// The protocol
-    #[arg(long, value_enum, default_value_t = EngineName::Basil)]
-    engine: EngineName,
+    #[arg(long, default_value = bezant_client::ENGINES[0].name, value_parser = PossibleValuesParser::new(bezant_client::ENGINES.iter().map(|engine| engine.name)))]
+    engine: String,
     /// How many replicas of each shard may lie; a shard then has five times as many replicas and one more
     #[arg(long, value_name = "F", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX as u64))]
     faults: u64,
@@ -82,12 +84,6 @@ pub struct InitArgs {
     shape: Shape,
 }
 
-/// The engines that can be asked for.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineName {
-    Basil,
-}
-
 #[derive(Clone, Debug)]
 struct PlacementName(Placement);
 
@@ -105,7 +101,7 @@ impl FromStr for PlacementName {
 
 /// A cluster that is about to be written.
 struct Plan {
-    engine: Engine,
+    engine: &'static Profile,
     cluster: Cluster,
     members: Vec<Member>,
     clients: Vec<(ClientId, SecretKey)>,
@@ -141,7 +137,7 @@ pub fn run(args: &InitArgs) -> Result<Done, Failure> {
 
 /// Refuses hosts too few for one of them to be lost. Replicas that all run on this computer are for trying things out, and are let be.
 fn refuse_crowded_hosts(hosts: &[String], shape: &Shape) -> Result<(), Failure> {
-    let (faults, per_shard) = (count(shape.faults), shape.engine().replicas_per_shard(count(shape.faults)));
+    let (faults, per_shard) = (count(shape.faults), (shape.engine().shard_size)(count(shape.faults)));
     if is_local(hosts) {
         return Ok(());
     }
@@ -174,7 +170,7 @@ pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Fail
 /// Refuses what was asked of a cluster that is made already and is otherwise; says what can no longer be asked.
 pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
     let file = folder.join("cluster.toml");
-    let topology = Topology::load(&file)?;
+    let topology = Topology::load(&file, bezant_client::ENGINES)?;
     let (cluster, asked) = (&topology.cluster, &shape.value);
     let as_made = |name: &str| match name {
         "--engine" => Some(topology.engine == asked.engine()),
@@ -202,10 +198,8 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
 }
 
 impl Shape {
-    fn engine(&self) -> Engine {
-        match self.engine {
-            EngineName::Basil => Engine::Basil,
-        }
+    fn engine(&self) -> &'static Profile {
+        bezant_client::ENGINES.iter().find(|engine| engine.name == self.engine).expect("clap takes no other")
     }
 }
 
@@ -216,7 +210,7 @@ fn count(number: u64) -> usize {
 fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
     let engine = shape.engine();
     let [faults, shards] = [shape.faults, shape.shards].map(count);
-    let per_shard = engine.replicas_per_shard(faults);
+    let per_shard = (engine.shard_size)(faults);
     if shards * per_shard > REPLICAS_MAX {
         return Err(Failure::wrong(format!("{shards} shards of {per_shard} replicas are more than {REPLICAS_MAX}"))
             .help("lower --shards or --faults"));

@@ -43,7 +43,7 @@ pub struct NodeArgs {
 
 /// Carries out `bezant node`.
 pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
-    let mut config = NodeConfig::load(&args.folder)?;
+    let mut config = NodeConfig::load(&args.folder, bezant_client::ENGINES)?;
     config.regions = args.regions.load()?;
     logs::start(&config.settings.log_level, config.settings.log_format)?;
     confine::prepare_for_replicas()?;

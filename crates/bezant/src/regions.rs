@@ -44,7 +44,7 @@ impl NodeRegions {
 impl ClientRegions {
     /// Reads a client's configuration, and warns when it comes with distances.
     pub fn config(&self, cluster: &Path) -> Result<Config, Failure> {
-        let config = Config::load(cluster)?;
+        let config = bezant_client::load(cluster)?;
         #[cfg(feature = "lab")]
         let config = match &self.regions {
             Some(map) => Config { regions: Some(Regions::load(map)?), ..config },

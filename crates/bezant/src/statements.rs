@@ -5,8 +5,6 @@ use std::io::{Read, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use basil::Certificate;
-use basil::certificate::{Proof, ShardProof};
 use clap::Args;
 use client::{Client, Commit, CommitPath};
 use serde_json::json;
@@ -167,7 +165,7 @@ pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
 
 /// Reads the client's configuration and connects.
 pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
-    Ok(Client::connect(reach.regions.config(&reach.cluster)?).await?)
+    Ok(bezant_client::connect(reach.regions.config(&reach.cluster)?).await?)
 }
 
 /// Connects, runs one transaction, and closes: the replicas are told how it ended before this process does.
@@ -306,25 +304,9 @@ pub fn summary(commit: &Commit, attempts: u32, elapsed: Duration) -> String {
         CommitPath::ReadOnly => " without a vote, having only read",
         CommitPath::Empty => return "nothing to commit".to_owned(),
     };
-    let by = commit.certificate.as_ref().map_or_else(String::new, |certificate| format!(" by {}", voters(certificate)));
+    let by = commit.receipt.as_ref().map_or_else(String::new, |receipt| format!(" by {}", receipt.summary()));
     let again = if attempts > 1 { format!(" at attempt {attempts}") } else { String::new() };
     format!("committed {id}{way}{by}{again} in {:.1} ms", elapsed.as_secs_f64() * 1e3)
-}
-
-/// Who stands behind a commit.
-fn voters(certificate: &Certificate) -> String {
-    match &certificate.proof {
-        Proof::Fast(shards) => {
-            let counts = shards.iter().map(|shard| match shard {
-                ShardProof::Votes(votes) => votes.voters.len(),
-                ShardProof::Conflict { .. } => 0,
-            });
-            let voted: usize = counts.sum();
-            // Only unanimous votes commit over the fast path.
-            format!("{voted} of {voted} replicas")
-        }
-        Proof::Logged(logged) => format!("{} replicas of shard {}", logged.voters.len(), logged.shard),
-    }
 }
 
 fn path_name(path: CommitPath) -> &'static str {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use config::Config;
 use monitoring::http_client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -31,7 +30,7 @@ type Answer = (ReplicaId, String, Result<Value, String>);
 
 /// Carries out `bezant status`.
 pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
-    let topology = Config::load(&args.cluster)?.topology;
+    let topology = bezant_client::load(&args.cluster)?.topology;
     let mut asked = JoinSet::new();
     for (replica, endpoint) in topology.endpoints.clone() {
         asked.spawn(async move {

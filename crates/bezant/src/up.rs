@@ -159,7 +159,7 @@ pub fn nodes(folder: &Path) -> Result<Vec<(PathBuf, NodeConfig)>, Failure> {
     for entry in entries {
         let path = entry.attempt("read the folder", folder.display())?.path();
         if path.join("node.toml").exists() {
-            found.push((path.clone(), NodeConfig::load(&path)?));
+            found.push((path.clone(), NodeConfig::load(&path, bezant_client::ENGINES)?));
         }
     }
     if found.is_empty() {

@@ -5,8 +5,6 @@ mod place;
 
 use std::fs;
 
-use client::Client;
-use config::Config;
 use exposition::Family;
 use place::Place;
 use serde_json::Value;
@@ -70,8 +68,8 @@ async fn a_client_shows_how_long_commits_take_by_path() {
     let place = Place::new();
     place.init(&[]);
     place.run(&["up"]).expect(0);
-    let config = Config::load(&place.path("bezant-data")).expect("just made");
-    let client = Client::connect(config).await.expect("all replicas serve");
+    let config = bezant_client::load(place.path("bezant-data")).expect("just made");
+    let client = bezant_client::connect(config).await.expect("all replicas serve");
     let write = async |value: &'static str| {
         client
             .transact(|transaction| async move {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 
-use client::{BatchSize, Client, Committed, ConflictRule, Error, Operation, Order, Pool, PoolOptions};
+use client::{BatchSize, Committed, ConflictRule, Error, Operation, Order, Pool, PoolOptions};
 use config::Config;
 use place::Place;
 use tokio::task::JoinSet;
@@ -33,14 +33,14 @@ fn with_cluster<F: Future<Output = ()>>(init: &[&str], test: impl FnOnce(Config)
     let place = Place::new();
     place.init(init);
     place.run(&["up"]).expect(0);
-    let config = Config::load(&place.path("bezant-data")).expect("a client's folder");
+    let config = bezant_client::load(place.path("bezant-data")).expect("a client's folder");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(test(config));
 }
 
 /// Two connections with a pool each.
 async fn two_pools(config: &Config, options: PoolOptions) -> [Pool; 2] {
-    let connect = || async { Client::connect(config.clone()).await.expect("connects").pool(options) };
+    let connect = || async { bezant_client::connect(config.clone()).await.expect("connects").pool(options).expect("it has pools") };
     [connect().await, connect().await]
 }
 
@@ -124,8 +124,8 @@ fn transactions_that_run_on_their_own_join_and_none_is_lost() {
 #[test]
 fn each_gets_its_own_error_and_the_others_commit() {
     with_cluster(&[], |config| async move {
-        let client = Client::connect(config).await.expect("connects");
-        let pool = client.pool(PoolOptions { members_max: 8, ..PoolOptions::default() });
+        let client = bezant_client::connect(config).await.expect("connects");
+        let pool = client.pool(PoolOptions { members_max: 8, ..PoolOptions::default() }).expect("it has pools");
         let mut tasks = JoinSet::new();
         for number in 0..40 {
             let pool = pool.clone();
@@ -151,8 +151,8 @@ fn each_gets_its_own_error_and_the_others_commit() {
 #[test]
 fn whoever_stops_waiting_holds_up_nobody_and_closing_ends_all() {
     with_cluster(&[], |config| async move {
-        let client = Client::connect(config).await.expect("connects");
-        let pool = Arc::new(client.pool(PoolOptions { members_max: 16, in_flight: 1, ..PoolOptions::default() }));
+        let client = bezant_client::connect(config).await.expect("connects");
+        let pool = Arc::new(client.pool(PoolOptions { members_max: 16, in_flight: 1, ..PoolOptions::default() }).expect("it has pools"));
         for round in 0..20 {
             let mut tasks = JoinSet::new();
             for number in 0..32 {

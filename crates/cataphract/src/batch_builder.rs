@@ -4,23 +4,12 @@
 //! batch, so a member that read a key precedes one that writes it. Declared members follow in the order of arrival: they have not
 //! read yet, and may read what earlier members write.
 
+use engine::ConflictRule;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use types::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Key, Timestamp, Value};
 
 use crate::work::{Footprint, Member, Work};
-
-/// What happens to a transaction that reads what an earlier member of the batch writes, or writes what one reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConflictRule {
-    /// It joins, and reads the earlier member's buffered write.
-    #[default]
-    Chain,
-    /// It waits for a later batch; others may still join this one.
-    LeaveOut,
-    /// The batch ends before it: the paper's rule.
-    EndBatch,
-}
 
 /// How large a batch may be.
 #[derive(Clone, Copy, Debug)]

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use basil::{Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction, TransactionError};
+use engine::{ConflictRule, NotTaken, Operation, Order, PoolCounts, PoolOptions};
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
-use types::{ClusterId, Key, Timestamp, TransactionId, Value};
+use types::{ClusterId, Key, Timestamp, Value};
 
-use crate::batch_builder::{BatchBuilder, Bounds, ConflictRule, Fit};
-use crate::counts::PoolCounts;
-use crate::options::{Order, PoolOptions};
+use crate::batch_builder::{BatchBuilder, Bounds, Fit};
 use crate::rebuild::{Rebuilt, Recheck, Unready, outside, rebuild, take_stale};
 use crate::size::Sizer;
 use crate::work::{Member, Work};
@@ -62,10 +61,8 @@ pub enum Ask {
 pub struct BatchedCommit {
     /// What its reads found, in the order of its `Get`s; nothing for one that ran on its own.
     pub values: Vec<Option<Value>>,
-    /// The name of the transaction that committed: the batch's.
-    pub id: TransactionId,
-    /// Its place in the serial order, which it shares with its batch.
-    pub timestamp: Timestamp,
+    /// The transaction that committed: the batch's. Its timestamp is the batch's place in the serial order.
+    pub transaction: Transaction,
     /// Its place among those: it saw the writes of all with a lower one, and of none with a higher.
     pub place: u32,
     /// How many they are.
@@ -87,15 +84,6 @@ pub enum Failed {
     NotCommitted(Failure),
     /// Nobody answered the commit in time: it may still take place.
     Unknown,
-}
-
-/// Why the pool does not take a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
-    /// There are [`PoolOptions::members_max`] in the pool.
-    Full,
-    /// It does nothing.
-    Empty,
 }
 
 /// What comes of one call: what to ask the coordinator, and whom to tell what.
@@ -126,7 +114,7 @@ enum Stage {
     /// Put together, waiting for room.
     Ready(Rebuilt),
     Committing {
-        id: TransactionId,
+        transaction: Transaction,
         values: Vec<Vec<Option<Value>>>,
     },
 }
@@ -195,6 +183,9 @@ impl Pool {
     pub fn submit(&mut self, now: Time, ticket: u64, work: Work) -> Result<(), NotTaken> {
         if work.is_empty() {
             return Err(NotTaken::Empty);
+        }
+        if matches!(&work, Work::Declared(operations) if operations.iter().any(|operation| matches!(operation, Operation::Compare(..)))) {
+            return Err(NotTaken::Unfit);
         }
         if self.members >= self.options.members_max {
             return Err(NotTaken::Full);
@@ -269,6 +260,11 @@ impl Pool {
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.in_flight_batches.len()
+    }
+
+    /// Whether a batch is being committed, or has been.
+    pub(crate) fn is_committing(&self, batch: u64) -> bool {
+        self.in_flight_batches.get(&batch).is_none_or(|in_flight| matches!(in_flight.stage, Stage::Committing { .. }))
     }
 
     /// How many transactions a batch may have at present.
@@ -442,7 +438,7 @@ impl Pool {
             self.counts.outside_reads += resolved.outside;
             self.counts.own_reads += resolved.own;
             self.counts.chained_reads += resolved.chained;
-            in_flight.stage = Stage::Committing { id: transaction.id(), values };
+            in_flight.stage = Stage::Committing { transaction: transaction.clone(), values };
             turn.asks.push(match validated {
                 Some(validated) => Ask::CommitReads { batch: *batch, transaction, validated },
                 None => Ask::Commit { batch: *batch, transaction, dependencies },
@@ -493,7 +489,7 @@ impl Pool {
     }
 
     fn committed(&mut self, now: Time, in_flight: InFlightBatch, proof: Option<(Arc<Certificate>, Path)>, turn: &mut Turn) {
-        let Stage::Committing { id, values } = in_flight.stage else { return };
+        let Stage::Committing { transaction, values } = in_flight.stage else { return };
         let size = in_flight.members.len();
         if in_flight.recheck == Recheck::No {
             let queue = self.queue_of(in_flight.writes);
@@ -505,8 +501,7 @@ impl Pool {
         for (place, (member, values)) in in_flight.members.into_iter().zip(values).enumerate() {
             let committed = BatchedCommit {
                 values,
-                id,
-                timestamp: in_flight.timestamp,
+                transaction: transaction.clone(),
                 place: bounded(place),
                 size: bounded(size),
                 proof: proof.clone(),

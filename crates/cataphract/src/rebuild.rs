@@ -8,11 +8,12 @@
 use std::collections::BTreeSet;
 
 use basil::{Buffer, ReadFound, Transaction, TransactionError};
+use engine::Operation;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use machine::Voters;
 use types::{ClusterId, Key, Timestamp, Value};
 
-use crate::work::{Member, Operation, Work};
+use crate::work::{Member, Work};
 
 /// Whether what members found on their own is looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) fn outside(members: &[Member], recheck: Recheck) -> Vec<Key> {
                         Operation::Put(key, _) | Operation::Delete(key) => {
                             written.insert(key);
                         }
+                        // No member compares: `Pool::submit` takes none.
+                        Operation::Compare(..) => {}
                     }
                 }
             }

@@ -1,19 +1,7 @@
 //! How many transactions a batch may have.
 
-/// How many transactions a batch may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchSize {
-    /// At most so many, always: the paper's batch size. A batch does not wait to be full.
-    Fixed(usize),
-    /// Found out while it runs: more while batches commit and transactions wait, fewer when batches abort or take long.
-    Adaptive {
-        /// Never more than this.
-        max: usize,
-    },
-}
+use engine::{BATCH_MAX, BatchSize};
 
-/// The most transactions any batch may have.
-pub const BATCH_MAX: usize = 4_096;
 /// What an adaptive size begins with.
 const ADAPTIVE_START: usize = 16;
 /// How many times as long as the quickest a batch may take, before batches are made smaller.

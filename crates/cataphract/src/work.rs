@@ -1,39 +1,9 @@
 //! What a transaction brings to the pool.
 
 use basil::Buffer;
+use engine::Operation;
 use machine::Time;
 use types::{Key, Value};
-
-/// One operation of a transaction that knows all of them beforehand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Reads a key.
-    Get(Key),
-    /// Writes a key.
-    Put(Key, Value),
-    /// Deletes a key.
-    Delete(Key),
-}
-
-impl Operation {
-    /// The key it is about.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        match self {
-            Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => key,
-        }
-    }
-
-    /// What it writes, if it writes: the key, and its value or its deletion.
-    #[must_use]
-    pub fn write(&self) -> Option<(&Key, Option<&Value>)> {
-        match self {
-            Self::Get(_) => None,
-            Self::Put(key, value) => Some((key, Some(value))),
-            Self::Delete(key) => Some((key, None)),
-        }
-    }
-}
 
 /// A transaction that wants to be part of a batch.
 #[derive(Clone, Debug)]
@@ -59,7 +29,7 @@ impl Work {
         let (operations, buffer) = self.parts();
         let declared = operations.iter().filter_map(|operation| match operation {
             Operation::Get(key) => Some(key),
-            Operation::Put(..) | Operation::Delete(_) => None,
+            Operation::Put(..) | Operation::Delete(_) | Operation::Compare(..) => None,
         });
         declared.chain(buffer.into_iter().flat_map(|buffer| buffer.read_set().map(|found| &found.key)))
     }

@@ -120,7 +120,7 @@ fn replay(run: &Run) -> Result<(), TestCaseError> {
     let mut order: BTreeMap<(Timestamp, u32), Option<(u64, &BatchedCommit)>> = foreign.iter().map(|(at, _, _)| ((*at, 0), None)).collect();
     for (ticket, outcome) in &world.outcomes {
         if let Ok(committed) = outcome {
-            let taken = order.insert((committed.timestamp, committed.place), Some((*ticket, committed)));
+            let taken = order.insert((committed.transaction.timestamp(), committed.place), Some((*ticket, committed)));
             prop_assert!(taken.is_none(), "two share a place");
             prop_assert!(committed.place < committed.size);
         }
@@ -139,6 +139,7 @@ fn replay(run: &Run) -> Result<(), TestCaseError> {
                 Operation::Get(key) => seen.push(state.get(key).cloned()),
                 Operation::Put(key, value) => drop(state.insert(key.clone(), value.clone())),
                 Operation::Delete(key) => drop(state.remove(key)),
+                Operation::Compare(..) => {}
             }
         }
         prop_assert_eq!(&committed.values, &seen, "what {} read", ticket);
@@ -161,7 +162,7 @@ fn batches(world: &World) -> BTreeMap<TransactionId, Vec<u64>> {
     let mut batches: BTreeMap<TransactionId, Vec<(u32, u64)>> = BTreeMap::new();
     for (ticket, outcome) in &world.outcomes {
         if let Ok(committed) = outcome {
-            batches.entry(committed.id).or_default().push((committed.place, *ticket));
+            batches.entry(committed.transaction.id()).or_default().push((committed.place, *ticket));
         }
     }
     let sorted = |mut members: Vec<(u32, u64)>| {

@@ -27,7 +27,7 @@ fn a_batch_that_reads_what_it_wrote_and_writes_what_it_read_gives_both_their_res
     world.settle();
     assert_eq!(world.values(read_after_write), some(&["new a"]));
     assert_eq!(world.values(write_after_read), some(&["old b", "new b"]));
-    assert_eq!(world.committed(read_after_write).id, world.committed(write_after_read).id);
+    assert_eq!(world.committed(read_after_write).transaction.id(), world.committed(write_after_read).transaction.id());
     assert_eq!((world.reads_sent, world.sent.len()), (1, 1));
 }
 
@@ -56,7 +56,7 @@ fn by_the_papers_rule_a_batch_ends_at_the_first_conflict() {
     let third = world.submit(&[get("x")]);
     let fourth = world.submit(&[get("z")]);
     world.settle();
-    let ids = [first, second, third, fourth].map(|ticket| world.committed(ticket).id);
+    let ids = [first, second, third, fourth].map(|ticket| world.committed(ticket).transaction.id());
     assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[1] != ids[2]);
     assert_eq!(world.values(third), some(&["1"]));
     assert_eq!((world.pool.counts().chained_reads, world.pool.counts().ended_at_conflict), (0, 1));

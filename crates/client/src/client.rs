@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::Config;
+use crypto::Verified;
+use engine::{Advice, Capabilities, Commit, Operation, PoolMaker, PoolOptions, Refusal, Request, Response, Session, Statistics};
 use rand::Rng as _;
+use runtime::Wire;
 use types::Value;
 
-#[cfg(feature = "lab")]
-use crate::adversary::{Cheating, MisbehaviorCounts};
 use crate::connection::Connection;
-use crate::error::{Advice, ConnectError, Error};
-use crate::mind::Counts;
-use crate::pool::{Operation, Pool, PoolOptions, run_alone};
-use crate::transaction::{Commit, Transaction};
+use crate::error::{ConnectError, Error};
+use crate::notices::Notices;
+use crate::pool::Pool;
+use crate::transaction::{Transaction, run_alone};
 
 /// The first wait before a transaction is begun again, in microseconds; doubled each time.
 const BACKOFF_US_MIN: u64 = 500;
@@ -35,11 +36,9 @@ pub struct Committed<T> {
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use client::Client;
-/// use config::Config;
 /// use types::{Key, Value};
 ///
-/// let client = Client::connect(Config::load(std::path::Path::new("bezant-data"))?).await?;
+/// # let client: client::Client = unimplemented!();
 /// let done = client
 ///     .transact(|txn| async move {
 ///         let seen = txn.get("visits").await?;
@@ -61,23 +60,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the cluster that `config` names, and waits until transactions can commit.
+    /// Connects to the cluster that `config` names by a session of its engine, and waits until transactions can commit. `pools`
+    /// makes the engine's pools, if it has any. Applications call `bezant_client::connect`, which knows the engines.
     ///
     /// # Errors
     /// [`ConnectError`], which says of every replica not reached why.
-    pub async fn connect(config: Config) -> Result<Self, ConnectError> {
+    pub async fn start<S, W>(config: Config, session: S, pools: Option<PoolMaker>) -> Result<Self, ConnectError>
+    where
+        W: Wire,
+        S: Session<Received = Verified<W>, Message = W> + Send + 'static,
+    {
         let retry = Duration::from_millis(config.timeouts.retry_ms);
-        Ok(Self { connection: Connection::open(config, None).await?, retry, pool: None })
-    }
-
-    /// Connects as a client that cheats: see [`adversary`](crate::adversary). For tests and measurements only.
-    ///
-    /// # Errors
-    /// As [`Client::connect`].
-    #[cfg(feature = "lab")]
-    pub async fn connect_cheating(config: Config, cheating: Cheating) -> Result<Self, ConnectError> {
-        let retry = Duration::from_millis(config.timeouts.retry_ms);
-        Ok(Self { connection: Connection::open(config, Some(cheating)).await?, retry, pool: None })
+        Ok(Self { connection: Connection::open(config, session, pools).await?, retry, pool: None })
     }
 
     pub(crate) fn pooled(connection: Arc<Connection>, retry: Duration, pool: Pool) -> Self {
@@ -86,8 +80,10 @@ impl Client {
 
     /// A new pool: transactions of this process that are given to it are joined into few, which is cheaper for all. [`Pool`] has
     /// an example.
-    #[must_use]
-    pub fn pool(&self, options: PoolOptions) -> Pool {
+    ///
+    /// # Errors
+    /// [`Error::Refused`], when the cluster's engine has no pool.
+    pub fn pool(&self, options: PoolOptions) -> Result<Pool, Error> {
         Pool::new(Arc::clone(&self.connection), self.retry, options)
     }
 
@@ -97,9 +93,8 @@ impl Client {
         Transaction::begin(Arc::clone(&self.connection), self.pool.clone(), false)
     }
 
-    /// Begins a transaction that will only read. It asks `3f + 1` replicas at once instead of `2f + 1`, and so mostly has
-    /// committed when its last read returns, without anybody voting. (Any transaction that turns out to have written nothing
-    /// commits without votes, but then asks the others first.) Its commit refuses writes.
+    /// Begins a transaction that will only read. An engine that knows this beforehand may ask in another way, so that the
+    /// transaction has mostly committed when its last read returns. Its commit refuses writes.
     #[must_use]
     pub fn begin_read_only(&self) -> Transaction {
         Transaction::begin(Arc::clone(&self.connection), None, true)
@@ -143,18 +138,62 @@ impl Client {
     }
 
     /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again
-    /// when it conflicts with another. In a pool, it may be part of a batch ([`Pool::run`]); else its reads go out together.
+    /// when it conflicts with another. An engine with one-shot transactions runs it in one step ([`Client::submit`]). In a pool, it
+    /// may be part of a batch ([`Pool::run`]). Else its reads go out together, and then it commits.
     ///
     /// # Errors
-    /// As [`Client::transact`].
+    /// As [`Client::transact`]; [`Refusal::CompareFailed`] in [`Error::Refused`] when an [`Operation::Compare`] fails.
     pub async fn run(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
-        if let Some(pool) = &self.pool {
+        let compares = operations.iter().any(|operation| matches!(operation, Operation::Compare(..)));
+        if let Some(pool) = self.pool.as_ref().filter(|_| !compares) {
             return pool.run(operations).await;
+        }
+        if self.capabilities().one_shot {
+            return self.retried(|| self.submit_once(operations.clone())).await;
         }
         let operations: Arc<[Operation]> = operations.into();
         let writes = operations.iter().any(|operation| operation.write().is_some());
-        let begin = || if writes { self.begin() } else { self.begin_read_only() };
+        let begin = || {
+            let read_only = !writes;
+            Transaction::begin(Arc::clone(&self.connection), None, read_only)
+        };
         self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await
+    }
+
+    /// Runs a transaction whose operations are all known in one step of the engine's order, once: comparisons first, then all
+    /// others; none when a comparison fails. Gives what its [`Operation::Get`]s found.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine without one-shot transactions, where [`Client::run`] does the
+    /// same in more steps; with [`Refusal::CompareFailed`] when a comparison fails. Else as [`Client::transact`], without retries.
+    pub async fn submit(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
+        let (value, commit) = self.submit_once(operations).await?;
+        Ok(Committed { value, commit, attempts: 1 })
+    }
+
+    async fn submit_once(&self, operations: Vec<Operation>) -> Result<(Vec<Option<Value>>, Commit), Error> {
+        let connection = &self.connection;
+        let (writes, reads): (Vec<&Operation>, Vec<&Operation>) = operations.iter().partition(|operation| operation.write().is_some());
+        connection.may_read(reads.into_iter().map(Operation::key))?;
+        connection.may_write(writes.into_iter().map(Operation::key))?;
+        let timestamp = connection.next_timestamp();
+        match connection.ask(Request::Submit { timestamp, operations }).await? {
+            Some(Ok(Response::Done { values, commit })) => Ok((values, commit)),
+            Some(Ok(_)) | None => Err(connection.error(Refusal::OutcomeUnknown)),
+            Some(Err(refusal)) => Err(connection.error(refusal)),
+        }
+    }
+
+    /// What the cluster's engine can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.connection.profile().capabilities
+    }
+
+    /// What servers say unasked, from now on.
+    #[must_use]
+    pub fn notices(&self) -> Notices {
+        self.connection.notices()
     }
 
     async fn persist<T, F, W>(&self, work: W, begin: impl Fn() -> Transaction) -> Result<Committed<T>, Error>
@@ -162,11 +201,18 @@ impl Client {
         W: Fn(Transaction) -> F,
         F: Future<Output = Result<T, Error>>,
     {
+        self.retried(|| attempt(&work, begin())).await
+    }
+
+    async fn retried<T, F>(&self, once: impl Fn() -> F) -> Result<Committed<T>, Error>
+    where
+        F: Future<Output = Result<(T, Commit), Error>>,
+    {
         let started = Instant::now();
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match attempt(&work, begin()).await {
+            match once().await {
                 Ok((value, commit)) => return Ok(Committed { value, commit, attempts }),
                 Err(error) if error.advice() == Advice::Retry && started.elapsed() < self.retry => {
                     tokio::time::sleep(backoff(attempts)).await;
@@ -176,17 +222,10 @@ impl Client {
         }
     }
 
-    /// What this client has done since it connected.
+    /// What this client's session has done since it connected, by its engine's names.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.connection.board().counts()
-    }
-
-    /// What it has done in other ways than an honest client: nothing, unless it [cheats](Client::connect_cheating).
-    #[cfg(feature = "lab")]
-    #[must_use]
-    pub fn deeds(&self) -> MisbehaviorCounts {
-        self.connection.board().deeds()
+    pub fn statistics(&self) -> Statistics {
+        self.connection.statistics().get()
     }
 
     /// What this process has counted, in Prometheus text.

@@ -1,44 +1,48 @@
-//! One process's way to the cluster: its coordinator, the connections beneath it, and who waits for what.
+//! One process's way to the cluster: a running session, the connections beneath it, and who waits for what.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use basil::{Command, CoordinatorOptions, Event, Message, Quorums};
 use config::Config;
-use crypto::{SecretKey, Verifier};
+use crypto::{SecretKey, Verified, Verifier};
+use engine::{Ask, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Tell};
 use machine::turn::NoSigner;
-use runtime::{Identity, Limits, Metrics, NodeHandle, NodeOptions, PeerState, RunOn};
-use tokio::sync::oneshot;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, Session, ShardId, Timestamp};
+use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn, Wire};
+use tokio::sync::{broadcast, oneshot};
+use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp};
 
-use crate::adversary::Cheating;
+use crate::door::{Door, Open, Peers};
 use crate::error::{ConnectError, Error};
 use crate::metrics::CommitMetrics;
-use crate::mind::{Board, Mind};
+use crate::notices::{NOTICES_MAX, Notices};
 use crate::pool::PoolMetrics;
+use crate::session::{StatisticsCell, Watched};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
 
-type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Event>>>>;
-type Node = runtime::Node<Mind, Message>;
+/// What came of a request.
+pub(crate) type Outcome = Result<Response, engine::Refusal>;
+type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
 
-/// A connected coordinator.
-#[derive(Debug)]
+/// A running session.
 pub(crate) struct Connection {
     cluster: Arc<Cluster>,
     client: ClientId,
+    profile: &'static Profile,
     timeout_ms: u64,
-    handle: NodeHandle<Command, Message>,
-    node: Mutex<Option<Node>>,
+    door: Box<dyn Door>,
     waiters: Waiters,
     operations: AtomicU64,
     last_time: AtomicU64,
     metrics: Metrics,
-    board: Arc<Board>,
+    statistics: Arc<StatisticsCell>,
+    /// Until the client is closed.
+    notices: Arc<Mutex<Option<broadcast::Sender<Notice>>>>,
+    pools: Option<PoolMaker>,
     pool_metrics: OnceLock<PoolMetrics>,
     commit_metrics: CommitMetrics,
     /// Where it was opened, and runs.
@@ -46,31 +50,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Starts what drives transactions, honestly or not, and waits until it can commit: `4f + 1` replicas of every shard are
-    /// connected.
-    pub async fn open(config: Config, cheating: Option<Cheating>) -> Result<Arc<Self>, ConnectError> {
+    /// Starts a session, and waits until it can commit: as many replicas of every shard are connected as its engine needs.
+    pub async fn open<S, W>(config: Config, session: S, pools: Option<PoolMaker>) -> Result<Arc<Self>, ConnectError>
+    where
+        W: Wire,
+        S: Session<Received = Verified<W>, Message = W> + Send + 'static,
+    {
+        let profile = session.profile();
         let cluster = config.cluster().clone();
-        let options = CoordinatorOptions {
-            read_quorum: match config.read_quorum {
-                #[cfg(feature = "lab")]
-                config::ReadQuorum::One => basil::ReadQuorum::One,
-                config::ReadQuorum::FaultsPlusOne => basil::ReadQuorum::WeakQuorum,
-                config::ReadQuorum::TwoFaultsPlusOne => basil::ReadQuorum::Majority,
-                config::ReadQuorum::ThreeFaultsPlusOne => basil::ReadQuorum::Commit,
-            },
-            fast_path: match config.fast_path {
-                config::FastPath::On => basil::FastPath::On,
-                #[cfg(feature = "lab")]
-                config::FastPath::Off => basil::FastPath::Off,
-            },
-            read_only: match config.read_only {
-                config::ReadOnly::Validated => basil::ReadOnly::Validated,
-                #[cfg(feature = "lab")]
-                config::ReadOnly::Voted => basil::ReadOnly::Voted,
-            },
-            timeout_ms: config.timeouts.operation_ms,
-            ..CoordinatorOptions::default()
-        };
         let verifier = Arc::new(Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)?);
         let metrics = Metrics::default();
         metrics.show_verifier(verifier.clone());
@@ -88,30 +75,39 @@ impl Connection {
             delays,
         };
         let waiters: Waiters = Arc::default();
-        let woken = waiters.clone();
-        let on_event = move |event: Event| {
-            let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
-            let waiter = lock(&woken).remove(operation);
-            if let Some(waiter) = waiter {
-                // Whoever asked may have gone away meanwhile.
-                drop(waiter.send(event));
+        let notices = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
+        let (woken, told) = (waiters.clone(), notices.clone());
+        let on_event = move |event: Tell| match event {
+            Tell::Response { operation, outcome } => {
+                let waiter = lock(&woken).remove(&operation);
+                if let Some(waiter) = waiter {
+                    // Whoever asked may have gone away meanwhile.
+                    drop(waiter.send(outcome));
+                }
+            }
+            Tell::Notice(notice) => {
+                if let Some(tell) = lock(&told).as_ref() {
+                    // Nobody may listen.
+                    drop(tell.send(notice));
+                }
             }
         };
-        let board = Arc::new(Board::default());
-        let mind = Mind::new(&cluster, config.client, options, cheating, board.clone());
-        let node = runtime::start(node_options, mind, NoSigner, on_event)?;
+        let statistics = Arc::new(StatisticsCell::default());
+        let node = runtime::start(node_options, Watched { session, cell: statistics.clone() }, NoSigner, on_event)?;
         let connection = Self {
             cluster,
             client: config.client,
+            profile,
             timeout_ms: config.timeouts.operation_ms,
-            handle: node.handle(),
-            node: Mutex::new(Some(node)),
+            door: Box::new(Open::new(node)),
             waiters,
             operations: AtomicU64::new(0),
             last_time: AtomicU64::new(0),
             commit_metrics: CommitMetrics::new(&metrics),
             metrics,
-            board,
+            statistics,
+            notices,
+            pools,
             pool_metrics: OnceLock::new(),
             runtime: tokio::runtime::Handle::current(),
         };
@@ -119,23 +115,23 @@ impl Connection {
         Ok(Arc::new(connection))
     }
 
-    /// Waits for `4f + 1` replicas of every shard, and a little longer for all of them.
+    /// Waits for as many replicas of every shard as a commit needs, and a little longer for all of them.
     async fn ready(&self, waited_ms: u64) -> Result<(), ConnectError> {
-        let needed = Quorums::new(self.cluster.faults()).logged();
+        let needed = (self.profile.quorum)(self.cluster.faults());
         let everyone = self.cluster.replicas_per_shard();
-        let all = self.handle.peers_until(|peers| self.fewest_connected(peers) >= everyone);
+        let all = self.door.peers_until(Box::new(|peers| self.fewest_connected(peers) >= everyone));
         if tokio::time::timeout(Duration::from_millis(waited_ms.min(ALL_CONNECTED_WAIT_MS)), all).await.is_ok() {
             return Ok(());
         }
-        let enough = self.handle.peers_until(|peers| self.fewest_connected(peers) >= needed);
+        let enough = self.door.peers_until(Box::new(|peers| self.fewest_connected(peers) >= needed));
         if tokio::time::timeout(Duration::from_millis(waited_ms), enough).await.is_ok() {
             return Ok(());
         }
-        let connected = self.fewest_connected(&self.handle.peers());
+        let connected = self.fewest_connected(&self.door.peers());
         Err(ConnectError::TooFew { connected, needed, waited_ms, detail: self.troubles() })
     }
 
-    fn fewest_connected(&self, peers: &BTreeMap<ReplicaId, PeerState>) -> usize {
+    fn fewest_connected(&self, peers: &Peers) -> usize {
         let connected = |shard: ShardId| {
             let of_shard = peers.iter().filter(|(replica, _)| replica.shard == shard);
             of_shard.filter(|(_, state)| matches!(state, PeerState::Connected)).count()
@@ -151,7 +147,7 @@ impl Connection {
     /// What is known of the replicas that are not connected, for people.
     pub fn troubles(&self) -> String {
         let mut text = String::new();
-        for (replica, state) in self.handle.peers() {
+        for (replica, state) in self.door.peers() {
             match state {
                 PeerState::Connected | PeerState::Awaited => {}
                 PeerState::Connecting => write!(text, "\n  {replica}: no answer yet").expect("writing to a string succeeds"),
@@ -162,19 +158,36 @@ impl Connection {
         text
     }
 
-    /// Gives the coordinator a command and waits for what it comes to. Nothing when the client was closed meanwhile: what was asked may
+    /// Gives the session a request and waits for what it comes to. Nothing when the client was closed meanwhile: what was asked may
     /// have been done.
     ///
     /// # Errors
     /// [`Error::Closed`], when the client was closed before: nothing was asked.
-    pub async fn ask(&self, command: impl FnOnce(u64) -> Command) -> Result<Option<Event>, Error> {
+    pub async fn ask(&self, request: Request) -> Result<Option<Outcome>, Error> {
         let operation = self.operations.fetch_add(1, Ordering::Relaxed);
-        let (waiter, event) = oneshot::channel();
+        let (waiter, outcome) = oneshot::channel();
         lock(&self.waiters).insert(operation, waiter);
         // Whoever goes away leaves nothing behind.
         let _waiting = Waiting { waiters: &self.waiters, operation };
-        self.handle.command(command(operation)).await.map_err(|_| Error::Closed)?;
-        Ok(event.await.ok())
+        match self.door.try_ask(Ask { operation, request }) {
+            Ok(()) => {}
+            Err(NotTaken::Busy(ask)) => self.door.ask(ask).await.map_err(|_| Error::Closed)?,
+            Err(NotTaken::Stopped(_)) => return Err(Error::Closed),
+        }
+        Ok(outcome.await.ok())
+    }
+
+    /// What a refusal means here.
+    pub fn error(&self, refusal: engine::Refusal) -> Error {
+        let waited_ms = self.timeout_ms;
+        match refusal {
+            engine::Refusal::Conflict => Error::Conflict,
+            engine::Refusal::TooOld => Error::TooOld,
+            engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.troubles() },
+            engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms },
+            engine::Refusal::Invalid(_) | engine::Refusal::AnswerTooLarge => Error::Invalid(refusal.to_string()),
+            refusal => Error::Refused(refusal),
+        }
     }
 
     /// A timestamp of now, above every one given before.
@@ -193,7 +206,7 @@ impl Connection {
         let permission = self.cluster.permission(self.client);
         match keys.find(|key| !permission.is_some_and(|permission| permission.may_read(key))) {
             None => Ok(()),
-            Some(key) => Err(Error::Refused(format!("{} has no right to read {key}; its rights stand in cluster.toml", self.client))),
+            Some(key) => Err(Error::NotPermitted(format!("{} has no right to read {key}; its rights stand in cluster.toml", self.client))),
         }
     }
 
@@ -202,7 +215,7 @@ impl Connection {
         let permission = self.cluster.permission(self.client);
         match keys.find(|key| !permission.is_some_and(|permission| permission.may_write(key))) {
             None => Ok(()),
-            Some(key) => Err(Error::Refused(format!("{} has no right to write {key}; its rights stand in cluster.toml", self.client))),
+            Some(key) => Err(Error::NotPermitted(format!("{} has no right to write {key}; its rights stand in cluster.toml", self.client))),
         }
     }
 
@@ -211,8 +224,18 @@ impl Connection {
         self.pool_metrics.get_or_init(|| PoolMetrics::new(&self.metrics)).clone()
     }
 
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    pub fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    /// A pool of the engine's, where it has any.
+    pub fn make_pool(&self, options: PoolOptions) -> Option<Box<dyn Pool>> {
+        self.pools.as_ref().map(|make| make(options))
+    }
+
+    pub fn notices(&self) -> Notices {
+        // A closed client gives one that ends at once.
+        Notices(lock(&self.notices).as_ref().map_or_else(|| broadcast::Sender::new(1).subscribe(), broadcast::Sender::subscribe))
     }
 
     /// Where what belongs to nobody's call runs: whoever calls may be gone before it ends.
@@ -220,26 +243,19 @@ impl Connection {
         &self.runtime
     }
 
-    pub fn timeout_ms(&self) -> u64 {
-        self.timeout_ms
-    }
-
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    pub fn board(&self) -> &Board {
-        &self.board
+    pub fn statistics(&self) -> &StatisticsCell {
+        &self.statistics
     }
 
     /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`], or [`Error::OutcomeUnknown`] when a
     /// commit was under way.
     pub async fn close(&self) {
-        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(node) = node {
-            // A coordinator has nothing to make durable, so stopping it cannot fail but by a bug, which is logged there.
-            drop(node.stop().await);
-        }
+        self.door.close().await;
+        lock(&self.notices).take();
         lock(&self.waiters).clear();
     }
 }
@@ -256,15 +272,22 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn lock(waiters: &Waiters) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Event>>> {
-    waiters.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic elsewhere cannot leave what is behind these locks half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Connection").field("client", &self.client).field("engine", &self.profile.name).finish_non_exhaustive()
+    }
 }
 
 /// How long connecting waits for the last replicas once it could go on without them, in milliseconds.
 const ALL_CONNECTED_WAIT_MS: u64 = 500;
 
 fn identity(config: &Config) -> Result<Identity, ConnectError> {
-    let party = Party::Client(config.client, Session(session()));
+    let party = Party::Client(config.client, types::Session(session()));
     let secret: &SecretKey = &config.secret;
     Ok(Identity::new(party, secret, config.certificate.clone())?)
 }

@@ -1,17 +1,6 @@
 //! What can go wrong, told apart by what the caller should do about it.
 
-use basil::Refusal;
-
-/// What to do about an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Begin the transaction again: nothing of it took place.
-    Retry,
-    /// It cannot succeed as things stand; somebody has to change something, or find out what happened.
-    GiveUp,
-    /// What was asked cannot be asked; ask something else.
-    FixInput,
-}
+use engine::{Advice, Refusal};
 
 /// Why a transaction did not commit.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +29,12 @@ pub enum Error {
         /// How long it waited, in milliseconds.
         waited_ms: u64,
     },
-    /// The cluster refuses, and would refuse again.
+    /// The cluster refuses; what the refusal advises says whether anything can be done.
     #[error("the cluster refuses: {0}")]
-    Refused(String),
+    Refused(Refusal),
+    /// The cluster would refuse, because this client has no right to a key.
+    #[error("the cluster refuses: {0}")]
+    NotPermitted(String),
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -66,7 +58,8 @@ impl Error {
         match self {
             Self::Conflict | Self::TooOld => Advice::Retry,
             Self::Invalid(_) => Advice::FixInput,
-            Self::Unavailable { .. } | Self::OutcomeUnknown { .. } | Self::Refused(_) | Self::Closed | Self::Application(_) => {
+            Self::Refused(refusal) => refusal.advice(),
+            Self::Unavailable { .. } | Self::OutcomeUnknown { .. } | Self::NotPermitted(_) | Self::Closed | Self::Application(_) => {
                 Advice::GiveUp
             }
         }
@@ -80,32 +73,10 @@ impl Error {
             Self::TooOld => "too_old",
             Self::Unavailable { .. } => "unavailable",
             Self::OutcomeUnknown { .. } => "outcome_unknown",
-            Self::Refused(_) => "refused",
+            Self::Refused(_) | Self::NotPermitted(_) => "refused",
             Self::Invalid(_) => "invalid",
             Self::Closed => "closed",
             Self::Application(_) => "application",
-        }
-    }
-
-    pub(crate) fn refused(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::TooOld => Self::TooOld,
-            Refusal::TooNew => {
-                Self::Refused("the transaction's timestamp lies too far in the future; set this machine's clock right".to_owned())
-            }
-            Refusal::NotPermitted => {
-                Self::Refused("this client has no right to a key it named; its rights stand in the cluster's cluster.toml".to_owned())
-            }
-            Refusal::WrongShard => Self::Refused(
-                "a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'".to_owned(),
-            ),
-            Refusal::Overloaded => Self::Refused("the replicas are overloaded; come back later".to_owned()),
-            Refusal::AbandonLimit => Self::Refused(
-                "this client left too many of its transactions for others to end, as one does that is killed again and again; come back later"
-                    .to_owned(),
-            ),
-            Refusal::TooLarge => Self::Invalid("one read's answer is longer than a message may be".to_owned()),
-            Refusal::Unknown => Self::Refused("the replicas do not know the transaction".to_owned()),
         }
     }
 }
@@ -120,6 +91,9 @@ pub enum ConnectError {
     /// A replica's key in the cluster's configuration cannot be used.
     #[error("the cluster's configuration cannot be used: {0}")]
     Member(#[from] crypto::BadMember),
+    /// This program does not know the engine that the cluster runs.
+    #[error("this program does not know the engine {0:?}; use one as new as the cluster")]
+    UnknownEngine(String),
     /// Too few replicas of some shard could be reached.
     #[error("only {connected} of the {needed} replicas needed in every shard could be reached within {waited_ms} ms{detail}")]
     TooFew {

@@ -1,24 +1,27 @@
-//! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong. No engine shows through, but in a commit's certificate.
+//! What applications use to reach a Bezant cluster: connect, run transactions, read what went wrong, hear what servers say
+//! unasked. It knows no engine: everything goes through the seam ([`engine`]).
 //!
-//! [`config::Config::load`] reads the folder that `bezant init` or `bezant dev` made; [`Client::connect`] connects;
-//! [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
+//! Applications take `bezant-client`, which adds [`Client`]'s way in: it reads the cluster's folder and starts the session of the
+//! engine that `cluster.toml` names. [`Client::start`] takes any [`engine::Session`]; the crate's wiring, tests and experiments
+//! use it. [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
 //! transactions at once lets a [`Pool`] join them.
 
-#[cfg(feature = "lab")]
-pub mod adversary;
-#[cfg(not(feature = "lab"))]
-#[path = "adversary/none.rs"]
-mod adversary;
 mod client;
 mod connection;
+mod door;
 mod error;
 mod metrics;
-mod mind;
+mod notices;
 mod pool;
+mod session;
 mod transaction;
 
 pub use client::{Client, Committed};
-pub use error::{Advice, ConnectError, Error};
-pub use mind::Counts;
-pub use pool::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, Pool, PoolCounts, PoolOptions};
-pub use transaction::{Commit, CommitPath, Transaction};
+pub use engine::{
+    Advice, BATCH_MAX, BatchSize, Capabilities, Capability, Commit, CommitPath, ConflictRule, Notice, Operation, Order, PoolCounts,
+    PoolOptions, Receipt, Refusal, Statistic, StatisticKind, Statistics,
+};
+pub use error::{ConnectError, Error};
+pub use notices::{Heard, NOTICES_MAX, Notices};
+pub use pool::Pool;
+pub use transaction::Transaction;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use engine::CommitPath;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use runtime::Metrics;
-
-use crate::transaction::CommitPath;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Way {

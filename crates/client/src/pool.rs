@@ -7,42 +7,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use basil::{Buffer, Command, Event, Failure, Path};
-use cataphract::{Ask, BatchedCommit, Failed, NotTaken, Turn, Work};
+use engine::{Capability, Commit, Committed as Ended, Errand, NotTaken, Operation, PoolCounts, PoolOptions, PoolTurn, Refusal, Work};
 use machine::Time;
 use rand::Rng as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use types::{Key, Value};
+use types::Value;
 
-pub use cataphract::{BATCH_MAX, BatchSize, ConflictRule, Operation, Order, PoolCounts};
 pub(crate) use metrics::PoolMetrics;
 
 use crate::client::{Client, Committed};
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::transaction::{Commit, CommitPath, Transaction};
-
-/// How a pool is set. The defaults suit most: batches as large as the load makes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolOptions {
-    /// How many transactions a batch may have.
-    pub size: BatchSize,
-    /// Whether a batch reads right before it commits, or while others still are under way.
-    pub order: Order,
-    /// What happens to a transaction that conflicts with an earlier one of the same batch.
-    pub conflicts: ConflictRule,
-    /// How many batches may be under way at once. While they are, the next one forms.
-    pub in_flight: usize,
-    /// How many transactions may be in the pool; more wait outside.
-    pub members_max: usize,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        let cataphract::PoolOptions { size, order, conflicts, in_flight, members_max, .. } = cataphract::PoolOptions::default();
-        Self { size, order, conflicts, in_flight, members_max }
-    }
-}
+use crate::transaction::Transaction;
 
 /// Joins the transactions of one process into few. Cloning gives another handle to the same pool.
 ///
@@ -57,7 +33,7 @@ impl Default for PoolOptions {
 /// use client::{PoolOptions, Error};
 /// use types::Value;
 ///
-/// let pool = client.pool(PoolOptions::default());
+/// let pool = client.pool(PoolOptions::default())?;
 /// let visits = (0..100).map(|page| {
 ///     let pool = pool.clone();
 ///     tokio::spawn(async move {
@@ -96,7 +72,7 @@ struct Shared {
 }
 
 struct State {
-    machine: cataphract::Pool,
+    machine: Box<dyn engine::Pool>,
     waiters: HashMap<u64, Waiter>,
     tickets: u64,
     /// Whether somebody is about to form batches.
@@ -109,21 +85,13 @@ struct State {
 }
 
 impl Pool {
-    pub(crate) fn new(connection: Arc<Connection>, retry: Duration, options: PoolOptions) -> Self {
-        let PoolOptions { size, order, conflicts, in_flight, members_max } = options;
-        let members_max = members_max.clamp(1, Semaphore::MAX_PERMITS);
-        let machine_options = cataphract::PoolOptions {
-            size,
-            order,
-            conflicts,
-            in_flight,
-            members_max,
-            retry_ms: u64::try_from(retry.as_millis()).unwrap_or(u64::MAX),
-            seed: rand::rng().random(),
-            ..cataphract::PoolOptions::default()
-        };
+    pub(crate) fn new(connection: Arc<Connection>, retry: Duration, options: PoolOptions) -> Result<Self, Error> {
+        let members_max = options.members_max.clamp(1, Semaphore::MAX_PERMITS);
+        let retry_ms = u64::try_from(retry.as_millis()).unwrap_or(u64::MAX);
+        let options = PoolOptions { members_max, retry_ms, seed: rand::rng().random(), ..options };
+        let machine = connection.make_pool(options).ok_or_else(|| connection.error(Refusal::Unsupported(Capability::Pool)))?;
         let state = State {
-            machine: cataphract::Pool::new(connection.cluster().id(), machine_options),
+            machine,
             waiters: HashMap::new(),
             tickets: 0,
             is_forming: false,
@@ -140,7 +108,7 @@ impl Pool {
             began: Instant::now(),
             metrics,
         };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// A client whose transactions join this pool: everything written for a [`Client`] runs on it unchanged.
@@ -180,22 +148,24 @@ impl Pool {
     /// As [`Client::transact`], each transaction its own.
     pub async fn run(&self, operations: Vec<Operation>) -> Result<Committed<Vec<Option<Value>>>, Error> {
         let connection = &self.shared.connection;
-        let is_read = |operation: &&Operation| matches!(operation, Operation::Get(_));
+        if operations.iter().any(|operation| matches!(operation, Operation::Compare(..))) {
+            // It would have to leave a batch again when its comparison fails.
+            return Box::pin(self.client().run(operations)).await;
+        }
+        let is_read = |operation: &&Operation| operation.write().is_none();
         connection.may_read(operations.iter().filter(is_read).map(Operation::key))?;
         connection.may_write(operations.iter().filter(|operation| !is_read(operation)).map(Operation::key))?;
         if operations.is_empty() {
             let commit = Transaction::begin(Arc::clone(connection), None, false).commit().await?;
             return Ok(Committed { value: Vec::new(), commit, attempts: 1 });
         }
-        let mut placed = self.shared.join(Work::Declared(operations)).await?;
-        let (value, attempts) = (std::mem::take(&mut placed.values), placed.attempts);
-        Ok(Committed { value, commit: commit_of(placed), attempts })
+        let Ended { values, commit, attempts } = self.shared.join(Work::Declared(operations)).await?;
+        Ok(Committed { value: values, commit, attempts })
     }
 
-    /// Commits a transaction that has run.
-    pub(crate) async fn commit(&self, buffer: Buffer) -> Result<Commit, Error> {
-        self.shared.connection.may_write(buffer.write_set().map(|(key, _)| key))?;
-        Ok(commit_of(self.shared.join(Work::Interactive(buffer)).await?))
+    /// Commits a transaction that has run, and has the right to write what it writes.
+    pub(crate) async fn commit(&self, work: Work) -> Result<Commit, Error> {
+        Ok(self.shared.join(work).await?.commit)
     }
 
     /// What the pool has done so far.
@@ -219,20 +189,10 @@ impl fmt::Debug for Pool {
     }
 }
 
-fn commit_of(placed: BatchedCommit) -> Commit {
-    let (path, certificate) = match placed.proof {
-        Some((certificate, Path::Fast)) => (CommitPath::Fast, Some(certificate)),
-        Some((certificate, Path::Slow)) => (CommitPath::Slow, Some(certificate)),
-        Some((certificate, Path::Recovered)) => (CommitPath::Recovered, Some(certificate)),
-        None => (CommitPath::ReadOnly, None),
-    };
-    Commit { id: placed.id, timestamp: placed.timestamp, place: placed.place, path, certificate }
-}
-
 /// Whoever waits for a transaction, and its place in the pool: it has that for as long as the transaction is under way, also when
 /// nobody waits any more.
 struct Waiter {
-    teller: oneshot::Sender<Result<BatchedCommit, Failed>>,
+    teller: oneshot::Sender<Result<Ended, Refusal>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -257,20 +217,16 @@ impl Drop for Waiting<'_> {
 
 impl Shared {
     /// Lets a transaction into the pool, and waits for its end.
-    async fn join(self: &Arc<Self>, work: Work) -> Result<BatchedCommit, Error> {
+    async fn join(self: &Arc<Self>, work: Work) -> Result<Ended, Error> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Error::Closed)?;
         let (ticket, outcome) = self.enter(work, place)?;
         let mut waiting = Waiting { shared: self, ticket, is_over: false };
         let outcome = outcome.await;
         waiting.is_over = true;
-        outcome.map_err(|_| Error::Closed)?.map_err(|failed| self.error(failed))
+        outcome.map_err(|_| Error::Closed)?.map_err(|refusal| self.error(refusal))
     }
 
-    fn enter(
-        self: &Arc<Self>,
-        work: Work,
-        place: OwnedSemaphorePermit,
-    ) -> Result<(u64, oneshot::Receiver<Result<BatchedCommit, Failed>>), Error> {
+    fn enter(self: &Arc<Self>, work: Work, place: OwnedSemaphorePermit) -> Result<(u64, oneshot::Receiver<Result<Ended, Refusal>>), Error> {
         let mut state = self.lock();
         state.tickets += 1;
         let ticket = state.tickets;
@@ -279,6 +235,7 @@ impl Shared {
             // Both are seen to before.
             Err(NotTaken::Full) => return Err(Error::Invalid("the pool is full".to_owned())),
             Err(NotTaken::Empty) => return Err(Error::Invalid("the transaction does nothing".to_owned())),
+            Err(NotTaken::Unfit) => return Err(Error::Invalid("the pool cannot run the transaction".to_owned())),
         }
         let (teller, outcome) = oneshot::channel();
         state.waiters.insert(ticket, Waiter { teller, _place: place });
@@ -327,68 +284,44 @@ impl Shared {
         }
         let mut state = self.lock();
         state.is_forming = false;
-        let mut turn = Turn::default();
-        state.machine.advance(self.now(), || self.connection.next_timestamp(), &mut turn);
-        let asks = self.tell(&mut state, turn);
+        let mut turn = PoolTurn::default();
+        state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut turn);
+        let errands = self.tell(&mut state, turn);
         drop(state);
-        self.send_out(asks);
+        self.send_out(errands);
     }
 
-    fn send_out(self: &Arc<Self>, asks: impl IntoIterator<Item = Ask>) {
-        for ask in asks {
-            self.connection.runtime().spawn(Arc::clone(self).carry(ask));
+    fn send_out(self: &Arc<Self>, errands: impl IntoIterator<Item = Errand>) {
+        for errand in errands {
+            self.connection.runtime().spawn(Arc::clone(self).carry(errand));
         }
     }
 
-    /// Carries a batch's errands to the coordinator and back, one after the other.
-    async fn carry(self: Arc<Self>, ask: Ask) {
-        let mut next = Some(ask);
-        while let Some(ask) = next.take() {
-            let answer = self.ask(ask).await;
+    /// Carries a batch's errands to the session and back, one after the other.
+    async fn carry(self: Arc<Self>, errand: Errand) {
+        let mut next = Some(errand);
+        while let Some(Errand { batch, commits, request }) = next.take() {
+            let answer = self.connection.ask(request).await;
             let mut state = self.lock();
-            let mut turn = Turn::default();
-            let now = self.now();
-            match answer {
-                Answer::Found(batch, result) => state.machine.on_read(now, batch, result, &mut turn),
-                Answer::Ended(batch, result) => state.machine.on_ended(now, batch, result, &mut turn),
-                Answer::Validated(batch) => state.machine.on_validated(now, batch, &mut turn),
-                Answer::Unanswered(batch) => state.machine.on_ended(now, batch, Err(Failure::TimedOut), &mut turn),
-                Answer::Closed(batch) => {
-                    // Nothing of it was asked to be committed, and nobody will answer any more.
+            let mut turn = PoolTurn::default();
+            let outcome = match answer {
+                Ok(Some(outcome)) => outcome,
+                // The client was closed, and nobody will answer any more. What was asked may have been done.
+                Ok(None) if commits => Err(Refusal::OutcomeUnknown),
+                Ok(None) | Err(_) => {
                     state.is_closed = true;
-                    state.machine.on_read(now, batch, Err(Failure::TimedOut), &mut turn);
+                    Err(Refusal::Unavailable)
                 }
-            }
-            let mut asks = self.tell(&mut state, turn).into_iter();
-            next = asks.next();
-            self.send_out(asks);
-        }
-    }
-
-    async fn ask(&self, ask: Ask) -> Answer {
-        let is_read = matches!(ask, Ask::Read { .. });
-        let (batch, event) = match ask {
-            Ask::Read { batch, timestamp, keys, read_only } => {
-                (batch, self.connection.ask(|operation| Command::Read { operation, timestamp, keys, read_only }).await)
-            }
-            Ask::Commit { batch, transaction, dependencies } => {
-                (batch, self.connection.ask(|operation| Command::Commit { operation, transaction, dependencies }).await)
-            }
-            Ask::CommitReads { batch, transaction, validated } => {
-                (batch, self.connection.ask(|operation| Command::CommitReads { operation, transaction, validated }).await)
-            }
-        };
-        match event {
-            Ok(Some(Event::Read { result, .. })) => Answer::Found(batch, result),
-            Ok(Some(Event::Ended { result, .. })) => Answer::Ended(batch, result),
-            Ok(Some(Event::Validated { .. })) => Answer::Validated(batch),
-            Ok(None) if !is_read => Answer::Unanswered(batch),
-            Ok(None) | Err(_) => Answer::Closed(batch),
+            };
+            state.machine.on_outcome(self.now(), batch, outcome, &mut turn);
+            let mut errands = self.tell(&mut state, turn).into_iter();
+            next = errands.next();
+            self.send_out(errands);
         }
     }
 
     /// Tells those whose transactions have ended, and gives what is to be asked.
-    fn tell(self: &Arc<Self>, state: &mut State, turn: Turn) -> Vec<Ask> {
+    fn tell(self: &Arc<Self>, state: &mut State, turn: PoolTurn) -> Vec<Errand> {
         for (ticket, outcome) in turn.outcomes {
             if let Some(waiter) = state.waiters.remove(&ticket) {
                 // Whoever asked may have gone away meanwhile.
@@ -397,18 +330,13 @@ impl Shared {
         }
         self.metrics.tell(state.machine.counts(), &mut state.told);
         self.wake(state);
-        turn.asks
+        turn.errands
     }
 
-    fn error(&self, failed: Failed) -> Error {
-        let waited_ms = self.connection.timeout_ms();
-        match failed {
-            Failed::NotCommitted(Failure::TimedOut) if self.lock().is_closed => Error::Closed,
-            Failed::Conflict => Error::Conflict,
-            Failed::TooLarge(error) => Error::Invalid(error.to_string()),
-            Failed::NotCommitted(Failure::TimedOut) => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
-            Failed::NotCommitted(Failure::Refused(refusal)) => Error::refused(refusal),
-            Failed::Unknown => Error::OutcomeUnknown { waited_ms },
+    fn error(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Unavailable if self.lock().is_closed => Error::Closed,
+            refusal => self.connection.error(refusal),
         }
     }
 
@@ -419,39 +347,4 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What the coordinator said, by batch.
-enum Answer {
-    Found(u64, Result<Vec<basil::ReadFound>, Failure>),
-    Ended(u64, Result<(Arc<basil::Certificate>, Path), Failure>),
-    Validated(u64),
-    /// It was closed while a commit was under way.
-    Unanswered(u64),
-    /// It was closed before a commit was.
-    Closed(u64),
-}
-
-/// Runs a transaction whose operations are known by itself: its reads together, then its writes.
-pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) -> Result<Vec<Option<Value>>, Error> {
-    let reads = operations.iter().filter(|operation| matches!(operation, Operation::Get(_)));
-    let keys: Vec<Key> = reads.map(|operation| operation.key().clone()).collect();
-    let mut found = txn.get_many(&keys).await?.into_iter();
-    let mut values = Vec::with_capacity(keys.len());
-    let mut written: HashMap<&Key, Option<&Value>> = HashMap::new();
-    for operation in operations.iter() {
-        if let Some((key, value)) = operation.write() {
-            written.insert(key, value);
-        } else {
-            let before = found.next().flatten();
-            values.push(written.get(operation.key()).map_or(before, |value| value.cloned()));
-        }
-    }
-    for (key, value) in operations.iter().filter_map(Operation::write) {
-        match value {
-            Some(value) => txn.put(key.clone(), value.clone()),
-            None => txn.delete(key.clone()),
-        }
-    }
-    Ok(values)
 }

@@ -1,62 +1,50 @@
 //! An interactive transaction: reads go to the cluster, writes wait for the commit.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use basil::{Buffer, Certificate, Command, Decision, Event, Failure, Path};
-use types::{Key, Timestamp, TransactionId, Value};
+use engine::{Commit, CommitRequest, Evidence, Operation, Refusal, Request, Response, Work};
+use types::{Key, Timestamp, Value};
 
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::pool::Pool;
 
-/// How a transaction came to be committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CommitPath {
-    /// Every replica agreed at once: one round trip.
-    Fast,
-    /// The decision was written down first: two round trips.
-    Slow,
-    /// Another client or a replica finished it for this one.
-    Recovered,
-    /// It only read, and enough replicas vouch that what it read stays so: nothing had to be written anywhere, nobody voted.
-    ReadOnly,
-    /// It did nothing, so there was nothing to agree on.
-    Empty,
-}
-
-/// A commit that the cluster has acknowledged: it lasts.
-#[derive(Clone, Debug)]
-pub struct Commit {
-    /// The transaction's name: the hash of all that it read and wrote. Those that committed together in a [`Pool`] share it.
-    pub id: TransactionId,
-    /// Its place in the serial order.
-    pub timestamp: Timestamp,
-    /// Its place among those that share the timestamp: 0, but for those that committed together in a [`Pool`].
-    pub place: u32,
-    /// How it came to be committed.
-    pub path: CommitPath,
-    /// The proof, which anyone with the cluster's public keys can check; none when there was nothing to vote on
-    /// ([`CommitPath::ReadOnly`], [`CommitPath::Empty`]).
-    pub certificate: Option<Arc<Certificate>>,
-}
-
 /// A transaction that runs. Cloning gives another handle to the same one; dropping all of them abandons it.
 ///
-/// Every read sees the state as of the transaction's timestamp, and its own writes.
+/// Every read sees one state of the database, and the transaction's own writes.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     connection: Arc<Connection>,
     pool: Option<Pool>,
     read_only: bool,
+    timestamp: Timestamp,
     /// `None` once committed or abandoned.
-    buffer: Arc<Mutex<Option<Buffer>>>,
+    progress: Arc<Mutex<Option<Progress>>>,
+}
+
+/// What a transaction has read and means to write.
+#[derive(Debug, Default)]
+struct Progress {
+    /// What is known of the keys that were read. The first read of a key counts; a later one cannot see another value.
+    known: BTreeMap<Key, Option<Value>>,
+    /// The engine's evidence for that, in the order in which reads returned.
+    evidence: Vec<Evidence>,
+    writes: BTreeMap<Key, Option<Value>>,
+}
+
+impl Progress {
+    /// What the transaction itself knows of `key`: its own write, else what it read before; `None` when it has to ask.
+    fn known(&self, key: &Key) -> Option<&Option<Value>> {
+        self.writes.get(key).or_else(|| self.known.get(key))
+    }
 }
 
 impl Transaction {
     pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>, read_only: bool) -> Self {
-        let buffer = Buffer::new(connection.next_timestamp());
-        Self { connection, pool, read_only, buffer: Arc::new(Mutex::new(Some(buffer))) }
+        let timestamp = connection.next_timestamp();
+        Self { connection, pool, read_only, timestamp, progress: Arc::new(Mutex::new(Some(Progress::default()))) }
     }
 
     /// The value of `key`, or `None` when it has none.
@@ -73,31 +61,74 @@ impl Transaction {
     /// # Errors
     /// Any [`Error`]; a conflict shows at the commit, not here.
     pub async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Value>>, Error> {
-        let (timestamp, missing) = {
+        let missing = {
             let slot = self.slot();
-            let buffer = slot.as_ref().ok_or_else(ended)?;
-            let mut missing: Vec<Key> = keys.iter().filter(|key| buffer.known(key).is_none()).cloned().collect();
+            let progress = slot.as_ref().ok_or_else(ended)?;
+            let mut missing: Vec<Key> = keys.iter().filter(|key| progress.known(key).is_none()).cloned().collect();
             missing.sort_unstable();
             missing.dedup();
-            (buffer.timestamp(), missing)
+            missing
         };
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
-            let waited_ms = self.connection.timeout_ms();
-            let read_only = self.read_only;
-            let event = self.connection.ask(|operation| Command::Read { operation, timestamp, keys: missing, read_only }).await?;
-            let Some(Event::Read { result, .. }) = event else { return Err(Error::Closed) };
-            let found = result.map_err(|failure| match failure {
-                Failure::TimedOut => Error::Unavailable { waited_ms, detail: self.connection.troubles() },
-                Failure::Refused(refusal) => Error::refused(refusal),
-            })?;
-            let mut slot = self.slot();
-            let buffer = slot.as_mut().ok_or_else(ended)?;
-            found.into_iter().for_each(|found| buffer.found(found));
+            let (timestamp, read_only) = (self.timestamp, self.read_only);
+            self.read(Request::Read { timestamp, keys: missing, read_only }).await?;
         }
         let slot = self.slot();
-        let buffer = slot.as_ref().ok_or_else(ended)?;
-        Ok(keys.iter().map(|key| buffer.known(key).flatten()).collect())
+        let progress = slot.as_ref().ok_or_else(ended)?;
+        Ok(keys.iter().map(|key| progress.known(key).cloned().flatten()).collect())
+    }
+
+    /// The first `limit` keys from `low` (included) to `high` (excluded) that have values, in order, with their values.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine that cannot read ranges yet. Else any [`Error`]; a conflict
+    /// shows at the commit, not here.
+    pub async fn scan(&self, low: impl Into<Key>, high: impl Into<Key>, limit: usize) -> Result<Vec<(Key, Value)>, Error> {
+        let (low, high) = (low.into(), high.into());
+        if low >= high || limit == 0 {
+            return Ok(Vec::new());
+        }
+        // The replicas check the rest of the range.
+        self.connection.may_read(std::iter::once(&low))?;
+        // Its own deletions may take as many out of what the cluster holds.
+        let deleted = {
+            let slot = self.slot();
+            let progress = slot.as_ref().ok_or_else(ended)?;
+            progress.writes.range(&low..&high).filter(|(_, value)| value.is_none()).count()
+        };
+        let (timestamp, read_only, asked) = (self.timestamp, self.read_only, limit.saturating_add(deleted));
+        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, read_only };
+        let found = self.read(request).await?;
+        let slot = self.slot();
+        let progress = slot.as_ref().ok_or_else(ended)?;
+        // Of what lies after the last key found, nothing is known.
+        let is_whole = found.len() < asked;
+        let end = found.last().cloned().filter(|_| !is_whole);
+        let keys = found.iter().chain(progress.writes.range(&low..&high).map(|(key, _)| key));
+        let mut keys: Vec<&Key> = keys.filter(|key| end.as_ref().is_none_or(|end| *key <= end)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let entries = keys.into_iter().filter_map(|key| Some((key.clone(), progress.known(key)?.clone()?)));
+        Ok(entries.take(limit).collect())
+    }
+
+    /// Asks for a read and takes in what it finds; gives the keys it found something for, in the order of the answer.
+    async fn read(&self, request: Request) -> Result<Vec<Key>, Error> {
+        let is_scan = matches!(request, Request::Scan { .. });
+        let found = match self.connection.ask(request).await? {
+            Some(Ok(Response::Found(found))) => found,
+            Some(Err(refusal)) => return Err(self.connection.error(refusal)),
+            Some(Ok(_)) | None => return Err(Error::Closed),
+        };
+        let mut slot = self.slot();
+        let progress = slot.as_mut().ok_or_else(ended)?;
+        let keys = if is_scan { found.found.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
+        for (key, value) in found.found {
+            progress.known.entry(key).or_insert(value);
+        }
+        progress.evidence.push(found.evidence);
+        Ok(keys)
     }
 
     /// Writes `value` to `key` when the transaction commits.
@@ -112,15 +143,16 @@ impl Transaction {
 
     /// Writes into an ended transaction are lost with it: its commit has said so, or will.
     fn write(&self, key: Key, value: Option<Value>) {
-        if let Some(buffer) = self.slot().as_mut() {
-            buffer.write(key, value);
+        if let Some(progress) = self.slot().as_mut() {
+            progress.writes.insert(key, value);
         }
     }
 
-    /// The transaction's place in the serial order; `None` once it has ended.
+    /// The transaction's timestamp, which is its place in the serial order on an engine that orders by timestamps; `None` once
+    /// it has ended.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.slot().as_ref().map(Buffer::timestamp)
+        self.slot().as_ref().map(|_| self.timestamp)
     }
 
     /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
@@ -136,47 +168,23 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let buffer = self.slot().take().ok_or_else(ended)?;
-        let timestamp = buffer.timestamp();
-        let (empty, validated) = (buffer.is_empty(), buffer.validated());
-        if self.read_only && buffer.writes() > 0 {
+        let Progress { evidence: reads, writes, .. } = self.slot().take().ok_or_else(ended)?;
+        if self.read_only && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
             ));
         }
+        self.connection.may_write(writes.keys())?;
+        let timestamp = self.timestamp;
+        let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone.
-        if let Some(pool) = self.pool.as_ref().filter(|_| buffer.writes() > 0) {
-            return pool.commit(buffer).await;
+        if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty()) {
+            return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
         }
-        let (transaction, dependencies) =
-            buffer.finish(self.connection.cluster().id()).map_err(|error| Error::Invalid(error.to_string()))?;
-        let id = transaction.id();
-        if empty {
-            return Ok(Commit { id, timestamp, place: 0, path: CommitPath::Empty, certificate: None });
-        }
-        self.connection.may_write(transaction.writes().iter().map(|write| &write.key))?;
-        let waited_ms = self.connection.timeout_ms();
-        let ask = |operation| match validated {
-            Some(validated) => Command::CommitReads { operation, transaction, validated },
-            None => Command::Commit { operation, transaction, dependencies },
-        };
-        let result = match self.connection.ask(ask).await? {
-            Some(Event::Ended { result, .. }) => result,
-            Some(Event::Validated { .. }) => return Ok(Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, certificate: None }),
-            Some(Event::Read { .. }) | None => return Err(Error::OutcomeUnknown { waited_ms }),
-        };
-        match result {
-            Ok((certificate, path)) if certificate.decision == Decision::Commit => {
-                let path = match path {
-                    Path::Fast => CommitPath::Fast,
-                    Path::Slow => CommitPath::Slow,
-                    Path::Recovered => CommitPath::Recovered,
-                };
-                Ok(Commit { id, timestamp, place: 0, path, certificate: Some(certificate) })
-            }
-            Ok(_) => Err(Error::Conflict),
-            Err(Failure::TimedOut) => Err(Error::OutcomeUnknown { waited_ms }),
-            Err(Failure::Refused(refusal)) => Err(Error::refused(refusal)),
+        match self.connection.ask(Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
+            Some(Ok(Response::Committed(commit))) => Ok(commit),
+            Some(Err(refusal)) => Err(self.connection.error(refusal)),
+            Some(Ok(_)) | None => Err(self.connection.error(Refusal::OutcomeUnknown)),
         }
     }
 
@@ -185,11 +193,43 @@ impl Transaction {
         self.slot().take();
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Buffer>> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn ended() -> Error {
     Error::Invalid("the transaction has already ended".to_owned())
+}
+
+/// Runs a transaction whose operations are known by itself: its reads together, its comparisons, then its writes.
+pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) -> Result<Vec<Option<Value>>, Error> {
+    let reads = operations.iter().filter(|operation| operation.write().is_none());
+    let keys: Vec<Key> = reads.map(|operation| operation.key().clone()).collect();
+    let mut found = txn.get_many(&keys).await?.into_iter();
+    let mut values = Vec::with_capacity(keys.len());
+    let mut written: HashMap<&Key, Option<&Value>> = HashMap::new();
+    for (number, operation) in operations.iter().enumerate() {
+        match operation {
+            Operation::Get(key) => {
+                let before = found.next().flatten();
+                values.push(written.get(key).map_or(before, |value| value.cloned()));
+            }
+            // It is about what was there before the transaction.
+            Operation::Compare(_, wanted) => {
+                if found.next().flatten() != *wanted {
+                    return Err(Error::Refused(Refusal::CompareFailed { operation: number }));
+                }
+            }
+            Operation::Put(key, value) => drop(written.insert(key, Some(value))),
+            Operation::Delete(key) => drop(written.insert(key, None)),
+        }
+    }
+    for (key, value) in operations.iter().filter_map(Operation::write) {
+        match value {
+            Some(value) => txn.put(key.clone(), value.clone()),
+            None => txn.delete(key.clone()),
+        }
+    }
+    Ok(values)
 }

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crypto::SecretKey;
+use engine::Profile;
 use serde::Deserialize;
 use types::{ClientId, Cluster};
 
@@ -35,7 +36,7 @@ pub use file::{ConfigError, read_certificate, read_secret_key, read_text, read_t
 pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
 pub use regions::Regions;
 pub use text::{bytes_from_text, from_str, key_from_text, replica_from_name, value_from_text};
-pub use topology::{Endpoint, Engine, Topology};
+pub use topology::{Endpoint, Topology};
 
 /// The longest any of a client's waits may be set to: one hour.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;
@@ -175,11 +176,7 @@ impl Default for Timeouts {
 
 /// All that a client needs to know before it connects.
 ///
-/// ```no_run
-/// let config = config::Config::load(std::path::Path::new("./bezant-data"))?;
-/// assert!(config.cluster().faults() >= 1);
-/// # Ok::<(), config::ConfigError>(())
-/// ```
+/// Applications get one by `bezant_client::load`, which knows the engines that a cluster may run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The folder it came from.
@@ -206,11 +203,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, whose `client/` is then taken.
+    /// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, whose `client/` is then taken. The
+    /// cluster must run one of `engines`.
     ///
     /// # Errors
     /// [`ConfigError`], which names the file, the line where there is one, and what to do.
-    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+    pub fn load(folder: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let own = folder.join("client.toml");
         let cluster_folder = if own.exists() { folder.parent().unwrap_or(folder) } else { folder };
         let regions = Regions::of_cluster(cluster_folder)?;
@@ -225,7 +223,7 @@ impl Config {
             });
         }
         let file: ClientToml = read_toml(&path)?;
-        let topology = Topology::load(&folder.join(&file.cluster))?;
+        let topology = Topology::load(&folder.join(&file.cluster), engines)?;
         let client = ClientId(file.client);
         let secret = read_secret_key(&folder.join(&file.key))?;
         let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use crypto::SecretKey;
+use engine::Profile;
 use serde::{Deserialize, Deserializer};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use types::ReplicaId;
@@ -174,8 +175,8 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Reads a replica's folder.
-    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+    /// Reads a replica's folder. Its cluster must run one of `engines`.
+    pub fn load(folder: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let path = folder.join("node.toml");
         let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
         if !path.exists() {
@@ -185,7 +186,7 @@ impl NodeConfig {
             ));
         }
         let file: NodeToml = read_toml(&path)?;
-        let topology = Topology::load(&folder.join(&file.cluster))?;
+        let topology = Topology::load(&folder.join(&file.cluster), engines)?;
         let secret = read_secret_key(&folder.join(&file.key))?;
         let replica = file.replica;
         let Some(public_key) = topology.cluster.replica_key(replica) else {

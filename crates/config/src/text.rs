@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
-use types::limits::{FAULTS_MAX, KEY_BYTES_MAX, SHARDS_MAX, VALUE_BYTES_MAX};
+use types::limits::{KEY_BYTES_MAX, SHARD_REPLICAS_MAX, SHARDS_MAX, VALUE_BYTES_MAX};
 use types::{Key, ReplicaId, ShardId, Value};
 
 /// The bytes that `text` means: `0x…` is hexadecimal, anything else is itself.
@@ -54,8 +54,8 @@ pub fn replica_from_name(name: &str) -> Result<ReplicaId, String> {
         (replica.to_string() == name).then_some(replica)
     });
     let replica = parsed.ok_or_else(|| format!("a replica is called like s0-r3 (shard 0, replica 3), not {name:?}"))?;
-    if usize::from(replica.shard.0) >= SHARDS_MAX || usize::from(replica.index) > 5 * FAULTS_MAX {
-        return Err(format!("{name} is past the largest cluster: {SHARDS_MAX} shards of {} replicas", 5 * FAULTS_MAX + 1));
+    if usize::from(replica.shard.0) >= SHARDS_MAX || usize::from(replica.index) >= SHARD_REPLICAS_MAX {
+        return Err(format!("{name} is past the largest cluster: {SHARDS_MAX} shards of {SHARD_REPLICAS_MAX} replicas"));
     }
     Ok(replica)
 }

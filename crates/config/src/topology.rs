@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crypto::Signatures;
+use engine::Profile;
 use serde::{Deserialize, Deserializer};
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
 
@@ -14,32 +15,6 @@ use crate::text::{key_from_text, replica_from_name};
 
 /// The format of `cluster.toml` that is written and read here.
 const FORMAT: u32 = 1;
-
-/// The protocol that a cluster runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    /// 5f+1 replicas a shard; interactive serializable transactions without a leader.
-    Basil,
-}
-
-impl Engine {
-    /// As it is written in `cluster.toml`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Basil => "basil",
-        }
-    }
-
-    /// How many replicas a shard needs to survive `faults` faults.
-    #[must_use]
-    pub const fn replicas_per_shard(self, faults: usize) -> usize {
-        match self {
-            Self::Basil => 5 * faults + 1,
-        }
-    }
-}
 
 /// Where a replica is reached, each as `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +31,7 @@ pub struct Topology {
     /// Its shape, keys, clients and their rights.
     pub cluster: Arc<Cluster>,
     /// The protocol it runs.
-    pub engine: Engine,
+    pub engine: &'static Profile,
     /// Whether statements are signed. Off is for measurement only: such a cluster survives no liar.
     pub signatures: Signatures,
     /// Where each replica is.
@@ -67,8 +42,8 @@ impl Topology {
     /// Reads `cluster.toml`.
     ///
     /// # Errors
-    /// [`ConfigError`] when it cannot be read, or its parts do not make a cluster.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+    /// [`ConfigError`] when it cannot be read, its parts do not make a cluster, or it runs none of `engines`.
+    pub fn load(path: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let file: ClusterToml = read_toml(path)?;
         let refuse = |what: String, help: &str| ConfigError { what, file: path.to_path_buf(), line: None, help: help.to_owned() };
         let as_made = "take cluster.toml as `bezant init` made it, the same on every host";
@@ -123,8 +98,21 @@ impl Topology {
         };
         let cluster = Cluster::new(ClusterId::new(file.id.0), file.faults, placement, keys, clients)
             .map_err(|error| refuse(error.to_string(), as_made))?;
+        let Some(engine) = engines.iter().find(|engine| engine.name == file.engine) else {
+            let known: Vec<&str> = engines.iter().map(|engine| engine.name).collect();
+            return Err(refuse(
+                format!("engine {:?} is not known here; {} is", file.engine, known.join(", ")),
+                "use the program that made it",
+            ));
+        };
+        let (found, needed) = (cluster.replicas_per_shard(), (engine.shard_size)(cluster.faults()));
+        if found != needed {
+            let (faults, shape) = (cluster.faults(), engine.shape);
+            let what = format!("a shard has {found} replicas; to survive {faults} faults with {} it needs {needed} ({shape})", engine.name);
+            return Err(refuse(what, as_made));
+        }
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
-        Ok(Self { cluster: Arc::new(cluster), engine: file.engine, signatures, endpoints })
+        Ok(Self { cluster: Arc::new(cluster), engine, signatures, endpoints })
     }
 
     /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
@@ -164,7 +152,7 @@ fn shards(members: &BTreeMap<ReplicaId, ([u8; 32], Endpoint)>) -> Result<Vec<Vec
 struct ClusterToml {
     format: u32,
     id: HexBytes<16>,
-    engine: Engine,
+    engine: String,
     faults: usize,
     #[serde(default)]
     signatures: Switch,

@@ -5,15 +5,28 @@ use std::path::Path;
 
 use config::{Config, ConfigError, FastPath, ReadOnly, ReadQuorum};
 use crypto::SecretKey;
+use engine::{Capabilities, Profile};
 use tempfile::TempDir;
 use types::{ClientId, ClusterId, Key, ShardId};
+
+static FIVE: Profile = Profile {
+    name: "five",
+    shape: "5f+1",
+    shard_size: |faults| 5 * faults + 1,
+    quorum: |faults| 4 * faults + 1,
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
+};
+
+fn load(folder: &Path) -> Result<Config, ConfigError> {
+    Config::load(folder, &[&FIVE])
+}
 
 fn secret(seed: u8) -> SecretKey {
     SecretKey::from_bytes([seed; 32])
 }
 
 fn cluster_toml(placement: &str, shards: u16) -> String {
-    let mut text = format!("format = 1\nid = \"{}\"\nengine = \"basil\"\nfaults = 1\n{placement}\n", "ab".repeat(16));
+    let mut text = format!("format = 1\nid = \"{}\"\nengine = \"five\"\nfaults = 1\n{placement}\n", "ab".repeat(16));
     for shard in 0..shards {
         for index in 0..6u16 {
             let seed = u8::try_from(10 + shard * 6 + index).expect("small");
@@ -45,7 +58,7 @@ fn write_key(folder: &Path, secret: &SecretKey) {
 }
 
 fn refusal(client_toml: &str, cluster_toml: &str) -> ConfigError {
-    Config::load(write_folder(client_toml, cluster_toml).path()).expect_err("refused")
+    load(write_folder(client_toml, cluster_toml).path()).expect_err("refused")
 }
 
 #[test]
@@ -54,7 +67,7 @@ fn a_folder_as_init_makes_it_is_taken() {
         "client = 1\nread_quorum = \"3f+1\"\nfast_path = \"on\"\nread_only = \"validated\"\n",
         &cluster_toml("placement = \"ranges\"\nbounds = [\"m\"]", 2),
     );
-    let config = Config::load(folder.path()).expect("taken");
+    let config = load(folder.path()).expect("taken");
     assert_eq!((config.client, config.read_quorum, config.fast_path), (ClientId(1), ReadQuorum::ThreeFaultsPlusOne, FastPath::On));
     assert_eq!((config.read_only, config.read_quorum.count(1)), (ReadOnly::Validated, 4));
     assert_eq!(config.topology.endpoints.len(), 12);
@@ -82,7 +95,7 @@ fn folder_for_experiments(file: &str, line: &str) -> TempDir {
 #[test]
 fn the_laboratory_takes_what_experiments_ask_for() {
     for (file, line) in FOR_EXPERIMENTS {
-        Config::load(folder_for_experiments(file, line).path()).expect(line);
+        load(folder_for_experiments(file, line).path()).expect(line);
     }
 }
 
@@ -90,7 +103,7 @@ fn the_laboratory_takes_what_experiments_ask_for() {
 #[test]
 fn what_experiments_ask_for_is_refused_by_name() {
     for (file, line) in FOR_EXPERIMENTS {
-        let error = Config::load(folder_for_experiments(file, line).path()).expect_err(line);
+        let error = load(folder_for_experiments(file, line).path()).expect_err(line);
         assert!(error.what.contains(line) && error.what.contains("only `bezant-lab` takes it"), "{error}");
     }
     let folder = write_folder("client = 1", &cluster_toml("placement = \"hash\"", 1));
@@ -98,7 +111,7 @@ fn what_experiments_ask_for_is_refused_by_name() {
     fs::rename(folder.path(), cluster.path().join("client")).expect("moved");
     fs::create_dir(cluster.path().join("run")).expect("made");
     fs::write(cluster.path().join("run/regions.toml"), "").expect("written");
-    let error = Config::load(cluster.path()).expect_err("its latency is injected");
+    let error = load(cluster.path()).expect_err("its latency is injected");
     assert!(error.what.contains("injected latency") && error.help.contains("bezant-lab down"), "{error}");
 }
 
@@ -107,8 +120,8 @@ fn a_clusters_folder_stands_for_the_client_in_it() {
     let folder = write_folder("client = 1", &cluster_toml("placement = \"hash\"", 1));
     let cluster = TempDir::new().expect("a temporary folder");
     fs::rename(folder.path(), cluster.path().join("client")).expect("moved");
-    assert_eq!(Config::load(cluster.path()).expect("taken").folder, cluster.path().join("client"));
-    let nowhere = Config::load(&cluster.path().join("nowhere")).expect_err("refused");
+    assert_eq!(load(cluster.path()).expect("taken").folder, cluster.path().join("client"));
+    let nowhere = load(&cluster.path().join("nowhere")).expect_err("refused");
     assert!(nowhere.what.contains("no cluster here") && nowhere.help.contains("--cluster"), "{nowhere}");
 }
 
@@ -156,7 +169,7 @@ fn a_wrong_cluster_file_is_refused_with_its_reason() {
         (replace("127.0.0.1:7401", "127.0.0.1:7400"), "s0-r0 and s0-r1 have the same address 127.0.0.1:7400"),
         (replace("placement = \"hash\"", "placement = \"ranges\"\nbounds = [\"\"]"), "would never hold a key"),
         (replace(&"ab".repeat(16), "ab"), "32 hexadecimal digits"),
-        (replace("\"basil\"", "\"tapir\""), "tapir"),
+        (replace("\"five\"", "\"tapir\""), "tapir"),
         (replace("placement = \"hash\"", "placement = \"hash\"\nbounds = [\"m\"]"), "placed by hash"),
         (replace("placement = \"hash\"", "placement = \"ranges\"\nbounds = [\"0xz\"]"), "hexadecimal"),
         (replace("placement = \"hash\"", "placement = \"ranges\""), "bounds"),
@@ -172,14 +185,14 @@ fn a_key_must_be_the_listed_one_and_secret() {
     let good = cluster_toml("placement = \"hash\"", 1);
     let folder = write_folder("client = 1", &good);
     write_key(folder.path(), &secret(2));
-    assert!(Config::load(folder.path()).expect_err("refused").what.contains("is not the key"));
+    assert!(load(folder.path()).expect_err("refused").what.contains("is not the key"));
     fs::write(folder.path().join("key"), "zz").expect("written");
-    assert!(Config::load(folder.path()).expect_err("refused").what.contains("not a private key"));
+    assert!(load(folder.path()).expect_err("refused").what.contains("not a private key"));
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt as _;
         write_key(folder.path(), &secret(1));
         fs::set_permissions(folder.path().join("key"), fs::Permissions::from_mode(0o644)).expect("set");
-        assert!(Config::load(folder.path()).expect_err("refused").help.contains("chmod 600"));
+        assert!(load(folder.path()).expect_err("refused").help.contains("chmod 600"));
     }
 }

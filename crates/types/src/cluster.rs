@@ -1,7 +1,7 @@
 //! The configuration of the cluster that every participant has before the first message: its shards and replicas, its
 //! members' keys, its clients and their rights. Addresses are not part of it.
 
-use crate::limits::{FAULTS_MAX, SHARDS_MAX};
+use crate::limits::{FAULTS_MAX, SHARD_REPLICAS_MAX, SHARDS_MAX};
 use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId};
 
 /// Which shard holds a key.
@@ -33,17 +33,15 @@ pub enum ClusterError {
     /// There is no shard, or more than the limit.
     #[error("there must be from 1 to {SHARDS_MAX} shards, not {0}")]
     Shards(usize),
-    /// A shard has not 5f+1 replicas.
-    #[error("shard {shard} has {found} replicas; to survive {faults} faults it needs {needed} (5f+1)")]
+    /// A shard has not as many replicas as the first, or too many for any engine. How many it takes is the engine's to say.
+    #[error("shard {shard} has {found} replicas, and the first one {first}; all have as many, and at most {SHARD_REPLICAS_MAX}")]
     Replicas {
         /// The shard.
         shard: ShardId,
         /// How many it has.
         found: usize,
-        /// How many it should have.
-        needed: usize,
-        /// The faults asked for.
-        faults: usize,
+        /// How many the first shard has.
+        first: usize,
     },
     /// The bounds of a placement by ranges do not cut the keys into as many ranges as there are shards.
     #[error("placement by ranges needs {0} bounds in strict order, one fewer than shards")]
@@ -84,10 +82,10 @@ impl Cluster {
         if replicas.is_empty() || replicas.len() > SHARDS_MAX {
             return Err(ClusterError::Shards(replicas.len()));
         }
-        let needed = 5 * faults + 1;
+        let first = replicas[0].len();
         for (at, shard) in replicas.iter().enumerate() {
-            if shard.len() != needed {
-                return Err(ClusterError::Replicas { shard: shard_at(at), found: shard.len(), needed, faults });
+            if shard.len() != first || shard.is_empty() || shard.len() > SHARD_REPLICAS_MAX {
+                return Err(ClusterError::Replicas { shard: shard_at(at), found: shard.len(), first });
             }
         }
         if let Placement::Ranges(bounds) = &placement

@@ -20,6 +20,8 @@ pub const FRAME_MESSAGES_MAX: usize = 4_096;
 pub const SHARDS_MAX: usize = 256;
 /// The most faults a shard may be built to tolerate.
 pub const FAULTS_MAX: usize = 10;
+/// The most replicas of one shard, whatever its engine.
+pub const SHARD_REPLICAS_MAX: usize = 51;
 /// The most statements under one signed root, and so the deepest path is [`MERKLE_PATH_MAX`].
 pub const BATCH_STATEMENTS_MAX: usize = 256;
 /// The longest path from a statement to its signed root: log2 of [`BATCH_STATEMENTS_MAX`].

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use bezant_client::ENGINES;
 use config::{Config, ConfigError, NodeConfig, Topology};
 use crypto::{SecretKey, check_members};
 use runtime::make_certificate;
@@ -62,11 +63,11 @@ fn check_error(error: &ConfigError, bytes: &[u8]) {
 }
 
 fn cluster(bytes: &[u8]) {
-    in_file("cluster.toml", bytes, 0o600, |path| match Topology::load(path) {
+    in_file("cluster.toml", bytes, 0o600, |path| match Topology::load(path, ENGINES) {
         Ok(topology) => {
             let cluster = &topology.cluster;
             assert_eq!(check_members(cluster), Ok(()));
-            assert_eq!(cluster.replicas_per_shard(), topology.engine.replicas_per_shard(cluster.faults()));
+            assert_eq!(cluster.replicas_per_shard(), (topology.engine.shard_size)(cluster.faults()));
             assert!(cluster.replicas().eq(topology.endpoints.keys().copied()), "every replica is somewhere, and nobody else");
         }
         Err(error) => check_error(&error, bytes),
@@ -130,7 +131,7 @@ fn client(bytes: &[u8]) {
     }
     let folder = CLIENT_FOLDER.as_path();
     fs::write(folder.join("client.toml"), bytes).expect("the folder can be written");
-    match Config::load(folder) {
+    match Config::load(folder, ENGINES) {
         Ok(config) => {
             let known = config.cluster().permission(config.client).expect("a client is one of the cluster's");
             assert_eq!(known.public_key, config.secret.public());
@@ -153,7 +154,7 @@ fn node(bytes: &[u8]) {
     }
     let folder = NODE_FOLDER.as_path();
     fs::write(folder.join("node.toml"), bytes).expect("the folder can be written");
-    match NodeConfig::load(folder) {
+    match NodeConfig::load(folder, ENGINES) {
         Ok(config) => {
             let known = config.topology.cluster.replica_key(config.replica).expect("a node is one of the cluster's");
             assert_eq!(*known, config.secret.public());

@@ -100,6 +100,17 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The same command under the asker's number `operation`.
+    #[must_use]
+    pub fn numbered(mut self, number: u64) -> Self {
+        if let Self::Read { operation, .. } | Self::Commit { operation, .. } | Self::CommitReads { operation, .. } = &mut self {
+            *operation = number;
+        }
+        self
+    }
+}
+
 /// How a transaction came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {

@@ -137,7 +137,7 @@ fn cluster_toml(plan: &Plan) -> String {
          # How many replicas of each shard may lie. A shard has 5 times as many replicas, and one more.\n\
          faults = {}\n",
         plan.cluster.id(),
-        plan.engine.name(),
+        plan.engine.name,
         plan.cluster.faults()
     );
     out += plan.experiments.cluster_lines();

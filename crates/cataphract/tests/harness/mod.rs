@@ -158,7 +158,7 @@ impl World {
                     let found = self.store.read(key, buffer.timestamp());
                     buffer.found(found);
                 }
-                Operation::Get(_) => {}
+                Operation::Get(_) | Operation::Compare(..) => {}
                 Operation::Put(key, value) => buffer.write(key.clone(), Some(value.clone())),
                 Operation::Delete(key) => buffer.write(key.clone(), None),
             }

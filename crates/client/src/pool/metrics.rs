@@ -1,6 +1,6 @@
 //! What pools count, for Prometheus.
 
-use cataphract::PoolCounts;
+use engine::PoolCounts;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use runtime::Metrics;

@@ -1,0 +1,283 @@
+//! Basil behind the neutral seam ([`engine`]): a client's session around a [`Coordinator`].
+//!
+//! A session turns a neutral request into a command, and the coordinator's event into a neutral answer. The evidence of a read
+//! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions and cannot
+//! read ranges yet, which the session says in a typed refusal.
+
+use std::convert::Infallible;
+
+use crate::transaction::Transaction;
+use crypto::Verified;
+use engine::{
+    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response, Statistics, Tell,
+};
+use foldhash::{HashMap, HashMapExt as _};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
+use types::{ClusterId, Key, Timestamp, Value};
+
+use crate::buffer::Buffer;
+use crate::certificate::Decision;
+use crate::coordinator::{Command, Coordinator, Event, Failure, Path};
+use crate::message::{Message, Refusal};
+use crate::quorum::Quorums;
+use crate::reading::ReadFound;
+use crate::receipt::Receipt;
+
+/// What there is to know of Basil before it runs.
+pub static PROFILE: Profile = Profile {
+    name: "basil",
+    shape: "5f+1",
+    shard_size: |faults| Quorums::new(faults).replicas(),
+    quorum: |faults| Quorums::new(faults).logged(),
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: true },
+};
+
+/// What a session runs around: a [`Coordinator`], or a machine that speaks through one and does as a coordinator would.
+pub trait Driver: Machine<Command = Command, Received = Verified<Message>, Message = Message, Draft = Infallible, Event = Event> {
+    /// The coordinator.
+    fn coordinator(&self) -> &Coordinator;
+
+    /// Adds what it counts beside the coordinator.
+    fn more_statistics(&self, _out: &mut Statistics) {}
+}
+
+impl Driver for Coordinator {
+    fn coordinator(&self) -> &Coordinator {
+        self
+    }
+}
+
+/// A client's session.
+#[derive(Debug)]
+pub struct Session<D = Coordinator> {
+    cluster: ClusterId,
+    driver: D,
+    /// What the coordinator's events answer.
+    under_way: HashMap<u64, UnderWay>,
+}
+
+#[derive(Debug)]
+enum UnderWay {
+    /// A read, at this timestamp.
+    Read(Timestamp),
+    Commit(Transaction),
+    /// It was the pool's.
+    Private,
+}
+
+/// The evidence of a read.
+struct ReadEvidence {
+    timestamp: Timestamp,
+    found: Vec<ReadFound>,
+}
+
+impl<D: Driver> Session<D> {
+    /// A session of a client of `cluster`.
+    #[must_use]
+    pub fn new(cluster: ClusterId, driver: D) -> Self {
+        Self { cluster, driver, under_way: HashMap::new() }
+    }
+
+    /// The command that does what is asked; or the answer, when nobody need be asked.
+    fn command(&mut self, operation: u64, request: Request) -> Result<Command, Result<Response, engine::Refusal>> {
+        match request {
+            Request::Read { timestamp, keys, read_only } => {
+                self.under_way.insert(operation, UnderWay::Read(timestamp));
+                Ok(Command::Read { operation, timestamp, keys, read_only })
+            }
+            Request::Commit(commit) => self.commit(operation, commit),
+            Request::Private(private) => {
+                let command = private.take::<Command>().map_err(|_| Err(Foreign.into()))?;
+                self.under_way.insert(operation, UnderWay::Private);
+                Ok(command.numbered(operation))
+            }
+            Request::Scan { .. } | Request::Submit { .. } => Err(Err(engine::Refusal::Unsupported(request.capability()))),
+        }
+    }
+
+    fn commit(&mut self, operation: u64, commit: CommitRequest) -> Result<Command, Result<Response, engine::Refusal>> {
+        let timestamp = commit.timestamp;
+        let buffer = buffer(timestamp, commit.reads, commit.writes).map_err(|foreign| Err(foreign.into()))?;
+        let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
+        let finished = buffer.finish(self.cluster);
+        let (transaction, dependencies) = finished.map_err(|error| Err(engine::Refusal::Invalid(error.to_string())))?;
+        if is_empty {
+            let commit = Commit { id: transaction.id(), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
+            return Err(Ok(Response::Committed(commit)));
+        }
+        self.under_way.insert(operation, UnderWay::Commit(transaction.clone()));
+        Ok(match validated {
+            Some(validated) => Command::CommitReads { operation, transaction, validated },
+            None => Command::Commit { operation, transaction, dependencies },
+        })
+    }
+
+    /// The answer that an event gives; none when it is about nothing that was asked here.
+    fn on_event(&mut self, event: Event) -> Option<Tell> {
+        let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
+        let operation = *operation;
+        let outcome = match (self.under_way.remove(&operation), event) {
+            (Some(UnderWay::Private), event) => Ok(Response::Private(Private::new(event))),
+            (Some(UnderWay::Commit(transaction)), event) => committed(transaction, event),
+            (Some(UnderWay::Read(timestamp)), Event::Read { result: Ok(found), .. }) => Ok(Response::Found(read(timestamp, found))),
+            (Some(UnderWay::Read(_)), Event::Read { result: Err(failure), .. }) => Err(failure.refusal_of_read()),
+            (Some(UnderWay::Read(_)) | None, _) => return None,
+        };
+        Some(Tell::Response { operation, outcome })
+    }
+}
+
+impl<D: Driver> Machine for Session<D> {
+    type Command = Ask;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Draft = Infallible;
+    type Event = Tell;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let input = match input {
+            Input::Command(Ask { operation, request }) => match self.command(operation, request) {
+                Ok(command) => Input::Command(command),
+                Err(outcome) => return outbox.emit(Tell::Response { operation, outcome }),
+            },
+            Input::Message { from, message } => Input::Message { from, message },
+            Input::Tick => Input::Tick,
+        };
+        for event in outbox.lend(|outbox| self.driver.step(now, input, outbox)) {
+            outbox.events.extend(self.on_event(event));
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.driver.deadline()
+    }
+}
+
+impl<D: Driver> Durable for Session<D> {
+    type Failure = Infallible;
+
+    /// Nothing needs to last: what a client leaves, the replicas finish.
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl<D: Driver> engine::Session for Session<D> {
+    fn profile(&self) -> &'static Profile {
+        &PROFILE
+    }
+
+    fn statistics(&self, out: &mut Statistics) {
+        let counts = self.driver.coordinator().counts();
+        out.counter("validated", "Transactions that only read, and on which nobody voted", counts.validated);
+        out.counter("fast", "Transactions decided in one round trip", counts.fast);
+        out.counter("slow", "Transactions whose decision was logged first", counts.slow);
+        out.counter("recovered", "Transactions, its own and others', that somebody else had ended first", counts.recovered);
+        out.counter(
+            "finished_for_others",
+            "Transactions of others that it set out to finish, because they stood in its way",
+            counts.finishes,
+        );
+        out.counter("elections", "Transactions for which the replicas had to elect a leader", counts.fallbacks);
+        out.counter("retries", "Requests sent again", counts.retries);
+        out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
+        self.driver.more_statistics(out);
+    }
+}
+
+/// Something that came from another engine's session, or from another kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign;
+
+impl From<Foreign> for engine::Refusal {
+    fn from(_: Foreign) -> Self {
+        Self::Invalid("the request holds what another engine's session gave".to_owned())
+    }
+}
+
+/// A transaction that has run, from the evidence of its reads.
+///
+/// # Errors
+/// [`Foreign`], when the evidence is not this engine's.
+pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<Value>)>) -> Result<Buffer, Foreign> {
+    let mut buffer = Buffer::new(timestamp);
+    for evidence in reads {
+        let ReadEvidence { timestamp: read_at, found } = evidence.take().map_err(|_| Foreign)?;
+        for mut found in found {
+            if read_at != timestamp {
+                // What was validated holds at the timestamp of the read alone.
+                found.validated = Voters::default();
+            }
+            buffer.found(found);
+        }
+    }
+    for (key, value) in writes {
+        buffer.write(key, value);
+    }
+    Ok(buffer)
+}
+
+fn read(timestamp: Timestamp, found: Vec<ReadFound>) -> Found {
+    let values = found.iter().map(|found| (found.key.clone(), found.value.clone())).collect();
+    Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, found }) }
+}
+
+/// How a transaction of the session's ended.
+fn committed(transaction: Transaction, event: Event) -> Result<Response, engine::Refusal> {
+    let (id, timestamp) = (transaction.id(), transaction.timestamp());
+    let (path, receipt) = match event {
+        Event::Validated { .. } => (CommitPath::ReadOnly, None),
+        Event::Ended { result: Ok((certificate, path)), .. } if certificate.decision == Decision::Commit => {
+            (path.into(), Some(Receipt { transaction, certificate }.into()))
+        }
+        Event::Ended { result: Ok(_), .. } => return Err(engine::Refusal::Conflict),
+        Event::Ended { result: Err(failure), .. } => return Err(failure.refusal_of_commit()),
+        Event::Read { .. } => return Err(engine::Refusal::OutcomeUnknown),
+    };
+    Ok(Response::Committed(Commit { id, timestamp, place: 0, path, receipt }))
+}
+
+impl From<Path> for CommitPath {
+    fn from(path: Path) -> Self {
+        match path {
+            Path::Fast => Self::Fast,
+            Path::Slow => Self::Slow,
+            Path::Recovered => Self::Recovered,
+        }
+    }
+}
+
+impl Failure {
+    /// What a caller is told whose read failed so: nothing was asked to be committed.
+    #[must_use]
+    pub fn refusal_of_read(self) -> engine::Refusal {
+        match self {
+            Self::TimedOut => engine::Refusal::Unavailable,
+            Self::Refused(refusal) => refusal.into(),
+        }
+    }
+
+    /// What a caller is told whose commit failed so.
+    #[must_use]
+    pub fn refusal_of_commit(self) -> engine::Refusal {
+        match self {
+            Self::TimedOut => engine::Refusal::OutcomeUnknown,
+            Self::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
+impl From<Refusal> for engine::Refusal {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooOld => Self::TooOld,
+            Refusal::TooNew => Self::TooNew,
+            Refusal::NotPermitted => Self::NotPermitted,
+            Refusal::WrongShard => Self::WrongShard,
+            Refusal::Overloaded => Self::Overloaded,
+            Refusal::AbandonLimit => Self::AbandonLimit,
+            Refusal::TooLarge => Self::AnswerTooLarge,
+            Refusal::Unknown => Self::Unknown,
+        }
+    }
+}

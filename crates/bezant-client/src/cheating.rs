@@ -1,0 +1,47 @@
+//! Clients that cheat, for trying what they cost the honest ones of a cluster of your own.
+//!
+//! Such a client holds its own key, and what it can do is what any holder of a key can do: replicas take its lies as
+//! ordinary input. What it leaves unfinished stays so until an honest client or a replica finishes it, and its own
+//! application is told [`OutcomeUnknown`](client::Error::OutcomeUnknown). Never let an application use one.
+
+use adversary::{AttackConfig, ByzantineClient};
+pub use adversary::{ClientStrategy, MisbehaviorCounts};
+use basil::Coordinator;
+use client::{Client, ConnectError};
+use config::Config;
+use random::Random;
+
+/// How a client cheats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cheating {
+    /// In which way.
+    pub strategy: ClientStrategy,
+    /// With which part of its transactions, from 0 to 1.
+    pub share: f64,
+    /// What its choices are drawn from.
+    pub seed: u64,
+}
+
+/// Connects as a client that cheats.
+///
+/// # Errors
+/// As [`connect`](crate::connect).
+pub async fn connect(config: Config, cheating: Cheating) -> Result<Client, ConnectError> {
+    let Cheating { strategy, share, seed } = cheating;
+    let cluster = config.cluster().clone();
+    let victims = cluster.clients().iter().map(|(client, _)| *client).filter(|client| *client != config.client).collect();
+    // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
+    let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;
+    let habits = AttackConfig { strategies: vec![strategy], per_mille, victims };
+    let coordinator = Coordinator::new(cluster.clone(), crate::basil_options(&config));
+    let cheater = ByzantineClient::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"));
+    let session = basil::Session::new(cluster.id(), adversary::Driver(cheater));
+    let pools = crate::basil_pools(&config);
+    Client::start(config, session, Some(pools)).await
+}
+
+/// What a client that cheats has done.
+#[must_use]
+pub fn deeds(client: &Client) -> MisbehaviorCounts {
+    MisbehaviorCounts::from_statistics(&client.statistics())
+}

@@ -1,0 +1,88 @@
+//! What applications link to use a Bezant cluster.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = bezant_client::connect(bezant_client::load("bezant-data")?).await?;
+//! let done = client
+//!     .transact(|txn| async move {
+//!         let seen = txn.get("visits").await?;
+//!         let visits = seen.and_then(|value| std::str::from_utf8(value.as_bytes()).ok()?.parse().ok()).unwrap_or(0u64);
+//!         txn.put("visits", (visits + 1).to_string().as_str());
+//!         Ok(visits + 1)
+//!     })
+//!     .await?;
+//! println!("visit {} is transaction {}", done.value, done.commit.id);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! This crate is the wiring of the client's side: it knows every engine, chooses the one that `cluster.toml` names, and gives its
+//! session to [`Client::start`]. Everything that it re-exports knows none. Whoever adds an engine adds its profile to [`ENGINES`] and
+//! its session to [`connect`].
+
+#[cfg(feature = "lab")]
+pub mod cheating;
+
+use std::path::Path;
+
+use basil::{Coordinator, CoordinatorOptions};
+pub use client::*;
+pub use config::{Config, ConfigError};
+use engine::{PoolMaker, Profile};
+pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
+
+/// The engines that a cluster may run.
+pub static ENGINES: &[&Profile] = &[&basil::PROFILE];
+
+/// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, as `bezant init` or `bezant dev` made it.
+///
+/// # Errors
+/// [`ConfigError`], which names the file, the line where there is one, and what to do.
+pub fn load(folder: impl AsRef<Path>) -> Result<Config, ConfigError> {
+    Config::load(folder.as_ref(), ENGINES)
+}
+
+/// Connects to the cluster that `config` names, and waits until transactions can commit.
+///
+/// # Errors
+/// [`ConnectError`], which says of every replica not reached why.
+pub async fn connect(config: Config) -> Result<Client, ConnectError> {
+    match config.topology.engine.name {
+        name if name == basil::PROFILE.name => {
+            let coordinator = Coordinator::new(config.cluster().clone(), basil_options(&config));
+            let pools = basil_pools(&config);
+            let session = basil::Session::new(config.cluster().id(), coordinator);
+            Client::start(config, session, Some(pools)).await
+        }
+        name => Err(ConnectError::UnknownEngine(name.to_owned())),
+    }
+}
+
+fn basil_pools(config: &Config) -> PoolMaker {
+    let cluster = config.cluster().id();
+    Box::new(move |options| Box::new(cataphract::Pool::new(cluster, options)))
+}
+
+fn basil_options(config: &Config) -> CoordinatorOptions {
+    CoordinatorOptions {
+        read_quorum: match config.read_quorum {
+            #[cfg(feature = "lab")]
+            config::ReadQuorum::One => basil::ReadQuorum::One,
+            config::ReadQuorum::FaultsPlusOne => basil::ReadQuorum::WeakQuorum,
+            config::ReadQuorum::TwoFaultsPlusOne => basil::ReadQuorum::Majority,
+            config::ReadQuorum::ThreeFaultsPlusOne => basil::ReadQuorum::Commit,
+        },
+        fast_path: match config.fast_path {
+            config::FastPath::On => basil::FastPath::On,
+            #[cfg(feature = "lab")]
+            config::FastPath::Off => basil::FastPath::Off,
+        },
+        read_only: match config.read_only {
+            config::ReadOnly::Validated => basil::ReadOnly::Validated,
+            #[cfg(feature = "lab")]
+            config::ReadOnly::Voted => basil::ReadOnly::Voted,
+        },
+        timeout_ms: config.timeouts.operation_ms,
+        ..CoordinatorOptions::default()
+    }
+}

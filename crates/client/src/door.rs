@@ -1,0 +1,63 @@
+//! A running session behind an object, so that no type of an engine shows in a client.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+
+use engine::Ask;
+use machine::Machine;
+use runtime::{Node, NodeHandle, NotTaken, PeerState, Stopped, Wire};
+use types::ReplicaId;
+
+pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Peers = BTreeMap<ReplicaId, PeerState>;
+
+/// A way to a running session. What happens for each request allocates nothing; the rest may.
+pub(crate) trait Door: Send + Sync {
+    fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>>;
+    fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>>;
+    fn peers(&self) -> Peers;
+    fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()>;
+    fn close(&self) -> Later<'_, ()>;
+}
+
+/// A running node.
+pub(crate) struct Open<M: Machine<Command = Ask>, W> {
+    handle: NodeHandle<Ask, W>,
+    /// Until it is closed.
+    node: Mutex<Option<Node<M, W>>>,
+}
+
+impl<M: Machine<Command = Ask>, W> Open<M, W> {
+    pub fn new(node: Node<M, W>) -> Self {
+        Self { handle: node.handle(), node: Mutex::new(Some(node)) }
+    }
+}
+
+impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> Door for Open<M, W> {
+    fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>> {
+        self.handle.try_command(ask)
+    }
+
+    fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>> {
+        Box::pin(self.handle.command(ask))
+    }
+
+    fn peers(&self) -> Peers {
+        self.handle.peers()
+    }
+
+    fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()> {
+        Box::pin(self.handle.peers_until(enough))
+    }
+
+    fn close(&self) -> Later<'_, ()> {
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            if let Some(node) = node {
+                // A session has nothing to make durable, so stopping it cannot fail but by a bug, which is logged there.
+                drop(node.stop().await);
+            }
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! What an engine offers: its numbers, its capabilities, its two machines.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use machine::{Durable, Machine};
+use types::ClientId;
+
+use crate::outcome::Tell;
+use crate::request::Ask;
+
+/// What there is to know of an engine before it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// As it is written in `cluster.toml`.
+    pub name: &'static str,
+    /// A shard's size as a formula for people: `5f+1`.
+    pub shape: &'static str,
+    /// How many replicas a shard needs to survive so many faults.
+    pub shard_size: fn(usize) -> usize,
+    /// How many replicas of each shard a client has to reach before transactions can commit.
+    pub quorum: fn(usize) -> usize,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+impl PartialEq for Profile {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Profile {}
+
+/// What an engine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Transactions that read, think and commit.
+    pub interactive: bool,
+    /// Transactions whose operations are all known, in one step.
+    pub one_shot: bool,
+    /// Reads of ranges.
+    pub ranges: bool,
+    /// A [`Pool`](crate::Pool) that joins transactions.
+    pub pool: bool,
+}
+
+/// One thing that an engine may be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// [`Capabilities::interactive`].
+    Interactive,
+    /// [`Capabilities::one_shot`].
+    OneShot,
+    /// [`Capabilities::ranges`].
+    Ranges,
+    /// [`Capabilities::pool`].
+    Pool,
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Interactive => "interactive transactions",
+            Self::OneShot => "one-shot transactions",
+            Self::Ranges => "reads of ranges",
+            Self::Pool => "pools",
+        })
+    }
+}
+
+/// A client's side of an engine: it takes requests, and drives each to its end.
+///
+/// It answers every [`Ask`] once, within its time limit, whatever the replicas do. It keeps nothing for a transaction beyond
+/// the requests of it that are under way.
+pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Draft = Infallible> {
+    /// Which engine it belongs to.
+    fn profile(&self) -> &'static Profile;
+
+    /// What it has done so far. Called after each turn: it should be cheap.
+    fn statistics(&self, out: &mut Statistics);
+}
+
+/// A server's side of an engine: one replica of one shard, with all that runs beside it.
+pub trait Replica: Durable + Machine<Command = Infallible> {
+    /// What it has done and holds. Called after each turn: it should be cheap.
+    fn statistics(&self, out: &mut Statistics);
+
+    /// What an event proves against a client, if it does.
+    fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
+}
+
+/// A lie that was proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misbehavior {
+    /// Who lied.
+    pub client: ClientId,
+    /// What it did, for people.
+    pub what: &'static str,
+    /// What proves it, such as a transaction's id.
+    pub evidence: String,
+}
+
+/// Numbers under names, for metrics and reports.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics(Vec<Statistic>);
+
+/// One number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistic {
+    /// Its name, in words joined by underscores. Those of one group begin alike.
+    pub name: &'static str,
+    /// What tells it apart from others of the same name, as a label and its value: `("reason", "conflict")`.
+    pub label: Option<(&'static str, &'static str)>,
+    /// What it counts, for people.
+    pub help: &'static str,
+    /// Whether it can fall.
+    pub kind: StatisticKind,
+    /// The number.
+    pub value: u64,
+}
+
+/// Whether a number can fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatisticKind {
+    /// It only rises while the process runs.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+}
+
+impl Statistics {
+    /// Adds a number that only rises.
+    pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.0.push(Statistic { name, label: None, help, kind: StatisticKind::Counter, value });
+    }
+
+    /// Adds one of several numbers that only rise and share a name.
+    pub fn labelled(&mut self, name: &'static str, label: (&'static str, &'static str), help: &'static str, value: u64) {
+        self.0.push(Statistic { name, label: Some(label), help, kind: StatisticKind::Counter, value });
+    }
+
+    /// Adds a number that rises and falls.
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.0.push(Statistic { name, label: None, help, kind: StatisticKind::Gauge, value });
+    }
+
+    /// Takes all out, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Every number, in the order in which they were added: those that share a name stand together.
+    #[must_use]
+    pub fn all(&self) -> &[Statistic] {
+        &self.0
+    }
+
+    /// The number of that name; of several, their sum; 0 when there is none.
+    #[must_use]
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.iter().filter(|statistic| statistic.name == name).map(|statistic| statistic.value).sum()
+    }
+}

@@ -1,0 +1,85 @@
+//! Why something was not done, told apart by what the caller should do about it.
+
+use crate::offer::Capability;
+
+/// What to do about a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Begin the transaction again: nothing of it took place.
+    Retry,
+    /// It cannot succeed as things stand; somebody has to change something, or find out what happened.
+    GiveUp,
+    /// What was asked cannot be asked; ask something else.
+    FixInput,
+}
+
+/// Why a request was not served. Unless it says otherwise, nothing of the transaction took place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The transaction met another one and was aborted.
+    #[error("the transaction was aborted because it conflicts with another one; begin it again")]
+    Conflict,
+    /// The transaction is older than the replicas remember.
+    #[error("the transaction took too long: its timestamp is older than the cluster remembers; begin it again and keep it shorter")]
+    TooOld,
+    /// The transaction's timestamp lies too far in the replicas' future.
+    #[error("the transaction's timestamp lies too far in the future; set this machine's clock right")]
+    TooNew,
+    /// Too few replicas answered in time, and nothing was sent to be committed.
+    #[error("too few replicas answered in time")]
+    Unavailable,
+    /// Too few replicas answered a commit in time: it may or may not take place.
+    #[error("too few replicas answered the commit in time: it may or may not take place")]
+    OutcomeUnknown,
+    /// The replicas have more to do than they can.
+    #[error("the replicas are overloaded; come back later")]
+    Overloaded,
+    /// This client left too many of its transactions for others to end.
+    #[error("this client left too many of its transactions for others to end, as one does that is killed again and again; come back later")]
+    AbandonLimit,
+    /// The client has no right to a key.
+    #[error("this client has no right to a key it named; its rights stand in the cluster's cluster.toml")]
+    NotPermitted,
+    /// The replicas do not hold a key that they were asked for.
+    #[error("a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'")]
+    WrongShard,
+    /// The replicas do not know the transaction.
+    #[error("the replicas do not know the transaction")]
+    Unknown,
+    /// A comparison of a one-shot transaction failed.
+    #[error("operation {operation} compares with a value that the key does not have")]
+    CompareFailed {
+        /// Which operation, counted from 0.
+        operation: usize,
+    },
+    /// One read's answer is longer than a message may be.
+    #[error("one read's answer is longer than a message may be")]
+    AnswerTooLarge,
+    /// The request is over a limit or contradicts itself, as the text says.
+    #[error("{0}")]
+    Invalid(String),
+    /// The engine cannot do this.
+    #[error("this cluster's engine does not support {0} yet")]
+    Unsupported(Capability),
+}
+
+impl Refusal {
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Conflict | Self::TooOld => Advice::Retry,
+            Self::AnswerTooLarge | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
+            Self::TooNew
+            | Self::Unavailable
+            | Self::OutcomeUnknown
+            | Self::Overloaded
+            | Self::AbandonLimit
+            | Self::NotPermitted
+            | Self::WrongShard
+            | Self::Unknown
+            | Self::CompareFailed { .. } => Advice::GiveUp,
+        }
+    }
+}
