@@ -42,6 +42,10 @@ const JOURNAL: &str = "journal";
 const BASE: &str = "base";
 /// The base's only keyspace.
 const ROWS: &str = "rows";
+/// The folder of the base's trees: 0 has the names of the keyspaces, 1 is [`ROWS`].
+const TREES: &str = "base/keyspaces";
+/// What a store in use consists of. The tree takes a base without its marks for one in the making: it would delete what is left of it.
+const PARTS: [&str; 6] = [JOURNAL, WATERMARK, BASE, "base/version", "base/keyspaces/0/current", "base/keyspaces/1/current"];
 /// A segment in the making.
 const NEXT: &str = "next.log";
 /// A spare segment in the making, and when it is made.
@@ -129,26 +133,36 @@ impl Disk {
         }
         let lock = lock(&directory, owner)?;
         let state = read_identity(&directory, owner)?;
-        let journal = directory.join(JOURNAL);
-        if state == State::Empty {
-            make_directory(&journal)?;
-            if !exists(&directory.join(WATERMARK))? {
-                write_watermark(&directory, Timestamp::ZERO)?;
+        let (journal, base) = (directory.join(JOURNAL), directory.join(BASE));
+        match state {
+            State::Empty => {
+                make_directory(&journal)?;
+                if !exists(&directory.join(WATERMARK))? {
+                    write_watermark(&directory, Timestamp::ZERO)?;
+                }
+                // A crash during the first start leaves a part of it that never opens. Nothing was ever written to it.
+                if exists(&base)? {
+                    fs::remove_dir_all(&base).map_err(failed("remove", &base))?;
+                }
             }
-        }
-        for part in [JOURNAL, BASE, WATERMARK] {
-            if state == State::InUse && !exists(&directory.join(part))? {
-                return Err(StoreError::Missing { location: directory.join(part).display().to_string() });
+            State::InUse => {
+                for part in PARTS.map(|part| directory.join(part)) {
+                    if !exists(&part)? {
+                        return Err(StoreError::Missing { location: part.display().to_string() });
+                    }
+                }
             }
         }
         // Names made by a process that died before it could sync them are made durable here.
         sync_directory(&journal)?;
         sync_directory(&directory)?;
-        let base = directory.join(BASE);
         // Its own threads are as patient as the one that opens it. Should that panic, which nothing that a peer sends can bring about at a
         // start, then so does this one.
         let opening = in_background("store-open", move || open_base_table(&base, state, options))?;
         let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        // The tree syncs what is in its folders, but not their names.
+        sync_directory(&directory.join(TREES))?;
+        sync_directory(&directory)?;
         let spares = find_spares(&journal)?;
         Ok(Self {
             directory,

@@ -1,7 +1,8 @@
 //! The directory: whose it is, who uses it, what it says when something is wrong, and that it keeps what it should.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use store::{Disk, DiskOptions, Options, SegmentNumber, Store, StoreError, Version};
 use tempfile::TempDir;
@@ -57,6 +58,24 @@ fn three_batches() -> TempDir {
 /// How many bytes of its only segment the journal uses.
 fn end_of_journal(directory: &Path) -> usize {
     usize::try_from(open(directory).0.journal_bytes()).expect("a short journal")
+}
+
+fn remove(path: &Path) {
+    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("it is there");
+}
+
+/// All files below a directory, with what they hold.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("readable") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            found.append(&mut files(&path));
+        } else {
+            found.insert(path.clone(), fs::read(&path).expect("readable"));
+        }
+    }
+    found
 }
 
 fn checkpoint(store: &mut Store<Disk>, watermark: Timestamp) {
@@ -240,8 +259,7 @@ fn opening_a_locked_directory_names_the_process_that_holds_it() {
 fn a_missing_part_of_the_directory_is_an_error() {
     for part in ["journal/00000001.log", "journal", "base", "watermark", "identity.toml"] {
         let directory = three_batches();
-        let path = directory.path().join(part);
-        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("removable");
+        remove(&directory.path().join(part));
         let text = refusal(directory.path(), OWNER);
         assert!(text.contains("missing") && text.contains("leave this replica stopped"), "{part}: {text}");
     }
@@ -255,7 +273,59 @@ fn a_missing_part_of_the_directory_is_an_error() {
     fs::create_dir(directory.path().join("base")).expect("made");
     for _ in 0..2 {
         let text = refusal(directory.path(), OWNER);
-        assert!(text.contains("base held is missing"), "{text}");
+        assert!(text.contains("base/version is missing"), "{text}");
+    }
+}
+
+#[test]
+fn a_crash_during_the_first_start_is_no_loss() {
+    // What was not there yet, from the first to the last that is made; and whether the mark was made and not yet written.
+    let (mark, trees) = ("base/version", ["base/keyspaces/0", "base/keyspaces/1"]);
+    let prefixes: [(&[&str], bool); 6] = [
+        (&[mark, trees[0], trees[1], "base/0.jnl"], false),
+        (&[mark, trees[0], trees[1]], false),
+        (&[trees[0], trees[1]], true),
+        (&[trees[0], trees[1]], false),
+        (&["base/keyspaces/0/current", trees[1]], false),
+        (&["base/keyspaces/1/current"], false),
+    ];
+    for (absent, is_mark_empty) in prefixes {
+        let directory = new_directory();
+        drop(Disk::open(directory.path(), OWNER, DiskOptions::default()).expect("it is empty"));
+        for part in absent {
+            remove(&directory.path().join(part));
+        }
+        if is_mark_empty {
+            fs::write(directory.path().join(mark), "").expect("writable");
+        }
+        let (mut store, records) = open(directory.path());
+        assert!(records.is_empty(), "{absent:?}");
+        store.append(b"one");
+        store.sync().expect("the disk is whole");
+        drop(store);
+        assert_eq!(open(directory.path()).1, ["one"], "{absent:?}");
+    }
+}
+
+#[test]
+fn a_base_that_lacks_a_part_is_left_as_it_is() {
+    for part in ["base/version", "base/keyspaces/0/current", "base/keyspaces/1/current", "base/keyspaces/0", "base/keyspaces/1", "base"] {
+        let directory = new_directory();
+        let (mut store, _) = open(directory.path());
+        store.commit(&Key::from("k"), version(1, "v"));
+        checkpoint(&mut store, at(10));
+        drop(store);
+        let (lost, elsewhere) = (directory.path().join(part), tempfile::tempdir().expect("a temporary directory"));
+        fs::rename(&lost, elsewhere.path().join("part")).expect("it is there");
+        let before = files(directory.path());
+        for _ in 0..2 {
+            let text = refusal(directory.path(), OWNER);
+            assert!(text.contains(part) && text.contains("is missing"), "{part}: {text}");
+            assert!(files(directory.path()) == before, "{part}: the refusal changed what is left");
+        }
+        fs::rename(elsewhere.path().join("part"), &lost).expect("nothing was put in its place");
+        let (mut store, _) = open(directory.path());
+        assert_eq!(store.latest_before(&Key::from("k"), at(99)).expect("readable"), Some(version(1, "v")), "{part}");
     }
 }
 
@@ -267,8 +337,7 @@ fn a_lost_file_of_the_base_is_damage_and_no_puzzle() {
         store.commit(&Key::from("k"), version(1, "v"));
         checkpoint(&mut store, at(10));
         drop(store);
-        let path = directory.path().join(lost);
-        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.expect("there was a checkpoint");
+        remove(&directory.path().join(lost));
         let text = refusal(directory.path(), OWNER);
         assert!(text.contains("base") && (text.contains("is damaged") || text.contains("is missing;")), "{lost}: {text}");
         assert!(!text.contains("os error") && text.contains("leave this replica stopped"), "{lost}: {text}");
