@@ -189,6 +189,29 @@ const BANNED_BY_NAME: &[(&str, &str)] = &[
 /// The one exception: secret keys are drawn in `crypto`, by whoever sets up a cluster and never in a step.
 const DRAWS_KEYS: (&str, &[&str]) = ("crypto", &["rand", "getrandom"]);
 
+/// The crates of engines. Everybody else uses the seam in `engine`.
+const ENGINES: &[&str] = &["basil", "cataphract", "augustus", "sentinel"];
+
+/// Who may name an engine: engines, the wiring, and what tries and measures engines. Of a crate with a list of files, only those may.
+const MAY_NAME_ENGINES: &[(&str, &[&str])] = &[
+    ("basil", &[]),
+    ("cataphract", &[]),
+    ("augustus", &[]),
+    ("sentinel", &[]),
+    ("bezant-client", &[]),
+    ("bezant", &["src/node.rs", "src/node/watched.rs"]),
+    ("adversary", &[]),
+    ("conformance", &[]),
+    ("capacity", &[]),
+    ("bezant-lab", &[]),
+    ("figures", &[]),
+    ("fuzz", &[]),
+    ("xtask", &["src/rules.rs"]),
+];
+
+/// What must not even be linked with an engine, or with clients that cheat, however indirectly.
+const WITHOUT_ENGINES: &[&str] = &["engine", "runtime", "config", "client", "workload", "monitoring", "simulator", "toy"];
+
 /// The file whose copies hold every pure layer to the same bans of methods and types.
 const PURE_LINTS: &str = "clippy.toml";
 
@@ -209,6 +232,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
     let mut breaches = check(workspace, reasons);
     breaches.extend(check_pure_lints(workspace));
+    breaches.extend(check_engine_names(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
     breaches
@@ -301,6 +325,63 @@ fn check_pure_lints(workspace: &Workspace) -> Vec<String> {
     strays.map(|layer| format!("`{0}` is pure: copy crates/types/{PURE_LINTS} to crates/{0}/{PURE_LINTS}", layer.name)).collect()
 }
 
+/// Who names an engine and may not: in its `Cargo.toml`, in its sources, or by what it is linked with.
+fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, String)>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (name, member) in &workspace.members {
+        let files = MAY_NAME_ENGINES.iter().find(|(who, _)| who == name).map(|(_, files)| *files);
+        let depends = |engine: &&&str| member.dependencies.iter().any(|dependency| dependency.name == **engine);
+        if let Some(engine) = ENGINES.iter().find(depends).filter(|_| files.is_none()) {
+            breaches.push(format!("`{name}` depends on `{engine}`: only wiring may; use the seam in `engine`"));
+        }
+        if WITHOUT_ENGINES.contains(&name.as_str()) {
+            let found = ENGINES.iter().chain(&["adversary"]).find(|banned| member.reach.contains(**banned));
+            breaches.extend(found.map(|banned| format!("`{name}` reaches `{banned}` through what it depends on")));
+        }
+        if files.is_some_and(<[_]>::is_empty) {
+            continue;
+        }
+        for (file, text) in sources(&member.folder) {
+            let named = text.lines().enumerate().find_map(|(at, line)| Some((at + 1, names_engine(line)?)));
+            if let Some((line, engine)) = named.filter(|_| !files.unwrap_or_default().contains(&file.as_str())) {
+                breaches.push(format!("`{name}` names `{engine}` in {file}:{line}: only wiring may; use the seam in `engine`"));
+            }
+        }
+    }
+    breaches
+}
+
+/// The engine whose crate a line of code uses. Comments may speak of engines.
+fn names_engine(line: &str) -> Option<&'static str> {
+    let code = line.split("//").next().unwrap_or_default();
+    let uses = |engine: &&&str| {
+        code.match_indices(**engine).any(|(at, _)| {
+            let before = code[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric() && !"_:\"\\/.".contains(before));
+            before && code[at + engine.len()..].starts_with("::")
+        })
+    };
+    ENGINES.iter().find(uses).copied()
+}
+
+/// The Rust files of a crate: their paths in it, and what they hold.
+fn sources(folder: &Path) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
+                found.extend(fs::read_to_string(&path).ok().map(|text| (name, text)));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,15 +433,47 @@ mod tests {
 
     #[test]
     fn an_inner_layer_that_depends_on_an_outer_one_is_a_breach() {
-        assert_eq!(breaches(&["client -> basil", "basil ->"]), Vec::<String>::new());
+        assert_eq!(breaches(&["bezant-client -> basil", "basil ->"]), Vec::<String>::new());
         let found = breaches(&["client ->", "basil -> client"]);
-        assert_eq!(found, ["`basil` may not depend on `client`; it may depend on mutants, types, crypto, machine, store"]);
+        assert_eq!(found, ["`basil` may not depend on `client`; it may depend on mutants, types, crypto, machine, engine, store"]);
     }
 
     #[test]
     fn engines_do_not_depend_on_one_another_except_the_pool() {
         assert_eq!(breaches(&["basil ->", "augustus -> basil"]).len(), 1);
         assert_eq!(breaches(&["basil ->", "cataphract -> basil"]), Vec::<String>::new());
+    }
+
+    /// What the rule about engines' names says of a crate with these dependencies and one file.
+    fn naming(line: &str, file: &str, text: &str) -> Vec<String> {
+        check_engine_names(&workspace(&[line]), &|_| vec![(file.to_owned(), text.to_owned())])
+    }
+
+    #[test]
+    fn who_names_an_engine_outside_the_wiring_is_a_breach() {
+        let found = naming("client -> engine basil", "src/lib.rs", "");
+        assert_eq!(found, ["`client` depends on `basil`: only wiring may; use the seam in `engine`"]);
+        assert_eq!(naming("client -> basil*", "src/lib.rs", "").len(), 1, "nor in its tests");
+        let found = naming("client -> engine", "src/pool.rs", "use engine::Pool;\nuse cataphract::Pool as Other;\n");
+        assert_eq!(found, ["`client` names `cataphract` in src/pool.rs:2: only wiring may; use the seam in `engine`"]);
+        assert_eq!(naming("client ->", "src/lib.rs", "// As basil::Session does.\nlet x = conformance::basil::X;\n"), Vec::<String>::new());
+        assert_eq!(naming("bezant-client -> basil", "src/lib.rs", "use basil::Session;"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_wiring_crate_names_engines_in_its_wiring_files_alone() {
+        assert_eq!(naming("bezant -> basil", "src/node.rs", "use basil::Node;"), Vec::<String>::new());
+        assert_eq!(naming("bezant -> basil", "src/status.rs", "basil::Node::new()").len(), 1);
+    }
+
+    #[test]
+    fn a_client_that_is_linked_with_an_engine_or_with_cheats_is_a_breach() {
+        for banned in ["basil", "adversary"] {
+            let mut workspace = workspace(&["client -> helper"]);
+            workspace.members.get_mut("client").expect("it was just made").reach.insert(banned.into());
+            let found = check_engine_names(&workspace, &|_| Vec::new());
+            assert_eq!(found, [format!("`client` reaches `{banned}` through what it depends on")]);
+        }
     }
 
     #[test]

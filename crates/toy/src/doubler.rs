@@ -10,6 +10,9 @@ use crate::message::{Doubled, Message};
 /// The most bytes a replica sends to whoever asks for bytes.
 const FILL_BYTES_MAX: u32 = 1 << 20;
 
+/// After so many answers a replica says unasked how many it has given.
+pub const MILESTONE_ANSWERS: u64 = 1_000;
+
 /// What is wrong with a replica, for tests of those who should notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flaw {
@@ -87,6 +90,9 @@ impl Doubler {
         let written = if self.flaw == Flaw::WritesLate { self.answered } else { self.answered + 1 };
         self.answered += 1;
         self.store.append(&written.to_le_bytes());
+        if self.answered.is_multiple_of(MILESTONE_ANSWERS) {
+            outbox.send(from, Message::Milestone(self.answered));
+        }
         outbox.sign(from, Doubled { signer: self.me, number, double: number.wrapping_mul(2), count: self.answered });
     }
 }
@@ -105,7 +111,7 @@ impl Machine for Doubler {
                 Message::Ask(number) => self.on_ask(from, number, outbox),
                 Message::Fill(bytes) => outbox.send(from, Message::Filling(vec![0; bytes.min(FILL_BYTES_MAX) as usize])),
                 Message::Answer(doubled, _) => outbox.emit(doubled),
-                Message::Filling(_) => {}
+                Message::Filling(_) | Message::Milestone(_) => {}
             },
             Input::Tick => {}
         }

@@ -10,13 +10,18 @@
 //!   f + 1 say 42 ⇒ Answered { 21, 42 }
 //! ```
 //!
+//! A replica also says unasked, at every thousandth answer, how many it has given. [`Session`] is the toy behind the neutral seam
+//! ([`engine`]).
+//!
 //! Nothing here is linked into any product: only tests depend on this crate.
 
 mod asker;
 mod doubler;
 pub mod fixture;
 mod message;
+pub mod session;
 
 pub use asker::{Answered, Asker, RETRY_MS};
-pub use doubler::{AskPeer, Doubler, Flaw};
+pub use doubler::{AskPeer, Doubler, Flaw, MILESTONE_ANSWERS};
 pub use message::{Doubled, Message};
+pub use session::{PROFILE, Session};

@@ -16,6 +16,8 @@ pub enum Message {
     Answer(Doubled, Box<BatchSignature>),
     /// To a replica: send this many bytes.
     Fill(u32),
+    /// From a replica, unasked: how many answers it has given.
+    Milestone(u64),
     /// From a replica: as many bytes as it was asked for, which mean nothing.
     Filling(Vec<u8>),
 }
@@ -83,6 +85,10 @@ impl Encode for Message {
                 out.push(3);
                 bytes.encode(out);
             }
+            Self::Milestone(count) => {
+                out.push(5);
+                count.encode(out);
+            }
             Self::Filling(bytes) => {
                 out.push(4);
                 types::codec::encode_sequence(bytes, out);
@@ -101,6 +107,7 @@ impl Decode for Message {
                 Ok(Self::Answer(Doubled { signer, number, double, count }, Box::new(BatchSignature::decode(reader)?)))
             }
             3 => Ok(Self::Fill(u32::decode(reader)?)),
+            5 => Ok(Self::Milestone(u64::decode(reader)?)),
             4 => Ok(Self::Filling(reader.sequence("filling", FILLING_BYTES_MAX)?)),
             _ => Err(DecodeError::UnknownTag("a toy's message")),
         }

@@ -332,6 +332,7 @@ impl System for Toy {
             Message::Ask(number) => format!("Ask {number}"),
             Message::Answer(doubled, _) => format!("Answer {doubled:?}"),
             Message::Fill(bytes) => format!("Fill {bytes}"),
+            Message::Milestone(count) => format!("Milestone {count}"),
             Message::Filling(bytes) => format!("Filling of {} bytes", bytes.len()),
         }
     }

@@ -1,0 +1,138 @@
+//! Another engine behind the same client: the toy, over the real runtime and mutual TLS on loopback.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Client, Error, Heard, Operation, PoolOptions, Refusal};
+use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
+use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
+use engine::{Advice, Capability};
+use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certificate};
+use toy::fixture::{CLUSTER, client_secret, replica, replica_secret};
+use toy::{Doubler, MILESTONE_ANSWERS, Message, PROFILE, Session};
+use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, Value};
+
+/// How long anything may take before a test fails: far longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn cluster() -> Arc<Cluster> {
+    let replicas = (0..6).map(|index| replica_secret(index).public()).collect();
+    let everything = vec![Key::from("")];
+    let permission = Permission { public_key: client_secret(1).public(), read_prefixes: everything.clone(), write_prefixes: everything };
+    Arc::new(Cluster::new(CLUSTER, 1, Placement::Hash, vec![replicas], vec![(ClientId(1), permission)]).expect("it is well-formed"))
+}
+
+fn certificate(party: &str, secret: &SecretKey) -> Vec<u8> {
+    make_certificate(secret, party, CLUSTER).expect("a certificate can be made")
+}
+
+async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> {
+    let secret = replica_secret(me.index);
+    let verifier = Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 1_024).expect("the keys are good"));
+    let party = Party::Replica(me);
+    let options = NodeOptions {
+        identity: Identity::new(party, &secret, certificate(&party.to_string(), &secret)).expect("it is its own"),
+        cluster: cluster.clone(),
+        verifier: verifier.clone(),
+        listener: Some(runtime::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port is free")),
+        replicas: BTreeMap::new(),
+        limits: Limits::default(),
+        run_on: RunOn::Thread,
+        metrics: Metrics::default(),
+        delays: None,
+    };
+    let signer = BatchSigner::new(secret, CLUSTER, me, Signatures::Ed25519).known_to(verifier);
+    runtime::start(options, Doubler::new(me), signer, |_| {}).expect("it starts")
+}
+
+/// A cluster of six toys, and a client of it.
+async fn connect() -> (Client, Vec<Node<Doubler, Message>>) {
+    let cluster = cluster();
+    let mut nodes = Vec::new();
+    for index in 0..6 {
+        nodes.push(serve(replica(index), &cluster).await);
+    }
+    let address = |node: &Node<Doubler, Message>| node.local_address().expect("a server listens").to_string();
+    let endpoint = |node| Endpoint { address: address(node), http: String::new() };
+    let endpoints = (0..6).map(replica).zip(nodes.iter().map(endpoint)).collect();
+    let topology = Topology { cluster: cluster.clone(), engine: &PROFILE, signatures: Signatures::Ed25519, endpoints };
+    let secret = client_secret(1);
+    let config = Config {
+        folder: PathBuf::new(),
+        topology: Arc::new(topology),
+        client: ClientId(1),
+        certificate: certificate("c1", &secret),
+        secret,
+        read_quorum: ReadQuorum::TwoFaultsPlusOne,
+        fast_path: FastPath::On,
+        read_only: ReadOnly::Validated,
+        timeouts: Timeouts::default(),
+        regions: None,
+    };
+    let client = Client::start(config, Session::new(cluster), None).await.expect("all six serve");
+    (client, nodes)
+}
+
+fn value(number: u64) -> Option<Value> {
+    Some(Value::from(number.to_string().as_str()))
+}
+
+#[tokio::test]
+async fn transactions_of_another_engine_run_through_the_same_client() {
+    let (client, mut nodes) = connect().await;
+    let done = client.transact(|txn| async move { Ok((txn.get("21").await?, txn.get("4").await?)) }).await.expect("it reads");
+    assert_eq!(done.value, (value(42), value(8)));
+    // In one step, the values compared first.
+    let compared = Operation::Compare(Key::from("3"), value(6));
+    let done = client.submit(vec![compared, Operation::Get(Key::from("5"))]).await.expect("it is so");
+    assert_eq!(done.value, [value(10)]);
+    assert_eq!(client.run(vec![Operation::Get(Key::from("7"))]).await.expect("it runs in one step").value, [value(14)]);
+    assert_eq!(client.statistics().get("answered"), 4);
+    // One of six may fail.
+    drop(nodes.pop().expect("there are six").stop().await);
+    assert_eq!(client.begin().get("9").await.expect("five answer"), value(18));
+    client.close().await;
+    assert!(matches!(client.begin().get("1").await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn what_an_engine_cannot_do_is_refused_by_type_with_advice() {
+    let (client, _nodes) = connect().await;
+    let refusal = |error: Error| match error {
+        Error::Refused(refusal) => refusal,
+        other => panic!("refused otherwise: {other}"),
+    };
+    let scan = client.begin().scan("1", "9", 10).await.expect_err("the toy has no ranges");
+    assert_eq!(scan.advice(), Advice::FixInput);
+    assert_eq!(refusal(scan), Refusal::Unsupported(Capability::Ranges));
+    let pool = client.pool(PoolOptions::default()).map(|_| ()).expect_err("the toy has no pool");
+    assert_eq!(refusal(pool), Refusal::Unsupported(Capability::Pool));
+    let other = Operation::Compare(Key::from("3"), value(7));
+    let compared = client.submit(vec![Operation::Get(Key::from("1")), other]).await.expect_err("it is another value");
+    assert_eq!((compared.advice(), refusal(compared)), (Advice::GiveUp, Refusal::CompareFailed { operation: 1 }));
+    let put = client.run(vec![Operation::Put(Key::from("1"), Value::from("2"))]).await.expect_err("the toy stores nothing");
+    assert!(matches!(&put, Error::Invalid(_)) && put.advice() == Advice::FixInput, "{put}");
+    let txn = client.begin();
+    txn.put("1", "2");
+    assert!(matches!(txn.commit().await, Err(Error::Invalid(_))));
+}
+
+#[tokio::test]
+async fn what_a_server_says_unasked_reaches_whoever_listens() {
+    let (client, _nodes) = connect().await;
+    let (mut first, mut second) = (client.notices(), client.notices());
+    let gets = (0..MILESTONE_ANSWERS).map(|number| Operation::Get(Key::from(number.to_string().as_str())));
+    let done = client.submit(gets.collect()).await.expect("they answer");
+    assert_eq!(done.value.len(), usize::try_from(MILESTONE_ANSWERS).expect("few"));
+    for notices in [&mut first, &mut second] {
+        let heard = tokio::time::timeout(PATIENCE, notices.next()).await.expect("it takes far less time").expect("the client is open");
+        let Heard::Notice(notice) = heard else { panic!("few notices come, and none is missed: {heard:?}") };
+        assert_eq!((notice.kind, notice.detail.to_vec()), ("milestone", MILESTONE_ANSWERS.to_le_bytes().to_vec()));
+    }
+    client.close().await;
+    while let Some(heard) = tokio::time::timeout(PATIENCE, first.next()).await.expect("it ends") {
+        assert!(matches!(heard, Heard::Notice(_)));
+    }
+}
