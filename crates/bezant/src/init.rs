@@ -31,6 +31,7 @@ use crate::out;
 use config::Settings;
 use experiments::Experiments;
 use ports::BasePort;
+pub use write::refuse_unfinished;
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
 const CLIENTS_MAX: u64 = 10_000;

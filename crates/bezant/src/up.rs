@@ -13,6 +13,7 @@ use types::ReplicaId;
 
 use crate::dev;
 use crate::failure::{Attempt as _, Done, Failure};
+use crate::init;
 use crate::out;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
@@ -55,6 +56,7 @@ pub struct DownArgs {
 /// Carries out `bezant up`.
 pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let nodes = nodes(&args.folder)?;
+    init::refuse_unfinished(&args.folder)?;
     dev::refuse_running(&args.folder)?;
     let is_apart = regions(args, &nodes)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.

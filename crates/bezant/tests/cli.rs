@@ -356,6 +356,23 @@ fn a_lost_disk_is_noticed_and_never_a_fresh_start() {
 }
 
 #[test]
+fn a_half_made_cluster_does_not_start() {
+    let place = Place::new();
+    place.init(&[]);
+    let (whole, first) = (place.path("bezant-data/cluster.toml"), place.path("bezant-data/cluster.toml.first"));
+    // As `init` leaves it when it is killed.
+    fs::rename(&whole, &first).expect("moved");
+    for command in [&["up"] as &[&str], &["dev", "--exec", "get a"], &["init", "bezant-data"]] {
+        place.run(command).expect(2).says("the cluster is half made").says("delete this folder").says("run `bezant init` again");
+    }
+    assert!(!place.path("bezant-data/run").exists(), "nothing was started");
+    // Without it nobody can say whether all is there; but what is there may be in use.
+    fs::remove_file(&first).expect("removed");
+    let said = place.run(&["up"]).expect(2).says("cluster.toml is missing").says("put it back");
+    assert!(!said.err.contains("delete"), "{said:#?}");
+}
+
+#[test]
 fn every_command_explains_itself_with_an_example() {
     let place = Place::new();
     let bench = place.run(&["bench", "--help"]).expect(0).out;

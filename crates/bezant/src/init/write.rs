@@ -1,8 +1,8 @@
 //! Writes a planned cluster to disk.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use config::Timeouts;
@@ -14,13 +14,16 @@ use crate::failure::{Attempt as _, Failure};
 use crate::node;
 
 const CLUSTER: &str = "cluster.toml";
+/// The name of [`CLUSTER`] at the top until all the rest is written.
+const FIRST: &str = "cluster.toml.first";
 
 /// Refuses a folder that holds anything: a cluster's keys must never be overwritten.
 pub fn refuse_occupied(folder: &Path) -> Result<(), Failure> {
     match fs::read_dir(folder) {
         Ok(mut entries) => match entries.next() {
             None => Ok(()),
-            Some(_) if folder.join("cluster.toml").exists() => Err(Failure::wrong("there is a cluster here already")
+            Some(_) if folder.join(FIRST).exists() => Err(unfinished(folder)),
+            Some(_) if folder.join(CLUSTER).exists() => Err(Failure::wrong("there is a cluster here already")
                 .at(folder.display())
                 .help("name another folder, or remove this one; its keys and data are lost then")),
             Some(_) => Err(Failure::wrong("the folder is not empty").at(folder.display()).help("name a folder that does not exist yet")),
@@ -30,10 +33,30 @@ pub fn refuse_occupied(folder: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a cluster that is not whole, so that no replica of it starts: some have no folder, or not all of it.
+pub fn refuse_unfinished(folder: &Path) -> Result<(), Failure> {
+    if folder.join(FIRST).exists() {
+        return Err(unfinished(folder));
+    }
+    let file = folder.join(CLUSTER);
+    if file.exists() {
+        return Ok(());
+    }
+    Err(Failure::wrong("the cluster's own cluster.toml is missing")
+        .at(file.display())
+        .help("put it back: each replica's folder holds the same file"))
+}
+
+fn unfinished(folder: &Path) -> Failure {
+    Failure::wrong("`bezant init` was interrupted here, and the cluster is half made")
+        .at(folder.display())
+        .help("delete this folder, in which nothing was ever stored, and run `bezant init` again")
+}
+
 /// The most bytes that copies of `cluster.toml` may take, where the file system cannot share one file among folders.
 const COPIES_BYTES_MAX: u64 = 1 << 30;
 
-/// Writes everything; `cluster.toml` at the top comes last, so that a folder that has it is whole.
+/// Writes everything, durably; `cluster.toml` at the top comes last, so that a folder that has it is whole, also after a loss of power.
 ///
 /// Every folder holds `cluster.toml`, so that it can be copied to its host as it is; but all of them are one file with many names (hard
 /// links), since it lists every client and would else be as many times as long.
@@ -48,6 +71,7 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
         identity(&own, &member.secret, &member.name.to_string(), plan.cluster.id())?;
         cluster.name(&own.join(CLUSTER))?;
         text(&own.join("node.toml"), &node_toml(member, plan))?;
+        sync(&own)?;
     }
     for (number, secret) in &plan.clients {
         let own = folder.join(client_folder(*number));
@@ -55,8 +79,11 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
         identity(&own, secret, &number.to_string(), plan.cluster.id())?;
         cluster.name(&own.join(CLUSTER))?;
         text(&own.join("client.toml"), &client_toml(*number, plan))?;
+        sync(&own)?;
     }
-    fs::rename(&cluster.first, folder.join(CLUSTER)).attempt("write the file", folder.join(CLUSTER).display())
+    sync(folder)?;
+    fs::rename(&cluster.first, folder.join(CLUSTER)).attempt("write the file", folder.join(CLUSTER).display())?;
+    sync(folder)
 }
 
 /// A file that is the same in many folders.
@@ -70,8 +97,8 @@ struct Shared {
 impl Shared {
     /// Writes the file under its first name, in `folder`, which is made. Refuses more bytes than [`COPIES_BYTES_MAX`].
     fn write(folder: &Path, content: &str, copies: usize) -> Result<Self, Failure> {
-        create(folder)?;
-        let [first, probe] = ["cluster.toml.first", "cluster.toml.link"].map(|name| folder.join(name));
+        create_all(folder)?;
+        let [first, probe] = [FIRST, "cluster.toml.link"].map(|name| folder.join(name));
         text(&first, content)?;
         let is_linked = fs::hard_link(&first, &probe).is_ok();
         if is_linked {
@@ -85,6 +112,8 @@ impl Shared {
             .at(folder.display())
             .help("make the cluster on another file system, or with fewer --clients"));
         }
+        // From now on the folder can be told from a whole one.
+        sync(folder)?;
         Ok(Self { first, is_linked })
     }
 
@@ -94,7 +123,7 @@ impl Shared {
         if self.is_linked && fs::hard_link(&self.first, path).is_ok() {
             return Ok(());
         }
-        fs::copy(&self.first, path).map(drop).attempt("write the file", path.display())
+        fs::copy(&self.first, path).and_then(|_| File::open(path)?.sync_all()).attempt("write the file", path.display())
     }
 }
 
@@ -109,8 +138,28 @@ fn create(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).attempt("make the folder", folder.display())
 }
 
+/// Makes a folder and those above it, durably.
+fn create_all(folder: &Path) -> Result<(), Failure> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_all(above)?;
+    create(folder)?;
+    sync(above)
+}
+
+/// Makes the names in a folder durable.
+fn sync(folder: &Path) -> Result<(), Failure> {
+    File::open(folder).and_then(|folder| folder.sync_all()).attempt("sync the folder", folder.display())
+}
+
 fn text(path: &Path, content: &str) -> Result<(), Failure> {
-    fs::write(path, content).attempt("write the file", path.display())
+    let written = File::create(path).and_then(|mut file| {
+        file.write_all(content.as_bytes())?;
+        file.sync_all()
+    });
+    written.attempt("write the file", path.display())
 }
 
 /// The secret key, readable by its owner alone from its first moment, and its certificate.
