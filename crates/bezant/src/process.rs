@@ -29,27 +29,23 @@ impl Process {
         Self { pid, started: "ended".to_owned() }
     }
 
-    /// What [`Process::note`] wrote; `None` when it wrote nothing there.
+    /// What [`Process::note`] wrote; `None` when it wrote nothing there. Of a note that is not whole no process can be told either: a
+    /// loss of power leaves such notes, and ends what they are about. A replica that runs nevertheless has the lock on its data.
     pub fn noted(path: &Path) -> Result<Option<Self>, Failure> {
-        let pid = match fs::read_to_string(path) {
-            Ok(pid) => pid,
+        let pid = match fs::read(path) {
+            Ok(pid) => String::from_utf8_lossy(&pid).trim().parse::<u32>(),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).attempt("read the file", path.display()),
         };
         let started = fs::read_to_string(start_file(path)).unwrap_or_default().trim().to_owned();
-        match pid.trim().parse::<u32>() {
-            Ok(pid) if i32::try_from(pid).is_ok_and(|pid| pid > 1) && !started.is_empty() => Ok(Some(Self { pid, started })),
-            _ => Err(Failure::wrong("the file does not hold a process number, or its start beside it is missing")
-                .at(path.display())
-                .help("see whether the node still runs, end it by hand, and remove the file")),
-        }
+        let pid = pid.ok().filter(|pid| i32::try_from(*pid).is_ok_and(|pid| pid > 1) && !started.is_empty());
+        Ok(pid.map(|pid| Self { pid, started }))
     }
 
     /// Writes it down: the number alone in `path`, as monitoring expects it, and its start in a file beside it.
     pub fn note(&self, path: &Path) -> Result<(), Failure> {
-        let start = start_file(path);
-        fs::write(&start, format!("{}\n", self.started)).attempt("write the file", start.display())?;
-        fs::write(path, format!("{}\n", self.pid)).attempt("write the file", path.display())
+        replace(&start_file(path), &format!("{}\n", self.started))?;
+        replace(path, &format!("{}\n", self.pid))
     }
 
     /// Forgets what was written down.
@@ -82,6 +78,13 @@ impl Process {
             let _ = kill_process(pid, signal);
         }
     }
+}
+
+/// Puts `text` in place of a file, so that whoever reads it finds the old text or the new one.
+fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut next = path.as_os_str().to_owned();
+    next.push(".next");
+    fs::write(&next, text).and_then(|()| fs::rename(&next, path)).attempt("write the file", path.display())
 }
 
 fn start_file(path: &Path) -> PathBuf {
@@ -128,11 +131,16 @@ mod tests {
         let path = folder.path().join("pid");
         assert_eq!(Process::noted(&path).expect("no file is no process"), None);
         this.note(&path).expect("written");
-        assert_eq!(Process::noted(&path).expect("read"), Some(this));
-        for wrong in ["", "x", "-1", "0", "1", "12 13"] {
+        assert_eq!(Process::noted(&path).expect("read"), Some(this.clone()));
+        for wrong in [b"".as_slice(), b"x", b"-1", b"0", b"1", b"12 13", b"\xff\x00"] {
             fs::write(&path, wrong).expect("written");
-            assert!(Process::noted(&path).is_err(), "{wrong:?} was taken");
+            assert_eq!(Process::noted(&path).expect("a damaged note is no process"), None, "{wrong:?}");
         }
+        this.note(&path).expect("written over a damaged one");
+        fs::write(start_file(&path), "").expect("written");
+        assert_eq!(Process::noted(&path).expect("half a note is no process"), None);
+        this.note(&path).expect("written over a damaged one");
+        assert_eq!(Process::noted(&path).expect("read"), Some(this));
         Process::forget(&path).expect("removed");
         assert_eq!(Process::noted(&path).expect("no file is no process"), None);
     }
