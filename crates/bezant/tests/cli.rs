@@ -307,7 +307,7 @@ fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
     place.run(&["up"]).expect(0);
     place.run(&["down"]).expect(0);
     let identity = place.path("bezant-data/s0-r2/data/identity.toml");
-    let newer = fs::read_to_string(&identity).expect("read").replace("format = 1", "format = 7");
+    let newer = fs::read_to_string(&identity).expect("read").replace("format = 2", "format = 7");
     fs::write(&identity, newer).expect("written");
     place.run(&["node", "bezant-data/s0-r2"]).expect(3).says("has format 7").says("run the newer program");
     fs::remove_dir_all(place.path("bezant-data/s0-r1/data")).expect("removed");
@@ -327,7 +327,7 @@ fn a_lost_disk_is_noticed_and_never_a_fresh_start() {
     // As if its disk were not mounted; then as if it were another, empty one.
     let kept = place.path("kept");
     fs::rename(data(0), &kept).expect("moved");
-    says("s0-r0/data/identity.toml is missing").says("mounted?");
+    says("s0-r0/data/identity.toml is missing").says("mounted?").says("never an older copy");
     fs::create_dir(data(0)).expect("made");
     says("s0-r0/data/identity.toml is missing");
     fs::remove_dir_all(data(0)).expect("removed");

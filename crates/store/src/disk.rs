@@ -52,7 +52,7 @@ const NEXT: &str = "next.log";
 const SPARE_IN_THE_MAKING: &str = "zeros.next";
 const SPARE_OF_ZEROS: &str = "spare.zeros";
 /// The directory's format, in [`IDENTITY`].
-const DIRECTORY_FORMAT: u32 = 1;
+const DIRECTORY_FORMAT: u32 = 2;
 const WATERMARK_FORMAT: u32 = 1;
 const WATERMARK_BYTES: usize = 28;
 /// The size of one table of the base table.
@@ -449,6 +449,7 @@ fn read_identity(directory: &Path, owner: &str) -> Result<State, StoreError> {
     let location = path.display().to_string();
     match field("format").and_then(|format| format.parse::<u32>().ok()) {
         Some(found) if found > DIRECTORY_FORMAT => return Err(StoreError::NewerFormat { location, found, known: DIRECTORY_FORMAT }),
+        Some(found) if found < DIRECTORY_FORMAT => return Err(StoreError::OlderFormat { location, found, known: DIRECTORY_FORMAT }),
         _ => {}
     }
     // Looked at before the owner: a damaged name is damage, and nobody else's.

@@ -33,8 +33,12 @@ pub enum StoreError {
         /// What is wrong there.
         reason: String,
     },
-    /// A part is gone, or all of it. Put it back.
-    #[error("{location} is missing; put it back (is the disk that holds it mounted?), else leave this replica stopped: {}", FORGOTTEN)]
+    /// A part is gone, or all of it. Put it back as it last was.
+    #[error(
+        "{location} is missing; put it back as it last was (is the disk that holds it mounted?), never an older copy nor the empty one that \
+         `bezant init` made, which lack the votes given since; else leave this replica stopped: {}",
+        FORGOTTEN
+    )]
     Missing {
         /// What should be there.
         location: String,
@@ -57,6 +61,16 @@ pub enum StoreError {
         /// Its format.
         found: u32,
         /// The newest format this program knows.
+        known: u32,
+    },
+    /// The data were written by an older program. Run that one.
+    #[error("{location} has format {found}, and this program knows format {known} only; run the older program that wrote it")]
+    OlderFormat {
+        /// The data's place.
+        location: String,
+        /// Its format.
+        found: u32,
+        /// The format this program knows.
         known: u32,
     },
     /// Another process uses the data. Stop it first.

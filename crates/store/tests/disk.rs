@@ -236,13 +236,17 @@ fn another_replicas_directory_is_refused_by_name() {
 }
 
 #[test]
-fn a_newer_format_is_refused_with_both_formats() {
+fn another_format_is_refused_with_both_formats() {
     let directory = three_batches();
     let path = directory.path().join("identity.toml");
-    let text = fs::read_to_string(&path).expect("text").replace("format = 1", "format = 7");
+    let text = fs::read_to_string(&path).expect("text").replace("format = 2", "format = 7");
     fs::write(&path, text).expect("writable");
     let text = refusal(directory.path(), OWNER);
-    assert!(text.contains("has format 7, and this program knows formats up to 1"), "{text}");
+    assert!(text.contains("has format 7, and this program knows formats up to 2"), "{text}");
+    // The first format had neither a state nor a checksum.
+    fs::write(&path, format!("# Whose data this directory holds.\nformat = 1\nowner = \"{OWNER}\"\n")).expect("writable");
+    let text = refusal(directory.path(), OWNER);
+    assert!(text.contains("has format 1, and this program knows format 2 only; run the older program"), "{text}");
 }
 
 #[test]
@@ -262,6 +266,7 @@ fn a_missing_part_of_the_directory_is_an_error() {
         remove(&directory.path().join(part));
         let text = refusal(directory.path(), OWNER);
         assert!(text.contains("missing") && text.contains("leave this replica stopped"), "{part}: {text}");
+        assert!(text.contains("never an older copy nor the empty one that `bezant init` made"), "{part}: {text}");
     }
     // The directory itself, or all that is in it, as when its disk is not mounted; and a base that is there and empty.
     let directory = three_batches();
