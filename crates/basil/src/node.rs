@@ -2,10 +2,12 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
+use engine::Statistics;
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
 use types::ClientId;
 
+use crate::check::AbortReason;
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
 use crate::message::{Draft, Message};
 use crate::replica::{Replica, ReplicaEvent};
@@ -40,14 +42,6 @@ impl<M: StorageBackend> Node<M> {
     #[must_use]
     pub fn replica(&self) -> &Replica<M> {
         &self.replica
-    }
-
-    /// Stops it gracefully.
-    ///
-    /// # Errors
-    /// When the store fails, or has failed.
-    pub fn close(&mut self) -> Result<(), StoreError> {
-        self.replica.close()
     }
 
     /// What the janitor has done.
@@ -102,5 +96,55 @@ impl<M: StorageBackend> Durable for Node<M> {
 
     fn persist(&mut self) -> Result<(), StoreError> {
         self.replica.persist()
+    }
+}
+
+impl<M: StorageBackend> engine::Replica for Node<M> {
+    fn statistics(&self, out: &mut Statistics) {
+        let ((known, undecided), counts, store) = (self.replica.load(), self.replica.counts(), self.replica.store().statistics());
+        out.counter("keys_read", "Keys read for clients", counts.keys_read).in_status("keys_read");
+        out.counter("votes_commit", "Votes to commit", counts.votes_commit).in_status("transactions.votes_commit");
+        for (reason, count) in AbortReason::LABELS.into_iter().zip(counts.votes_abort_by) {
+            out.labelled("votes_abort", ("reason", reason), "Votes to abort, by reason", count).in_status("transactions.votes_abort_by");
+        }
+        out.state("transactions.votes_abort", "Votes to abort", counts.votes_abort);
+        out.counter("votes_repeated", "Votes repeated for who asked again", counts.votes_repeated).in_status("transactions.votes_repeated");
+        out.counter("decisions_logged", "Decisions written down on the slow path", counts.logged).in_status("transactions.logged");
+        out.counter("elected", "Transactions it was elected to reconcile", counts.elected).in_status("transactions.elected");
+        out.counter("transactions_committed", "Transactions learned to have committed", counts.committed)
+            .in_status("transactions.committed");
+        out.counter("transactions_aborted", "Transactions learned to have aborted", counts.aborted).in_status("transactions.aborted");
+        out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
+        out.counter("transactions_abandoned", "Transactions that somebody other than their author ended here", counts.abandoned)
+            .in_status("transactions.abandoned");
+        out.counter("transactions_stalled", "Transactions left unfinished by their clients", counts.stalled)
+            .in_status("transactions.stalled");
+        out.counter("transactions_finished_for_others", "Transactions the janitor set out to finish", self.janitor.counts().finishes)
+            .in_status("transactions.finished_for_others");
+        out.counter("store_batches", "Durable writes", store.batches).in_status("store.batches");
+        out.counter("store_records", "Records in durable writes", store.records);
+        out.counter("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written);
+        out.counter("store_checkpoints", "Checkpoints of old versions to the base table", store.checkpoints).in_status("store.checkpoints");
+        out.counter("store_cache_hits", "Reads answered by the row cache", store.cache_hits);
+        out.counter("store_base_table_reads", "Reads that went to the base table on disk", store.base_table_reads);
+        out.gauge("transactions_known", "Transactions remembered", known as u64).in_status("transactions.known");
+        out.gauge("transactions_undecided", "Transactions without an end yet", undecided as u64).in_status("transactions.undecided");
+        out.gauge("store_memtable_versions", "Versions that are not in the base table yet", store.memtable_versions as u64)
+            .in_status("store.memtable_versions");
+        out.gauge("store_memtable_bytes", "Memory of the versions that are not in the base table yet", store.memtable_bytes as u64)
+            .in_status("store.memtable_bytes");
+        out.gauge("store_cache_bytes", "Memory of the row cache", store.cache_bytes).in_status("store.cache_bytes");
+        out.gauge("store_journal_bytes", "Size of the journal", store.journal_bytes).in_status("store.journal_bytes");
+        out.state("watermark", "What is older is decided and may be forgotten", self.replica.store().watermark().time);
+    }
+
+    fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
+        let NodeEvent::Misbehavior { client, transaction } = event;
+        let evidence = transaction.id().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(engine::Misbehavior { client: *client, what: "this client claims to have read from its own future: it lies", evidence })
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.replica.close()
     }
 }

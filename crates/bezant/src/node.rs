@@ -1,19 +1,17 @@
 //! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
 
 mod watched;
+mod wiring;
 
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use basil::{Coordinator, CoordinatorOptions, Message, NodeEvent, Replica, ReplicaOptions};
 use clap::Args;
 use crypto::{BatchSigner, Signatures, Verifier};
-use machine::Time;
 use monitoring::server::{self, Site};
 use runtime::{Identity, Limits, Metrics, NodeOptions, RunOn};
-use store::{Disk, DiskOptions, Options, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use types::{Cluster, Party, ReplicaId};
@@ -24,12 +22,12 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
+use engine::{Misbehavior, Replica as _};
 use watched::{Board, Watched};
+use wiring::{Message, Replica};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
-/// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
-const BLOCK_CACHE_PART: u64 = 6;
 
 /// Runs one replica until it is asked to stop (SIGTERM or Ctrl-C).
 #[derive(Args, Debug)]
@@ -71,7 +69,7 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
 /// A running replica.
 pub struct Running {
     replica: ReplicaId,
-    node: runtime::Node<Watched, Message>,
+    node: runtime::Node<Watched<Replica>, Message>,
     window: JoinHandle<()>,
     ready_at: Instant,
 }
@@ -116,7 +114,7 @@ impl Running {
         listener: TcpListener,
         metrics: Metrics,
         board: &Arc<Board>,
-    ) -> Result<runtime::Node<Watched, Message>, Failure> {
+    ) -> Result<runtime::Node<Watched<Replica>, Message>, Failure> {
         let replica = config.replica;
         let cluster = config.topology.cluster.clone();
         if config.topology.signatures != Signatures::Ed25519 {
@@ -127,7 +125,7 @@ impl Running {
             tracing::warn!(regions = regions.name(), region = regions.region_of(me), "latency is injected: for measuring and testing only");
             regions.delays_from(me)
         });
-        let machine = Watched::new(open(config).await?, board.clone());
+        let machine = Watched::new(wiring::open(config).await?, board.clone());
         let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)
             .map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml").help("take cluster.toml as `bezant init` made it"))?;
         let verifier = Arc::new(verifier);
@@ -149,11 +147,10 @@ impl Running {
             delays,
         };
         let board = board.clone();
-        let on_event = move |event| match event {
-            NodeEvent::Misbehavior { client, transaction } => {
+        let on_event = move |event| {
+            if let Some(Misbehavior { client, what, evidence }) = Replica::misbehavior(&event) {
                 board.count_misbehavior();
-                let transaction = hex::encode(transaction.id().0);
-                tracing::error!(%client, transaction, "this client claims to have read from its own future: it lies");
+                tracing::error!(%client, transaction = evidence, "{what}");
             }
         };
         runtime::start(node_options, machine, batch_signer, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
@@ -183,39 +180,4 @@ impl Running {
 /// Whose data a replica's are, as its disk has it.
 pub fn owner(cluster: &Cluster, replica: ReplicaId) -> String {
     format!("cluster {} replica {replica}", cluster.id())
-}
-
-/// Opens the disk and brings the replica back from it, on a thread that may block.
-async fn open(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
-    let settings = &config.settings;
-    let replica = config.replica;
-    let cluster = config.topology.cluster.clone();
-    let data = config.data.clone();
-    let owner = owner(&cluster, replica);
-    let block_cache = settings.cache_bytes / BLOCK_CACHE_PART;
-    let disk_options = DiskOptions { block_cache_bytes_max: block_cache, ..DiskOptions::default() };
-    let cache_bytes_max = usize::try_from(settings.cache_bytes - block_cache).unwrap_or(usize::MAX);
-    let options = Options { cache_bytes_max, ..Options::default() };
-    let replica_options = ReplicaOptions {
-        time_bound_ms: settings.time_bound_ms,
-        window_ms: settings.window_ms,
-        stall_ms: settings.janitor_timeout_ms,
-        abandoned_per_second: u32::try_from(settings.abandoned_per_second).unwrap_or(u32::MAX),
-        // Drawn anew at each start and told to nobody, so that no client can aim at another's place in a table.
-        seed: rand::random(),
-        ..ReplicaOptions::default()
-    };
-    let place = data.display().to_string();
-    let opened = tokio::task::spawn_blocking(move || {
-        let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
-        let store = Store::open(disk, options).map_err(|error| error.to_string())?;
-        let opened = Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
-        Ok::<_, String>(basil::Node::new(opened, Coordinator::new(cluster, CoordinatorOptions::default())))
-    });
-    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

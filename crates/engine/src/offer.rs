@@ -88,6 +88,12 @@ pub trait Replica: Durable + Machine<Command = Infallible> {
 
     /// What an event proves against a client, if it does.
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
+
+    /// Stops it gracefully. It takes no step after this.
+    ///
+    /// # Errors
+    /// When what it wrote cannot be made durable.
+    fn close(&mut self) -> Result<(), Self::Failure>;
 }
 
 /// A lie that was proved.
@@ -118,6 +124,16 @@ pub struct Statistic {
     pub kind: StatisticKind,
     /// The number.
     pub value: u64,
+    /// Where it stands in a replica's status, such as `transactions.committed`; a labelled one stands there under its label's
+    /// value. Empty when it is not shown there.
+    pub status: &'static str,
+}
+
+impl Statistic {
+    /// Shows it in a replica's status as well.
+    pub fn in_status(&mut self, place: &'static str) {
+        self.status = place;
+    }
 }
 
 /// Whether a number can fall.
@@ -127,22 +143,34 @@ pub enum StatisticKind {
     Counter,
     /// It rises and falls.
     Gauge,
+    /// It is a replica's state, and no metric.
+    State,
 }
 
 impl Statistics {
     /// Adds a number that only rises.
-    pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.0.push(Statistic { name, label: None, help, kind: StatisticKind::Counter, value });
+    pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) -> &mut Statistic {
+        self.add(Statistic { name, label: None, help, kind: StatisticKind::Counter, value, status: "" })
     }
 
     /// Adds one of several numbers that only rise and share a name.
-    pub fn labelled(&mut self, name: &'static str, label: (&'static str, &'static str), help: &'static str, value: u64) {
-        self.0.push(Statistic { name, label: Some(label), help, kind: StatisticKind::Counter, value });
+    pub fn labelled(&mut self, name: &'static str, label: (&'static str, &'static str), help: &'static str, value: u64) -> &mut Statistic {
+        self.add(Statistic { name, label: Some(label), help, kind: StatisticKind::Counter, value, status: "" })
     }
 
     /// Adds a number that rises and falls.
-    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.0.push(Statistic { name, label: None, help, kind: StatisticKind::Gauge, value });
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) -> &mut Statistic {
+        self.add(Statistic { name, label: None, help, kind: StatisticKind::Gauge, value, status: "" })
+    }
+
+    /// Adds a number that a replica's status alone shows.
+    pub fn state(&mut self, place: &'static str, help: &'static str, value: u64) {
+        self.add(Statistic { name: place, label: None, help, kind: StatisticKind::State, value, status: place });
+    }
+
+    fn add(&mut self, statistic: Statistic) -> &mut Statistic {
+        self.0.push(statistic);
+        self.0.last_mut().expect("one was just added")
     }
 
     /// Takes all out, and keeps the memory.

@@ -1,14 +1,14 @@
 //! Looking at a running replica: after each turn its counts are copied to a board, where `/status` and `/metrics` read
 //! them without ever waiting for the replica.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use basil::check::AbortReason;
-use basil::replica::ReplicaCounts;
-use basil::{Message, NodeEvent};
+use config::NodeConfig;
+use engine::{Replica, Statistic, StatisticKind, Statistics};
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
@@ -18,55 +18,39 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use runtime::{Metrics, NodeHandle, PeerState};
 use serde_json::json;
-use store::{Disk, Statistics, StoreError};
-use types::Party;
+use types::{Party, ReplicaId};
 
-use config::NodeConfig;
-
-type Inner = basil::Node<Disk>;
+type Peers = BTreeMap<ReplicaId, PeerState>;
 
 /// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk) or `warming`
 /// (answers reads, but does not vote for writes yet).
 const SERVING: &str = "serving";
 
-/// What a replica looked like after its last turn.
-#[derive(Clone, Copy, Debug, Default)]
-struct Look {
-    counts: ReplicaCounts,
-    known: usize,
-    undecided: usize,
-    finishes: u64,
-    watermark: u64,
-    store: Statistics,
-}
-
-/// A replica that is looked at after each turn.
-pub struct Watched {
-    inner: Inner,
+/// A replica of any engine that is looked at after each turn.
+pub struct Watched<R> {
+    inner: R,
     board: Arc<Board>,
 }
 
-impl Watched {
+impl<R: Replica> Watched<R> {
     /// Shows `inner` on `board`.
-    pub fn new(inner: Inner, board: Arc<Board>) -> Self {
+    pub fn new(inner: R, board: Arc<Board>) -> Self {
         board.post(&inner);
         Self { inner, board }
     }
-}
 
-impl Watched {
     /// Stops it gracefully.
-    pub fn close(&mut self) -> Result<(), StoreError> {
+    pub fn close(&mut self) -> Result<(), R::Failure> {
         self.inner.close()
     }
 }
 
-impl Machine for Watched {
+impl<R: Replica> Machine for Watched<R> {
     type Command = Infallible;
-    type Received = <Inner as Machine>::Received;
-    type Message = Message;
-    type Draft = <Inner as Machine>::Draft;
-    type Event = NodeEvent;
+    type Received = R::Received;
+    type Message = R::Message;
+    type Draft = R::Draft;
+    type Event = R::Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         self.inner.step(now, input, outbox);
@@ -77,10 +61,10 @@ impl Machine for Watched {
     }
 }
 
-impl Durable for Watched {
-    type Failure = StoreError;
+impl<R: Replica> Durable for Watched<R> {
+    type Failure = R::Failure;
 
-    fn persist(&mut self) -> Result<(), StoreError> {
+    fn persist(&mut self) -> Result<(), R::Failure> {
         self.inner.persist()?;
         self.board.post(&self.inner);
         Ok(())
@@ -98,10 +82,10 @@ pub struct Board {
     /// The rule that this process breaks on purpose.
     broken_rule: Option<&'static str>,
     started: Instant,
-    look: Mutex<Look>,
+    statistics: Mutex<Statistics>,
     misbehaviors: AtomicU64,
-    /// Set once the replica serves.
-    handle: OnceLock<(NodeHandle<Infallible, Message>, Instant)>,
+    /// Set once the replica serves: how it stands with its peers, and when it is ready.
+    serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
 }
 
 impl Board {
@@ -118,15 +102,15 @@ impl Board {
             }),
             broken_rule,
             started: Instant::now(),
-            look: Mutex::default(),
+            statistics: Mutex::default(),
             misbehaviors: AtomicU64::new(0),
-            handle: OnceLock::new(),
+            serving: OnceLock::new(),
         })
     }
 
     /// From now on the replica answers reads, and from `ready_at` on it votes for writes too.
-    pub fn serve(&self, handle: NodeHandle<Infallible, Message>, ready_at: Instant) {
-        assert!(self.handle.set((handle, ready_at)).is_ok(), "a replica begins to serve once");
+    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Infallible, W>, ready_at: Instant) {
+        assert!(self.serving.set((Box::new(move || handle.peers()), ready_at)).is_ok(), "a replica begins to serve once");
     }
 
     /// One more lie was proved.
@@ -152,26 +136,18 @@ impl Board {
         metrics.register(|registry| registry.register_collector(Box::new(Shown(self))));
     }
 
-    fn post(&self, inner: &Inner) {
-        let replica = inner.replica();
-        let (known, undecided) = replica.load();
-        let look = Look {
-            counts: replica.counts(),
-            known,
-            undecided,
-            finishes: inner.janitor_counts().finishes,
-            watermark: replica.store().watermark().time,
-            store: replica.store().statistics(),
-        };
-        *self.look.lock().unwrap_or_else(PoisonError::into_inner) = look;
+    fn post(&self, replica: &impl Replica) {
+        let mut statistics = self.statistics();
+        statistics.clear();
+        replica.statistics(&mut statistics);
     }
 
-    fn look(&self) -> Look {
-        *self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    fn statistics(&self) -> MutexGuard<'_, Statistics> {
+        self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> &'static str {
-        match self.handle.get() {
+        match self.serving.get() {
             None => "starting",
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
@@ -179,11 +155,10 @@ impl Board {
     }
 
     fn status(&self) -> serde_json::Value {
-        let Look { counts, known, undecided, finishes, watermark, store } = self.look();
         let peers: serde_json::Map<String, serde_json::Value> = self
-            .handle
+            .serving
             .get()
-            .map(|(handle, _)| handle.peers())
+            .map(|(peers, _)| peers())
             .unwrap_or_default()
             .into_iter()
             .map(|(peer, state)| {
@@ -191,8 +166,6 @@ impl Board {
                 (peer.to_string(), json!({"direction": direction, "state": peer_words(&state)}))
             })
             .collect();
-        let causes: serde_json::Map<String, serde_json::Value> =
-            AbortReason::LABELS.iter().zip(counts.votes_abort_by).map(|(cause, count)| ((*cause).to_owned(), json!(count))).collect();
         let mut status = json!({
             "replica": self.replica,
             "cluster": self.cluster,
@@ -202,20 +175,16 @@ impl Board {
             "regions": self.regions.as_ref().map(|(name, region)| json!({"name": name, "region": region})),
             "pid": std::process::id(),
             "uptime_seconds": self.started.elapsed().as_secs(),
-            "watermark": watermark,
-            "transactions": {
-                "committed": counts.committed, "aborted": counts.aborted, "undecided": undecided, "known": known,
-                "votes_commit": counts.votes_commit, "votes_abort": counts.votes_abort, "votes_abort_by": causes, "votes_repeated": counts.votes_repeated,
-                "logged": counts.logged, "elected": counts.elected, "refused": counts.refused, "abandoned": counts.abandoned, "stalled": counts.stalled, "finished_for_others": finishes,
-            },
-            "keys_read": counts.keys_read,
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
-            "store": {
-                "journal_bytes": store.journal_bytes, "memtable_versions": store.memtable_versions, "memtable_bytes": store.memtable_bytes,
-                "cache_bytes": store.cache_bytes, "batches": store.batches, "checkpoints": store.checkpoints,
-            },
             "peers": peers,
         });
+        for statistic in self.statistics().all().iter().filter(|statistic| !statistic.status.is_empty()) {
+            let mut place = &mut status;
+            for name in statistic.status.split('.').chain(statistic.label.map(|(_, value)| value)) {
+                place = &mut place[name];
+            }
+            *place = json!(statistic.value);
+        }
         if let Some(rule) = self.broken_rule {
             status["broken_rule"] = json!(rule);
         }
@@ -244,47 +213,37 @@ impl std::fmt::Debug for Shown {
 
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Look { counts, known, undecided, finishes, store, .. } = self.0.look();
-        let counters = [
-            ("keys_read", "Keys read for clients", counts.keys_read),
-            ("votes_commit", "Votes to commit", counts.votes_commit),
-            ("votes_repeated", "Votes repeated for who asked again", counts.votes_repeated),
-            ("decisions_logged", "Decisions written down on the slow path", counts.logged),
-            ("elected", "Transactions it was elected to reconcile", counts.elected),
-            ("transactions_committed", "Transactions learned to have committed", counts.committed),
-            ("transactions_aborted", "Transactions learned to have aborted", counts.aborted),
-            ("requests_refused", "Requests refused", counts.refused),
-            ("transactions_abandoned", "Transactions that somebody other than their author ended here", counts.abandoned),
-            ("transactions_stalled", "Transactions left unfinished by their clients", counts.stalled),
-            ("transactions_finished_for_others", "Transactions the janitor set out to finish", finishes),
-            ("misbehaviors", "Lies of clients that were proved", self.0.misbehaviors.load(Ordering::Relaxed)),
-            ("store_batches", "Durable writes", store.batches),
-            ("store_records", "Records in durable writes", store.records),
-            ("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written),
-            ("store_checkpoints", "Checkpoints of old versions to the base table", store.checkpoints),
-            ("store_cache_hits", "Reads answered by the row cache", store.cache_hits),
-            ("store_base_table_reads", "Reads that went to the base table on disk", store.base_table_reads),
-        ];
-        for (name, help, value) in counters {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
-        }
-        let mut votes_abort = encoder.encode_descriptor("votes_abort", "Votes to abort, by reason", None, MetricType::Counter)?;
-        for (reason, count) in AbortReason::LABELS.iter().zip(counts.votes_abort_by) {
-            votes_abort.encode_family(&[("reason", *reason)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-        }
-        let gauges = [
-            ("transactions_known", "Transactions remembered", known as u64),
-            ("transactions_undecided", "Transactions without an end yet", undecided as u64),
-            ("store_memtable_versions", "Versions that are not in the base table yet", store.memtable_versions as u64),
-            ("store_memtable_bytes", "Memory of the versions that are not in the base table yet", store.memtable_bytes as u64),
-            ("store_cache_bytes", "Memory of the row cache", store.cache_bytes),
-            ("store_journal_bytes", "Size of the journal", store.journal_bytes),
-        ];
-        for (name, help, value) in gauges {
-            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        let misbehaviors = ConstCounter::new(self.0.misbehaviors.load(Ordering::Relaxed));
+        let described = encoder.encode_descriptor("misbehaviors", "Lies of clients that were proved", None, misbehaviors.metric_type())?;
+        misbehaviors.encode(described)?;
+        let statistics = self.0.statistics().clone();
+        for family in statistics.all().chunk_by(|one, next| one.name == next.name) {
+            encode(family, &mut encoder)?;
         }
         Ok(())
+    }
+}
+
+/// Shows numbers that share a name.
+fn encode(family: &[Statistic], encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let Some(Statistic { name, help, kind, value, label, .. }) = family.first().copied() else { return Ok(()) };
+    match (kind, label) {
+        (StatisticKind::State, _) => Ok(()),
+        (StatisticKind::Counter, None) => {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+        }
+        (StatisticKind::Gauge, _) => {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        }
+        (StatisticKind::Counter, Some(_)) => {
+            let mut labelled = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for statistic in family {
+                let label = statistic.label.unwrap_or_default();
+                labelled.encode_family(&[label])?.encode_counter::<NoLabelSet, _, u64>(&statistic.value, None)?;
+            }
+            Ok(())
+        }
     }
 }

@@ -1,0 +1,53 @@
+//! Which engine a server runs: the one file of the program that knows.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use basil::Message;
+use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
+use config::NodeConfig;
+use machine::Time;
+use store::{Disk, DiskOptions, Options, Store};
+
+use super::owner;
+use crate::failure::{Attempt as _, Failure};
+
+/// A replica on its disk, with all that runs beside it.
+pub type Replica = basil::Node<Disk>;
+
+/// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
+const BLOCK_CACHE_PART: u64 = 6;
+
+/// Opens the disk and brings the replica back from it, on a thread that may block.
+pub async fn open(config: &NodeConfig) -> Result<Replica, Failure> {
+    let settings = &config.settings;
+    let replica = config.replica;
+    let cluster = config.topology.cluster.clone();
+    let data = config.data.clone();
+    let owner = owner(&cluster, replica);
+    let block_cache = settings.cache_bytes / BLOCK_CACHE_PART;
+    let disk_options = DiskOptions { block_cache_bytes_max: block_cache, ..DiskOptions::default() };
+    let cache_bytes_max = usize::try_from(settings.cache_bytes - block_cache).unwrap_or(usize::MAX);
+    let options = Options { cache_bytes_max, ..Options::default() };
+    let replica_options = ReplicaOptions {
+        time_bound_ms: settings.time_bound_ms,
+        window_ms: settings.window_ms,
+        stall_ms: settings.janitor_timeout_ms,
+        abandoned_per_second: u32::try_from(settings.abandoned_per_second).unwrap_or(u32::MAX),
+        // Drawn anew at each start and told to nobody, so that no client can aim at another's place in a table.
+        seed: rand::random(),
+        ..ReplicaOptions::default()
+    };
+    let place = data.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || {
+        let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
+        let store = Store::open(disk, options).map_err(|error| error.to_string())?;
+        let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
+        Ok::<_, String>(basil::Node::new(opened, Coordinator::new(cluster, CoordinatorOptions::default())))
+    });
+    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
