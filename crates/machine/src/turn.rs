@@ -18,6 +18,7 @@
 //! * All inputs of a turn share one durable write, and up to [`Bounds::batch_max`] of its statements share one signature.
 //! * A turn that says nothing is *silent*. What it wrote may wait for the write of a later turn, for [`SYNC_WAIT_MS`] at most. A
 //!   power cut may therefore lose the writes of several silent turns at once; nobody has heard of any of them.
+//! * After a write that failed there are no more turns: nobody can say what of it is durable.
 //! * What a machine says to itself ([`Said::own`]) is heard in a later turn, when it is durable.
 //!
 //! ```
@@ -66,7 +67,8 @@ use types::Party;
 
 use crate::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 
-/// How long what a silent turn wrote may wait to be made durable, in milliseconds by the node's own clock.
+/// How long what a silent turn wrote may wait to be made durable, in milliseconds by the node's own clock: in true time up to twice as
+/// long while that clock is slewed, since it then runs at half its speed at worst.
 pub const SYNC_WAIT_MS: u64 = 20;
 /// The most inputs that one turn takes when nobody sets another bound.
 pub const INPUTS_MAX: usize = 1_024;
@@ -128,6 +130,8 @@ pub struct Turns<M: Machine> {
     own: Vec<M::Message>,
     /// Since when something may have been written that is not durable yet.
     unsynced_since: Option<Time>,
+    /// Whether a write has begun and has not succeeded.
+    has_failed: bool,
 }
 
 impl<M: Machine> Turns<M> {
@@ -135,7 +139,7 @@ impl<M: Machine> Turns<M> {
     #[must_use]
     pub fn new(machine: M, me: Party, bounds: Bounds) -> Self {
         let bounds = Bounds { inputs_max: bounds.inputs_max.max(1), batch_max: bounds.batch_max.clamp(1, BATCH_MAX) };
-        Self { machine, me, bounds, outbox: OutboxOf::<M>::default(), own: Vec::new(), unsynced_since: None }
+        Self { machine, me, bounds, outbox: OutboxOf::<M>::default(), own: Vec::new(), unsynced_since: None, has_failed: false }
     }
 
     /// The machine, to look at.
@@ -158,7 +162,11 @@ impl<M: Machine> Turns<M> {
     }
 
     /// Begins a turn: with a tick, if one is due.
+    ///
+    /// # Panics
+    /// After a [`Stepped::persist`] that failed: a driver that goes on then has a bug.
     pub fn begin(&mut self, now: Time) -> Turn<'_, M> {
+        assert!(!self.has_failed, "after a write that failed there are no more turns");
         let mut turn = Turn { turns: self, inputs: 0 };
         if turn.turns.machine.deadline().is_some_and(|deadline| deadline <= now) {
             turn.step(now, Input::Tick);
@@ -202,15 +210,14 @@ impl<'a, M: Machine> Turn<'a, M> {
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: InputOf<M>) {
         self.inputs += 1;
+        // Here, so that what a turn wrote that never ends is not forgotten.
+        self.turns.unsynced_since.get_or_insert(now);
         self.turns.machine.step(now, input, &mut self.turns.outbox);
     }
 
     /// Takes no more inputs. `is_last` says that no turn will follow, so that nothing can wait for one.
     pub fn stepped(self, now: Time, is_last: bool) -> Stepped<'a, M> {
         let Self { turns, inputs } = self;
-        if inputs > 0 {
-            turns.unsynced_since.get_or_insert(now);
-        }
         let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
         let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
         let writes = speaks || is_last || is_overdue;
@@ -242,15 +249,15 @@ impl<'a, M: Durable> Stepped<'a, M> {
     /// Makes durable what this turn and silent ones before it wrote, unless this turn is silent too and it can wait.
     ///
     /// # Errors
-    /// When it cannot be said whether everything is durable. What the turn said is forgotten; the process must end.
+    /// When it cannot be said whether everything is durable. What the turn said is never heard, and no turn can follow; the process
+    /// must end.
     pub fn persist(self) -> Result<Written<'a, M>, M::Failure> {
         let Self { turns, inputs, writes } = self;
         if writes {
+            turns.has_failed = true;
+            turns.machine.persist()?;
+            turns.has_failed = false;
             turns.unsynced_since = None;
-            if let Err(failure) = turns.machine.persist() {
-                turns.outbox = OutboxOf::<M>::default();
-                return Err(failure);
-            }
         }
         Ok(Written { turns, inputs })
     }

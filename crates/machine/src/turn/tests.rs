@@ -183,9 +183,7 @@ fn live(asks: [&Vec<Ask>; 3], apart_ms: u64, stop: Stop) -> usize {
         let written = match stepped.persist() {
             Ok(written) => written,
             Err(DiskFails) => {
-                disk.fails.set(false);
-                let (sends, own, events) = turn(&mut turns, now, &[]).expect("the disk is well again");
-                assert!(sends.is_empty() && own.is_empty() && events.is_empty(), "what could not be written is never said");
+                assert!(turns.has_failed, "it could go on");
                 break;
             }
         };
@@ -218,6 +216,25 @@ fn what_silent_turns_wrote_waits_for_the_next_that_speaks_but_not_for_long() {
     assert_eq!((disk.writes.get(), disk.lines.get(), turns.wakes_at()), (2, 5, None), "it has waited long enough");
     turn(&mut turns, ms(99), &[]).expect("the disk is well");
     assert_eq!(disk.writes.get(), 2, "there was nothing to write");
+}
+
+#[test]
+#[should_panic(expected = "after a write that failed there are no more turns")]
+fn nothing_goes_on_after_a_write_that_failed() {
+    let (mut turns, disk) = notebook(Bounds::default());
+    disk.fails.set(true);
+    assert_eq!(turn(&mut turns, ms(0), &[Ask::Tell]), Err(DiskFails));
+    disk.fails.set(false);
+    let _ = turn(&mut turns, ms(1), &[]);
+}
+
+#[test]
+fn what_a_turn_wrote_that_never_ended_does_not_wait_for_long() {
+    let (mut turns, disk) = notebook(Bounds::default());
+    turns.begin(ms(3)).step(ms(3), Input::Command(Ask::Nothing));
+    assert_eq!((disk.writes.get(), turns.wakes_at()), (0, Some(ms(3 + SYNC_WAIT_MS))));
+    turn(&mut turns, ms(3 + SYNC_WAIT_MS), &[]).expect("the disk is well");
+    assert_eq!((disk.lines.get(), turns.wakes_at()), (1, None));
 }
 
 #[test]
