@@ -1,0 +1,98 @@
+//! Basil behind the neutral seam: what a session refuses, and that a receipt is proof to anybody who holds the cluster's keys.
+
+#[path = "harness/members.rs"]
+#[allow(dead_code, reason = "scripts use more of it")]
+mod members;
+
+use std::sync::Arc;
+
+use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
+use basil::receipt::ReceiptError;
+use basil::{Certificate, Coordinator, CoordinatorOptions, Decision, Receipt, Session, Transaction, Vote, Write};
+use bytes::Bytes;
+use crypto::leaf;
+use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Proof as _, Refusal, Request, Response, Tell};
+use machine::{Input, Machine, Outbox, Time};
+use members::{Members, members};
+use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, Value};
+
+const NOW: Timestamp = Timestamp::new(1_000, ClientId(1));
+
+/// What a session answers at once.
+fn answer(request: Request) -> Result<Response, Refusal> {
+    let cluster = members(1).cluster;
+    let mut session = Session::new(cluster.id(), Coordinator::new(cluster, CoordinatorOptions::default()));
+    let mut outbox = Outbox::default();
+    session.step(Time(NOW.time), Input::Command(Ask { operation: 3, request }), &mut outbox);
+    match outbox.events.pop() {
+        Some(Tell::Response { operation: 3, outcome }) => outcome,
+        other => panic!("it answers at once: {other:?}"),
+    }
+}
+
+#[test]
+fn ranges_and_one_shot_transactions_are_refused_by_type() {
+    let scan = Request::Scan { timestamp: NOW, low: Key::from("a"), high: Key::from("b"), limit: 1, read_only: true };
+    assert_eq!(answer(scan).expect_err("not yet"), Refusal::Unsupported(Capability::Ranges));
+    let submit = Request::Submit { timestamp: NOW, operations: Vec::new() };
+    assert_eq!(answer(submit).expect_err("never"), Refusal::Unsupported(Capability::OneShot));
+}
+
+#[test]
+fn evidence_of_another_engine_is_refused() {
+    let commit = CommitRequest { timestamp: NOW, reads: vec![Evidence::new("another's")], writes: Vec::new() };
+    assert!(matches!(answer(Request::Commit(commit)), Err(Refusal::Invalid(_))));
+    assert!(matches!(answer(Request::Private(engine::Private::new(7_u8))), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a_transaction_that_did_nothing_commits_without_asking_anybody() {
+    let commit = CommitRequest { timestamp: NOW, reads: Vec::new(), writes: Vec::new() };
+    let Ok(Response::Committed(commit)) = answer(Request::Commit(commit)) else { panic!("it commits") };
+    assert_eq!((commit.path, commit.timestamp), (CommitPath::Empty, NOW));
+}
+
+/// A transaction of both shards, and the votes on it.
+fn receipt(members: &Members, decision: Decision, shards: &[u16]) -> Receipt {
+    let vote = if decision == Decision::Commit { Vote::Commit } else { Vote::Abort };
+    let writes = ["a", "z"].map(|key| Write { key: Key::from(key), value: Some(Value::from("1")) });
+    let transaction = Transaction::new(members.cluster.id(), NOW, Vec::new(), writes.into()).expect("small enough");
+    let id = transaction.id();
+    let votes = |shard: &u16| {
+        let shard = ShardId(*shard);
+        let voter = |index| {
+            let replica = ReplicaId { shard, index };
+            let leaf = leaf(members.cluster.id(), replica, &VoteStatement { id, vote });
+            (index, members.batch_signers[&replica].sign(&[leaf]).remove(0))
+        };
+        ShardProof::Votes(VoteSet { shard, vote, voters: (0..6).map(voter).collect() })
+    };
+    let certificate = Certificate { id, decision, proof: Proof::Fast(shards.iter().map(votes).collect()) };
+    Receipt { transaction, certificate: Arc::new(certificate) }
+}
+
+#[test]
+fn a_receipt_is_proof_to_who_holds_the_keys() {
+    let members = members(2);
+    let receipt = receipt(&members, Decision::Commit, &[0, 1]);
+    let read = Receipt::verify(&receipt.to_bytes(), &members.stranger()).expect("it is whole");
+    assert_eq!((read.transaction, read.certificate), (receipt.transaction.clone(), receipt.certificate.clone()));
+    assert_eq!(receipt.summary(), "12 of 12 replicas");
+}
+
+#[test]
+fn a_receipt_that_lacks_anything_proves_nothing() {
+    let members = members(2);
+    let stranger = members.stranger();
+    let verify = |receipt: &Receipt| Receipt::verify(&receipt.to_bytes(), &stranger).map(|_| ());
+    assert!(matches!(verify(&receipt(&members, Decision::Commit, &[0])), Err(ReceiptError::Rejected(_))), "a shard is missing");
+    assert_eq!(verify(&receipt(&members, Decision::Abort, &[0])), Err(ReceiptError::NotACommit));
+    let whole = receipt(&members, Decision::Commit, &[0, 1]).to_bytes();
+    assert_eq!(Receipt::verify(&Bytes::from_static(b"\x02basil\0"), &stranger).map(|_| ()), Err(ReceiptError::Header));
+    assert!(matches!(Receipt::verify(&whole.slice(..whole.len() - 1), &stranger), Err(ReceiptError::Damaged(_))));
+    for at in (0..whole.len()).step_by(7) {
+        let mut damaged = whole.to_vec();
+        damaged[at] ^= 1;
+        assert!(Receipt::verify(&damaged.into(), &stranger).is_err(), "a receipt with byte {at} changed passed");
+    }
+}
