@@ -1,23 +1,19 @@
 //! When to stop.
 
-/// Waits until the process is asked to stop, by SIGTERM or from the keyboard. Says which.
+use tokio::signal::unix::{SignalKind, signal as listen};
+
+/// Waits until the process is asked to stop, by SIGTERM or from the keyboard. Says which. From this call on no signal is lost, also
+/// while nobody waits yet. Needs a tokio runtime around it.
 ///
 /// # Errors
 /// When the system does not let the process listen for signals.
-pub async fn signal() -> std::io::Result<&'static str> {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+pub fn signal() -> impl Future<Output = std::io::Result<&'static str>> {
+    let listeners = listen(SignalKind::terminate()).and_then(|terminate| Ok((terminate, listen(SignalKind::interrupt())?)));
+    async move {
+        let (mut terminate, mut interrupt) = listeners?;
         tokio::select! {
             _ = terminate.recv() => Ok("SIGTERM"),
             _ = interrupt.recv() => Ok("an interrupt"),
         }
-    }
-    #[cfg(not(unix))]
-    {
-        tokio::signal::ctrl_c().await?;
-        Ok("an interrupt")
     }
 }
