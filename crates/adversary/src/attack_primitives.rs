@@ -220,9 +220,10 @@ impl AttackPrimitives {
     }
 }
 
-/// The same value, with `tag` behind its first `#` in the place of what told its writer.
+/// The same value, with `tag` behind its first `#` in the place of what told its writer. A value that tells no writer stays as it is:
+/// a twin may commit, and then it has to do the same.
 fn renamed(value: &Value, tag: &str) -> Value {
     let text = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
-    let number = text.split_once('#').map_or(text, |(number, _)| number);
-    Value::new(format!("{number}#{tag}")).unwrap_or_else(|| value.clone())
+    let renamed = text.split_once('#').and_then(|(number, _)| Value::new(format!("{number}#{tag}")));
+    renamed.unwrap_or_else(|| value.clone())
 }
