@@ -1,6 +1,6 @@
 //! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
 //!
-//! The check decides from a [`View`] of what the replica knows, and from nothing else: it changes nothing and asks no store. Whoever
+//! The check decides from a `View` of what the replica knows, and from nothing else: it changes nothing and asks no store. Whoever
 //! calls it looks up the newest versions of the keys read first, which is the only part that can fail.
 
 use mutants::{Mutant, broken};

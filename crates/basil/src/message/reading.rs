@@ -22,7 +22,7 @@ pub enum PendingWrite {
     /// None does: the committed version is validated, as far as this replica is concerned. Having raised the key's read
     /// timestamp it votes for none that would come between from now on.
     None,
-    /// One does, by its place in [`Message::ReadReply`]'s list.
+    /// One does, by its place in [`Message::ReadReply`](crate::Message::ReadReply)'s list.
     Prepared(u16),
     /// One does, and touches keys that the reader may not read, so it is not shown.
     Hidden,
