@@ -119,7 +119,7 @@ fn part(line: &str) -> Option<(String, String)> {
 
 fn judge_parts(parts: &BTreeSet<(String, String)>) -> Vec<String> {
     let mut breaches = Vec::new();
-    let ours = ["basil", "bench", "bezant", "client", "config", "crypto", "mutants", "runtime", "store", "types"];
+    let ours = ["basil", "bench", "bezant", "bezant-client", "client", "config", "crypto", "mutants", "runtime", "store", "types"];
     for (name, features) in parts {
         if let Some((_, why)) = KEPT_OUT.iter().find(|(kept_out, _)| kept_out == name) {
             breaches.push(format!("`bezant` reaches `{name}`: {why}"));

@@ -530,7 +530,7 @@ impl Machine for Coordinator {
                 let read_only = read_only && self.options.read_only == ReadOnly::Validated;
                 self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
             }
-            Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only == ReadOnly::Voted => {
+            Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only != ReadOnly::Validated => {
                 self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);
             }
             Input::Command(Command::CommitReads { operation, transaction, validated }) => {

@@ -160,6 +160,7 @@ pub(crate) fn last_version(result: &ReadResult, prepared: Option<&Transaction>) 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadQuorum {
     /// One, which is believed: only for measuring what belief in one replica would save. Gives up Byzantine independence.
+    #[cfg(feature = "lab")]
     One,
     /// `f + 1`.
     WeakQuorum,
@@ -174,6 +175,7 @@ impl ReadQuorum {
     /// How many replicas are asked at first.
     pub(crate) fn asked(self, faults: usize) -> usize {
         match self {
+            #[cfg(feature = "lab")]
             Self::One => 1,
             Self::WeakQuorum => faults + 1,
             Self::Majority => 2 * faults + 1,
@@ -184,6 +186,7 @@ impl ReadQuorum {
     /// How many must agree on a version before it is believed.
     pub(crate) fn needed(self, quorums: Quorums) -> usize {
         match self {
+            #[cfg(feature = "lab")]
             Self::One => 1,
             _ if broken(Mutant::ReadOfOne) => 1,
             _ => quorums.weak(),

@@ -47,6 +47,7 @@ pub enum ReadOnly {
     #[default]
     Validated,
     /// Like any other, by their votes, as in the paper.
+    #[cfg(feature = "lab")]
     Voted,
 }
 
@@ -57,6 +58,7 @@ pub enum FastPath {
     #[default]
     On,
     /// Every decision is logged.
+    #[cfg(feature = "lab")]
     Off,
 }
 
