@@ -445,7 +445,7 @@ impl Machine for ByzantineClient {
     type Command = Command;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = std::convert::Infallible;
+    type Unsigned = std::convert::Infallible;
     type Event = ByzantineEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -18,7 +18,7 @@ impl Machine for Driver {
     type Command = Command;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -521,7 +521,7 @@ impl Machine for Coordinator {
     type Command = Command;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = std::convert::Infallible;
+    type Unsigned = std::convert::Infallible;
     type Event = Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -21,7 +21,7 @@ use crate::certificate::{
 use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors};
 use crate::transaction::Transaction;
 
-pub use self::deciding::{Conflict, Draft, Justified, Refusal, Subject};
+pub use self::deciding::{Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
 pub use self::reading::{PendingWrite, ReadResult};
 

@@ -9,7 +9,7 @@ use types::ClientId;
 
 use crate::check::AbortReason;
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
-use crate::message::{Draft, Message};
+use crate::message::{Message, Unsigned};
 use crate::replica::{Replica, ReplicaEvent};
 
 /// What a node tells its own side.
@@ -71,7 +71,7 @@ impl<M: StorageBackend> Machine for Node<M> {
     type Command = std::convert::Infallible;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Draft;
+    type Unsigned = Unsigned;
     type Event = NodeEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

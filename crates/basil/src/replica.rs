@@ -34,7 +34,7 @@ use self::stall_detector::StallTimers;
 use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{AbortReason, Bounds, check};
 use crate::commit_relay::Relays;
-use crate::message::{Conflict, Draft, Message, Refusal, Subject};
+use crate::message::{Conflict, Message, Refusal, Subject, Unsigned};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
@@ -324,7 +324,7 @@ impl<M: StorageBackend> Replica<M> {
         if let Some(vote) = self.table.get(id).and_then(TransactionState::vote).filter(|_| !broken(Mutant::VoteReconsidered)) {
             self.counts.votes_repeated += 1;
             let statement = VoteStatement { id, vote };
-            out.sign(from, Draft::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
+            out.sign(from, Unsigned::Vote { replica: self.me, statement, conflict: None }); // RPR (i)
             return true;
         }
         let Some(state) = self.table.get_mut(id) else { return false };
@@ -423,7 +423,7 @@ impl<M: StorageBackend> Replica<M> {
         for requester in requesters {
             // Told once: who asks again wants the vote.
             let conflict = conflict.clone().filter(|conflict| self.may_see(requester, conflict.transaction()));
-            out.sign(requester, Draft::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
+            out.sign(requester, Unsigned::Vote { replica: self.me, statement: VoteStatement { id, vote }, conflict });
         }
     }
 
@@ -480,7 +480,7 @@ impl<M: StorageBackend> Replica<M> {
             self.table.remembered_outcome(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::TombstoneUnlogged));
         let Some(RememberedOutcome { decision, view: Some(view) }) = end else { return false };
         let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
-        out.sign(from, Draft::Logged { replica: self.me, statement });
+        out.sign(from, Unsigned::Logged { replica: self.me, statement });
         true
     }
 
@@ -542,7 +542,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Tells `party` under this replica's signature what it has logged, if anything.
     fn tell_logged(&self, party: Party, id: TransactionId, out: &mut Out<M>) {
         if let Some(statement) = self.table.get(id).and_then(TransactionState::logged_statement) {
-            out.sign(party, Draft::Logged { replica: self.me, statement });
+            out.sign(party, Unsigned::Logged { replica: self.me, statement });
         }
     }
 
@@ -704,7 +704,7 @@ impl<M: StorageBackend> Machine for Replica<M> {
     type Command = std::convert::Infallible;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Draft;
+    type Unsigned = Unsigned;
     type Event = ReplicaEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -33,7 +33,9 @@ pub static PROFILE: Profile = Profile {
 };
 
 /// What a session runs around: a [`Coordinator`], or a machine that speaks through one and does as a coordinator would.
-pub trait Driver: Machine<Command = Command, Received = Verified<Message>, Message = Message, Draft = Infallible, Event = Event> {
+pub trait Driver:
+    Machine<Command = Command, Received = Verified<Message>, Message = Message, Unsigned = Infallible, Event = Event>
+{
     /// The coordinator.
     fn coordinator(&self) -> &Coordinator;
 
@@ -131,7 +133,7 @@ impl<D: Driver> Machine for Session<D> {
     type Command = Ask;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Tell;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

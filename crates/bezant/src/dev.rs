@@ -120,7 +120,7 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
     }
 }
 
-async fn execute(args: &DevArgs, script: Vec<crate::words::Statement>) -> Result<Done, Failure> {
+async fn execute(args: &DevArgs, script: Vec<crate::script::Statement>) -> Result<Done, Failure> {
     let client = bezant_client::connect(ClientRegions::default().config(&args.folder)?).await?;
     let outcome = statements::execute(&client, script).await;
     client.close().await;

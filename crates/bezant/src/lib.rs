@@ -16,11 +16,11 @@ mod node;
 pub mod output;
 mod process;
 mod regions;
+pub mod script;
 mod shell;
 mod statements;
 mod status;
 mod up;
-pub mod words;
 
 use std::process::ExitCode;
 

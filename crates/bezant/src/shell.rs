@@ -19,8 +19,8 @@ use tokio::runtime::Handle;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::regions::ClientRegions;
+use crate::script::{self, Statement};
 use crate::statements::{self, Reach};
-use crate::words::{self, Statement};
 
 /// How many lines the history keeps.
 const HISTORY_LINES_MAX: usize = 10_000;
@@ -177,7 +177,7 @@ impl Session {
     /// Runs one line's statements. Outside `begin`, neighbouring ones are one transaction.
     async fn statements(&mut self, text: &str) -> Result<(), Failure> {
         let mut together = Vec::new();
-        for statement in words::statements(text)? {
+        for statement in script::statements(text)? {
             match statement {
                 Statement::Begin | Statement::Commit | Statement::Abort => {
                     self.flush(&mut together).await?;

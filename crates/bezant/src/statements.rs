@@ -13,7 +13,7 @@ use types::{Key, Value};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::regions::ClientRegions;
-use crate::words::{self, Statement};
+use crate::script::{self, Statement};
 
 /// The longest script that is read: a transaction's keys and values take less, quotes and hexadecimal included.
 const SCRIPT_BYTES_MAX: u64 = 64 << 20;
@@ -78,7 +78,7 @@ pub struct TxnArgs {
 
 /// Carries out `bezant get`.
 pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
-    let key = words::key(&args.key)?;
+    let key = script::key(&args.key)?;
     let outcome = once(&args.reach, vec![Statement::Get(key.clone())]).await?;
     let value = outcome.found.first().cloned().flatten();
     if args.reach.json {
@@ -102,13 +102,13 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
 
 /// Carries out `bezant put`.
 pub async fn put(args: &PutArgs) -> Result<Done, Failure> {
-    let statement = Statement::Put(words::key(&args.key)?, words::value(&args.value)?);
+    let statement = Statement::Put(script::key(&args.key)?, script::value(&args.value)?);
     write(statement, &args.reach).await
 }
 
 /// Carries out `bezant delete`.
 pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
-    write(Statement::Delete(words::key(&args.key)?), &args.reach).await
+    write(Statement::Delete(script::key(&args.key)?), &args.reach).await
 }
 
 async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
@@ -152,7 +152,7 @@ fn read_script(source: impl Read, place: &str) -> Result<String, Failure> {
 
 /// The statements of a script that is one transaction by itself.
 pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
-    let statements = words::statements(script)?;
+    let statements = script::statements(script)?;
     if statements.is_empty() {
         return Err(Failure::wrong("there is no statement").help("as in: bezant txn 'get a; put b 2'"));
     }
@@ -282,7 +282,7 @@ fn print_value(value: &Value) {
 pub fn print_get(key: &Key, value: Option<&Value>) {
     match value {
         Some(value) => match harmless_text(value) {
-            Some(text) if text.contains(['\n', '\t']) => out!("{key} = {}", words::quoted_text(text)),
+            Some(text) if text.contains(['\n', '\t']) => out!("{key} = {}", script::quoted_text(text)),
             _ => out!("{key} = {value}"),
         },
         None => out!("{key} has no value"),

@@ -238,7 +238,7 @@ impl Process {
 }
 
 /// A turn as the real loop takes it, with its price.
-fn turn<M: Modelled, S: Signer<M::Draft, Message>>(
+fn turn<M: Modelled, S: Signer<M::Unsigned, Message>>(
     turns: &mut Turns<M>,
     signer: &mut S,
     party: Party,
@@ -299,7 +299,7 @@ impl<D: Signable> Signer<D, D::Message> for Roots<'_> {
         if self.signatures { root.signatures(batch.len()) } else { vec![root.signatures(1).remove(0); batch.len()] }
     }
 
-    fn with_signature(&mut self, draft: D, signature: BatchSignature) -> D::Message {
-        draft.with_signature(signature)
+    fn with_signature(&mut self, unsigned: D, signature: BatchSignature) -> D::Message {
+        unsigned.with_signature(signature)
     }
 }

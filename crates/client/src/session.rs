@@ -31,7 +31,7 @@ impl<S: Session> Machine for Watched<S> {
     type Command = Ask;
     type Received = S::Received;
     type Message = S::Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Tell;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

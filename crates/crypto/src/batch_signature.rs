@@ -157,7 +157,7 @@ impl<D: Signable> Signer<D, D::Message> for BatchSigner {
     type Signature = BatchSignature;
 
     fn sign_batch(&mut self, batch: &[(Party, D)]) -> Vec<BatchSignature> {
-        let leaves: Vec<Digest> = batch.iter().map(|(_, draft)| draft.leaf(self.cluster, self.signer)).collect();
+        let leaves: Vec<Digest> = batch.iter().map(|(_, unsigned)| unsigned.leaf(self.cluster, self.signer)).collect();
         let signatures = self.sign(&leaves);
         if let (Some(verifier), Some(signature)) = (&self.known_to, signatures.first()) {
             verifier.signed(self.signer, &signature.signed);
@@ -165,8 +165,8 @@ impl<D: Signable> Signer<D, D::Message> for BatchSigner {
         signatures
     }
 
-    fn with_signature(&mut self, draft: D, signature: BatchSignature) -> D::Message {
-        draft.with_signature(signature)
+    fn with_signature(&mut self, unsigned: D, signature: BatchSignature) -> D::Message {
+        unsigned.with_signature(signature)
     }
 }
 

@@ -70,7 +70,7 @@
 //!     type Command = Ask;
 //!     type Received = Infallible;
 //!     type Message = Infallible;
-//!     type Draft = Infallible;
+//!     type Unsigned = Infallible;
 //!     type Event = Tell;
 //!     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //!         let Input::Command(Ask { operation, request }) = input else { return };

@@ -73,7 +73,7 @@ impl fmt::Display for Capability {
 ///
 /// It answers every [`Ask`] once, within its time limit, whatever the replicas do. It keeps nothing for a transaction beyond
 /// the requests of it that are under way.
-pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Draft = Infallible> {
+pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Infallible> {
     /// Which engine it belongs to.
     fn profile(&self) -> &'static Profile;
 

@@ -6,7 +6,7 @@
 //!
 //! **The law: nothing a step says leaves the node before everything written up to then is durable.** A machine
 //! writes to its store while it steps. [`turn`] steps it through all that has arrived, makes one durable write, signs
-//! all [`Outbox::drafts`], and only then gives out what was said. It is the one place where the law is kept, and every
+//! all [`Outbox::unsigned`], and only then gives out what was said. It is the one place where the law is kept, and every
 //! driver uses it. What nobody hears of may become durable a little later.
 //!
 //! ```
@@ -18,7 +18,7 @@
 //!     type Command = ();
 //!     type Received = u32;
 //!     type Message = u32;
-//!     type Draft = std::convert::Infallible;
+//!     type Unsigned = std::convert::Infallible;
 //!     type Event = ();
 //!     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //!         if let Input::Message { from, message } = input {
@@ -71,8 +71,8 @@ pub trait Machine: Sized {
     type Received;
     /// What it says to others.
     type Message;
-    /// What it says under its signature: a statement that the shell signs before it becomes a message.
-    type Draft;
+    /// What it says under its signature: a statement not signed yet, which the shell signs to make a message of it.
+    type Unsigned;
     /// What it tells its own side.
     type Event;
 
@@ -116,30 +116,30 @@ pub enum Input<Command, Received> {
 }
 
 /// What a machine says.
-pub type OutboxOf<M> = Outbox<<M as Machine>::Message, <M as Machine>::Draft, <M as Machine>::Event>;
+pub type OutboxOf<M> = Outbox<<M as Machine>::Message, <M as Machine>::Unsigned, <M as Machine>::Event>;
 
 /// What was said in one or more steps, and is not sent yet.
 #[derive(Debug)]
-pub struct Outbox<Message, Draft, Event> {
+pub struct Outbox<Message, Unsigned, Event> {
     /// Messages that need no signature: the channel proves who says them.
     pub sends: Vec<(Party, Message)>,
     /// Statements to be signed together, then sent.
-    pub drafts: Vec<(Party, Draft)>,
+    pub unsigned: Vec<(Party, Unsigned)>,
     /// For the machine's own side.
     pub events: Vec<Event>,
 }
 
-impl<Message, Draft, Event> Default for Outbox<Message, Draft, Event> {
+impl<Message, Unsigned, Event> Default for Outbox<Message, Unsigned, Event> {
     fn default() -> Self {
-        Self { sends: Vec::new(), drafts: Vec::new(), events: Vec::new() }
+        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new() }
     }
 }
 
-impl<Message, Draft, Event> Outbox<Message, Draft, Event> {
+impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Whether nothing was said.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sends.is_empty() && self.drafts.is_empty() && self.events.is_empty()
+        self.sends.is_empty() && self.unsigned.is_empty() && self.events.is_empty()
     }
 
     /// Says `message` to `to`.
@@ -147,9 +147,9 @@ impl<Message, Draft, Event> Outbox<Message, Draft, Event> {
         self.sends.push((to, message));
     }
 
-    /// Says `draft` to `to`, under a signature.
-    pub fn sign(&mut self, to: Party, draft: Draft) {
-        self.drafts.push((to, draft));
+    /// Says `statement` to `to`, under a signature.
+    pub fn sign(&mut self, to: Party, statement: Unsigned) {
+        self.unsigned.push((to, statement));
     }
 
     /// Tells the machine's own side.
@@ -159,10 +159,10 @@ impl<Message, Draft, Event> Outbox<Message, Draft, Event> {
 
     /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
     /// which are of another type, are given back. Nothing is copied.
-    pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Draft, Inner>)) -> Vec<Inner> {
-        let mut lent = Outbox { sends: std::mem::take(&mut self.sends), drafts: std::mem::take(&mut self.drafts), events: Vec::new() };
+    pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Unsigned, Inner>)) -> Vec<Inner> {
+        let mut lent = Outbox { sends: std::mem::take(&mut self.sends), unsigned: std::mem::take(&mut self.unsigned), events: Vec::new() };
         speak(&mut lent);
-        (self.sends, self.drafts) = (lent.sends, lent.drafts);
+        (self.sends, self.unsigned) = (lent.sends, lent.unsigned);
         lent.events
     }
 }

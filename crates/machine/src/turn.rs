@@ -29,7 +29,7 @@
 //! #     type Command = ();
 //! #     type Received = u32;
 //! #     type Message = u32;
-//! #     type Draft = Infallible;
+//! #     type Unsigned = Infallible;
 //! #     type Event = ();
 //! #     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //! #         if let Input::Message { from, message } = input {
@@ -93,15 +93,15 @@ impl Default for Bounds {
 }
 
 /// What signs a machine's statements, many with one signature.
-pub trait Signer<Draft, Message> {
+pub trait Signer<Unsigned, Message> {
     /// What goes with each statement of a batch.
     type Signature;
 
     /// Signs `batch` at once. Gives what goes with each statement, in their order.
-    fn sign_batch(&mut self, batch: &[(Party, Draft)]) -> Vec<Self::Signature>;
+    fn sign_batch(&mut self, batch: &[(Party, Unsigned)]) -> Vec<Self::Signature>;
 
-    /// The message that `draft` becomes with its signature.
-    fn with_signature(&mut self, draft: Draft, signature: Self::Signature) -> Message;
+    /// The message that `unsigned` becomes with its signature.
+    fn with_signature(&mut self, unsigned: Unsigned, signature: Self::Signature) -> Message;
 }
 
 /// For a machine that signs nothing, such as a client's.
@@ -115,8 +115,8 @@ impl<Message> Signer<Infallible, Message> for NoSigner {
         Vec::new()
     }
 
-    fn with_signature(&mut self, draft: Infallible, _signature: Infallible) -> Message {
-        match draft {}
+    fn with_signature(&mut self, unsigned: Infallible, _signature: Infallible) -> Message {
+        match unsigned {}
     }
 }
 
@@ -198,7 +198,7 @@ impl<'a, M: Machine> Turn<'a, M> {
     /// How many messages and statements it has said so far.
     #[must_use]
     pub fn said(&self) -> usize {
-        self.turns.outbox.sends.len() + self.turns.outbox.drafts.len()
+        self.turns.outbox.sends.len() + self.turns.outbox.unsigned.len()
     }
 
     /// The machine, to look at between two steps.
@@ -286,22 +286,22 @@ impl<'a, M: Machine> Written<'a, M> {
     ///
     /// # Panics
     /// When `signer` does not give one signature for each statement: that is a bug of the signer.
-    pub fn sign<S: Signer<M::Draft, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
+    pub fn sign<S: Signer<M::Unsigned, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
         let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
-        let OutboxOf::<M> { sends, drafts, events } = outbox;
-        let statements = drafts.len();
+        let OutboxOf::<M> { sends, unsigned, events } = outbox;
+        let statements = unsigned.len();
         let mut batches = 0;
         if statements > 0 {
             // Statements to one party side by side fall under one signature, and one check at the receiver serves them all.
-            drafts.sort_by_key(|(to, _)| *to);
+            unsigned.sort_by_key(|(to, _)| *to);
             let mut signatures = Vec::with_capacity(statements);
-            for batch in drafts.chunks(bounds.batch_max) {
+            for batch in unsigned.chunks(bounds.batch_max) {
                 signatures.append(&mut signer.sign_batch(batch));
                 batches += 1;
             }
             assert_eq!(signatures.len(), statements, "a signer gives one signature for each statement");
-            sends.extend(drafts.drain(..).zip(signatures).map(|((to, draft), signature)| (to, signer.with_signature(draft, signature))));
-            drafts.shrink_to(KEPT_MAX);
+            sends.extend(unsigned.drain(..).zip(signatures).map(|((to, one), signature)| (to, signer.with_signature(one, signature))));
+            unsigned.shrink_to(KEPT_MAX);
         }
         // Stable: what is said to one party stays in order.
         sends.sort_by_key(|(to, _)| *to);

@@ -209,9 +209,9 @@ where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W> + Send + 'static,
     M::Command: Send + 'static,
-    M::Draft: Send,
+    M::Unsigned: Send,
     M::Event: Send,
-    S: Signer<M::Draft, W> + Send + 'static,
+    S: Signer<M::Unsigned, W> + Send + 'static,
     E: FnMut(M::Event) + Send + 'static,
 {
     let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, delays } = node_options;
@@ -334,7 +334,7 @@ impl<W, M, S, E> Loop<M, W, S, E>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W>,
-    S: Signer<M::Draft, W>,
+    S: Signer<M::Unsigned, W>,
     E: FnMut(M::Event),
 {
     fn run_on_thread(mut self) -> Result<M, NodeError> {

@@ -71,7 +71,7 @@ pub(crate) struct Turn<S: System> {
     /// What is to be sent.
     pub sends: Vec<(Party, S::Message)>,
     /// What was signed, and is in the world even if nobody hears it.
-    pub signed: Vec<S::Draft>,
+    pub signed: Vec<S::Unsigned>,
     /// Whether it waited for the disk.
     pub writes: bool,
     /// Whether the process died in it.
@@ -84,12 +84,12 @@ impl<S: System> Turn<S> {
     /// Signs and takes in what a replica says, or what it says instead when it lies.
     fn say(&mut self, mut written: Written<'_, S::Replica>, lies: Lies<S>, liar: &mut Option<S::Liar>, batch_signer: &mut BatchSigner) {
         let outbox = written.outbox();
-        outbox.drafts.extend(lies.drafts);
+        outbox.unsigned.extend(lies.unsigned);
         outbox.sends.extend(lies.sends);
         if let Some(liar) = liar {
-            liar.speak(&mut outbox.sends, &mut outbox.drafts);
+            liar.speak(&mut outbox.sends, &mut outbox.unsigned);
         }
-        self.signed = outbox.drafts.iter().map(|(_, draft)| draft.clone()).collect();
+        self.signed = outbox.unsigned.iter().map(|(_, unsigned)| unsigned.clone()).collect();
         let said = written.sign(batch_signer);
         if let Some(liar) = liar {
             liar.forge(said.sends);

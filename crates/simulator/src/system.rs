@@ -26,9 +26,9 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
     /// What participants say to one another.
     type Message: SignatureClaims + Clone + Decode + Encode;
     /// What a replica says under its signature.
-    type Draft: Clone + Signable<Message = Self::Message>;
+    type Unsigned: Clone + Signable<Message = Self::Message>;
     /// One replica's process.
-    type Replica: Durable + Machine<Received = Verified<Self::Message>, Message = Self::Message, Draft = Self::Draft>;
+    type Replica: Durable + Machine<Received = Verified<Self::Message>, Message = Self::Message, Unsigned = Self::Unsigned>;
     /// One client's process, honest or not, with what it does all day.
     type Client: Client<Self>;
     /// What stands between a lying replica's machine and the world.
@@ -192,14 +192,14 @@ impl EngineCounts for () {
 #[derive(Debug)]
 pub struct Lies<S: System> {
     /// Statements that the liar signs.
-    pub drafts: Vec<(Party, S::Draft)>,
+    pub unsigned: Vec<(Party, S::Unsigned)>,
     /// Messages.
     pub sends: Vec<(Party, S::Message)>,
 }
 
 impl<S: System> Default for Lies<S> {
     fn default() -> Self {
-        Self { drafts: Vec::new(), sends: Vec::new() }
+        Self { unsigned: Vec::new(), sends: Vec::new() }
     }
 }
 
@@ -221,7 +221,7 @@ pub trait Liar<S: System> {
     }
 
     /// Before anything is signed: turns what the machine says into what the liar says.
-    fn speak(&mut self, _sends: &mut Vec<(Party, S::Message)>, _drafts: &mut Vec<(Party, S::Draft)>) {}
+    fn speak(&mut self, _sends: &mut Vec<(Party, S::Message)>, _unsigned: &mut Vec<(Party, S::Unsigned)>) {}
 
     /// After everything is signed: changes messages.
     fn forge(&mut self, _sends: &mut [(Party, S::Message)]) {}
@@ -285,7 +285,7 @@ pub enum Next<C> {
 }
 
 /// A client: its machine, and the application above it that has one task after the other.
-pub trait Client<S: System>: Machine<Received = Verified<S::Message>, Message = S::Message, Draft = Infallible> {
+pub trait Client<S: System>: Machine<Received = Verified<S::Message>, Message = S::Message, Unsigned = Infallible> {
     /// Whether it follows the protocol.
     fn is_honest(&self) -> bool;
 
@@ -350,7 +350,7 @@ pub trait Checker<S: System> {
     fn hears(&mut self, _by: ReplicaId, _inbox: &[(Party, Verified<S::Message>)]) {}
 
     /// A replica signs a statement: `is_honest` tells whether it lies, or has lost its disk.
-    fn signs(&mut self, by: ReplicaId, draft: &S::Draft, is_honest: bool);
+    fn signs(&mut self, by: ReplicaId, unsigned: &S::Unsigned, is_honest: bool);
 
     /// An honest replica says something to `to`.
     fn says(&mut self, _by: ReplicaId, _to: Party, _message: &S::Message) {}

@@ -74,7 +74,7 @@ impl Machine for Asker {
     type Command = u64;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Answered;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -101,7 +101,7 @@ impl Machine for Doubler {
     type Command = AskPeer;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Doubled;
+    type Unsigned = Doubled;
     type Event = Doubled;
 
     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -188,7 +188,7 @@ impl Machine for Session {
     type Command = Ask;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Tell;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -29,8 +29,8 @@ fn counts_around_a_crash(flaw: Flaw) -> (u64, u64) {
         let mut outbox: OutboxOf<Doubler> = Outbox::default();
         doubler.step(Time(1), Input::Message { from: CLIENT, message: verified(Message::Ask(21)) }, &mut outbox);
         doubler.persist().expect("memory does not fail");
-        assert_eq!(outbox.drafts[0].1.double, 42);
-        outbox.drafts[0].1.count
+        assert_eq!(outbox.unsigned[0].1.double, 42);
+        outbox.unsigned[0].1.count
     };
     let first = ask();
     medium.crash(Crash::default());

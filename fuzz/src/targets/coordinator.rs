@@ -252,7 +252,7 @@ impl Process {
 
     /// Looks at what the coordinator said and told.
     fn look(&mut self) {
-        assert!(self.outbox.drafts.is_empty(), "a coordinator signs nothing");
+        assert!(self.outbox.unsigned.is_empty(), "a coordinator signs nothing");
         for (to, message) in std::mem::take(&mut self.outbox.sends) {
             let Party::Replica(to) = to else { panic!("a coordinator speaks to replicas") };
             assert!(fixture().cluster.replica_key(to).is_some());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Draft, PendingWrite, ReadResult};
+use basil::message::{PendingWrite, ReadResult, Unsigned};
 use basil::{Decision, Message, Transaction, Vote};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp, TransactionId};
 
@@ -102,8 +102,8 @@ impl Promises {
     }
 
     /// It casts a vote.
-    pub(super) fn votes(&mut self, cluster: &Cluster, draft: &Draft) {
-        let Draft::Vote { replica, statement: VoteStatement { id, vote }, .. } = draft else { return };
+    pub(super) fn votes(&mut self, cluster: &Cluster, unsigned: &Unsigned) {
+        let Unsigned::Vote { replica, statement: VoteStatement { id, vote }, .. } = unsigned else { return };
         assert_eq!(*replica, self.of);
         let rested = self.said.rested.contains(id) || self.turn.rested.contains(id);
         assert!(*vote == Vote::Abort || !rested, "it said that it would not vote for this any more");
@@ -140,14 +140,14 @@ impl Promises {
     }
 
     /// A statement is about to be signed.
-    pub(super) fn signs(&mut self, draft: &Draft) {
-        match draft {
-            Draft::Vote { .. } => {}
-            Draft::Logged { replica, statement } => {
+    pub(super) fn signs(&mut self, unsigned: &Unsigned) {
+        match unsigned {
+            Unsigned::Vote { .. } => {}
+            Unsigned::Logged { replica, statement } => {
                 assert_eq!(*replica, self.of);
                 self.logs(*statement);
             }
-            Draft::Elect { replica, statement } => {
+            Unsigned::Elect { replica, statement } => {
                 assert_eq!(*replica, self.of);
                 let decision = *self.elects.entry((statement.id, statement.view)).or_insert(statement.decision);
                 assert_eq!(decision, statement.decision, "it elected with another decision before");
@@ -155,7 +155,7 @@ impl Promises {
                     assert!(statement.view >= last.view_current, "it is back in a view that it had left");
                 }
             }
-            Draft::Decide { leader, statement, .. } => {
+            Unsigned::Decide { leader, statement, .. } => {
                 assert_eq!(*leader, self.of);
                 let decision = *self.decides.entry((statement.id, statement.view)).or_insert(statement.decision);
                 assert_eq!(decision, statement.decision, "it led to another decision before");

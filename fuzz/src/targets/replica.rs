@@ -5,7 +5,7 @@
 //! dies and comes back, with its disk torn and its clock set back), it says nothing that others would refuse, and it shows
 //! nobody what they may not read.
 
-use basil::message::{Conflict, Draft, PendingWrite, ReadResult};
+use basil::message::{Conflict, PendingWrite, ReadResult, Unsigned};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
 use crypto::Verified;
 use machine::turn::{Bounds, Stepped, Turns};
@@ -51,14 +51,14 @@ struct Overheard {
     node: Node<Memory>,
     promises: Promises,
     /// The statements that it has made and not signed.
-    drafts: Vec<Draft>,
+    unsigned: Vec<Unsigned>,
 }
 
 impl Machine for Overheard {
     type Command = <Node<Memory> as Machine>::Command;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Draft;
+    type Unsigned = Unsigned;
     type Event = <Node<Memory> as Machine>::Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
@@ -69,7 +69,7 @@ impl Machine for Overheard {
                 read = Some((*from, *timestamp, keys.clone()));
             }
         }
-        let (sends_before, drafts_before) = (outbox.sends.len(), outbox.drafts.len());
+        let (sends_before, unsigned_before) = (outbox.sends.len(), outbox.unsigned.len());
         self.node.step(now, input, outbox);
         for (to, answer) in &outbox.sends[sends_before..] {
             if let (Some((from, timestamp, keys)), Message::ReadReply { results, prepared, .. }) = (&read, answer) {
@@ -81,9 +81,9 @@ impl Machine for Overheard {
                 self.promises.lets_go(*id);
             }
         }
-        for (_, draft) in &outbox.drafts[drafts_before..] {
-            self.promises.votes(&fixture().cluster, draft);
-            self.drafts.push(draft.clone());
+        for (_, unsigned) in &outbox.unsigned[unsigned_before..] {
+            self.promises.votes(&fixture().cluster, unsigned);
+            self.unsigned.push(unsigned.clone());
         }
         let (known, undecided) = self.node.replica().load();
         assert!(undecided <= UNDECIDED_MAX && undecided <= known, "{undecided} of {known} undecided");
@@ -100,7 +100,7 @@ impl Durable for Overheard {
     fn persist(&mut self) -> Result<(), StoreError> {
         self.node.persist()?;
         self.promises.is_out();
-        self.drafts.drain(..).for_each(|draft| self.promises.signs(&draft));
+        self.unsigned.drain(..).for_each(|unsigned| self.promises.signs(&unsigned));
         Ok(())
     }
 }
@@ -255,7 +255,7 @@ fn start(medium: &Memory, now: u64, promises: Promises) -> Turns<Overheard> {
     let cluster = fixture().cluster.clone();
     let replica = Replica::open(cluster.clone(), ME, settings, store, Time(now)).expect("it reads what it wrote");
     let node = Node::new(replica, Coordinator::new(cluster, CoordinatorOptions::default()));
-    Turns::new(Overheard { node, promises, drafts: Vec::new() }, Party::Replica(ME), Bounds::default())
+    Turns::new(Overheard { node, promises, unsigned: Vec::new() }, Party::Replica(ME), Bounds::default())
 }
 
 /// What a replica says can be read, and others accept it.

@@ -3,7 +3,7 @@
 use config::{key_from_text, replica_from_name, value_from_text};
 
 use crate::Target;
-use bezant::words::{Statement, statements};
+use bezant::script::{Statement, statements};
 
 pub(super) const TARGET: Target = Target {
     name: "statements",

@@ -82,7 +82,7 @@ pub enum Refusal {
 
 /// A statement on its way to being signed.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Draft {
+pub enum Unsigned {
     /// Becomes [`Message::Voted`].
     Vote {
         /// Who votes.
@@ -117,7 +117,7 @@ pub enum Draft {
     },
 }
 
-impl Signable for Draft {
+impl Signable for Unsigned {
     type Message = Message;
 
     fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {

@@ -10,7 +10,7 @@ use types::{Party, ReplicaId, TransactionId};
 use super::admission::REQUESTERS_MAX;
 use super::{Out, Replica};
 use crate::certificate::{Decision, SignedLogged};
-use crate::message::{Draft, Message, Refusal, Subject};
+use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::record::Record;
 use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
 
@@ -66,7 +66,7 @@ impl<M: StorageBackend> Replica<M> {
         if statement.view_decision < view {
             let leader = ReplicaId { shard: self.me.shard, index: leader_of(id, view, self.quorums.replicas()) };
             let statement = ElectStatement { id, decision: statement.decision, view };
-            out.sign(Party::Replica(leader), Draft::Elect { replica: self.me, statement });
+            out.sign(Party::Replica(leader), Unsigned::Elect { replica: self.me, statement });
         }
     }
 
@@ -109,8 +109,8 @@ impl<M: StorageBackend> Replica<M> {
         for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
             // To all at first; later to whoever still elects, who must have missed it.
             if is_first || from == Party::Replica(replica) {
-                let draft = Draft::Decide { leader: self.me, statement, electors: electors.clone() };
-                out.sign(Party::Replica(replica), draft);
+                let unsigned = Unsigned::Decide { leader: self.me, statement, electors: electors.clone() };
+                out.sign(Party::Replica(replica), unsigned);
             }
         }
     }

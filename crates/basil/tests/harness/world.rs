@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Subject};
+use basil::message::{Conflict, PendingWrite, ReadResult, Subject, Unsigned};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
@@ -502,12 +502,12 @@ impl World {
             let NodeEvent::Misbehavior { client, transaction } = event;
             self.notes.does(replica, format!("keep{{s}} {} as proof that {client} lies", self.names.of(transaction.id())));
         }
-        for (_, draft) in &mut outbox.drafts {
-            self.distort_draft(replica, draft);
+        for (_, unsigned) in &mut outbox.unsigned {
+            self.distort_unsigned(replica, unsigned);
             if !silenced {
-                self.note_draft(replica, written.machine(), draft);
+                self.note_unsigned(replica, written.machine(), unsigned);
             }
-            self.witness_draft(replica, draft);
+            self.witness_unsigned(replica, unsigned);
         }
         for (to, message) in &mut outbox.sends {
             self.distort_reply(replica, *to, message);
@@ -553,9 +553,9 @@ impl World {
 
     // Lies.
 
-    fn distort_draft(&mut self, replica: ReplicaId, draft: &mut Draft) {
+    fn distort_unsigned(&mut self, replica: ReplicaId, unsigned: &mut Unsigned) {
         for lie in &self.seats[&replica].lies {
-            let Draft::Vote { statement, conflict, .. } = &mut *draft else { return };
+            let Unsigned::Vote { statement, conflict, .. } = &mut *unsigned else { return };
             match lie {
                 Lie::Votes(vote) => (statement.vote, *conflict) = (*vote, None),
                 Lie::Blames(transaction) => {
@@ -592,28 +592,28 @@ impl World {
 
     // What must never happen.
 
-    fn witness_draft(&mut self, replica: ReplicaId, draft: &Draft) {
+    fn witness_unsigned(&mut self, replica: ReplicaId, unsigned: &Unsigned) {
         if self.witness.liars.contains(&replica) {
             return;
         }
-        match draft {
-            Draft::Vote { statement, .. } => {
+        match unsigned {
+            Unsigned::Vote { statement, .. } => {
                 let first = *self.witness.votes.entry((replica, statement.id)).or_insert(statement.vote);
                 assert_eq!(first, statement.vote, "{replica} changed its vote");
             }
-            Draft::Logged { statement, .. } => {
+            Unsigned::Logged { statement, .. } => {
                 let at = (replica, statement.id, statement.view_decision);
                 let first = *self.witness.logged.entry(at).or_insert(statement.decision);
                 assert_eq!(first, statement.decision, "{replica} changed its logged decision");
                 self.witness_view(replica, statement.id, statement.view_current);
             }
-            Draft::Elect { statement, .. } => {
+            Unsigned::Elect { statement, .. } => {
                 let at = (replica, statement.id, statement.view);
                 let first = *self.witness.elected.entry(at).or_insert(statement.decision);
                 assert_eq!(first, statement.decision, "{replica} elected with two decisions in one view");
                 self.witness_view(replica, statement.id, statement.view);
             }
-            Draft::Decide { statement, .. } => {
+            Unsigned::Decide { statement, .. } => {
                 let at = (replica, statement.id, statement.view);
                 let first = *self.witness.led.entry(at).or_insert(statement.decision);
                 assert_eq!(first, statement.decision, "{replica} decided both ways in one view");
@@ -659,9 +659,9 @@ impl World {
 
     // How it reads.
 
-    fn note_draft(&mut self, replica: ReplicaId, node: &Node<Memory>, draft: &Draft) {
-        let words = match draft {
-            Draft::Vote { statement, conflict, .. } => {
+    fn note_unsigned(&mut self, replica: ReplicaId, node: &Node<Memory>, unsigned: &Unsigned) {
+        let words = match unsigned {
+            Unsigned::Vote { statement, conflict, .. } => {
                 let name = self.names.of(statement.id);
                 let cause = node.replica().abort_reason_of(statement.id).map(|cause| match cause.conflicting() {
                     Some(other) => format!(": {}, {}", cause.label(), self.names.of(other)),
@@ -676,7 +676,7 @@ impl World {
                 let cause = if lied { ", whatever it thinks".to_owned() } else { cause.unwrap_or_default() };
                 format!("vote{{s}} {} on {name}{cause}{shown}", vote(statement.vote))
             }
-            Draft::Logged { statement, .. } => {
+            Unsigned::Logged { statement, .. } => {
                 let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
                 match (statement.view_decision, statement.view_current) {
                     (0, 0) => format!("log{{s}} {decision} of {name}"),
@@ -684,11 +684,11 @@ impl World {
                     (decided, current) => format!("log{{s}} {decision} of {name} in view {decided}, being in view {current}"),
                 }
             }
-            Draft::Elect { statement, .. } => {
+            Unsigned::Elect { statement, .. } => {
                 let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
                 format!("elect{{s}} the leader of view {} for {name}, having logged {decision}", statement.view)
             }
-            Draft::Decide { statement, electors, .. } => {
+            Unsigned::Decide { statement, electors, .. } => {
                 let (decision, name) = (decision(statement.decision), self.names.of(statement.id));
                 let count = electors.iter().filter(|(_, elector, _)| *elector == statement.decision).count();
                 format!("decide{{s}} {decision} of {name} in view {}, as {count} of {} electors say", statement.view, electors.len())

@@ -49,7 +49,7 @@ impl<R: Replica> Machine for Watched<R> {
     type Command = Infallible;
     type Received = R::Received;
     type Message = R::Message;
-    type Draft = R::Draft;
+    type Unsigned = R::Unsigned;
     type Event = R::Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -231,7 +231,7 @@ impl Machine for BasilClient {
     type Command = Command;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = ByzantineEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, Draft, PendingWrite, ReadResult, Refusal, Subject};
+use basil::message::{Conflict, PendingWrite, ReadResult, Refusal, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;
@@ -160,14 +160,14 @@ impl Liar {
     }
 
     /// Turns what the machine says as an elector, and as a leader.
-    fn campaign(&mut self, drafts: &mut Vec<(Party, Draft)>) {
-        for (to, draft) in std::mem::take(drafts) {
-            match draft {
-                Draft::Elect { statement, .. } => self.leader.elect(&self.strategies, to, statement, drafts),
-                Draft::Decide { statement, electors, .. } => {
-                    self.leader.decide(&self.strategies, &mut self.random, to, (statement, electors), drafts);
+    fn campaign(&mut self, unsigned: &mut Vec<(Party, Unsigned)>) {
+        for (to, one) in std::mem::take(unsigned) {
+            match one {
+                Unsigned::Elect { statement, .. } => self.leader.elect(&self.strategies, to, statement, unsigned),
+                Unsigned::Decide { statement, electors, .. } => {
+                    self.leader.decide(&self.strategies, &mut self.random, to, (statement, electors), unsigned);
                 }
-                Draft::Logged { replica, mut statement } => {
+                Unsigned::Logged { replica, mut statement } => {
                     if self.strategies.contains(&ReplicaStrategy::ClaimViews) {
                         let ahead = self.random.pick(&[1, 7, u32::MAX]);
                         statement.view_current = statement.view_current.saturating_add(ahead);
@@ -175,9 +175,9 @@ impl Liar {
                             statement.view_decision = statement.view_current;
                         }
                     }
-                    drafts.push((to, Draft::Logged { replica, statement }));
+                    unsigned.push((to, Unsigned::Logged { replica, statement }));
                 }
-                other => drafts.push((to, other)),
+                other => unsigned.push((to, other)),
             }
         }
     }
@@ -245,7 +245,7 @@ impl simulator::Liar<Basil> for Liar {
             lies.sends.push((from, Message::Refused { subject, refusal }));
             return Heard::Swallow;
         }
-        let drafts = &mut lies.drafts;
+        let unsigned = &mut lies.unsigned;
         match message {
             Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
             Message::ElectFallback { elect } => self.leader.hear(elect),
@@ -260,7 +260,7 @@ impl simulator::Liar<Basil> for Liar {
                 let id = transaction.id();
                 let mut say = |vote| {
                     let statement = VoteStatement { id, vote };
-                    drafts.push((from, Draft::Vote { replica, statement, conflict: None }));
+                    unsigned.push((from, Unsigned::Vote { replica, statement, conflict: None }));
                 };
                 if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && self.is_colluder(from) {
                     say(Vote::Commit);
@@ -278,7 +278,7 @@ impl simulator::Liar<Basil> for Liar {
             }
             Message::Log { transaction, decision, .. } if self.does(ReplicaStrategy::EquivocateLogs) => {
                 let statement = LoggedStatement { id: transaction.id(), decision: *decision, view_decision: 0, view_current: 0 };
-                drafts.push((from, Draft::Logged { replica: self.me, statement }));
+                unsigned.push((from, Unsigned::Logged { replica: self.me, statement }));
                 return Heard::Swallow;
             }
             _ => {}
@@ -286,16 +286,16 @@ impl simulator::Liar<Basil> for Liar {
         Heard::Pass
     }
 
-    fn speak(&mut self, sends: &mut Vec<(Party, Message)>, drafts: &mut Vec<(Party, Draft)>) {
+    fn speak(&mut self, sends: &mut Vec<(Party, Message)>, unsigned: &mut Vec<(Party, Unsigned)>) {
         if self.does(ReplicaStrategy::Silent) {
             sends.clear();
-            drafts.clear();
+            unsigned.clear();
             return;
         }
-        self.campaign(drafts);
-        for (to, draft) in drafts.iter_mut() {
+        self.campaign(unsigned);
+        for (to, one) in unsigned.iter_mut() {
             let is_colluder = self.is_colluder(*to);
-            if let Draft::Vote { statement, conflict, .. } = draft {
+            if let Unsigned::Vote { statement, conflict, .. } = one {
                 if self.strategies.contains(&ReplicaStrategy::EquivocateVotes) && !is_colluder {
                     statement.vote = self.random.pick(&[Vote::Commit, Vote::Abort]);
                 } else if self.strategies.contains(&ReplicaStrategy::AbortAlways) {

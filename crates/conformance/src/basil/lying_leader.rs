@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use basil::message::Draft;
+use basil::message::Unsigned;
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedElect, leader_of, majority};
 use basil::{Decision, Quorums};
 use crypto::BatchSignature;
@@ -15,7 +15,7 @@ use super::ReplicaStrategy;
 /// Of how many views of transactions a liar keeps what others elected it with.
 const VIEWS_MAX: usize = 256;
 
-type Drafts = Vec<(Party, Draft)>;
+type Statements = Vec<(Party, Unsigned)>;
 
 /// What a liar knows of elections: everybody's word, and its own both ways.
 #[derive(Debug)]
@@ -40,21 +40,21 @@ impl LyingLeader {
     }
 
     /// In place of an honest election: in which views, and with what, it elects whom.
-    pub fn elect(&self, strategies: &[ReplicaStrategy], to: Party, statement: ElectStatement, out: &mut Drafts) {
-        let draft = |statement| Draft::Elect { replica: self.me, statement };
-        out.push((to, draft(statement)));
+    pub fn elect(&self, strategies: &[ReplicaStrategy], to: Party, statement: ElectStatement, out: &mut Statements) {
+        let unsigned = |statement| Unsigned::Elect { replica: self.me, statement };
+        out.push((to, unsigned(statement)));
         let otherwise = ElectStatement { decision: opposite(statement.decision), ..statement };
         let leads = to == Party::Replica(self.me);
         if strategies.contains(&ReplicaStrategy::ElectTwice)
             || (leads && strategies.iter().any(|one| matches!(one, ReplicaStrategy::DecideBoth | ReplicaStrategy::DecideTwice)))
         {
-            out.push((to, draft(otherwise)));
+            out.push((to, unsigned(otherwise)));
         }
         if strategies.contains(&ReplicaStrategy::ElectTwice) {
             for (view, statement) in [(statement.view.saturating_add(1), statement), (statement.view.saturating_add(2), otherwise)] {
                 let index = leader_of(statement.id, view, self.cluster.replicas_per_shard());
                 let leader = ReplicaId { shard: self.me.shard, index };
-                out.push((Party::Replica(leader), draft(ElectStatement { view, ..statement })));
+                out.push((Party::Replica(leader), unsigned(ElectStatement { view, ..statement })));
             }
         }
     }
@@ -66,15 +66,15 @@ impl LyingLeader {
         random: &mut Random,
         to: Party,
         (statement, electors): (DecideStatement, Vec<Elector>),
-        out: &mut Drafts,
+        out: &mut Statements,
     ) {
-        let draft = |statement, electors| Draft::Decide { leader: self.me, statement, electors };
+        let unsigned = |statement, electors| Unsigned::Decide { leader: self.me, statement, electors };
         if strategies.contains(&ReplicaStrategy::DecideNothing) {
             return;
         }
         if strategies.contains(&ReplicaStrategy::WrongElectors) {
             let (statement, electors) = self.wrong(random, statement, electors);
-            out.push((to, draft(statement, electors)));
+            out.push((to, unsigned(statement, electors)));
             return;
         }
         let both = [Decision::Commit, Decision::Abort].map(|side| {
@@ -92,13 +92,13 @@ impl LyingLeader {
                 ];
             }
             random.shuffle(&mut sides);
-            out.extend(sides.into_iter().map(|(statement, electors)| (to, draft(statement, electors))));
+            out.extend(sides.into_iter().map(|(statement, electors)| (to, unsigned(statement, electors))));
         } else if strategies.contains(&ReplicaStrategy::DecideBoth) {
             let side = if to_first { commit } else { abort };
             let (statement, electors) = side.unwrap_or((statement, electors));
-            out.push((to, draft(statement, electors)));
+            out.push((to, unsigned(statement, electors)));
         } else {
-            out.push((to, draft(statement, electors)));
+            out.push((to, unsigned(statement, electors)));
         }
     }
 

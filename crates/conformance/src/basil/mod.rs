@@ -107,7 +107,7 @@ const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [Fau
 
 impl System for Basil {
     type Message = Message;
-    type Draft = message::Draft;
+    type Unsigned = message::Unsigned;
     type Replica = Node<Memory>;
     type Client = BasilClient;
     type Liar = Liar;

@@ -46,7 +46,7 @@ impl Machine for Notebook {
     type Command = Ask;
     type Received = Infallible;
     type Message = Word;
-    type Draft = u64;
+    type Unsigned = u64;
     type Event = u64;
 
     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
@@ -109,8 +109,8 @@ impl Signer<u64, Word> for Numbers {
         vec![self.signatures; batch.len()]
     }
 
-    fn with_signature(&mut self, draft: u64, signature: u64) -> Word {
-        (draft, Some(signature))
+    fn with_signature(&mut self, unsigned: u64, signature: u64) -> Word {
+        (unsigned, Some(signature))
     }
 }
 

@@ -130,8 +130,8 @@ impl<S: System> World<S> {
         let departs = self.now + if turn.writes { sync_us * 1_000 } else { SILENT_US * 1_000 };
         replica.busy_until = departs;
         let (id, honest) = (replica.id, replica.is_honest());
-        for draft in &turn.signed {
-            self.checker.signs(id, draft, honest);
+        for unsigned in &turn.signed {
+            self.checker.signs(id, unsigned, honest);
         }
         for (to, message) in turn.sends {
             if honest {

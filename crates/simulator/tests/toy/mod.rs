@@ -117,7 +117,7 @@ impl Machine for ToyClient {
     type Command = u64;
     type Received = Verified<Message>;
     type Message = Message;
-    type Draft = Infallible;
+    type Unsigned = Infallible;
     type Event = Answered;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
@@ -149,14 +149,14 @@ impl Liar<Toy> for ToyLiar {
         Heard::Pass
     }
 
-    fn speak(&mut self, _sends: &mut Vec<(Party, Message)>, drafts: &mut Vec<(Party, Doubled)>) {
+    fn speak(&mut self, _sends: &mut Vec<(Party, Message)>, unsigned: &mut Vec<(Party, Doubled)>) {
         let wrong = |doubled: Doubled| Doubled { double: doubled.double.wrapping_add(1), ..doubled };
         if self.does(ReplicaStrategy::WrongDouble) {
-            drafts.iter_mut().for_each(|(_, doubled)| *doubled = wrong(*doubled));
+            unsigned.iter_mut().for_each(|(_, doubled)| *doubled = wrong(*doubled));
         }
         if self.does(ReplicaStrategy::TwoDoubles) {
-            let more: Vec<(Party, Doubled)> = drafts.iter().map(|(to, doubled)| (*to, wrong(*doubled))).collect();
-            drafts.extend(more);
+            let more: Vec<(Party, Doubled)> = unsigned.iter().map(|(to, doubled)| (*to, wrong(*doubled))).collect();
+            unsigned.extend(more);
         }
     }
 
@@ -230,7 +230,7 @@ const fn scenario(name: &'static str, faults: &'static [FaultClass], about: &'st
 
 impl System for Toy {
     type Message = Message;
-    type Draft = Doubled;
+    type Unsigned = Doubled;
     type Replica = Doubler;
     type Client = ToyClient;
     type Liar = ToyLiar;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use basil::certificate::{
     Certificate, Decision, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement,
 };
-use basil::message::{Conflict, Draft};
+use basil::message::{Conflict, Unsigned};
 use basil::recovery::{DecideStatement, ElectStatement};
 use basil::{Message, message};
 use types::{ReplicaId, TransactionId};
@@ -51,12 +51,12 @@ pub(crate) struct Signed(BTreeSet<(ReplicaId, Statement)>);
 
 impl Signed {
     /// A replica seals something: it may be shown from now on.
-    pub fn note(&mut self, by: ReplicaId, draft: &Draft) {
-        self.0.insert(match draft {
-            Draft::Vote { statement, .. } => (by, (*statement).into()),
-            Draft::Logged { statement, .. } => (by, (*statement).into()),
-            Draft::Elect { statement, .. } => (by, (*statement).into()),
-            Draft::Decide { statement, .. } => (by, (*statement).into()),
+    pub fn note(&mut self, by: ReplicaId, unsigned: &Unsigned) {
+        self.0.insert(match unsigned {
+            Unsigned::Vote { statement, .. } => (by, (*statement).into()),
+            Unsigned::Logged { statement, .. } => (by, (*statement).into()),
+            Unsigned::Elect { statement, .. } => (by, (*statement).into()),
+            Unsigned::Decide { statement, .. } => (by, (*statement).into()),
         });
     }
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, Draft, PendingWrite};
+use basil::message::{Conflict, PendingWrite, Unsigned};
 use basil::{Certificate, Decision, Message, ReadFound, Transaction, Vote};
 use crypto::Verified;
 use simulator::{Outcomes, Violations};
@@ -144,11 +144,11 @@ impl Checker {
     // What honest replicas say.
 
     /// An honest replica seals a statement: it must not contradict any it sealed before, in this life or an earlier one.
-    fn sealed(&mut self, by: ReplicaId, draft: &Draft) {
-        for what in self.views.sealed(self.cluster.faults(), by, draft) {
+    fn sealed(&mut self, by: ReplicaId, unsigned: &Unsigned) {
+        for what in self.views.sealed(self.cluster.faults(), by, unsigned) {
             self.violation("views", what);
         }
-        if let Draft::Vote { statement, .. } = draft {
+        if let Unsigned::Vote { statement, .. } = unsigned {
             let is_first = !self.votes.contains_key(&(statement.id, by));
             let before = *self.votes.entry((statement.id, by)).or_insert(statement.vote);
             if before != statement.vote {
@@ -169,16 +169,16 @@ impl Checker {
                 recent.pop_front();
             }
         }
-        if let Draft::Elect { statement, .. } = draft {
+        if let Unsigned::Elect { statement, .. } = unsigned {
             let elections = self.elections.entry(statement.id).or_default();
             elections.view_max = elections.view_max.max(statement.view);
             self.once(by, statement.id, Role::Elector(statement.view), statement.decision);
         }
-        if let Draft::Decide { statement, .. } = draft {
+        if let Unsigned::Decide { statement, .. } = unsigned {
             self.elections.entry(statement.id).or_default().is_led = true;
             self.once(by, statement.id, Role::Leader(statement.view), statement.decision);
         }
-        if let Draft::Logged { statement, .. } = draft {
+        if let Unsigned::Logged { statement, .. } = unsigned {
             let place = (statement.id, by, statement.view_decision);
             let before = *self.logged.entry(place).or_insert(statement.decision);
             if before != statement.decision {
@@ -457,10 +457,10 @@ impl simulator::Checker<Basil> for Checker {
         }
     }
 
-    fn signs(&mut self, by: ReplicaId, draft: &Draft, is_honest: bool) {
-        self.signed.note(by, draft);
+    fn signs(&mut self, by: ReplicaId, unsigned: &Unsigned, is_honest: bool) {
+        self.signed.note(by, unsigned);
         if is_honest {
-            self.sealed(by, draft);
+            self.sealed(by, unsigned);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use basil::Decision;
-use basil::message::Draft;
+use basil::message::Unsigned;
 use basil::recovery::{DecideStatement, ElectStatement};
 use types::{ReplicaId, TransactionId};
 
@@ -27,18 +27,18 @@ pub(crate) struct Views(BTreeMap<TransactionId, BTreeMap<ReplicaId, Shown>>);
 
 impl Views {
     /// An honest replica seals something. Gives a sentence for each step that it may not have made.
-    pub fn sealed(&mut self, faults: usize, by: ReplicaId, draft: &Draft) -> Vec<String> {
+    pub fn sealed(&mut self, faults: usize, by: ReplicaId, unsigned: &Unsigned) -> Vec<String> {
         let mut found = Vec::new();
-        match draft {
-            Draft::Vote { .. } => {}
-            Draft::Logged { statement, .. } => {
+        match unsigned {
+            Unsigned::Vote { .. } => {}
+            Unsigned::Logged { statement, .. } => {
                 let (id, logged) = (statement.id, (statement.decision, statement.view_decision));
                 self.rise(faults, by, id, statement.view_current, &mut found);
                 let shown = self.shown(id, by);
                 found.extend(shown.may_say(logged).err().map(|why| format!("{by} says to have logged {logged:?} of {id:?} {why}")));
                 shown.logged = Some(logged);
             }
-            Draft::Elect { statement: ElectStatement { id, decision, view }, .. } => {
+            Unsigned::Elect { statement: ElectStatement { id, decision, view }, .. } => {
                 self.rise(faults, by, *id, *view, &mut found);
                 let shown = self.shown(*id, by);
                 if let Some((before, at)) = shown.elected
@@ -49,7 +49,7 @@ impl Views {
                 }
                 shown.elected = Some((*decision, *view));
             }
-            Draft::Decide { statement: DecideStatement { id, decision, view }, .. } => {
+            Unsigned::Decide { statement: DecideStatement { id, decision, view }, .. } => {
                 self.rise(faults, by, *id, *view, &mut found);
                 let shown = self.shown(*id, by);
                 if let Some((before, at)) = shown.decided
@@ -129,11 +129,11 @@ mod tests {
 
     fn logged(views: &mut Views, index: u16, decision: Decision, view_decision: u32, view_current: u32) -> Vec<String> {
         let statement = LoggedStatement { id: ID, decision, view_decision, view_current };
-        views.sealed(1, replica(index), &Draft::Logged { replica: replica(index), statement })
+        views.sealed(1, replica(index), &Unsigned::Logged { replica: replica(index), statement })
     }
 
     fn elect(views: &mut Views, index: u16, decision: Decision, view: u32) -> Vec<String> {
-        views.sealed(1, replica(index), &Draft::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } })
+        views.sealed(1, replica(index), &Unsigned::Elect { replica: replica(index), statement: ElectStatement { id: ID, decision, view } })
     }
 
     #[test]
@@ -174,8 +174,8 @@ mod tests {
             logged(&mut views, index, Decision::Commit, 0, 0);
         }
         let statement = DecideStatement { id: ID, decision: Decision::Commit, view: 1 };
-        let draft = Draft::Decide { leader: replica(0), statement, electors: Vec::new() };
-        assert_eq!(views.sealed(1, replica(0), &draft), Vec::<String>::new());
+        let unsigned = Unsigned::Decide { leader: replica(0), statement, electors: Vec::new() };
+        assert_eq!(views.sealed(1, replica(0), &unsigned), Vec::<String>::new());
         assert_eq!(logged(&mut views, 0, Decision::Commit, 0, 1).len(), 1, "it has not logged what it decided");
         assert_eq!(logged(&mut views, 0, Decision::Abort, 1, 1).len(), 1);
         assert_eq!(logged(&mut views, 0, Decision::Commit, 1, 1), Vec::<String>::new());
