@@ -25,9 +25,9 @@ const KEPT_OUT: &[(&str, &str)] = &[
     ("simulator", "simulation is for the laboratory"),
     ("toy", "the toy engine is for tests"),
     ("proptest", "tests stay tests"),
-    ("tiny-skia", "nothing is drawn"),
+    ("plotters", "nothing is drawn"),
+    ("resvg", "nothing is drawn"),
     ("ttf-noto-sans", "nothing is drawn"),
-    ("ttf-parser", "nothing is drawn"),
 ];
 
 /// Features of our crates that the product is built without.

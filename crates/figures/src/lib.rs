@@ -88,7 +88,7 @@ pub enum FiguresError {
     },
     /// A picture cannot be drawn.
     #[error(transparent)]
-    Picture(#[from] draw::PngError),
+    Picture(#[from] draw::PictureError),
 }
 
 /// Does what `args` ask, with `program` for everything that is measured; tells `written` of each file. When `stop` turns true,
@@ -112,8 +112,8 @@ pub fn run(args: &FiguresArgs, program: &Path, stop: &AtomicBool, mut written: i
             && wanted.iter().any(|wanted| wanted.name == figure.name)
         {
             failed += results.failures();
-            let drawing = show::sheet(figure, results).drawing();
-            for (ending, bytes) in [("svg", draw::svg(&drawing).into_bytes()), ("png", draw::png(&drawing)?)] {
+            let svg = show::sheet(figure, results).svg()?;
+            for (ending, bytes) in [("png", draw::png(&svg)?), ("svg", svg.into_bytes())] {
                 let path = args.out.join(format!("{}.{ending}", figure.name));
                 write(&path, &bytes)?;
                 written(&path);

@@ -15,7 +15,7 @@ pub fn sheet(figure: &Figure, results: &Results) -> Sheet {
         number(results.keys as f64),
         results.effort
     );
-    Sheet { title: figure.title.to_owned(), charts: figure.panels.iter().map(|panel| chart(panel, results)).collect(), foot: vec![foot] }
+    Sheet { title: figure.title.to_owned(), charts: figure.panels.iter().map(|panel| chart(panel, results)).collect(), foot }
 }
 
 fn chart(panel: &Panel, results: &Results) -> Chart {

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use figures::{FiguresArgs, FiguresError};
+use resvg::tiny_skia::Pixmap;
 use tempfile::TempDir;
-use tiny_skia::Pixmap;
 
 #[derive(Parser)]
 struct Program {
