@@ -1,4 +1,5 @@
-//! The book: `docs/` rendered as HTML, and every link of the project's pages checked.
+//! The book: `docs/` rendered as HTML by mdBook, and every link of the project's pages checked, also of those that are not
+//! in the book: mdBook itself checks none.
 //!
 //! The output mirrors the repository (`docs/x.md` becomes `book/docs/x.html`), so that a link that holds on the
 //! one side holds on the other. A linked file that is no page is copied to where the link points.
@@ -8,11 +9,16 @@ mod page;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use page::Page;
 
-use crate::workspace::Workspace;
+use crate::process::show;
+use crate::workspace::{Workspace, cargo};
+
+/// The mdBook that renders the book. It is a tool, not a dependency: nothing else is built with what it needs.
+const MDBOOK: &str = "0.5.4";
 
 /// The book's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -30,9 +36,21 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     if !faults.is_empty() {
         bail!("{} faults in the book", faults.len());
     }
-    book.write(&output)?;
-    println!("book: {} pages, {} links hold: {}", book.pages.len(), book.links(), output.join("index.html").display());
+    if output.exists() {
+        fs::remove_dir_all(&output).with_context(|| format!("cannot empty {}", output.display()))?;
+    }
+    render(workspace, &output.join("docs"))?;
+    book.copy_linked(&output)?;
+    println!("book: {} pages, {} links hold: {}", book.pages.len(), book.links(), output.join("docs/index.html").display());
     Ok(())
+}
+
+/// Renders with mdBook, which is built the first time.
+fn render(workspace: &Workspace, output: &Path) -> Result<()> {
+    let tools = workspace.target.join("tools");
+    let version = format!("mdbook@{MDBOOK}");
+    show(Command::new(cargo()).args(["install", "--locked", "--debug", "--no-default-features", &version, "--root"]).arg(&tools))?;
+    show(Command::new(tools.join("bin/mdbook")).arg("build").arg("--dest-dir").arg(output).arg(&workspace.root))
 }
 
 /// Every page, by its path from the root.
@@ -93,6 +111,9 @@ impl Book {
                 _ => Err(format!("`{target}` is not there")),
             };
         };
+        if from.starts_with("docs") && !path.starts_with("docs") {
+            return Err(format!("`{target}` is a page that the book does not have: name it in backquotes"));
+        }
         match anchor {
             Some(anchor) if !page.anchors.contains(anchor) => Err(format!("`{target}`: {} has no heading `#{anchor}`", path.display())),
             _ => Ok(()),
@@ -105,26 +126,17 @@ impl Book {
         links.iter().filter_map(|link| resolve(Path::new(SUMMARY), split_anchor(&link.target).0)).collect()
     }
 
-    fn write(&self, output: &Path) -> Result<()> {
-        if output.exists() {
-            fs::remove_dir_all(output).with_context(|| format!("cannot empty {}", output.display()))?;
-        }
-        let contents = &self.pages.get(Path::new(SUMMARY)).with_context(|| format!("{SUMMARY} is not there"))?.html;
-        for (path, page) in &self.pages {
-            let to_docs = if path.starts_with("docs") { "../".repeat(path.components().count() - 2) } else { "docs/".to_owned() };
-            // The contents' links are relative to docs/; each page sees them from where it lies.
-            let contents = contents.replace("href=\"", &format!("href=\"{to_docs}"));
-            write_file(&output.join(path.with_extension("html")), page.render(&contents).as_bytes())?;
+    /// Copies what pages of the book link to and mdBook leaves out: it lies outside `docs`.
+    fn copy_linked(&self, output: &Path) -> Result<()> {
+        for (path, page) in self.pages.iter().filter(|(path, _)| path.starts_with("docs")) {
             for link in page.links.iter().filter(|link| !is_external(&link.target)) {
                 let linked = resolve(path, split_anchor(&link.target).0).context("a checked link stays in the repository")?;
-                if !self.pages.contains_key(&linked) {
+                if !linked.starts_with("docs") {
                     write_file(&output.join(&linked), &fs::read(self.root.join(&linked))?)?;
                 }
             }
         }
-        let first = self.summary().first().map(|path| path.with_extension("html")).context("the table of contents is empty")?;
-        let index = format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={}\">\n", first.display());
-        write_file(&output.join("index.html"), index.as_bytes())
+        Ok(())
     }
 }
 
@@ -189,7 +201,7 @@ mod tests {
         let book = Book::read(root.path()).expect("every page is there");
         let faults = book.check();
         if faults.is_empty() {
-            book.write(&root.path().join("book")).expect("a book without faults can be written");
+            book.copy_linked(&root.path().join("book")).expect("what a book without faults links to can be copied");
         }
         faults
     }
@@ -198,9 +210,10 @@ mod tests {
     fn a_whole_book_has_no_fault() {
         let found = faults(&[
             (SUMMARY, "- [One](one.md)\n- [Two](deep/two.md)\n"),
-            ("docs/one.md", "# One\n\n[there](deep/two.md#the-end-of-it), [home](../README.md), [out](https://example.org/x.md)\n"),
-            ("docs/deep/two.md", "# Two\n\n## The end, *of* it\n\n[back](../one.md) [up](#two) ![figure](figure.svg)\n"),
+            ("docs/one.md", "# One\n\n[there](deep/two.md#the-end-of-it), [out](https://example.org/x.md)\n"),
+            ("docs/deep/two.md", "# Two\n\n## The end, *of* it\n\n[back](../one.md) [up](#two) ![figure](figure.svg) [code](../../x.rs)\n"),
             ("docs/deep/figure.svg", "<svg/>"),
+            ("x.rs", "fn main() {}"),
         ]);
         assert_eq!(found, Vec::<String>::new());
     }
@@ -209,6 +222,12 @@ mod tests {
     fn a_link_to_nowhere_is_a_fault() {
         let found = faults(&[(SUMMARY, "- [One](one.md)\n"), ("docs/one.md", "# One\n\n[gone](two.md)\n")]);
         assert_eq!(found, ["docs/one.md:3: `two.md` is not there"]);
+    }
+
+    #[test]
+    fn a_page_of_the_book_links_no_page_outside() {
+        let found = faults(&[(SUMMARY, "- [One](one.md)\n"), ("docs/one.md", "# One\n\n[home](../README.md)\n")]);
+        assert_eq!(found, ["docs/one.md:3: `../README.md` is a page that the book does not have: name it in backquotes"]);
     }
 
     #[test]

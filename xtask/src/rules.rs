@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 
@@ -26,144 +27,63 @@ enum Nature {
 struct Layer {
     name: &'static str,
     nature: Nature,
-    may_depend_on: &'static [&'static str],
+    may_depend_on: Vec<&'static str>,
 }
 
-/// Every layer, inner ones first. A crate that is not here has no layer yet: give it one, and say in
-/// `ARCHITECTURE.md` what it is.
-const LAYERS: &[Layer] = &[
-    Layer { name: "mutants", nature: Nature::Pure, may_depend_on: &[] },
-    Layer { name: "types", nature: Nature::Pure, may_depend_on: &["mutants"] },
-    Layer { name: "crypto", nature: Nature::Pure, may_depend_on: &["mutants", "types", "machine"] },
-    Layer { name: "machine", nature: Nature::Pure, may_depend_on: &["mutants", "types"] },
-    Layer { name: "engine", nature: Nature::Pure, may_depend_on: &["types", "machine"] },
-    Layer { name: "random", nature: Nature::Pure, may_depend_on: &[] },
-    Layer { name: "store", nature: Nature::Simulated, may_depend_on: &["mutants", "types"] },
-    Layer { name: "basil", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "engine", "store"] },
-    Layer {
-        name: "cataphract",
-        nature: Nature::Pure,
-        may_depend_on: &["mutants", "types", "crypto", "machine", "engine", "store", "basil"],
-    },
-    Layer { name: "augustus", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "engine", "store"] },
-    Layer { name: "sentinel", nature: Nature::Pure, may_depend_on: &["mutants", "types", "crypto", "machine", "engine", "store"] },
-    Layer { name: "adversary", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "engine", "random", "store", "basil"] },
-    Layer { name: "toy", nature: Nature::Pure, may_depend_on: &["types", "crypto", "machine", "engine", "store"] },
-    Layer { name: "runtime", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "store"] },
-    Layer { name: "config", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "engine", "runtime"] },
-    Layer { name: "client", nature: Nature::Shell, may_depend_on: &["types", "crypto", "machine", "engine", "runtime", "config"] },
-    Layer {
-        name: "bezant-client",
-        nature: Nature::Shell,
-        may_depend_on: &["types", "random", "engine", "basil", "cataphract", "augustus", "sentinel", "adversary", "client", "config"],
-    },
-    Layer { name: "monitoring", nature: Nature::Shell, may_depend_on: &["runtime"] },
-    Layer { name: "workload", nature: Nature::Shell, may_depend_on: &["types", "client"] },
-    Layer { name: "simulator", nature: Nature::Simulated, may_depend_on: &["types", "crypto", "machine", "random", "store"] },
-    Layer {
-        name: "conformance",
-        nature: Nature::Simulated,
-        may_depend_on: &[
-            "mutants",
-            "types",
-            "crypto",
-            "machine",
-            "random",
-            "store",
-            "simulator",
-            "basil",
-            "cataphract",
-            "augustus",
-            "sentinel",
-            "adversary",
-        ],
-    },
-    Layer { name: "capacity", nature: Nature::Simulated, may_depend_on: &["types", "crypto", "machine", "random", "store", "basil"] },
-    Layer { name: "sql", nature: Nature::Shell, may_depend_on: &["types", "client"] },
-    Layer { name: "zookeeper", nature: Nature::Shell, may_depend_on: &["types", "client"] },
-    Layer { name: "console", nature: Nature::Shell, may_depend_on: &["types", "client"] },
-    Layer {
-        name: "bench",
-        nature: Nature::Shell,
-        may_depend_on: &["types", "client", "bezant-client", "config", "workload", "monitoring"],
-    },
-    Layer { name: "figures", nature: Nature::Shell, may_depend_on: &[] },
-    Layer {
-        name: "bezant",
-        nature: Nature::Shell,
-        may_depend_on: &[
-            "mutants",
-            "types",
-            "crypto",
-            "machine",
-            "store",
-            "basil",
-            "cataphract",
-            "augustus",
-            "sentinel",
-            "runtime",
-            "monitoring",
-            "engine",
-            "client",
-            "bezant-client",
-            "config",
-            "workload",
-            "sql",
-            "zookeeper",
-            "console",
-            "bench",
-        ],
-    },
-    Layer {
-        name: "bezant-lab",
-        nature: Nature::Shell,
-        may_depend_on: &[
-            "types",
-            "crypto",
-            "basil",
-            "cataphract",
-            "augustus",
-            "sentinel",
-            "adversary",
-            "runtime",
-            "engine",
-            "client",
-            "bezant-client",
-            "config",
-            "workload",
-            "simulator",
-            "conformance",
-            "capacity",
-            "bench",
-            "figures",
-            "bezant",
-        ],
-    },
-    Layer {
-        name: "fuzz",
-        nature: Nature::Shell,
-        may_depend_on: &[
-            "types",
-            "crypto",
-            "machine",
-            "store",
-            "basil",
-            "cataphract",
-            "augustus",
-            "sentinel",
-            "runtime",
-            "monitoring",
-            "engine",
-            "client",
-            "bezant-client",
-            "config",
-            "workload",
-            "bezant",
-        ],
-    },
-    Layer { name: "examples", nature: Nature::Shell, may_depend_on: &["bezant-client"] },
-    Layer { name: "xtask", nature: Nature::Shell, may_depend_on: &[] },
-];
+/// Every layer, inner ones first: its nature, its name, and the layers that it may depend on. A crate that is not here has none
+/// yet: give it one, and say in `ARCHITECTURE.md` what it is.
+const TABLE: &str = "
+pure      mutants:
+pure      types: mutants
+pure      crypto: mutants types machine
+pure      machine: mutants types
+pure      engine: types machine
+pure      random:
+simulated store: mutants types
+pure      basil: mutants types crypto machine engine store
+pure      cataphract: mutants types crypto machine engine store basil
+pure      augustus: mutants types crypto machine engine store
+pure      sentinel: mutants types crypto machine engine store
+pure      adversary: types crypto machine engine random store basil
+pure      toy: types crypto machine engine store
+shell     runtime: types crypto machine store
+shell     config: types crypto machine engine runtime
+shell     client: types crypto machine engine runtime config
+shell     bezant-client: types random engine basil cataphract augustus sentinel adversary client config
+shell     monitoring: runtime
+shell     workload: types client
+simulated simulator: types crypto machine random store
+simulated conformance: mutants types crypto machine random store simulator basil cataphract augustus sentinel adversary
+simulated capacity: types crypto machine random store basil
+shell     sql: types client
+shell     zookeeper: types client
+shell     console: types client
+shell     bench: types client bezant-client config workload monitoring
+shell     figures:
+shell     bezant: mutants types crypto machine store basil cataphract augustus sentinel runtime monitoring engine \
+              client bezant-client config workload sql zookeeper console bench
+shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary runtime engine client bezant-client \
+              config workload simulator conformance capacity bench figures bezant
+shell     fuzz: types crypto machine store basil cataphract augustus sentinel runtime monitoring engine client \
+              bezant-client config workload bezant
+shell     examples: bezant-client
+shell     xtask:
+";
+
+static LAYERS: LazyLock<Vec<Layer>> = LazyLock::new(|| {
+    let layer = |line: &'static str| {
+        let (head, others) = line.split_once(':').expect("a colon follows a layer's name");
+        let (nature, name) = head.split_once(' ').expect("a layer's nature stands before its name");
+        let nature = match nature {
+            "pure" => Nature::Pure,
+            "simulated" => Nature::Simulated,
+            "shell" => Nature::Shell,
+            other => panic!("`{other}` is no nature of a layer"),
+        };
+        Layer { name: name.trim(), nature, may_depend_on: others.split_whitespace().collect() }
+    };
+    TABLE.lines().filter(|line| !line.is_empty()).map(layer).collect()
+});
 
 /// What no pure layer may be linked with, however indirectly, and why.
 const BANNED_FROM_REACH: &[(&str, &str)] = &[
@@ -514,8 +434,8 @@ mod tests {
 
     #[test]
     fn layers_depend_only_on_layers() {
-        for layer in LAYERS {
-            for known in layer.may_depend_on {
+        for layer in LAYERS.iter() {
+            for known in &layer.may_depend_on {
                 assert!(LAYERS.iter().any(|other| other.name == *known), "{} may depend on {known}, which is no layer", layer.name);
             }
         }
