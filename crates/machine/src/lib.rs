@@ -127,11 +127,13 @@ pub struct Outbox<Message, Unsigned, Event> {
     pub unsigned: Vec<(Party, Unsigned)>,
     /// For the machine's own side.
     pub events: Vec<Event>,
+    /// How many messages of `sends` were said before each of `unsigned`.
+    sent_before: Vec<usize>,
 }
 
 impl<Message, Unsigned, Event> Default for Outbox<Message, Unsigned, Event> {
     fn default() -> Self {
-        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new() }
+        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), sent_before: Vec::new() }
     }
 }
 
@@ -150,6 +152,7 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Says `statement` to `to`, under a signature.
     pub fn sign(&mut self, to: Party, statement: Unsigned) {
         self.unsigned.push((to, statement));
+        self.sent_before.push(self.sends.len());
     }
 
     /// Tells the machine's own side.
@@ -160,9 +163,10 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
     /// which are of another type, are given back. Nothing is copied.
     pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Unsigned, Inner>)) -> Vec<Inner> {
-        let mut lent = Outbox { sends: std::mem::take(&mut self.sends), unsigned: std::mem::take(&mut self.unsigned), events: Vec::new() };
+        let Self { sends, unsigned, events, sent_before } = std::mem::take(self);
+        let mut lent = Outbox { sends, unsigned, events: Vec::new(), sent_before };
         speak(&mut lent);
-        (self.sends, self.unsigned) = (lent.sends, lent.unsigned);
+        *self = Self { sends: lent.sends, unsigned: lent.unsigned, events, sent_before: lent.sent_before };
         lent.events
     }
 }

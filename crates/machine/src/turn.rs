@@ -288,23 +288,32 @@ impl<'a, M: Machine> Written<'a, M> {
     /// When `signer` does not give one signature for each statement: that is a bug of the signer.
     pub fn sign<S: Signer<M::Unsigned, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
         let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
-        let OutboxOf::<M> { sends, unsigned, events } = outbox;
+        let OutboxOf::<M> { sends, unsigned, events, sent_before } = outbox;
         let statements = unsigned.len();
+        // What was not said through the outbox, as a liar's statements, comes last.
+        let sent_before = sent_before.drain(..).chain(std::iter::repeat(sends.len()));
+        let mut places: Vec<(Party, usize)> = unsigned.iter().map(|(to, _)| *to).zip(sent_before).collect();
+        places.sort_unstable();
+        // Statements to one party side by side fall under one signature, and one check at the receiver serves them all.
+        unsigned.sort_by_key(|(to, _)| *to);
+        let mut signatures = Vec::with_capacity(statements);
         let mut batches = 0;
-        if statements > 0 {
-            // Statements to one party side by side fall under one signature, and one check at the receiver serves them all.
-            unsigned.sort_by_key(|(to, _)| *to);
-            let mut signatures = Vec::with_capacity(statements);
-            for batch in unsigned.chunks(bounds.batch_max) {
-                signatures.append(&mut signer.sign_batch(batch));
-                batches += 1;
-            }
-            assert_eq!(signatures.len(), statements, "a signer gives one signature for each statement");
-            sends.extend(unsigned.drain(..).zip(signatures).map(|((to, one), signature)| (to, signer.with_signature(one, signature))));
+        for batch in unsigned.chunks(bounds.batch_max) {
+            signatures.append(&mut signer.sign_batch(batch));
+            batches += 1;
+        }
+        assert_eq!(signatures.len(), statements, "a signer gives one signature for each statement");
+        // Both sorts are stable: what is said to one party stays in the order in which it was said, signed and plain alike.
+        if statements == 0 {
+            sends.sort_by_key(|(to, _)| *to);
+        } else {
+            let messages = unsigned.drain(..).zip(signatures).map(|((_, one), signature)| signer.with_signature(one, signature));
+            let plain = sends.drain(..).enumerate().map(|(place, (to, message))| ((to, place), message));
+            let mut said: Vec<_> = places.into_iter().zip(messages).chain(plain).collect();
+            said.sort_by_key(|(place, _)| *place);
+            sends.extend(said.into_iter().map(|((to, _), message)| (to, message)));
             unsigned.shrink_to(KEPT_MAX);
         }
-        // Stable: what is said to one party stays in order.
-        sends.sort_by_key(|(to, _)| *to);
         let begin = sends.partition_point(|(to, _)| to < me);
         let end = sends.partition_point(|(to, _)| to <= me);
         own.extend(sends.drain(begin..end).map(|(_, message)| message));
@@ -324,9 +333,9 @@ pub struct Said<'a, M: Machine> {
     pub events: &'a mut Vec<M::Event>,
     /// How many inputs the turn took.
     pub inputs: usize,
-    /// How many statements were signed,
+    /// How many statements were signed.
     pub statements: usize,
-    /// and with how many signatures.
+    /// How many signatures they share.
     pub signatures: usize,
 }
 

@@ -264,11 +264,11 @@ fn a_turn_ticks_first_and_takes_no_more_than_it_may() {
 }
 
 #[test]
-fn statements_to_one_party_fall_under_one_signature_as_far_as_it_reaches() {
+fn statements_to_one_party_share_a_signature_and_all_it_is_told_stays_in_order() {
     let (mut turns, _) = notebook(Bounds { inputs_max: 16, batch_max: 2 });
     let (one, two) = (client(1), client(2));
     let mut turn = turns.begin(ms(0));
-    for ask in [Ask::Sign(two), Ask::Sign(one), Ask::Send(two), Ask::Sign(two), Ask::Sign(one), Ask::Sign(ME)] {
+    for ask in [Ask::Sign(two), Ask::Sign(one), Ask::Send(two), Ask::Sign(two), Ask::Send(one), Ask::Sign(one), Ask::Sign(ME)] {
         turn.step(ms(0), Input::Command(ask));
     }
     let mut signer = Numbers::default();
@@ -276,9 +276,9 @@ fn statements_to_one_party_fall_under_one_signature_as_far_as_it_reaches() {
     assert_eq!((said.statements, said.signatures), (5, 3));
     assert_eq!(signer.batches, [2, 2, 1]);
     // Parties are ordered: replicas before clients.
-    let signed: Vec<_> = said.sends.iter().map(|(to, word)| (*to, word.0)).collect();
-    assert_eq!(signed, [(one, 2), (one, 5), (two, 3), (two, 1), (two, 4)], "what needs no signature was said first");
-    assert_eq!(said.own.iter().map(|word| word.0).collect::<Vec<_>>(), [6]);
+    let words: Vec<_> = said.sends.iter().map(|(to, word)| (*to, word.0)).collect();
+    assert_eq!(words, [(one, 2), (one, 5), (one, 6), (two, 1), (two, 3), (two, 4)], "each party hears in the order of what was said");
+    assert_eq!(said.own.iter().map(|word| word.0).collect::<Vec<_>>(), [7]);
 }
 
 #[test]
