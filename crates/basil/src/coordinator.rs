@@ -66,9 +66,9 @@ pub struct Coordinator {
     timers: Timers<Timer>,
     adaptive_timeout: Vec<AdaptiveTimeout>,
     round_trips: RoundTrips,
-    /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's,
+    /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's.
     usual_commit: MedianDuration,
-    /// and from their timestamps.
+    /// How long they take from their timestamps to their end.
     usual_lifetime: MedianDuration,
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,

@@ -67,6 +67,14 @@ enum UnderWay {
     Private,
 }
 
+/// What a request comes to at once.
+enum Begun {
+    /// The coordinator is to do this.
+    Command(Command),
+    /// It was done without asking anybody.
+    Done(Response),
+}
+
 /// The evidence of a read.
 struct ReadEvidence {
     timestamp: Timestamp,
@@ -80,38 +88,37 @@ impl<D: Driver> Session<D> {
         Self { cluster, driver, under_way: HashMap::new() }
     }
 
-    /// The command that does what is asked; or the answer, when nobody need be asked.
-    fn command(&mut self, operation: u64, request: Request) -> Result<Command, Result<Response, engine::Refusal>> {
+    fn begin(&mut self, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, read_only } => {
                 self.under_way.insert(operation, UnderWay::Read(timestamp));
-                Ok(Command::Read { operation, timestamp, keys, read_only })
+                Ok(Begun::Command(Command::Read { operation, timestamp, keys, read_only }))
             }
             Request::Commit(commit) => self.commit(operation, commit),
             Request::Private(private) => {
-                let command = private.take::<Command>().map_err(|_| Err(Foreign.into()))?;
+                let command = private.take::<Command>().map_err(|_| Foreign)?;
                 self.under_way.insert(operation, UnderWay::Private);
-                Ok(command.numbered(operation))
+                Ok(Begun::Command(command.numbered(operation)))
             }
-            Request::Scan { .. } | Request::Submit { .. } => Err(Err(engine::Refusal::Unsupported(request.capability()))),
+            Request::Scan { .. } | Request::Submit { .. } => Err(engine::Refusal::Unsupported(request.capability())),
         }
     }
 
-    fn commit(&mut self, operation: u64, commit: CommitRequest) -> Result<Command, Result<Response, engine::Refusal>> {
+    fn commit(&mut self, operation: u64, commit: CommitRequest) -> Result<Begun, engine::Refusal> {
         let timestamp = commit.timestamp;
-        let buffer = buffer(timestamp, commit.reads, commit.writes).map_err(|foreign| Err(foreign.into()))?;
+        let buffer = buffer(timestamp, commit.reads, commit.writes)?;
         let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
         let finished = buffer.finish(self.cluster);
-        let (transaction, dependencies) = finished.map_err(|error| Err(engine::Refusal::Invalid(error.to_string())))?;
+        let (transaction, dependencies) = finished.map_err(|error| engine::Refusal::Invalid(error.to_string()))?;
         if is_empty {
             let commit = Commit { id: transaction.id(), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
-            return Err(Ok(Response::Committed(commit)));
+            return Ok(Begun::Done(Response::Committed(commit)));
         }
         self.under_way.insert(operation, UnderWay::Commit(transaction.clone()));
-        Ok(match validated {
+        Ok(Begun::Command(match validated {
             Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
-        })
+        }))
     }
 
     /// The answer that an event gives; none when it is about nothing that was asked here.
@@ -121,9 +128,8 @@ impl<D: Driver> Session<D> {
         let outcome = match (self.under_way.remove(&operation), event) {
             (Some(UnderWay::Private), event) => Ok(Response::Private(Private::new(event))),
             (Some(UnderWay::Commit(transaction)), event) => committed(transaction, event),
-            (Some(UnderWay::Read(timestamp)), Event::Read { result: Ok(found), .. }) => Ok(Response::Found(read(timestamp, found))),
-            (Some(UnderWay::Read(_)), Event::Read { result: Err(failure), .. }) => Err(failure.refusal_of_read()),
-            (Some(UnderWay::Read(_)) | None, _) => return None,
+            (Some(UnderWay::Read(timestamp)), event) => found(timestamp, event),
+            (None, _) => return None,
         };
         Some(Tell::Response { operation, outcome })
     }
@@ -138,9 +144,10 @@ impl<D: Driver> Machine for Session<D> {
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         let input = match input {
-            Input::Command(Ask { operation, request }) => match self.command(operation, request) {
-                Ok(command) => Input::Command(command),
-                Err(outcome) => return outbox.emit(Tell::Response { operation, outcome }),
+            Input::Command(Ask { operation, request }) => match self.begin(operation, request) {
+                Ok(Begun::Command(command)) => Input::Command(command),
+                Ok(Begun::Done(response)) => return outbox.emit(Tell::Response { operation, outcome: Ok(response) }),
+                Err(refusal) => return outbox.emit(Tell::Response { operation, outcome: Err(refusal) }),
             },
             Input::Message { from, message } => Input::Message { from, message },
             Input::Tick => Input::Tick,
@@ -219,9 +226,14 @@ pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Opti
     Ok(buffer)
 }
 
-fn read(timestamp: Timestamp, found: Vec<ReadFound>) -> Found {
+/// What a read of the session's found.
+fn found(timestamp: Timestamp, event: Event) -> Result<Response, engine::Refusal> {
+    let found = match event {
+        Event::Read { result, .. } => result.map_err(Failure::refusal_of_read)?,
+        Event::Ended { .. } | Event::Validated { .. } => return Err(engine::Refusal::Unavailable),
+    };
     let values = found.iter().map(|found| (found.key.clone(), found.value.clone())).collect();
-    Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, found }) }
+    Ok(Response::Found(Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, found }) }))
 }
 
 /// How a transaction of the session's ended.

@@ -317,9 +317,9 @@ pub struct Scene<'a, S: System> {
     pub trace: &'a mut Trace,
     /// True time, for the trace.
     pub now: u64,
-    /// What is counted of any engine,
+    /// What is counted of any engine.
     pub counts: &'a mut Counts,
-    /// and of this one.
+    /// What is counted of this one.
     pub engine_counts: &'a mut S::Counts,
 }
 
