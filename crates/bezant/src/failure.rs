@@ -126,6 +126,8 @@ impl From<ConnectError> for Failure {
             ConnectError::Identity(_) | ConnectError::Member(_) => {
                 Self::wrong(error.to_string()).help("take the client's folder as `bezant init` made it")
             }
+            ConnectError::NotTheCluster { .. } => Self::wrong(error.to_string())
+                .help("another cluster runs on these ports: stop it, or take other addresses in cluster.toml and node.toml"),
             _ => Self::failed(error.to_string())
                 .help("see who is up with `bezant status`; start a cluster with `bezant up DIR` or `bezant dev`"),
         }

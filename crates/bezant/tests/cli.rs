@@ -64,6 +64,7 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     let down = place.run(&["down"]).expect(0).says("6 replicas are down");
     assert!(!down.err.contains("killed"), "{down:#?}");
     place.run(&["status"]).expect(1).says("shard s0 cannot commit");
+    place.run(&["get", "c"]).expect(3).says("only 0 of the 5").says("refused");
     place.run(&["down"]).expect(0).says("nothing ran");
     // All of them lost power at once, as it were; nothing acknowledged is lost.
     place.run(&["up"]).expect(0);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use config::Config;
 use crypto::{SecretKey, Verified, Verifier};
@@ -63,12 +63,14 @@ impl Connection {
         metrics.show_verifier(verifier.clone());
         let identity = identity(&config)?;
         let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
+        let addresses = config.topology.resolve().await;
+        let dialled = addresses.len();
         let node_options = NodeOptions {
             identity,
             cluster: cluster.clone(),
             verifier,
             listener: None,
-            replicas: config.topology.resolve().await,
+            replicas: addresses,
             limits: Limits::default(),
             run_on: RunOn::Task,
             metrics: metrics.clone(),
@@ -111,32 +113,39 @@ impl Connection {
             pool_metrics: OnceLock::new(),
             runtime: tokio::runtime::Handle::current(),
         };
-        connection.ready(config.timeouts.connect_ms).await?;
+        connection.ready(dialled, Duration::from_millis(config.timeouts.connect_ms)).await?;
         Ok(Arc::new(connection))
     }
 
-    /// Waits for as many replicas of every shard as a commit needs, and a little longer for all of them.
-    async fn ready(&self, waited_ms: u64) -> Result<(), ConnectError> {
+    /// Waits for as many replicas of every shard as a commit needs, for no longer than there is hope; and a little for the others of
+    /// those `dialled`, until each has been tried once.
+    async fn ready(&self, dialled: usize, longest: Duration) -> Result<(), ConnectError> {
+        let began = Instant::now();
+        let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
+        let all = self.door.peers_until(Box::new(all_tried));
+        let _ = tokio::time::timeout(longest.min(ALL_CONNECTED_WAIT), all).await;
         let needed = (self.profile.quorum)(self.cluster.faults());
-        let everyone = self.cluster.replicas_per_shard();
-        let all = self.door.peers_until(Box::new(|peers| self.fewest_connected(peers) >= everyone));
-        if tokio::time::timeout(Duration::from_millis(waited_ms.min(ALL_CONNECTED_WAIT_MS)), all).await.is_ok() {
+        let connected = |peers: &Peers| self.fewest(peers, |state| *state == PeerState::Connected);
+        let possible = |peers: &Peers| self.fewest(peers, |state| !has_said_no(state));
+        let is_decided = |peers: &Peers| connected(peers) >= needed || (peers.len() == dialled && possible(peers) < needed);
+        let decided = self.door.peers_until(Box::new(is_decided));
+        let _ = tokio::time::timeout(longest.saturating_sub(began.elapsed()), decided).await;
+        let peers = self.door.peers();
+        if connected(&peers) >= needed {
             return Ok(());
         }
-        let enough = self.door.peers_until(Box::new(|peers| self.fewest_connected(peers) >= needed));
-        if tokio::time::timeout(Duration::from_millis(waited_ms), enough).await.is_ok() {
-            return Ok(());
+        let detail = self.troubles();
+        let may_miss = self.cluster.replicas_per_shard() - needed;
+        if self.cluster.shards().any(|shard| count(&peers, shard, |state| matches!(state, PeerState::WrongKey(_))) > may_miss) {
+            return Err(ConnectError::NotTheCluster { detail });
         }
-        let connected = self.fewest_connected(&self.door.peers());
-        Err(ConnectError::TooFew { connected, needed, waited_ms, detail: self.troubles() })
+        let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Err(ConnectError::TooFew { connected: connected(&peers), needed, waited_ms, detail })
     }
 
-    fn fewest_connected(&self, peers: &Peers) -> usize {
-        let connected = |shard: ShardId| {
-            let of_shard = peers.iter().filter(|(replica, _)| replica.shard == shard);
-            of_shard.filter(|(_, state)| matches!(state, PeerState::Connected)).count()
-        };
-        self.cluster.shards().map(connected).min().unwrap_or(0)
+    /// Of how many replicas `counts` holds, in the shard where it holds of the fewest.
+    fn fewest(&self, peers: &Peers, counts: impl Fn(&PeerState) -> bool) -> usize {
+        self.cluster.shards().map(|shard| count(peers, shard, &counts)).min().unwrap_or(0)
     }
 
     /// Where commits are counted.
@@ -152,7 +161,9 @@ impl Connection {
                 PeerState::Connected | PeerState::Awaited => {}
                 PeerState::Connecting => write!(text, "\n  {replica}: no answer yet").expect("writing to a string succeeds"),
                 PeerState::Refused(why) => write!(text, "\n  {replica} refuses: {why}").expect("writing to a string succeeds"),
-                PeerState::Unreachable(why) => write!(text, "\n  {replica}: {why}").expect("writing to a string succeeds"),
+                PeerState::Down(why) | PeerState::WrongKey(why) | PeerState::Unreachable(why) => {
+                    write!(text, "\n  {replica}: {why}").expect("writing to a string succeeds");
+                }
             }
         }
         text
@@ -283,8 +294,18 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// How long connecting waits for the last replicas once it could go on without them, in milliseconds.
-const ALL_CONNECTED_WAIT_MS: u64 = 500;
+/// How long connecting waits for replicas that neither answer nor refuse, once it could go on without them.
+const ALL_CONNECTED_WAIT: Duration = Duration::from_millis(500);
+
+/// Of how many replicas of `shard` `counts` holds.
+fn count(peers: &Peers, shard: ShardId, counts: impl Fn(&PeerState) -> bool) -> usize {
+    peers.iter().filter(|(replica, state)| replica.shard == shard && counts(state)).count()
+}
+
+/// Whether waiting is of no use: its own host, or who listens there, has said no.
+fn has_said_no(state: &PeerState) -> bool {
+    matches!(state, PeerState::Down(_) | PeerState::WrongKey(_) | PeerState::Refused(_))
+}
 
 fn identity(config: &Config) -> Result<Identity, ConnectError> {
     let party = Party::Client(config.client, types::Session(session()));

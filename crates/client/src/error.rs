@@ -94,14 +94,20 @@ pub enum ConnectError {
     /// This program does not know the engine that the cluster runs.
     #[error("this program does not know the engine {0:?}; use one as new as the cluster")]
     UnknownEngine(String),
+    /// So many replicas of some shard hold other keys than `cluster.toml` lists that too few are left.
+    #[error("what answers at the addresses of this cluster's replicas are not its replicas{detail}")]
+    NotTheCluster {
+        /// What each of them showed, a line each.
+        detail: String,
+    },
     /// Too few replicas of some shard could be reached.
-    #[error("only {connected} of the {needed} replicas needed in every shard could be reached within {waited_ms} ms{detail}")]
+    #[error("only {connected} of the {needed} replicas needed in every shard could be reached, tried for {waited_ms} ms{detail}")]
     TooFew {
         /// How many of the worst shard are connected.
         connected: usize,
         /// How many must be.
         needed: usize,
-        /// How long it waited, in milliseconds.
+        /// How long it tried, in milliseconds: no longer than there was hope.
         waited_ms: u64,
         /// What each of the others said, a line each.
         detail: String,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use client::{Client, Error, Heard, Operation, PoolOptions, Refusal};
+use client::{Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal};
 use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use engine::{Advice, Capability};
 use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certificate};
+use tokio::time::timeout;
 use toy::fixture::{CLUSTER, client_secret, replica, replica_secret};
 use toy::{Doubler, MILESTONE_ANSWERS, Message, PROFILE, Session};
 use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, Value};
@@ -47,16 +48,31 @@ async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> 
     runtime::start(options, Doubler::new(me), signer, |_| {}).expect("it starts")
 }
 
-/// A cluster of six toys, and a client of it.
-async fn connect() -> (Client, Vec<Node<Doubler, Message>>) {
+/// A cluster of six toys.
+async fn six() -> Vec<Node<Doubler, Message>> {
     let cluster = cluster();
     let mut nodes = Vec::new();
     for index in 0..6 {
         nodes.push(serve(replica(index), &cluster).await);
     }
-    let address = |node: &Node<Doubler, Message>| node.local_address().expect("a server listens").to_string();
-    let endpoint = |node| Endpoint { address: address(node), http: String::new() };
-    let endpoints = (0..6).map(replica).zip(nodes.iter().map(endpoint)).collect();
+    nodes
+}
+
+/// A cluster of six toys, and a client of it.
+async fn connect() -> (Client, Vec<Node<Doubler, Message>>) {
+    let nodes = six().await;
+    (connect_to(&addresses(&nodes)).await.expect("all six serve"), nodes)
+}
+
+fn addresses(nodes: &[Node<Doubler, Message>]) -> Vec<String> {
+    nodes.iter().map(|node| node.local_address().expect("a server listens").to_string()).collect()
+}
+
+/// A client that expects the replicas at `addresses`, in their order.
+async fn connect_to(addresses: &[String]) -> Result<Client, ConnectError> {
+    let cluster = cluster();
+    let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
+    let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
     let topology = Topology { cluster: cluster.clone(), engine: &PROFILE, signatures: Signatures::Ed25519, endpoints };
     let secret = client_secret(1);
     let config = Config {
@@ -68,11 +84,11 @@ async fn connect() -> (Client, Vec<Node<Doubler, Message>>) {
         read_quorum: ReadQuorum::TwoFaultsPlusOne,
         fast_path: FastPath::On,
         read_only: ReadOnly::Validated,
-        timeouts: Timeouts::default(),
+        // Nobody waits for what is known.
+        timeouts: Timeouts { connect_ms: 600_000, ..Timeouts::default() },
         regions: None,
     };
-    let client = Client::start(config, Session::new(cluster), None).await.expect("all six serve");
-    (client, nodes)
+    Client::start(config, Session::new(cluster), None).await
 }
 
 fn value(number: u64) -> Option<Value> {
@@ -95,6 +111,34 @@ async fn transactions_of_another_engine_run_through_the_same_client() {
     assert_eq!(client.begin().get("9").await.expect("five answer"), value(18));
     client.close().await;
     assert!(matches!(client.begin().get("1").await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_replicas_that_are_known_to_be_away() {
+    let mut nodes = six().await;
+    let at = addresses(&nodes);
+    drop(nodes.pop().expect("there are six").stop().await);
+    let mut fastest = PATIENCE;
+    for _ in 0..5 {
+        let began = Instant::now();
+        connect_to(&at).await.expect("five are enough").close().await;
+        fastest = fastest.min(began.elapsed());
+    }
+    assert!(fastest < Duration::from_millis(400), "one that is down costs {fastest:?}");
+    for node in nodes.drain(2..) {
+        drop(node.stop().await);
+    }
+    let few = timeout(PATIENCE, connect_to(&at)).await.expect("it is known at once").expect_err("two are too few");
+    assert!(matches!(few, ConnectError::TooFew { connected: 2, needed: 3, .. }) && few.to_string().contains("refused"), "{few}");
+}
+
+#[tokio::test]
+async fn another_cluster_at_its_addresses_is_told_from_one_that_is_down() {
+    let nodes = six().await;
+    let mut at = addresses(&nodes);
+    at.rotate_left(1);
+    let wrong = timeout(PATIENCE, connect_to(&at)).await.expect("it is known at once").expect_err("none is who it should be");
+    assert!(matches!(wrong, ConnectError::NotTheCluster { .. }) && wrong.to_string().contains("s0-r5: "), "{wrong}");
 }
 
 #[tokio::test]
@@ -127,12 +171,12 @@ async fn what_a_server_says_unasked_reaches_whoever_listens() {
     let done = client.submit(gets.collect()).await.expect("they answer");
     assert_eq!(done.value.len(), usize::try_from(MILESTONE_ANSWERS).expect("few"));
     for notices in [&mut first, &mut second] {
-        let heard = tokio::time::timeout(PATIENCE, notices.next()).await.expect("it takes far less time").expect("the client is open");
+        let heard = timeout(PATIENCE, notices.next()).await.expect("it takes far less time").expect("the client is open");
         let Heard::Notice(notice) = heard else { panic!("few notices come, and none is missed: {heard:?}") };
         assert_eq!((notice.kind, notice.detail.to_vec()), ("milestone", MILESTONE_ANSWERS.to_le_bytes().to_vec()));
     }
     client.close().await;
-    while let Some(heard) = tokio::time::timeout(PATIENCE, first.next()).await.expect("it ends") {
+    while let Some(heard) = timeout(PATIENCE, first.next()).await.expect("it ends") {
         assert!(matches!(heard, Heard::Notice(_)));
     }
 }

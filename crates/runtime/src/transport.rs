@@ -50,7 +50,11 @@ pub enum PeerState {
     /// It answered, and refused in these words. Trying goes on, but someone should read them. One replica may lie:
     /// believe what `f+1` say.
     Refused(String),
-    /// It could not be reached, or is not who it should be.
+    /// Nobody listens at its address: the host there said so.
+    Down(String),
+    /// Who listens at its address holds another key.
+    WrongKey(String),
+    /// It could not be reached.
     Unreachable(String),
 }
 
@@ -105,7 +109,9 @@ impl PeerStates {
             PeerState::Connected => tracing::info!(%replica, "connected"),
             PeerState::Refused(reason) => tracing::warn!(%replica, reason, "refused"),
             // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
-            PeerState::Unreachable(reason) => tracing::info!(%replica, reason, "not reached"),
+            PeerState::Down(reason) | PeerState::WrongKey(reason) | PeerState::Unreachable(reason) => {
+                tracing::info!(%replica, reason, "not reached");
+            }
         }
     }
 
@@ -246,6 +252,9 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         let config = self.identity.client_config(key).map_err(|error| unreachable(error.to_string()))?;
         let stream = match timeout(limit, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => buffered(stream),
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                return Err(PeerState::Down(format!("{address}: {error}")));
+            }
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Err(_) => return Err(unreachable("no answer to connecting".to_owned())),
         };
@@ -255,7 +264,12 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
                 Stream::from(stream)
             }
-            Ok(Err(error)) => return Err(unreachable(describe(&error))),
+            Ok(Err(error)) => {
+                return Err(match wrong_key(&error) {
+                    Some(wrong) => PeerState::WrongKey(format!("{address}: {wrong}")),
+                    None => unreachable(error.to_string()),
+                });
+            }
             Err(_) => return Err(unreachable("no answer to the TLS handshake".to_owned())),
         };
         let role = match self.identity.party() {
@@ -456,10 +470,14 @@ fn buffered(stream: TcpStream) -> BufReader<TcpStream> {
 
 /// The text of a TLS error.
 fn describe(error: &std::io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match inner {
-        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(rustls::OtherError(own)))) => own.to_string(),
-        _ => error.to_string(),
+    wrong_key(error).unwrap_or_else(|| error.to_string())
+}
+
+/// What is wrong with the key that the peer showed, if that is the error.
+fn wrong_key(error: &std::io::Error) -> Option<String> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(rustls::OtherError(own))) => Some(own.to_string()),
+        _ => None,
     }
 }
 

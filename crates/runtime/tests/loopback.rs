@@ -102,7 +102,7 @@ async fn a_dialler_believes_only_the_key_it_expects() {
     // Replica 5 listens where the client expects replica 0.
     let server = Server::start(5, Limits::default()).await;
     let client = Client::start(server.address());
-    client.peers_until(|state| matches!(state, PeerState::Unreachable(reason) if reason.contains("the peer there holds the key"))).await;
+    client.peers_until(|state| matches!(state, PeerState::WrongKey(reason) if reason.contains("the peer there holds the key"))).await;
     eventually("the server counts it", || server.metrics.closed("handshake") >= 1).await;
 }
 
@@ -222,11 +222,11 @@ async fn a_client_comes_back_to_a_server_that_was_restarted() {
     let mut client = Client::start_as(1, Session(1), &cluster(CLUSTER, 3), address, limits);
     client.asks_and_is_answered(1).await;
     within(server.node.stop()).await.expect("its disk is well");
-    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    client.peers_until(|state| *state != PeerState::Connected).await;
     let server = Server::start_at(address, Doubler::new(replica(0)), BTreeMap::new(), Limits::default()).await;
     client.asks_and_is_answered(2).await;
     drop(server);
-    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    client.peers_until(|state| matches!(state, PeerState::Down(reason) if reason.contains("refused"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -271,7 +271,7 @@ async fn when_the_disk_fails_the_node_sends_nothing_and_stops() {
     let error = within(server.node.failed()).await;
     assert!(matches!(error, NodeError::Persist(_)), "{error}");
     assert!(matches!(within(server.node.failed()).await, NodeError::Over));
-    client.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    client.peers_until(|state| *state != PeerState::Connected).await;
     assert!(client.events.try_recv().is_err(), "what is not durable is not said");
     assert!(server.metrics.to_text().contains("bezant_statements_signed_total 1\n"));
     assert!(matches!(within(server.node.stop()).await, Err(NodeError::Over)));

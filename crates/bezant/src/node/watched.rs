@@ -198,7 +198,7 @@ fn peer_words(state: &PeerState) -> String {
         PeerState::Awaited => "awaited".to_owned(),
         PeerState::Connected => "connected".to_owned(),
         PeerState::Refused(why) => format!("refuses: {why}"),
-        PeerState::Unreachable(why) => format!("unreachable: {why}"),
+        PeerState::Down(why) | PeerState::WrongKey(why) | PeerState::Unreachable(why) => format!("unreachable: {why}"),
     }
 }
 
