@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use capacity::{ClusterSpec, Costs, Hosting, Prediction, Step};
+use capacity::{ClusterSpec, Costs, Hosting, Prediction};
 use clap::Args;
+use conformance::basil::Basil;
 use serde_json::{Value, json};
 
 use bezant::failure::{Attempt as _, Done, Failure};
@@ -122,8 +123,8 @@ pub fn run(args: &PredictArgs) -> Result<Done, Failure> {
         out!("{text}");
         return Ok(Done::Well);
     }
-    let costs = args.costs.as_deref().map_or_else(|| Ok(Costs::default()), read)?;
-    let prediction = capacity::predict(&spec, &costs, args.seed);
+    let costs = args.costs.as_deref().map_or_else(|| Ok(Costs::rough::<Basil>()), read)?;
+    let prediction = capacity::predict::<Basil>(&spec, &costs, args.seed);
     if prediction.committed_per_second == 0.0 {
         let what = format!("nothing was committed in the {:.0} ms that were counted", prediction.measured_ms);
         return Err(Failure::wrong(what).help("give more --steps, or more --virtual-ms"));
@@ -178,8 +179,8 @@ fn fit(costs: Costs, spec: &ClusterSpec, alone: f64, loaded: f64) -> Result<Cost
     let one = ClusterSpec { clients: 1, closed_loop_clients: 1, ..spec.clone() };
     let mut factors = (1.0, 1.0);
     for _ in 0..FIT_ROUNDS {
-        factors.0 = halve_in(|factor| capacity::predict(&one, &scaled(&costs, factor, factors.1), 1).cpu_us, alone)?;
-        factors.1 = halve_in(|factor| capacity::predict(spec, &scaled(&costs, factors.0, factor), 1).cpu_us, loaded)?;
+        factors.0 = halve_in(|factor| capacity::predict::<Basil>(&one, &scaled(&costs, factor, factors.1), 1).cpu_us, alone)?;
+        factors.1 = halve_in(|factor| capacity::predict::<Basil>(spec, &scaled(&costs, factors.0, factor), 1).cpu_us, loaded)?;
     }
     eprintln!("fitted: waking, reading and writing {:.2} times as first said, work {:.2} times as measured", factors.0, factors.1);
     Ok(scaled(&costs, factors.0, factors.1))
@@ -197,7 +198,7 @@ fn scaled(costs: &Costs, waking: f64, work: f64) -> Costs {
         decode_ns: costs.decode_ns * work,
         byte_ns: costs.byte_ns * work,
         lane_ns: costs.lane_ns * work,
-        steps: costs.steps.map(|ns| ns * work),
+        steps: costs.steps.iter().map(|(step, ns)| (*step, ns * work)).collect(),
         ..*costs
     }
 }
@@ -279,10 +280,10 @@ fn prices(costs: &mut Costs) -> [(&'static str, &mut f64); 16] {
 }
 
 fn to_json(costs: &Costs) -> Value {
-    let mut copy = *costs;
+    let mut copy = costs.clone();
     let round = |number: f64| (number * 10.0).round() / 10.0;
     let mut all: BTreeMap<&str, Value> = prices(&mut copy).into_iter().map(|(name, price)| (name, json!(round(*price)))).collect();
-    let steps: BTreeMap<&str, f64> = Step::ALL.into_iter().zip(costs.steps).map(|(step, price)| (step.name(), round(price))).collect();
+    let steps: BTreeMap<&str, f64> = costs.steps.iter().map(|(step, price)| (*step, round(*price))).collect();
     all.insert("steps_ns", json!(steps));
     json!(all)
 }
@@ -295,12 +296,12 @@ fn read(file: &Path) -> Result<Costs, Failure> {
         let number = value[name].as_f64().filter(|number| number.is_finite() && *number >= 0.0);
         number.ok_or_else(|| wrong(format!("there is no price {name:?}")))
     };
-    let mut costs = Costs::default();
+    let mut costs = Costs::rough::<Basil>();
     for (name, place) in prices(&mut costs) {
         *place = price(&json, name)?;
     }
-    for (step, place) in Step::ALL.into_iter().zip(&mut costs.steps) {
-        *place = price(&json["steps_ns"], step.name())?;
+    for (step, place) in &mut costs.steps {
+        *place = price(&json["steps_ns"], step)?;
     }
     Ok(costs)
 }
@@ -313,7 +314,7 @@ mod tests {
     fn prices_come_back_from_their_file() {
         let folder = tempfile::TempDir::new().expect("a temporary folder");
         let file = folder.path().join("costs.json");
-        let costs = Costs { sign_ns: 12_345.5, ..Costs::default() };
+        let costs = Costs { sign_ns: 12_345.5, ..Costs::rough::<Basil>() };
         fs::write(&file, to_json(&costs).to_string()).expect("written");
         assert_eq!(read(&file).expect("read"), costs);
         fs::write(&file, "{}").expect("written");

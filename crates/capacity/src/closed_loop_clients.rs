@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use basil::{Buffer, Command, Decision, Event};
+use engine::{Ask, CommitRequest, Evidence, Refusal, Request, Response, Tell};
 use random::Random;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, Value};
 
 use crate::ClusterSpec;
-use crate::process::EPOCH;
 
 /// The first and the longest wait before a transaction is begun again, in nanoseconds, as in the real client.
 const BACKOFF_NS: (u64, u64) = (500_000, 100_000_000);
 
 /// The next step of a closed-loop client.
 pub(crate) enum Next {
-    /// It asks its coordinator.
-    Ask(Command),
-    /// It begins again after so many nanoseconds.
-    Wait(u64),
+    /// It asks its session.
+    Ask(Ask),
+    /// Its attempt is over.
+    Over(Outcome),
 }
 
 /// The outcome of an attempt.
@@ -39,139 +38,105 @@ pub(crate) struct ClosedLoopClients {
     last_time: u64,
     random: Random,
     value: Value,
-    draw: Draw,
-}
-
-#[derive(Clone, Copy)]
-struct Draw {
-    reads: usize,
-    writes: usize,
-    keys: u64,
-    spread: usize,
+    spec: ClusterSpec,
 }
 
 #[derive(Default)]
 struct Lane {
     /// The keys of its transaction; none when the last one is over.
     keys: Vec<Key>,
-    buffer: Option<Buffer>,
+    /// The time of its attempt, by which it is known.
+    time: u64,
     /// When the first attempt began.
     began: u64,
     attempts: u32,
-    heard: Option<Event>,
+    heard: Option<Result<Response, Refusal>>,
 }
 
 impl ClosedLoopClients {
     pub fn new(me: ClientId, cluster: Arc<Cluster>, spec: &ClusterSpec, seed: u64) -> Self {
-        let draw = Draw { reads: spec.reads, writes: spec.writes, keys: spec.keys, spread: spec.spread };
-        assert!(draw.reads + draw.writes > 0, "a transaction reads or writes something");
-        assert!(draw.spread > 0, "a transaction's keys come from somewhere");
-        assert!(draw.keys >= 20 * (spec.shards * (draw.reads + draw.writes)) as u64, "each shard has more keys than a transaction");
+        assert!(spec.reads + spec.writes > 0, "a transaction reads or writes something");
+        assert!(spec.spread > 0, "a transaction's keys come from somewhere");
+        assert!(spec.keys >= 20 * (spec.shards * (spec.reads + spec.writes)) as u64, "each shard has more keys than a transaction");
         let random = Random::stream(seed, &format!("lanes of {me}"));
         let value = Value::from("v".repeat(spec.value_bytes).as_str());
-        Self {
-            me,
-            cluster,
-            closed_loop_clients: (0..spec.closed_loop_clients).map(|_| Lane::default()).collect(),
-            last_time: 0,
-            random,
-            value,
-            draw,
-        }
+        let closed_loop_clients = (0..spec.closed_loop_clients).map(|_| Lane::default()).collect();
+        Self { me, cluster, closed_loop_clients, last_time: 0, random, value, spec: spec.clone() }
     }
 
-    /// An answer is there; the lane has yet to find the time to look at it. Says whose it is.
-    pub fn hear(&mut self, event: Event) -> usize {
-        let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
-        let loop_client = usize::try_from(*operation).expect("a lane's number is its operation's");
-        self.closed_loop_clients[loop_client].heard = Some(event);
-        loop_client
+    /// The session says something; if it is an answer, the lane has yet to find the time to look at it. Says whose it is.
+    pub fn hear(&mut self, told: Tell) -> Option<usize> {
+        let Tell::Response { operation, outcome } = told else { return None };
+        let loop_client = usize::try_from(operation).expect("a lane's number is its operation's");
+        self.closed_loop_clients[loop_client].heard = Some(outcome);
+        Some(loop_client)
     }
 
-    /// Looks at what a lane has heard. Gives what became of its attempt, if that is over.
-    pub fn look(&mut self, loop_client: usize, now: u64) -> Option<Outcome> {
-        let Lane { keys, buffer, began, heard, .. } = &mut self.closed_loop_clients[loop_client];
-        let outcome = match heard.take()? {
-            Event::Read { result: Ok(found), .. } => {
-                let buffer = buffer.as_mut().expect("who has read is not at its end");
-                found.into_iter().for_each(|found| buffer.found(found));
-                return None;
-            }
-            Event::Validated { .. } => Outcome::Committed(now - *began),
-            Event::Ended { result: Ok((certificate, _)), .. } if certificate.decision == Decision::Commit => {
-                Outcome::Committed(now - *began)
-            }
-            Event::Ended { result: Ok(_), .. } => Outcome::Aborted,
-            Event::Read { result: Err(_), .. } | Event::Ended { result: Err(_), .. } => Outcome::Failed,
+    /// A lane looks at what it has heard.
+    pub fn look(&mut self, loop_client: usize, now: u64) -> Next {
+        let lane = &mut self.closed_loop_clients[loop_client];
+        let outcome = match lane.heard.take().expect("a lane has heard what it looks at") {
+            Ok(Response::Found(found)) => return Next::Ask(self.commit(loop_client, vec![found.evidence])),
+            Ok(_) => Outcome::Committed(now - lane.began),
+            Err(Refusal::Conflict) => Outcome::Aborted,
+            Err(_) => Outcome::Failed,
         };
-        *buffer = None;
         if outcome != Outcome::Aborted {
-            keys.clear();
+            lane.keys.clear();
         }
-        Some(outcome)
+        Next::Over(outcome)
     }
 
-    /// What a lane does next, when it has looked; `None` at first.
-    pub fn advance(&mut self, loop_client: usize, now: u64, last: Option<Outcome>) -> Next {
-        if matches!(last, Some(Outcome::Aborted | Outcome::Failed)) {
-            let attempts = self.closed_loop_clients[loop_client].attempts.min(16);
-            let longest = (BACKOFF_NS.0 << attempts).min(BACKOFF_NS.1);
-            return Next::Wait(self.random.between(longest / 2, longest));
-        }
-        if self.closed_loop_clients[loop_client].buffer.is_none() {
-            return Next::Ask(self.begin(loop_client, now));
-        }
-        Next::Ask(self.commit(loop_client))
+    /// For how many nanoseconds a lane waits whose attempt was in vain.
+    pub fn backoff(&mut self, loop_client: usize) -> u64 {
+        let attempts = self.closed_loop_clients[loop_client].attempts.min(16);
+        let longest = (BACKOFF_NS.0 << attempts).min(BACKOFF_NS.1);
+        self.random.between(longest / 2, longest)
     }
 
     /// Begins an attempt.
-    pub fn begin(&mut self, loop_client: usize, now: u64) -> Command {
-        self.last_time = (EPOCH.0 + now).max(self.last_time + 1);
-        let timestamp = Timestamp::new(self.last_time, self.me);
-        let at = &mut self.closed_loop_clients[loop_client];
-        if at.keys.is_empty() {
-            at.keys = self.draw.keys(&self.cluster, &mut self.random);
-            (at.began, at.attempts) = (now, 0);
+    pub fn begin(&mut self, loop_client: usize, now: u64) -> Ask {
+        self.last_time = now.max(self.last_time + 1);
+        let lane = &mut self.closed_loop_clients[loop_client];
+        lane.time = self.last_time;
+        if lane.keys.is_empty() {
+            lane.keys = draw_keys(&self.spec, &self.cluster, &mut self.random);
+            (lane.began, lane.attempts) = (now, 0);
         }
-        at.attempts += 1;
-        at.buffer = Some(Buffer::new(timestamp));
-        if self.draw.reads == 0 {
-            return self.commit(loop_client);
+        lane.attempts += 1;
+        if self.spec.reads == 0 {
+            return self.commit(loop_client, Vec::new());
         }
-        let keys = self.closed_loop_clients[loop_client].keys[..self.draw.reads].to_vec();
-        Command::Read { operation: loop_client as u64, timestamp, keys, read_only: self.draw.writes == 0 }
+        let keys = lane.keys[..self.spec.reads].to_vec();
+        let timestamp = Timestamp::new(lane.time, self.me);
+        let request = Request::Read { timestamp, keys, read_only: self.spec.writes == 0 };
+        Ask { operation: loop_client as u64, request }
     }
 
-    fn commit(&mut self, loop_client: usize) -> Command {
-        let at = &mut self.closed_loop_clients[loop_client];
-        let mut buffer = at.buffer.take().expect("who commits has begun");
-        at.keys[self.draw.reads..].iter().for_each(|key| buffer.write(key.clone(), Some(self.value.clone())));
-        let validated = buffer.validated();
-        let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("a transaction of a few keys is below all limits");
-        let operation = loop_client as u64;
-        match validated {
-            Some(validated) => Command::CommitReads { operation, transaction, validated },
-            None => Command::Commit { operation, transaction, dependencies },
-        }
+    fn commit(&self, loop_client: usize, reads: Vec<Evidence>) -> Ask {
+        let lane = &self.closed_loop_clients[loop_client];
+        let writes = lane.keys[self.spec.reads..].iter().map(|key| (key.clone(), Some(self.value.clone()))).collect();
+        let timestamp = Timestamp::new(lane.time, self.me);
+        let request = Request::Commit(CommitRequest { timestamp, reads, writes });
+        Ask { operation: loop_client as u64, request }
     }
 }
 
-impl Draw {
-    /// The keys of a transaction, all different: first those to read, in order, then those to write.
-    fn keys(self, cluster: &Cluster, random: &mut Random) -> Vec<Key> {
-        let mut shards: Vec<ShardId> = cluster.shards().collect();
-        if self.spread < shards.len() {
-            random.shuffle(&mut shards);
-            shards.truncate(self.spread);
-        }
-        let mut drawn: Vec<Key> = Vec::with_capacity(self.reads + self.writes);
-        while drawn.len() < self.reads + self.writes {
-            let key = Key::from(format!("key{:013}", random.below(self.keys)).as_str());
-            if shards.contains(&cluster.shard_of(&key)) && !drawn.contains(&key) {
-                drawn.push(key);
-            }
-        }
-        drawn[..self.reads].sort_unstable();
-        drawn
+/// The keys of a transaction, all different: first those to read, then those to write, each part in order.
+fn draw_keys(spec: &ClusterSpec, cluster: &Cluster, random: &mut Random) -> Vec<Key> {
+    let mut shards: Vec<ShardId> = cluster.shards().collect();
+    if spec.spread < shards.len() {
+        random.shuffle(&mut shards);
+        shards.truncate(spec.spread);
     }
+    let mut drawn: Vec<Key> = Vec::with_capacity(spec.reads + spec.writes);
+    while drawn.len() < spec.reads + spec.writes {
+        let key = Key::from(format!("key{:013}", random.below(spec.keys)).as_str());
+        if shards.contains(&cluster.shard_of(&key)) && !drawn.contains(&key) {
+            drawn.push(key);
+        }
+    }
+    drawn[..spec.reads].sort_unstable();
+    drawn[spec.reads..].sort_unstable();
+    drawn
 }

@@ -23,7 +23,7 @@ pub enum Hosting {
 pub struct ClusterSpec {
     /// How many shards.
     pub shards: usize,
-    /// How many replicas of each may lie; it has `5f + 1`.
+    /// How many replicas of each may lie.
     pub faults: usize,
     /// Who shares a machine with whom.
     pub hosting: Hosting,
@@ -45,7 +45,7 @@ pub struct ClusterSpec {
     pub value_bytes: usize,
     /// The most statements under one signature.
     pub batch_max: usize,
-    /// Whether unanimous votes are enough.
+    /// Whether a transaction may commit in as few round trips as the engine ever takes.
     pub fast_path: bool,
     /// Whether anything is signed.
     pub signatures: bool,
@@ -83,39 +83,27 @@ impl Default for ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// How many replicas there are, over all shards.
-    pub(crate) fn replicas(&self) -> usize {
-        self.shards * self.replicas_a_shard()
-    }
-
-    pub(crate) fn replicas_a_shard(&self) -> usize {
-        5 * self.faults + 1
-    }
-
-    /// How many machines run replicas, and how many cores each of all machines has.
-    pub(crate) fn machines(&self) -> (usize, usize) {
+    /// How many machines run replicas, of which there are `a_shard` in each shard, and how many cores each of all machines has.
+    pub(crate) fn machines(&self, a_shard: usize) -> (usize, usize) {
         match self.hosting {
             Hosting::OneHost { cores } => (1, cores),
-            Hosting::Apart { cores, shards_a_host } => (self.shards.div_ceil(shards_a_host) * self.replicas_a_shard(), cores),
+            Hosting::Apart { cores, shards_a_host } => (self.shards.div_ceil(shards_a_host) * a_shard, cores),
         }
     }
 
     /// Where a replica runs, by its place among all.
-    pub(crate) fn host_of_replica(&self, replica: usize) -> usize {
+    pub(crate) fn host_of_replica(&self, replica: usize, a_shard: usize) -> usize {
         match self.hosting {
             Hosting::OneHost { .. } => 0,
-            Hosting::Apart { shards_a_host, .. } => {
-                let (shard, index) = (replica / self.replicas_a_shard(), replica % self.replicas_a_shard());
-                shard / shards_a_host * self.replicas_a_shard() + index
-            }
+            Hosting::Apart { shards_a_host, .. } => replica / a_shard / shards_a_host * a_shard + replica % a_shard,
         }
     }
 
     /// Where a client runs.
-    pub(crate) fn host_of_client(&self, client: usize) -> usize {
+    pub(crate) fn host_of_client(&self, client: usize, a_shard: usize) -> usize {
         match self.hosting {
             Hosting::OneHost { .. } => 0,
-            Hosting::Apart { .. } => self.machines().0 + client,
+            Hosting::Apart { .. } => self.machines(a_shard).0 + client,
         }
     }
 }

@@ -1,95 +1,12 @@
 //! Prices.
 
-use basil::{Command, Message};
+use std::collections::BTreeMap;
 
-/// A kind of step of a machine, by what it hears. What replicas hear comes from clients, and the other way round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// A client's side asks to read.
-    AskRead,
-    /// A client's side asks to commit.
-    AskCommit,
-    /// A replica is asked for versions.
-    Read,
-    /// A client hears versions.
-    ReadReply,
-    /// A replica is asked for its vote.
-    Prepare,
-    /// A client hears a vote.
-    Voted,
-    /// A replica is asked to log a decision.
-    Log,
-    /// A client hears that a decision is logged.
-    Logged,
-    /// A replica hears how a transaction ended.
-    Writeback,
-    /// A replica is told by another that a transaction committed.
-    Committed,
-    /// Anything else: timers, recovery, refusals. It is rare, and has no price.
-    Other,
-}
-
-impl Step {
-    /// All of them, in the order of [`Costs::steps`].
-    pub const ALL: [Self; 11] = [
-        Self::AskRead,
-        Self::AskCommit,
-        Self::Read,
-        Self::ReadReply,
-        Self::Prepare,
-        Self::Voted,
-        Self::Log,
-        Self::Logged,
-        Self::Writeback,
-        Self::Committed,
-        Self::Other,
-    ];
-
-    /// Its name in files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AskRead => "ask_read",
-            Self::AskCommit => "ask_commit",
-            Self::Read => "read",
-            Self::ReadReply => "read_reply",
-            Self::Prepare => "prepare",
-            Self::Voted => "voted",
-            Self::Log => "log",
-            Self::Logged => "logged",
-            Self::Writeback => "writeback",
-            Self::Committed => "committed",
-            Self::Other => "other",
-        }
-    }
-
-    pub(crate) fn of_message(message: &Message) -> Self {
-        match message {
-            Message::Read { .. } => Self::Read,
-            Message::ReadReply { .. } => Self::ReadReply,
-            Message::Prepare { .. } => Self::Prepare,
-            Message::Voted { .. } => Self::Voted,
-            Message::Log { .. } => Self::Log,
-            Message::Logged { .. } => Self::Logged,
-            Message::Writeback { .. } => Self::Writeback,
-            Message::CommitNotice { .. } => Self::Committed,
-            _ => Self::Other,
-        }
-    }
-
-    pub(crate) fn of_command(command: &Command) -> Self {
-        match command {
-            Command::Read { .. } => Self::AskRead,
-            Command::Commit { .. } | Command::CommitReads { .. } => Self::AskCommit,
-            Command::Finish { .. } => Self::Other,
-        }
-    }
-}
+use crate::engine::{Engine, Step};
 
 /// What things cost, in nanoseconds of one core, but for `sync_ns` and `slice_ns`. `bezant-lab predict --measure` measures
-/// them, but for those that say that they are set by hand. The default is about what it measured on the two-core machine of the page on
-/// capacity, before a fit to real runs: what comes of it is too good.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// them, but for those that say that they are set by hand.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     /// Waking a thread.
     pub wake_ns: f64,
@@ -124,12 +41,15 @@ pub struct Costs {
     pub sync_ns: f64,
     /// What an application's lane does between two answers: set by hand.
     pub lane_ns: f64,
-    /// One step of each kind, in the order of [`Step::ALL`].
-    pub steps: [f64; 11],
+    /// One step of each kind; a kind that is not here costs nothing.
+    pub steps: BTreeMap<Step, f64>,
 }
 
-impl Default for Costs {
-    fn default() -> Self {
+impl Costs {
+    /// About what `bezant-lab predict --measure` measured on the two-core machine of the page on capacity, before a fit to real runs:
+    /// what comes of it is too good.
+    #[must_use]
+    pub fn rough<S: Engine>() -> Self {
         Self {
             wake_ns: 3_200.0,
             slice_ns: 1_400_000.0,
@@ -147,7 +67,7 @@ impl Default for Costs {
             sync_cpu_ns: 60_000.0,
             sync_ns: 60_000.0,
             lane_ns: 2_000.0,
-            steps: [1_500.0, 850.0, 2_500.0, 600.0, 5_200.0, 500.0, 850.0, 700.0, 3_300.0, 850.0, 0.0],
+            steps: S::STEPS.iter().copied().collect(),
         }
     }
 }

@@ -4,15 +4,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use basil::Message;
-use crypto::{BatchSignature, SignatureClaims as _, Signatures, SignedRoot, Verified, Verifier};
-use types::codec::Encode as _;
+use crypto::{BatchSignature, SignatureClaims, Signatures, SignedRoot, Verified, Verifier};
+use types::codec::Encode;
 use types::{Cluster, Digest};
 
 /// A message, ready to be sent. Receivers share it.
 #[derive(Debug)]
-pub(crate) struct EncodedMessage {
-    pub message: Verified<Message>,
+pub(crate) struct EncodedMessage<M> {
+    pub message: Verified<M>,
     /// Its length on the wire.
     pub bytes: usize,
     /// The root of each claim in it.
@@ -56,23 +55,23 @@ impl Root {
 const RECENT_MAX: usize = 16;
 
 /// Encodes messages.
-pub(crate) struct MessageEncoder {
+pub(crate) struct MessageEncoder<M> {
     cluster: Arc<Cluster>,
     /// It checks form, and no signatures: there are none.
     verifier: Verifier,
     buffer: Vec<u8>,
     /// The last messages: one that is sent to all of a shard is encoded once.
-    recent: VecDeque<Rc<EncodedMessage>>,
+    recent: VecDeque<Rc<EncodedMessage<M>>>,
 }
 
-impl MessageEncoder {
+impl<M: SignatureClaims + Encode + PartialEq> MessageEncoder<M> {
     pub fn new(cluster: Arc<Cluster>) -> Self {
         let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Off, 0).expect("no key is looked at");
         Self { cluster, verifier, buffer: Vec::new(), recent: VecDeque::new() }
     }
 
-    pub fn pack(&mut self, message: Message) -> Rc<EncodedMessage> {
-        if let Some(same) = self.recent.iter().find(|recent| is_same(&recent.message, &message)) {
+    pub fn pack(&mut self, message: M) -> Rc<EncodedMessage<M>> {
+        if let Some(same) = self.recent.iter().find(|recent| *recent.message == message) {
             return Rc::clone(same);
         }
         self.buffer.clear();
@@ -86,19 +85,6 @@ impl MessageEncoder {
         self.recent.push_front(Rc::clone(&encoded_message));
         self.recent.truncate(RECENT_MAX);
         encoded_message
-    }
-}
-
-/// Whether two messages are known to be the same without comparing all of them.
-fn is_same(one: &Message, other: &Message) -> bool {
-    match (one, other) {
-        (Message::Prepare { transaction: one }, Message::Prepare { transaction: other }) => one.id() == other.id(),
-        (
-            Message::Writeback { transaction: of_one, certificate: one, relay },
-            Message::Writeback { transaction: of_other, certificate: other, relay: relays_other },
-        ) => Arc::ptr_eq(one, other) && of_one.is_some() == of_other.is_some() && relay == relays_other,
-        (Message::CommitNotice { id: one }, Message::CommitNotice { id: other }) => one == other,
-        _ => false,
     }
 }
 

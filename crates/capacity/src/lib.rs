@@ -1,9 +1,9 @@
 //! What a cluster would do on machines that are not here.
 //!
-//! The real machines ([`basil::Node`], [`basil::Coordinator`]) are stepped in virtual time: real transactions, real votes,
-//! real batches, messages as long as real ones. What they would cost is charged at prices that were measured on a real
-//! machine ([`Costs`]), to hosts with so many cores. So queues, batches and conflicts come out of the protocol itself, and
-//! only prices are put in.
+//! The real machines of an engine ([`Engine`]: the replicas that it brings to the simulator, and the sessions of its clients) are
+//! stepped in virtual time: real transactions, real votes, real batches, messages as long as real ones. What they would cost is
+//! charged at prices that were measured on a real machine ([`Costs`]), to hosts with so many cores. So queues, batches and
+//! conflicts come out of the protocol itself, and only prices are put in.
 //!
 //! ```text
 //!   lane ─► client's loop ─► write ─► (network) ─► read, check ─► replica's loop ─► sync ─► write ─► …
@@ -27,32 +27,26 @@ mod engine;
 mod host;
 mod prediction;
 mod process;
+mod world;
 
+pub use crate::engine::{Engine, OTHER, Step};
 pub use cluster_spec::{ClusterSpec, Hosting};
-pub use costs::{Costs, Step};
+pub use costs::Costs;
 pub use prediction::{Attempts, Bottleneck, Prediction};
 
-use engine::World;
+use world::World;
 
 /// What a cluster of this shape would do at these prices. The same seed gives the same prediction.
-///
-/// ```
-/// use capacity::{Costs, ClusterSpec, predict};
-///
-/// let spec = ClusterSpec { closed_loop_clients: 8, warmup_ms: 5, measured_ms: 20, ..ClusterSpec::default() };
-/// let prediction = predict(&spec, &Costs::default(), 1);
-/// assert!(prediction.committed_per_second > 0.0);
-/// ```
 ///
 /// # Panics
 /// When a number of the shape is 0 that counts something there must be, or when a cluster may not be so large.
 #[must_use]
-pub fn predict(spec: &ClusterSpec, costs: &Costs, seed: u64) -> Prediction {
-    World::new(spec, costs, seed, None).run().0
+pub fn predict<S: Engine>(spec: &ClusterSpec, costs: &Costs, seed: u64) -> Prediction {
+    World::<S>::new(spec, costs, seed, None).run().0
 }
 
 /// What steps of the machines take on this machine, on average, by `watch`, which says how late it is in nanoseconds: the same
 /// run as [`predict`] makes, each step timed.
-pub fn time_steps(spec: &ClusterSpec, costs: &Costs, seed: u64, watch: &mut dyn FnMut() -> u64) -> Vec<(Step, f64)> {
-    World::new(spec, costs, seed, Some(watch)).run().1
+pub fn time_steps<S: Engine>(spec: &ClusterSpec, costs: &Costs, seed: u64, watch: &mut dyn FnMut() -> u64) -> Vec<(Step, f64)> {
+    World::<S>::new(spec, costs, seed, Some(watch)).run().1
 }

@@ -1,23 +1,21 @@
 //! A process: its loop with the machine in it, and its connections.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use basil::{Coordinator, Event, Message, Node};
 use crypto::{BatchSignature, Signable, Verified};
+use engine::{Ask, Tell};
 use machine::turn::{NoSigner, Signer, Turns};
 use machine::{Durable, Input, Time};
-use store::Memory;
-use types::Party;
+use types::{Cluster, Party};
 
 use crate::closed_loop_clients::ClosedLoopClients;
 use crate::encoded_message::{EncodedMessage, Known, MessageEncoder, Root};
+use crate::engine::{Engine, OTHER, Step, step_of};
 use crate::host::Job;
-use crate::{ClusterSpec, Costs, Step};
+use crate::{ClusterSpec, Costs};
 
-/// When virtual time begins, by everybody's clock.
-pub(crate) const EPOCH: Time = Time(1_800_000_000_000_000_000);
 /// What is read at a time, as in the real shell: so many bytes,
 const READ_BYTES: usize = 64 << 10;
 /// and so many messages.
@@ -26,36 +24,42 @@ const READ_MESSAGES: usize = 512;
 const CHECK_ROOTS_MAX: usize = 64;
 
 /// What everybody shares: prices, and what is counted.
-pub(crate) struct CostAccounting<'a> {
+pub(crate) struct CostAccounting<'a, S: Engine> {
     pub spec: ClusterSpec,
+    pub cluster: Arc<Cluster>,
     pub costs: Costs,
-    pub encoder: MessageEncoder,
+    pub encoder: MessageEncoder<S::Message>,
     /// Steps of machines so far.
     pub steps: u64,
     /// Statements signed, and signatures made for them, since counting began.
     pub signed: (u64, u64),
     /// How long steps really took, and how many there were, by kind.
-    pub timings: [(u64, u64); Step::ALL.len()],
+    pub timings: BTreeMap<Step, (u64, u64)>,
     pub watch: Option<&'a mut dyn FnMut() -> u64>,
 }
 
-impl CostAccounting<'_> {
+impl<S: Engine> CostAccounting<'_, S> {
     /// The place of a party among all processes: replicas first, then clients.
     pub fn place(&self, party: Party) -> usize {
         match party {
-            Party::Replica(replica) => usize::from(replica.shard.0) * self.spec.replicas_a_shard() + usize::from(replica.index),
-            Party::Client(client, _) => self.spec.replicas() + usize::try_from(client.0 - 1).expect("clients are numbered from 1"),
+            Party::Replica(replica) => usize::from(replica.shard.0) * self.cluster.replicas_per_shard() + usize::from(replica.index),
+            Party::Client(client, _) => self.replicas() + usize::try_from(client.0 - 1).expect("clients are numbered from 1"),
         }
+    }
+
+    /// How many replicas there are, over all shards.
+    pub fn replicas(&self) -> usize {
+        self.spec.shards * self.cluster.replicas_per_shard()
     }
 
     /// Does a step and adds its price.
     fn step<T>(&mut self, cost_ns: &mut f64, kind: Step, step: impl FnOnce() -> T) -> T {
         self.steps += 1;
-        *cost_ns += self.costs.steps[kind as usize];
+        *cost_ns += self.costs.steps.get(kind).copied().unwrap_or_default();
         let before = self.watch.as_mut().map(|watch| watch());
         let done = step();
         if let Some((before, watch)) = before.zip(self.watch.as_mut()) {
-            let (ns, count) = &mut self.timings[kind as usize];
+            let (ns, count) = self.timings.entry(kind).or_default();
             (*ns, *count) = (*ns + (watch() - before), *count + 1);
         }
         done
@@ -63,55 +67,15 @@ impl CostAccounting<'_> {
 }
 
 /// What a process is.
-pub(crate) enum Kind {
-    Replica(Box<Turns<Node<Memory>>>),
-    Client(Box<Turns<Coordinator>>, Box<ClosedLoopClients>),
-}
-
-/// What the model asks of a machine beside its turns.
-trait Modelled: Durable<Received = Verified<Message>, Message = Message> {
-    /// A command of its own side.
-    fn command(command: basil::Command) -> Self::Command;
-
-    /// Whether it has written something that is not durable yet.
-    fn is_pending(&self) -> bool;
-
-    /// What its own side is told, as far as it is told anything.
-    fn told(events: &mut Vec<Self::Event>) -> Vec<Event>;
-}
-
-impl Modelled for Node<Memory> {
-    fn command(_: basil::Command) -> Infallible {
-        unreachable!("nobody commands a replica")
-    }
-
-    fn is_pending(&self) -> bool {
-        self.replica().store().is_pending()
-    }
-
-    fn told(_: &mut Vec<Self::Event>) -> Vec<Event> {
-        Vec::new()
-    }
-}
-
-impl Modelled for Coordinator {
-    fn command(command: basil::Command) -> basil::Command {
-        command
-    }
-
-    fn is_pending(&self) -> bool {
-        false
-    }
-
-    fn told(events: &mut Vec<Event>) -> Vec<Event> {
-        std::mem::take(events)
-    }
+pub(crate) enum Kind<S: Engine> {
+    Replica(Box<Turns<S::Replica>>),
+    Client(Box<Turns<S::Session>>, Box<ClosedLoopClients>),
 }
 
 /// What waits for the loop.
-pub(crate) enum Heard {
-    Command(basil::Command),
-    Message(Party, Rc<EncodedMessage>),
+pub(crate) enum Heard<M> {
+    Ask(Ask),
+    Message(Party, Rc<EncodedMessage<M>>),
 }
 
 /// Where a loop is.
@@ -124,25 +88,30 @@ pub(crate) enum Phase {
 }
 
 /// What is on its way through one connection, one way.
-#[derive(Default)]
-pub(crate) struct Pipe {
-    pub parcels: VecDeque<Rc<EncodedMessage>>,
+pub(crate) struct Pipe<M> {
+    pub parcels: VecDeque<Rc<EncodedMessage<M>>>,
     /// Whether somebody is at it, or waits for a core to be.
     pub busy: bool,
 }
 
-pub(crate) struct Process {
+impl<M> Default for Pipe<M> {
+    fn default() -> Self {
+        Self { parcels: VecDeque::new(), busy: false }
+    }
+}
+
+pub(crate) struct Process<S: Engine> {
     pub party: Party,
     pub host: usize,
-    pub kind: Kind,
+    pub kind: Kind<S>,
     pub phase: Phase,
-    pub mailbox: VecDeque<Heard>,
+    pub mailbox: VecDeque<Heard<S::Message>>,
     /// When it will next be woken for a timer.
     pub armed: Option<u64>,
     /// What is to be written, by receiver.
-    pub outgoing: BTreeMap<usize, Pipe>,
+    pub outgoing: BTreeMap<usize, Pipe<S::Message>>,
     /// What has come and is not read, by sender.
-    pub incoming: BTreeMap<usize, Pipe>,
+    pub incoming: BTreeMap<usize, Pipe<S::Message>>,
     /// Each signer's roots,
     known: Vec<Known>,
     /// and how many of them are remembered.
@@ -159,19 +128,20 @@ pub(crate) struct Process {
 }
 
 /// What a turn came to.
-pub(crate) struct Said {
+pub(crate) struct Said<M> {
     /// What is to be sent, by receiver.
-    pub sends: BTreeMap<usize, Vec<Rc<EncodedMessage>>>,
-    pub events: Vec<Event>,
+    pub sends: BTreeMap<usize, Vec<Rc<EncodedMessage<M>>>>,
+    /// What a client's session tells.
+    pub told: Vec<Tell>,
     /// Whether it must be durable first.
     pub syncs: bool,
     /// What it took of a core.
     pub cost_ns: f64,
 }
 
-impl Process {
+impl<S: Engine> Process<S> {
     /// A process that remembers `roots_max` checked roots in all.
-    pub fn new(party: Party, host: usize, kind: Kind, replicas: usize, roots_max: usize) -> Self {
+    pub fn new(party: Party, host: usize, kind: Kind<S>, replicas: usize, roots_max: usize) -> Self {
         Self {
             party,
             host,
@@ -197,23 +167,27 @@ impl Process {
             Kind::Replica(turns) => turns.wakes_at(),
             Kind::Client(turns, _) => turns.wakes_at(),
         };
-        wakes_at.map(|at| at.since(EPOCH))
+        wakes_at.map(|at| at.0)
     }
 
     /// One turn of the loop: all that has arrived, one write to disk, signatures.
-    pub fn turn(&mut self, now: u64, accounting: &mut CostAccounting<'_>) -> Said {
+    pub fn turn(&mut self, now: u64, accounting: &mut CostAccounting<'_, S>) -> Said<S::Message> {
         let Self { party, kind, mailbox, roots_signed, .. } = self;
         match kind {
-            Kind::Client(turns, _) => turn(turns, &mut NoSigner, *party, mailbox, now, accounting),
+            Kind::Client(turns, _) => {
+                let (said, told) = turn(turns, mailbox, Time(now), |ask| ask, |_| false, &mut NoSigner, accounting);
+                Said { told, ..said }
+            }
             Kind::Replica(turns) => {
                 let mut signer = Roots { signer: accounting.place(*party), signed: roots_signed, signatures: accounting.spec.signatures };
-                turn(turns, &mut signer, *party, mailbox, now, accounting)
+                let asked = |_| unreachable!("nobody asks a replica but by messages");
+                turn(turns, mailbox, Time(now), asked, S::is_pending, &mut signer, accounting).0
             }
         }
     }
 
     /// Reads what has come from `from`, as much as one read takes. Gives it with its price.
-    pub fn read(&mut self, from: usize, accounting: &CostAccounting<'_>) -> (Vec<Rc<EncodedMessage>>, f64) {
+    pub fn read(&mut self, from: usize, accounting: &CostAccounting<'_, S>) -> (Vec<Rc<EncodedMessage<S::Message>>>, f64) {
         let costs = &accounting.costs;
         let pipe = self.incoming.get_mut(&from).expect("something has come");
         let (mut parcels, mut bytes, mut claims, mut new_roots) = (Vec::new(), 0, 0, 0);
@@ -237,32 +211,30 @@ impl Process {
     }
 }
 
-/// A turn as the real loop takes it, with its price.
-fn turn<M: Modelled, S: Signer<M::Unsigned, Message>>(
+/// A turn as the real loop takes it, with its price. Gives what it came to, and apart from that what the machine's own side is told.
+fn turn<S: Engine, M: Durable<Received = Verified<S::Message>, Message = S::Message>>(
     turns: &mut Turns<M>,
-    signer: &mut S,
-    party: Party,
-    mailbox: &mut VecDeque<Heard>,
-    now: u64,
-    accounting: &mut CostAccounting<'_>,
-) -> Said {
-    let at = Time(EPOCH.0 + now);
+    mailbox: &mut VecDeque<Heard<S::Message>>,
+    now: Time,
+    command: impl Fn(Ask) -> M::Command,
+    is_pending: impl Fn(&M) -> bool,
+    signer: &mut impl Signer<M::Unsigned, S::Message>,
+    accounting: &mut CostAccounting<'_, S>,
+) -> (Said<S::Message>, Vec<M::Event>) {
     let mut cost_ns = accounting.costs.turn_ns;
-    let ticks = turns.machine().deadline().is_some_and(|deadline| deadline <= at);
-    let mut turn = if ticks { accounting.step(&mut cost_ns, Step::Other, || turns.begin(at)) } else { turns.begin(at) };
+    let ticks = turns.machine().deadline().is_some_and(|deadline| deadline <= now);
+    let mut turn = if ticks { accounting.step(&mut cost_ns, OTHER, || turns.begin(now)) } else { turns.begin(now) };
     while turn.room() > 0
         && let Some(heard) = mailbox.pop_front()
     {
         let (kind, input) = match heard {
-            Heard::Command(command) => (Step::of_command(&command), Input::Command(M::command(command))),
-            Heard::Message(from, encoded_message) => {
-                (Step::of_message(&encoded_message.message), Input::Message { from, message: encoded_message.message.clone() })
-            }
+            Heard::Ask(ask) => (step_of(&ask.request), Input::Command(command(ask))),
+            Heard::Message(from, encoded) => (S::step(&encoded.message), Input::Message { from, message: encoded.message.clone() }),
         };
-        accounting.step(&mut cost_ns, kind, || turn.step(at, input));
+        accounting.step(&mut cost_ns, kind, || turn.step(now, input));
     }
-    let stepped = turn.stepped(at, false);
-    let syncs = stepped.writes() && stepped.machine().is_pending();
+    let stepped = turn.stepped(now, false);
+    let syncs = stepped.writes() && is_pending(stepped.machine());
     if syncs {
         cost_ns += accounting.costs.sync_cpu_ns;
     }
@@ -273,13 +245,13 @@ fn turn<M: Modelled, S: Signer<M::Unsigned, Message>>(
     }
     accounting.signed.0 += said.statements as u64;
     accounting.signed.1 += said.signatures as u64;
-    let mut sends: BTreeMap<usize, Vec<Rc<EncodedMessage>>> = BTreeMap::new();
+    let mut sends: BTreeMap<usize, Vec<Rc<EncodedMessage<S::Message>>>> = BTreeMap::new();
     for (to, message) in said.sends.drain(..) {
         cost_ns += accounting.costs.encode_ns;
         sends.entry(accounting.place(to)).or_default().push(accounting.encoder.pack(message));
     }
-    mailbox.extend(said.own.drain(..).map(|message| Heard::Message(party, accounting.encoder.pack(message))));
-    Said { sends, events: M::told(said.events), syncs, cost_ns }
+    mailbox.extend(said.own.drain(..).map(|message| Heard::Message(said.me, accounting.encoder.pack(message))));
+    (Said { sends, told: Vec::new(), syncs, cost_ns }, std::mem::take(said.events))
 }
 
 /// Signs nothing, and says what roots there would be.

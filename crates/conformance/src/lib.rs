@@ -1,7 +1,7 @@
-//! What each engine brings to the simulator: its machines, attacks on them, checkers and scenarios.
+//! What each engine brings to the simulator and to the capacity model: its machines, attacks on them, checkers and scenarios.
 //!
 //! The kernel (`simulator`) knows no engine. Here each engine is one module with one implementation of
-//! [`System`](simulator::System):
+//! [`System`](simulator::System), and one of [`capacity::Engine`], which lets its clusters be predicted:
 //!
 //! | module | machines | attacks | checkers |
 //! |---|---|---|---|

@@ -6,7 +6,7 @@ use random::Random;
 use crate::setting::Clocks;
 
 /// Where true time begins: no machine may depend on it, and some day in the future is as good as any.
-pub(crate) const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
+pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 /// How far a clock may be off, in milliseconds. Two may differ by twice as much, which stays under the `δ` of 500 ms that
 /// replicas grant timestamps.
 const SKEW_MS_MAX: u64 = 100;

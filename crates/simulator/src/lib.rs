@@ -7,7 +7,8 @@
 //! message through the codec and every signature made and checked.
 //!
 //! This crate is the kernel and knows no engine. An engine is one implementation of [`System`]: its machines, its lies, its
-//! checkers, its scenarios. `conformance` holds those of the real engines; `tests` here run the toy.
+//! checkers, its scenarios. `conformance` holds those of the real engines; `tests` here run the toy. `capacity` runs what an engine brings
+//! in a world of its own, which has prices and no faults.
 //!
 //! ```text
 //!   kernel                                   engine
@@ -35,6 +36,7 @@ pub mod dictionary;
 mod disk;
 mod faults;
 mod network;
+mod queue;
 mod replica;
 mod report;
 mod scenario;
@@ -46,8 +48,10 @@ mod trace;
 mod upgrade;
 mod world;
 
+pub use clock::EPOCH_NS;
 pub use faults::FaultKind;
 pub use network::LinkProfile;
+pub use queue::Queue;
 pub use report::{Counts, Report, Violation, Violations};
 pub use scenario::{FaultClass, Scenario, ScenarioKind};
 pub use self_test::BrokenRule;
@@ -57,6 +61,7 @@ pub use system::{
     Checker, Client, Clients, EngineCounts, EngineSetting, Goal, Heard, Liar, Lies, NetworkAdversary, Next, Outcomes, Scene, System,
 };
 pub use trace::{Trace, Tracing};
+pub use world::cluster;
 
 /// Runs `scenario` with `seed` to its end, or to the first broken promise.
 #[must_use]

@@ -18,6 +18,7 @@ use crate::client::ClientActor;
 use crate::clock::EPOCH_NS;
 use crate::faults::Phase;
 use crate::network::Network;
+use crate::queue::Queue;
 use crate::replica::ReplicaActor;
 use crate::report::{Counts, Report};
 use crate::scenario::Scenario;
@@ -26,6 +27,8 @@ use crate::setting::Setting;
 use crate::system::{Checker as _, Outcomes, System};
 use crate::trace::Trace;
 use crate::upgrade::Rollout;
+
+pub use setup::cluster;
 
 /// Someone in the world, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +73,7 @@ pub(crate) struct World<S: System> {
     pub setting: Setting<S>,
     seed: u64,
     pub now: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    queued: u64,
+    queue: Queue<Event>,
     cluster: Arc<Cluster>,
     verifiers: Vec<Arc<Verifier>>,
     pub replicas: Vec<ReplicaActor<S>>,
@@ -107,7 +109,7 @@ impl<S: System> World<S> {
         self.after(100_000_000, Event::Fault);
         self.after(self.setting.fault_phase_ms * 1_000_000, Event::Heal);
         while self.phase != Phase::Done && self.checker.violations().all().is_empty() {
-            let Some(((at, _), event)) = self.queue.pop_first() else { break };
+            let Some((at, event)) = self.queue.pop() else { break };
             assert!(at >= self.now, "time does not run backwards");
             self.now = at;
             self.happen(event);
@@ -189,8 +191,7 @@ impl<S: System> World<S> {
     }
 
     fn at(&mut self, at: u64, event: Event) {
-        self.queued += 1;
-        self.queue.insert((at.max(self.now), self.queued), event);
+        self.queue.add(at.max(self.now), event);
     }
 
     fn happen(&mut self, event: Event) {

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use basil::{Message, Transaction, Write};
 use bytes::Bytes;
-use capacity::{ClusterSpec, Costs, Hosting, Step};
+use capacity::{ClusterSpec, Costs, Hosting};
+use conformance::basil::Basil;
 use crypto::{BatchSignature, BatchSigner, Claim, Rejection, SecretKey, SignatureClaims, Signatures, Statement, Verifier};
 use rustix::time::{ClockId, clock_gettime};
 use types::{Cluster, ClusterId, Key, Placement, ReplicaId, ShardId, Timestamp, Value};
@@ -37,7 +38,7 @@ const FRAME_BYTES: usize = 512;
 /// Measures all prices but those that [`Costs`] says are set by hand. Steps are timed for transactions of `wanted`'s size.
 /// `beside` is where the disk is tried.
 pub fn costs(wanted: &ClusterSpec, beside: &Path) -> Result<Costs, Failure> {
-    let mut costs = Costs::default();
+    let mut costs = Costs::rough::<Basil>();
     signatures(&mut costs);
     messages(&mut costs);
     costs.wake_ns = waking();
@@ -53,10 +54,8 @@ pub fn costs(wanted: &ClusterSpec, beside: &Path) -> Result<Costs, Failure> {
     });
     // Each has steps that the next does not take.
     for spec in [ClusterSpec { shards: 2, ..spec.clone() }, ClusterSpec { fast_path: false, ..spec.clone() }, spec] {
-        for (step, ns) in capacity::time_steps(&spec, &costs, 1, &mut cpu_ns) {
-            if step != Step::Other {
-                costs.steps[step as usize] = (ns - looking_ns).max(0.0);
-            }
+        for (step, ns) in capacity::time_steps::<Basil>(&spec, &costs, 1, &mut cpu_ns) {
+            costs.steps.entry(step).and_modify(|price| *price = (ns - looking_ns).max(0.0));
         }
     }
     Ok(costs)

@@ -13,6 +13,7 @@ mod lying_leader;
 pub mod mutants;
 mod network_adversary;
 mod plan;
+mod prediction;
 mod setting;
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
 use machine::turn::{Bounds, INPUTS_MAX};
 use random::Random;
-use types::{Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
+use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use super::{World, client_id};
 use crate::budget::Budget;
@@ -14,6 +14,7 @@ use crate::client::ClientActor;
 use crate::clock::{Clock, EPOCH_NS};
 use crate::faults::Phase;
 use crate::network::Network;
+use crate::queue::Queue;
 use crate::replica::{Parts, ReplicaActor};
 use crate::report::Counts;
 use crate::scenario::Scenario;
@@ -41,18 +42,15 @@ fn clients<S: System>(setting: &Setting<S>) -> Clients {
     }
 }
 
-/// The cluster of a world, whose keys come from its seed.
-fn cluster<S: System>(setting: &Setting<S>, seed: u64, clients: &Clients, secrets: &[Vec<SecretKey>]) -> Arc<Cluster> {
-    let keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
-    let everywhere = vec![Key::from("")];
-    let ids = clients.honest.iter().chain(&clients.byzantine).chain([&clients.auditor]);
-    let permissions = ids.enumerate().map(|(at, id)| {
-        let public_key = secret(seed, &format!("client {at}")).public();
-        (*id, Permission { public_key, read_prefixes: everywhere.clone(), write_prefixes: everywhere.clone() })
-    });
-    let id = ClusterId::new([7; 16]);
-    let cluster = Cluster::new(id, setting.faults, Placement::Hash, keys, permissions.collect());
-    Arc::new(cluster.expect("a setting describes a cluster that can be"))
+/// A cluster with these public keys, in which every client may read and write everything.
+///
+/// # Panics
+/// When no cluster may be so large.
+pub fn cluster(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: impl Iterator<Item = (ClientId, [u8; 32])>) -> Arc<Cluster> {
+    let all = || vec![Key::from("")];
+    let clients = clients.map(|(id, public_key)| (id, Permission { public_key, read_prefixes: all(), write_prefixes: all() }));
+    let cluster = Cluster::new(ClusterId::new([7; 16]), faults, Placement::Hash, replicas, clients.collect());
+    Arc::new(cluster.expect("such a cluster can be"))
 }
 
 impl<S: System> World<S> {
@@ -63,7 +61,10 @@ impl<S: System> World<S> {
         let secrets: Vec<Vec<SecretKey>> = (0..setting.shards)
             .map(|shard| (0..setting.replicas_per_shard()).map(|index| secret(seed, &format!("replica {shard} {index}"))).collect())
             .collect();
-        let cluster = cluster(&setting, seed, &clients, &secrets);
+        let ids = clients.honest.iter().chain(&clients.byzantine).chain([&clients.auditor]);
+        let client_keys = ids.enumerate().map(|(at, id)| (*id, secret(seed, &format!("client {at}")).public()));
+        let replica_keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
+        let cluster = cluster(setting.faults, replica_keys, client_keys);
         let verifier = || {
             let verifier = Verifier::new(cluster.clone(), Signatures::Ed25519, 1 << 14);
             Arc::new(verifier.expect("keys drawn from a seed are good keys"))
@@ -84,8 +85,7 @@ impl<S: System> World<S> {
             scenario: scenario.clone(),
             seed,
             now: EPOCH_NS,
-            queue: BTreeMap::new(),
-            queued: 0,
+            queue: Queue::default(),
             checker: S::checker(&cluster, &clients),
             cluster,
             verifiers,
