@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use monitoring::http_client;
+use runtime::Configuration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use types::{Cluster, ReplicaId};
@@ -58,6 +59,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", to_json(&answers));
     } else {
         out!("{}", render(&answers, line_letters()));
+        warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
         warn_of_injected_latency(&answers);
         shards(&topology.cluster, &answers);
     }
@@ -157,6 +159,18 @@ fn stack(answers: &[Answer], letters: Option<usize>) -> String {
         wrap(&text, letters, 2).replace('\u{a0}', " ")
     };
     answers.iter().map(of_replica).collect::<Vec<_>>().join("\n")
+}
+
+/// Says whose `cluster.toml` differs from the one read here.
+fn warn_of_differences(here: &Configuration, answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        let theirs = answer.as_ref().ok().and_then(|status| Configuration::from_text(status["configuration"].as_str()?));
+        if let Some(differs) = theirs.and_then(|theirs| here.difference(&theirs)) {
+            let text =
+                format!("warning: the cluster.toml of {replica} differs from the one here in {differs}: take the same file on every host");
+            eprintln!("{}", wrap(&text, line_letters(), 2));
+        }
+    }
 }
 
 /// Says who runs under injected latency.

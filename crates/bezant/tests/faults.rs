@@ -160,6 +160,37 @@ fn what_a_vanished_client_left_is_finished_without_any_client() {
 }
 
 #[test]
+fn a_cluster_file_that_differs_is_told_on_all_sides() {
+    let place = Place::new();
+    place.init(&["--shards", "2", "--placement", "ranges:m", "--clients", "2"]);
+    let change = |folder: &str, from: &str, to: &str| {
+        // Not in place: all folders share one file.
+        let path = place.path(&format!("bezant-data/{folder}/cluster.toml"));
+        let text = fs::read_to_string(&path).expect("made");
+        assert!(text.contains(from));
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, text.replace(from, to)).expect("written");
+    };
+    change("s0-r2", "bounds = [\"m\"]", "bounds = [\"n\"]");
+    change("s0-r4", "write = [\"\"]", "write = []");
+    change("client-2", "bounds = [\"m\"]", "bounds = [\"n\"]");
+    place.run(&["up"]).expect(0);
+    // The cluster goes on with those that agree.
+    place.run(&["put", "a", "1"]).expect(0);
+    let log = |replica: &str| fs::read_to_string(place.path(&format!("bezant-data/{replica}/node.log"))).expect("kept");
+    let shape = "differs from this one's in faults, shards, placement or signatures";
+    eventually("the others have said it", || log("s0-r0").contains(shape));
+    eventually("it has been told itself", || log("s0-r2").contains("your cluster.toml differs from this replica's in faults"));
+    eventually("rights that differ are told too", || log("s0-r4").contains("differs from this one's in the clients and their rights"));
+    let status = place.run(&["status"]).expect(0);
+    status
+        .says("the cluster.toml of s0-r2 differs from the one here in faults, shards, placement or signatures")
+        .says("the cluster.toml of s0-r4 differs from the one here in the clients and their rights");
+    // A client that has it wrong is told by every replica that has it right.
+    place.run(&["get", "a", "--cluster", "bezant-data/client-2"]).expect(3).says("your cluster.toml differs from this replica's in faults");
+}
+
+#[test]
 fn a_client_that_is_no_member_is_told_so_in_words() {
     let place = Place::new();
     place.init(&[]);
@@ -212,10 +243,14 @@ fn garbage_costs_one_connection_and_one_count_each() {
         stream.shutdown(Shutdown::Write).expect("it is open");
         raw::wait_for_end(&mut stream);
     };
+    let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
+    let configuration = runtime::Configuration::of(&topology.cluster, topology.signatures);
     let greeted = |bytes: &[u8]| {
         let mut raw = member();
-        raw.send(&Greeting::Hello { cluster: ClusterId::new(cluster_bytes(&place)), role: Role::Client(Session(7)) }.to_frame());
-        assert_eq!(raw.greeting(), Some(Greeting::Welcome));
+        raw.send(
+            &Greeting::Hello { cluster: ClusterId::new(cluster_bytes(&place)), configuration, role: Role::Client(Session(7)) }.to_frame(),
+        );
+        assert_eq!(raw.greeting(), Some(Greeting::Welcome(configuration)));
         raw.send_last(bytes);
     };
     let too_long = u32::try_from(FRAME_BYTES_MAX + 1).expect("the limit fits").to_le_bytes();

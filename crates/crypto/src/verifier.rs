@@ -123,6 +123,12 @@ impl Verifier {
         }
     }
 
+    /// Whether it asks for signatures.
+    #[must_use]
+    pub fn signatures(&self) -> Signatures {
+        self.signatures
+    }
+
     /// The cluster whose messages it checks.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {

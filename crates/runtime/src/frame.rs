@@ -17,6 +17,8 @@ use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 use types::{ClusterId, Session};
 
+use crate::configuration::Configuration;
+
 /// The version of the protocol between nodes.
 pub const FRAME_VERSION: u8 = 1;
 /// The length and the version.
@@ -259,15 +261,17 @@ pub enum Role {
 /// The first frame each way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// From the dialler: the cluster it means, and what it is there.
+    /// From the dialler: the cluster it means, how it knows it, and what it is there.
     Hello {
         /// The cluster.
         cluster: ClusterId,
+        /// How it knows the cluster.
+        configuration: Configuration,
         /// What it is.
         role: Role,
     },
-    /// From the listener: go on.
-    Welcome,
+    /// From the listener: go on; and how it knows the cluster.
+    Welcome(Configuration),
     /// From the listener: no, and why.
     Refused(String),
 }
@@ -289,9 +293,10 @@ impl Greeting {
 impl Encode for Greeting {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello { cluster, role } => {
+            Self::Hello { cluster, configuration, role } => {
                 out.push(1);
                 cluster.as_bytes().encode(out);
+                configuration.encode(out);
                 match role {
                     Role::Replica => out.push(1),
                     Role::Client(session) => {
@@ -300,7 +305,10 @@ impl Encode for Greeting {
                     }
                 }
             }
-            Self::Welcome => out.push(2),
+            Self::Welcome(configuration) => {
+                out.push(2);
+                configuration.encode(out);
+            }
             Self::Refused(reason) => {
                 out.push(3);
                 let mut end = reason.len().min(REASON_BYTES_MAX);
@@ -319,14 +327,15 @@ impl Decode for Greeting {
         match u8::decode(reader)? {
             1 => {
                 let cluster = ClusterId::new(reader.array()?);
+                let configuration = Configuration::decode(reader)?;
                 let role = match u8::decode(reader)? {
                     1 => Role::Replica,
                     2 => Role::Client(Session(u64::decode(reader)?)),
                     _ => return Err(DecodeError::UnknownTag("a role")),
                 };
-                Ok(Self::Hello { cluster, role })
+                Ok(Self::Hello { cluster, configuration, role })
             }
-            2 => Ok(Self::Welcome),
+            2 => Ok(Self::Welcome(Configuration::decode(reader)?)),
             3 => {
                 let length = reader.count("the reason of a refusal", REASON_BYTES_MAX)?;
                 let bytes = reader.take(length)?;
@@ -559,10 +568,11 @@ pub(crate) mod tests {
 
     #[test]
     fn greetings_come_back_and_reasons_cannot_drive_a_terminal() {
+        let configuration = Configuration::from_text(&"07".repeat(48)).expect("three parts of 16 bytes");
         for greeting in [
-            Greeting::Hello { cluster: CLUSTER, role: Role::Replica },
-            Greeting::Hello { cluster: CLUSTER, role: Role::Client(Session(9)) },
-            Greeting::Welcome,
+            Greeting::Hello { cluster: CLUSTER, configuration, role: Role::Replica },
+            Greeting::Hello { cluster: CLUSTER, configuration, role: Role::Client(Session(9)) },
+            Greeting::Welcome(configuration),
             Greeting::Refused("no".to_owned()),
         ] {
             assert_eq!(Greeting::from_bytes(greeting.to_bytes().into(), CLUSTER), Ok(greeting));

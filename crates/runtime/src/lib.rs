@@ -21,6 +21,7 @@
 //!   machines have timers for that.
 
 pub mod clock;
+mod configuration;
 mod connection;
 pub mod frame;
 #[cfg(feature = "lab")]
@@ -37,6 +38,7 @@ pub mod shutdown;
 pub mod tls;
 pub mod transport;
 
+pub use configuration::Configuration;
 pub use connection::Wire;
 #[cfg(feature = "lab")]
 pub use injected_latency::Delay;

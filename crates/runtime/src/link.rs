@@ -35,6 +35,8 @@ pub(crate) enum CloseReason {
     UnknownKey,
     /// The dialler means another cluster.
     WrongCluster,
+    /// The dialler knows the cluster otherwise, so that the two cannot understand each other.
+    WrongConfiguration,
     /// The dialler is not what it says it is.
     WrongRole,
     /// The first frame is not a greeting.
@@ -69,6 +71,7 @@ impl CloseReason {
             Self::NoCertificate => "no_certificate",
             Self::UnknownKey => "unknown_key",
             Self::WrongCluster => "wrong_cluster",
+            Self::WrongConfiguration => "wrong_configuration",
             Self::WrongRole => "wrong_role",
             Self::Greeting(_) => "greeting",
             Self::Frame(error) => error.label(),
@@ -93,6 +96,7 @@ impl fmt::Display for CloseReason {
             Self::NoCertificate => formatter.write_str("it showed no certificate"),
             Self::UnknownKey => formatter.write_str("its key is not in the cluster"),
             Self::WrongCluster => formatter.write_str("it means another cluster"),
+            Self::WrongConfiguration => formatter.write_str("its cluster.toml differs from this one"),
             Self::WrongRole => formatter.write_str("it is not what it says it is"),
             Self::Greeting(error) => write!(formatter, "its greeting is malformed: {error}"),
             Self::Frame(error) => write!(formatter, "it sent what cannot be understood: {error}"),

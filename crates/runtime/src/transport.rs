@@ -4,7 +4,7 @@
 //! greater name dials the other. A lost connection is dialled again for ever, with jittered waits that
 //! double up to a bound, so that a returning node is not overrun.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use types::codec::Decode;
 use types::{ClientId, Cluster, Party, ReplicaId};
 
+use crate::configuration::Configuration;
 use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::injected_latency::Delays;
@@ -141,6 +142,9 @@ enum Member {
 pub(crate) struct Transport<C, W> {
     identity: Identity,
     cluster: Arc<Cluster>,
+    configuration: Configuration,
+    /// The members of whom it was told that theirs differs.
+    told: Mutex<BTreeSet<[u8; 32]>>,
     /// Each member's key, and the room for what it sends.
     members: BTreeMap<[u8; 32], (Member, Arc<Semaphore>)>,
     unauthenticated: Arc<Semaphore>,
@@ -170,6 +174,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         Ok(Arc::new(Self {
             identity,
             members,
+            configuration: Configuration::of(&cluster, intake.verifier.signatures()),
+            told: Mutex::default(),
             cluster,
             unauthenticated: Arc::new(Semaphore::new(intake.limits.unauthenticated_max)),
             links: Arc::new(links),
@@ -276,9 +282,9 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Party::Replica(_) => Role::Replica,
             Party::Client(_, session) => Role::Client(session),
         };
-        let hello = Greeting::Hello { cluster: self.cluster.id(), role };
+        let hello = Greeting::Hello { cluster: self.cluster.id(), configuration: self.configuration, role };
         match timeout(limit, self.introduce(&mut stream, &hello)).await {
-            Ok(Ok(Greeting::Welcome)) => {}
+            Ok(Ok(Greeting::Welcome(theirs))) => self.compare(&key, Party::Replica(replica), &theirs),
             Ok(Ok(Greeting::Refused(reason))) => return Err(PeerState::Refused(reason)),
             Ok(Ok(Greeting::Hello { .. })) => return Err(unreachable("it answered a greeting with a greeting".to_owned())),
             Ok(Err(error)) => return Err(unreachable(error)),
@@ -370,8 +376,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
             return Err((CloseReason::UnknownKey, Some(reason)));
         };
-        let (meant, role) = match read_greeting(stream, &self.cluster).await {
-            Ok(Greeting::Hello { cluster, role }) => (cluster, role),
+        let (meant, theirs, role) = match read_greeting(stream, &self.cluster).await {
+            Ok(Greeting::Hello { cluster, configuration, role }) => (cluster, configuration, role),
             Ok(_) => {
                 let error = FrameError::Body(types::codec::DecodeError::UnknownTag("a first greeting"));
                 return Err((CloseReason::Greeting(error), None));
@@ -398,13 +404,30 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 return Err((CloseReason::WrongRole, Some(reason)));
             }
         };
+        if let Ok(key) = &key {
+            self.compare(key, party, &theirs);
+        }
+        if !self.configuration.fits(&theirs) {
+            let differs = self.configuration.difference(&theirs).unwrap_or_default();
+            let reason = format!("your cluster.toml differs from this replica's in {differs}: take the same file on every host");
+            return Err((CloseReason::WrongConfiguration, Some(reason)));
+        }
         let welcome = async {
-            stream.write_all(&Greeting::Welcome.to_frame()).await?;
+            stream.write_all(&Greeting::Welcome(self.configuration).to_frame()).await?;
             stream.flush().await
         };
         match welcome.await {
             Ok(()) => Ok((party, Arc::clone(quota))),
             Err(error) => Err((CloseReason::Broken(error.kind()), None)),
+        }
+    }
+
+    /// Says once of a member that its `cluster.toml` differs from this one's.
+    fn compare(&self, key: &[u8; 32], party: Party, theirs: &Configuration) {
+        if let Some(differs) = self.configuration.difference(theirs)
+            && self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(*key)
+        {
+            tracing::warn!(%party, "its cluster.toml differs from this one's in {differs}: take the same file on every host");
         }
     }
 

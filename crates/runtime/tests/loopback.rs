@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crypto::{BatchSigner, Signatures};
 use fixture::*;
 use runtime::frame::{FRAME_VERSION, Greeting, Role};
-use runtime::{Limits, NodeError, NotTaken, PeerState};
+use runtime::{Configuration, Limits, NodeError, NotTaken, PeerState};
 use store::{Memory, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -86,9 +86,20 @@ async fn peers_with_unknown_keys_are_refused_with_a_reason() {
     drop(lost);
 
     let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
-    raw.send(&Greeting::Hello { cluster: CLUSTER, role: Role::Replica }.to_frame()).await;
+    raw.send(&Greeting::Hello { cluster: CLUSTER, configuration: configuration(), role: Role::Replica }.to_frame()).await;
     let Greeting::Refused(reason) = raw.greeting().await else { panic!("a client is no replica") };
     assert!(reason.contains("which is no replica"), "{reason}");
+
+    // Whose cluster is of another shape is told so.
+    let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
+    let shape = "ff".repeat(16) + &configuration().to_text()[32..];
+    let other = Configuration::from_text(&shape).expect("as long as before");
+    raw.send(&Greeting::Hello { cluster: CLUSTER, configuration: other, role: Role::Client(Session(1)) }.to_frame()).await;
+    let Greeting::Refused(reason) = raw.greeting().await else { panic!("the two would not understand each other") };
+    assert!(reason.contains("your cluster.toml differs from this replica's in faults, shards, placement or signatures"), "{reason}");
+    eventually("it is counted", || server.metrics.closed("wrong_configuration") == 1).await;
+    // Who only knows another client beside it is as welcome as ever.
+    Client::start_as(1, Session(2), &cluster(CLUSTER, 4), server.address(), Limits::default()).asks_and_is_answered(2).await;
 
     let mut raw = Raw::connect(server.address(), Shows::Key(client_secret(1))).await.expect("the handshake ends well");
     raw.send(&frame(FRAME_VERSION + 1, &[0; 30])).await;
@@ -206,7 +217,8 @@ async fn a_silent_peer_is_disconnected_at_every_stage() {
     let mut raw = loop {
         // The places may still be taken by those who were sent away above.
         if let Ok(mut raw) = Raw::connect(server.address(), Shows::Key(client_secret(1))).await {
-            raw.send(&Greeting::Hello { cluster: CLUSTER, role: Role::Client(Session(1)) }.to_frame()).await;
+            raw.send(&Greeting::Hello { cluster: CLUSTER, configuration: configuration(), role: Role::Client(Session(1)) }.to_frame())
+                .await;
             break raw;
         }
     };

@@ -2,6 +2,7 @@
 
 use basil::Message;
 use bytes::{Buf, Bytes, BytesMut};
+use runtime::Configuration;
 use runtime::frame::{self, Frames, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, REASON_BYTES_MAX, Role};
 use types::Session;
 use types::codec::{Decode, Encode};
@@ -107,11 +108,16 @@ fn greeting(bytes: &[u8]) {
     assert!(again == greeting || matches!(again, Greeting::Refused(_)));
 }
 
+/// As good as any.
+fn configuration() -> Configuration {
+    Configuration::from_text(&"07".repeat(48)).expect("three parts of 16 bytes")
+}
+
 fn greeting_seeds() -> Vec<Vec<u8>> {
     [
-        Greeting::Hello { cluster: CLUSTER, role: Role::Replica },
-        Greeting::Hello { cluster: CLUSTER, role: Role::Client(Session(7)) },
-        Greeting::Welcome,
+        Greeting::Hello { cluster: CLUSTER, configuration: configuration(), role: Role::Replica },
+        Greeting::Hello { cluster: CLUSTER, configuration: configuration(), role: Role::Client(Session(7)) },
+        Greeting::Welcome(configuration()),
         Greeting::Refused("this is another cluster: check the addresses".to_owned()),
     ]
     .iter()

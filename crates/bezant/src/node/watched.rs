@@ -16,7 +16,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use runtime::{Metrics, NodeHandle, PeerState};
+use runtime::{Configuration, Metrics, NodeHandle, PeerState};
 use serde_json::json;
 use types::{Party, ReplicaId};
 
@@ -77,6 +77,8 @@ pub struct Board {
     replica: String,
     cluster: String,
     listen: String,
+    /// How this replica knows the cluster, to be compared.
+    configuration: String,
     /// The map of injected latency, and where this replica is on it.
     regions: Option<(String, String)>,
     /// The rule that this process breaks on purpose.
@@ -96,6 +98,7 @@ impl Board {
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
+            configuration: Configuration::of(&config.topology.cluster, config.topology.signatures).to_text(),
             regions: config.regions.as_ref().map(|regions| {
                 let region = regions.region_of(Party::Replica(config.replica));
                 (regions.name().to_owned(), region.to_owned())
@@ -172,6 +175,7 @@ impl Board {
             "version": env!("CARGO_PKG_VERSION"),
             "state": self.state(),
             "listen": self.listen,
+            "configuration": self.configuration,
             "regions": self.regions.as_ref().map(|(name, region)| json!({"name": name, "region": region})),
             "pid": std::process::id(),
             "uptime_seconds": self.started.elapsed().as_secs(),
