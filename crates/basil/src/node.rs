@@ -2,7 +2,7 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
-use engine::Statistics;
+use engine::{Histogram, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
 use types::ClientId;
@@ -10,7 +10,7 @@ use types::ClientId;
 use crate::check::AbortReason;
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
 use crate::message::{Message, Unsigned};
-use crate::replica::{Replica, ReplicaEvent};
+use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
 
 /// What a node tells its own side.
 #[derive(Clone, Debug)]
@@ -114,6 +114,12 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         out.counter("transactions_committed", "Transactions learned to have committed", counts.committed)
             .in_status("transactions.committed");
         out.counter("transactions_aborted", "Transactions learned to have aborted", counts.aborted).in_status("transactions.aborted");
+        for (path, durations) in ReplicaCounts::PATHS.into_iter().zip(counts.concluded_after) {
+            for (outcome, durations) in ["committed", "aborted"].into_iter().zip(durations) {
+                let help = "Time from when this replica met a transaction to when it knew how it ended, by what showed that";
+                out.histogram(Histogram { name: "transaction_seconds", labels: [("path", path), ("outcome", outcome)], help, durations });
+            }
+        }
         out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
         out.counter("transactions_abandoned", "Transactions that somebody other than their author ended here", counts.abandoned)
             .in_status("transactions.abandoned");

@@ -93,8 +93,8 @@ impl<M: StorageBackend> Replica<M> {
 
     /// What has been done since the start.
     #[must_use]
-    pub fn counts(&self) -> ReplicaCounts {
-        self.counts
+    pub fn counts(&self) -> &ReplicaCounts {
+        &self.counts
     }
 
     /// How many transactions are known, and how many of them undecided.
@@ -631,12 +631,9 @@ impl<M: StorageBackend> Replica<M> {
         if !broken(Mutant::OutcomeUnlogged) {
             self.table.store.append_with(|bytes| record.encode(bytes));
         }
-        match decision {
-            Decision::Commit => self.counts.committed += 1,
-            Decision::Abort => self.counts.aborted += 1,
-        }
         let mut waiting: Vec<Party> = Vec::new();
         if let Some(state) = self.table.get_mut(id) {
+            self.counts.conclude(decision, certificate.as_deref(), now.since(state.since));
             waiting.extend(std::mem::take(&mut state.requesters));
             let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));

@@ -6,7 +6,7 @@ mod place;
 use std::fs;
 
 use exposition::Family;
-use place::Place;
+use place::{Place, eventually};
 use serde_json::Value;
 
 /// The sum of a family's samples that have this label.
@@ -22,6 +22,8 @@ fn a_cluster_shows_metrics_peers_and_logs_that_programs_can_read() {
     place.run(&["up"]).expect(0);
     place.run(&["put", "a", "1"]).expect(0);
 
+    let committed = "bezant_transactions_committed_total 1\n";
+    eventually("it has learned that the put committed", || place.ask("s0-r2", "/metrics").is_some_and(|text| text.contains(committed)));
     let text = place.ask("s0-r2", "/metrics").expect("it answers");
     let families = exposition::read(&text).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
     for (name, kind) in [
@@ -29,6 +31,7 @@ fn a_cluster_shows_metrics_peers_and_logs_that_programs_can_read() {
         ("bezant_votes_abort", "counter"),
         ("bezant_connections_closed", "counter"),
         ("bezant_persist_seconds", "histogram"),
+        ("bezant_transaction_seconds", "histogram"),
         ("bezant_peer_connected", "gauge"),
         ("bezant_disk_free_bytes", "gauge"),
         ("bezant_build", "info"),
@@ -41,6 +44,14 @@ fn a_cluster_shows_metrics_peers_and_logs_that_programs_can_read() {
         assert_eq!(families.get(name).map(|family| family.kind.as_str()), Some(kind), "{name}\n{text}");
     }
     assert!(families["bezant_votes_abort"].samples.iter().all(|(_, labels, _)| labels[0].0 == "reason"), "{text}");
+
+    let concluded = &families["bezant_transaction_seconds"].samples;
+    let counted = |outcome: &str| {
+        let such =
+            concluded.iter().filter(|(name, labels, _)| name.ends_with("_count") && labels.iter().any(|(_, value)| value == outcome));
+        such.map(|(_, _, count)| count).sum::<f64>()
+    };
+    assert_eq!((counted("committed"), counted("aborted")), (1.0, 0.0), "{text}");
 
     // Of two replicas the one with the greater name dials; both list the other.
     let peers = &families["bezant_peer_connected"];

@@ -124,7 +124,9 @@ mod pool;
 mod refusal;
 mod request;
 
-pub use offer::{Capabilities, Capability, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics};
+pub use offer::{
+    Capabilities, Capability, Durations, Histogram, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
+};
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, Receipt, Response, Tell};
 pub use pool::{

@@ -109,7 +109,10 @@ pub struct Misbehavior {
 
 /// Numbers under names, for metrics and reports.
 #[derive(Clone, Debug, Default)]
-pub struct Statistics(Vec<Statistic>);
+pub struct Statistics {
+    numbers: Vec<Statistic>,
+    histograms: Vec<Histogram>,
+}
 
 /// One number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +136,51 @@ impl Statistic {
     /// Shows it in a replica's status as well.
     pub fn in_status(&mut self, place: &'static str) {
         self.status = place;
+    }
+}
+
+/// How long something took, each time that it happened.
+#[derive(Clone, Copy, Debug)]
+pub struct Histogram {
+    /// Its name, in words joined by underscores, of which the last is `seconds`.
+    pub name: &'static str,
+    /// What tells it apart from others of the same name, as labels and their values.
+    pub labels: [(&'static str, &'static str); 2],
+    /// What took so long, for people.
+    pub help: &'static str,
+    /// How often it took how long.
+    pub durations: Durations,
+}
+
+/// How often something took how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Durations {
+    /// How often at most 100 microseconds, then twice that, and so on. The last takes what is longer than all others.
+    counts: [u64; 20],
+    sum_us: u64,
+}
+
+impl Durations {
+    /// It took so many microseconds once more.
+    pub fn add(&mut self, us: u64) {
+        let place = us.div_ceil(100).next_power_of_two().trailing_zeros() as usize;
+        self.counts[place.min(self.counts.len() - 1)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    /// All of them together, in seconds.
+    #[must_use]
+    pub fn sum_seconds(&self) -> f64 {
+        self.sum_us as f64 / 1e6
+    }
+
+    /// Each upper bound, in seconds, and how often it took at most so long and longer than the bound before.
+    pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
+        let last = self.counts.len() - 1;
+        self.counts.iter().enumerate().map(move |(place, count)| {
+            let bound = if place == last { f64::INFINITY } else { 100e-6 * f64::from(1 << place) };
+            (bound, *count)
+        })
     }
 }
 
@@ -168,25 +216,50 @@ impl Statistics {
         self.add(Statistic { name: place, label: None, help, kind: StatisticKind::State, value, status: place });
     }
 
+    /// Adds one of several histograms that share a name.
+    pub fn histogram(&mut self, histogram: Histogram) {
+        self.histograms.push(histogram);
+    }
+
     fn add(&mut self, statistic: Statistic) -> &mut Statistic {
-        self.0.push(statistic);
-        self.0.last_mut().expect("one was just added")
+        self.numbers.push(statistic);
+        self.numbers.last_mut().expect("one was just added")
     }
 
     /// Takes all out, and keeps the memory.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.numbers.clear();
+        self.histograms.clear();
     }
 
     /// Every number, in the order in which they were added: those that share a name stand together.
     #[must_use]
     pub fn all(&self) -> &[Statistic] {
-        &self.0
+        &self.numbers
+    }
+
+    /// Every histogram, likewise.
+    #[must_use]
+    pub fn histograms(&self) -> &[Histogram] {
+        &self.histograms
     }
 
     /// The number of that name; of several, their sum; 0 when there is none.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
-        self.0.iter().filter(|statistic| statistic.name == name).map(|statistic| statistic.value).sum()
+        self.numbers.iter().filter(|statistic| statistic.name == name).map(|statistic| statistic.value).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_duration_counts_below_the_next_bound() {
+        let mut durations = Durations::default();
+        [0, 100, 101, 200, 201, 26_214_400, 26_214_401, u64::MAX].into_iter().for_each(|us| durations.add(us));
+        let counted: Vec<(f64, u64)> = durations.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(100e-6, 2), (200e-6, 2), (400e-6, 1), (26.2144, 1), (f64::INFINITY, 2)]);
     }
 }

@@ -1,7 +1,9 @@
 //! What a replica is set to, what it tells its own side, and what it counts.
 
+use engine::Durations;
 use types::ClientId;
 
+use crate::certificate::{Certificate, Decision, Proof};
 use crate::check::AbortReason;
 use crate::transaction::Transaction;
 
@@ -76,7 +78,7 @@ pub enum ReplicaEvent {
 }
 
 /// What a replica has done since it started, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
     /// Keys read for clients.
     pub keys_read: u64,
@@ -96,6 +98,8 @@ pub struct ReplicaCounts {
     pub committed: u64,
     /// Transactions learned to have aborted.
     pub aborted: u64,
+    /// Of both, how long after the replica met the transaction: by [`ReplicaCounts::PATHS`], and by the decision.
+    pub concluded_after: [[Durations; 2]; Self::PATHS.len()],
     /// Transactions that somebody other than their author ended here.
     pub abandoned: u64,
     /// Requests refused.
@@ -104,4 +108,26 @@ pub struct ReplicaCounts {
     pub stalled: u64,
     /// Orphans released.
     pub orphans_released: u64,
+}
+
+impl ReplicaCounts {
+    /// What shows a replica an outcome: a proof of votes alone, of a decision that was logged, of one that a fallback leader made, or
+    /// no proof, but the word of enough other replicas.
+    pub const PATHS: [&str; 4] = ["fast", "slow", "fallback", "unproven"];
+
+    /// A transaction has ended that the replica met `elapsed_ns` nanoseconds before.
+    pub(super) fn conclude(&mut self, decision: Decision, certificate: Option<&Certificate>, elapsed_ns: u64) {
+        let path = match certificate.map(|certificate| &certificate.proof) {
+            Some(Proof::Fast(_)) => 0,
+            Some(Proof::Logged(logged)) if logged.view_decision == 0 => 1,
+            Some(Proof::Logged(_)) => 2,
+            None => 3,
+        };
+        let outcome = match decision {
+            Decision::Commit => 0,
+            Decision::Abort => 1,
+        };
+        *[&mut self.committed, &mut self.aborted][outcome] += 1;
+        self.concluded_after[path][outcome].add(elapsed_ns / 1_000);
+    }
 }

@@ -463,7 +463,7 @@ impl World {
             self.remember_question(&input);
             let asks_vote = asks_vote(&input);
             let ends = ends(&input);
-            let before = (turn.machine().replica().counts(), turn.said());
+            let before = (turn.machine().replica().counts().clone(), turn.said());
             turn.step(now, input);
             let after = turn.machine().replica().counts();
             if let Some(id) = asks_vote

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use config::NodeConfig;
-use engine::{Replica, Statistic, StatisticKind, Statistics};
+use engine::{Histogram, Replica, Statistic, StatisticKind, Statistics};
 use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
@@ -224,6 +224,9 @@ impl Collector for Shown {
         for family in statistics.all().chunk_by(|one, next| one.name == next.name) {
             encode(family, &mut encoder)?;
         }
+        for family in statistics.histograms().chunk_by(|one, next| one.name == next.name) {
+            encode_histograms(family, &mut encoder)?;
+        }
         Ok(())
     }
 }
@@ -250,4 +253,16 @@ fn encode(family: &[Statistic], encoder: &mut DescriptorEncoder<'_>) -> Result<(
             Ok(())
         }
     }
+}
+
+/// Shows histograms that share a name.
+fn encode_histograms(family: &[Histogram], encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    let Some(Histogram { name, help, .. }) = family.first() else { return Ok(()) };
+    let mut labelled = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for Histogram { labels, durations, .. } in family {
+        let buckets: Vec<(f64, u64)> = durations.buckets().collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        labelled.encode_family(labels)?.encode_histogram::<NoLabelSet>(durations.sum_seconds(), count, &buckets, None)?;
+    }
+    Ok(())
 }
