@@ -295,7 +295,11 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
         0 | 1 => Message::Prepare { transaction },
         2 => {
             let count = choices.below(9);
-            let keys = (0..count).map(|_| Key::from(choices.one_of(&KEYS))).collect();
+            let mut keys: Vec<Key> = (0..count).map(|_| Key::from(choices.one_of(&KEYS))).collect();
+            if choices.below(8) > 0 {
+                keys.sort_unstable();
+                keys.dedup();
+            }
             Message::Read { request: u64::from(choices.byte()), timestamp: timestamp(choices), keys }
         }
         3 => {

@@ -285,6 +285,10 @@ impl SignatureClaims for Certificate {
                 if proofs.is_empty() || (self.decision == Decision::Abort && proofs.len() > 1) {
                     return Err(Rejection::Structure("a certificate proves nothing, or an abort rests on more than one shard"));
                 }
+                // Before a signature is checked: a frame has room for hundreds of proofs of one shard.
+                if !proofs.is_sorted_by(|proof, next| proof.shard() < next.shard()) && !broken(Mutant::ShardUncovered) {
+                    return Err(Rejection::Structure("the proofs of a certificate are not in strict order of their shards"));
+                }
                 for proof in proofs {
                     match (proof, self.decision) {
                         (ShardProof::Votes(set), Decision::Commit) if set.vote == Vote::Commit || broken(Mutant::SideUnchecked) => {

@@ -38,7 +38,7 @@ pub enum Message {
         request: u64,
         /// The reader's timestamp.
         timestamp: Timestamp,
-        /// The keys, all of the replica's shard.
+        /// The keys, all of the replica's shard, in strict order, so that no key is asked for twice.
         keys: Vec<Key>,
     },
     /// Replica to client: what it has of the keys asked for, in their order. Not signed: nobody but the reader
@@ -199,6 +199,9 @@ impl Message {
 impl SignatureClaims for Message {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
+            Self::Read { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
+                Err(Rejection::Structure("the keys of a read are not in strict order"))
+            }
             Self::Read { .. }
             | Self::Prepare { .. }
             | Self::ReadReply { .. }
@@ -207,6 +210,9 @@ impl SignatureClaims for Message {
             | Self::StatusReply { .. }
             | Self::CommitNotice { .. } => Ok(()),
             Self::Recover { transaction, evidence } => {
+                if !evidence.is_sorted_by(|vote, next| vote.replica < next.replica) {
+                    return Err(Rejection::Structure("evidence names a replica twice, or not in order"));
+                }
                 for vote in evidence {
                     if vote.statement != (VoteStatement { id: transaction.id(), vote: Vote::Commit }) {
                         return Err(Rejection::Structure("evidence is not a vote to commit this transaction"));

@@ -11,9 +11,10 @@ use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLo
 use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
-use crypto::{BatchSignature, Verifier, leaf};
+use crypto::{BatchSignature, Rejection, Verifier, leaf};
 use members::{Members, members};
 use types::codec::{Decode, DecodeError, Encode};
+use types::limits::SHARDS_MAX;
 use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// Transactions and proofs in a cluster of two shards: `a` is a key of shard 0 and `z` one of shard 1.
@@ -162,7 +163,7 @@ impl Desk {
             self.conflict(&transaction, &other),
         ];
         let mut messages = vec![
-            Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from("a"), Key::from("")] },
+            Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from(""), Key::from("a")] },
             Message::Prepare { transaction: transaction.clone() },
             Message::StatusQuery { id, timestamp: transaction.timestamp(), keys: vec![Key::from("a")] },
             Message::StatusReply { id, end: Some(Decision::Abort), versions },
@@ -516,6 +517,32 @@ fn evidence_of_an_author_is_votes_to_commit_this_transaction() {
     assert!(believed(transaction.id(), Vote::Commit));
     assert!(!believed(transaction.id(), Vote::Abort));
     assert!(!believed(desk.transaction(101, &[], &["a"]).id(), Vote::Commit));
+}
+
+/// What a message may contain is bounded by what can be true, before any signature is checked and any key is looked up.
+#[test]
+fn what_is_said_twice_is_refused_before_its_signatures_are_checked() {
+    let desk = Desk::new();
+    let transaction = desk.transaction(100, &["a"], &["z"]);
+    let id = transaction.id();
+    let replica = ReplicaId { shard: ShardId(0), index: 3 };
+    let vote = || SignedVote {
+        replica,
+        statement: VoteStatement { id, vote: Vote::Commit },
+        signature: desk.vote_seal(replica, id, Vote::Commit),
+    };
+    let proofs = (0..SHARDS_MAX).map(|_| ShardProof::Votes(desk.votes(0, id, Vote::Commit, 0..6))).collect();
+    let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs) });
+    for message in [
+        Message::Read { request: 1, timestamp: transaction.timestamp(), keys: vec![Key::from("a"); 2] },
+        Message::Recover { transaction: transaction.clone(), evidence: vec![vote(), vote()] },
+        Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false },
+        Message::Decided { certificate },
+    ] {
+        let refused = desk.verifier.verify(message);
+        assert!(matches!(refused, Err(Rejection::Structure(_))), "{refused:?}");
+    }
+    assert_eq!(desk.verifier.counts().roots_checked, 0);
 }
 
 /// A vote said in one cluster means nothing in another, nor does another's replica's.

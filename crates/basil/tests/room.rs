@@ -10,9 +10,11 @@ use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
 use basil::{Certificate, Decision, Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write};
 use crypto::leaf;
+use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
 use members::{Members, members};
 use store::{Memory, Options, Store};
+use types::limits::VALUE_BYTES_MAX;
 use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
 
 const SHARD: ShardId = ShardId(0);
@@ -86,6 +88,28 @@ fn fabricated_aborts_leave_capacity_for_others() {
     assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: honest }).is_empty());
     assert_eq!(replica.load(), (KNOWN_MAX / 2 + 2, 1));
     assert_eq!(replica.counts().votes_commit, 1);
+}
+
+/// A thousand small requests fit into one turn, and their answers may be of megabytes each.
+#[test]
+fn a_turn_ends_when_its_answers_are_long() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let now = Time(NOW_MS * 1_000_000);
+    let mut replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+    let long = "v".repeat(VALUE_BYTES_MAX);
+    let written = transaction(&members, ClientId(1), NOW_MS - 1, &[], ("a", &long));
+    let certificate = Arc::new(committed(&members, &written));
+    assert!(
+        answer(&members, &mut replica, HONEST, Message::Writeback { transaction: Some(written), certificate, relay: false }).is_empty()
+    );
+    let mut turns = Turns::new(replica, Party::Replica(ME), Bounds::default());
+    let mut turn = turns.begin(now);
+    while turn.room() > 0 {
+        let read = Message::Read { request: 1, timestamp: Timestamp::new(now.0, ClientId(1)), keys: vec![Key::from("a")] };
+        turn.step(now, Input::Message { from: HONEST, message: members.stranger().verify(read).expect("it is well-formed") });
+    }
+    assert_eq!(turn.inputs(), ANSWER_BYTES_MAX / VALUE_BYTES_MAX);
 }
 
 /// Below the window nothing is voted on, so that nobody needs to be told that something there aborted.

@@ -129,11 +129,13 @@ pub struct Outbox<Message, Unsigned, Event> {
     pub events: Vec<Event>,
     /// How many messages of `sends` were said before each of `unsigned`.
     sent_before: Vec<usize>,
+    /// How many bytes of values the answers among `sends` carry: [`turn`] takes no more inputs when they are many.
+    pub bytes: usize,
 }
 
 impl<Message, Unsigned, Event> Default for Outbox<Message, Unsigned, Event> {
     fn default() -> Self {
-        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), sent_before: Vec::new() }
+        Self { sends: Vec::new(), unsigned: Vec::new(), events: Vec::new(), sent_before: Vec::new(), bytes: 0 }
     }
 }
 
@@ -147,6 +149,12 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Says `message` to `to`.
     pub fn send(&mut self, to: Party, message: Message) {
         self.sends.push((to, message));
+    }
+
+    /// Says `message` to `to`. It carries about so many `bytes`, and whoever asked for it sent far fewer.
+    pub fn send_large(&mut self, to: Party, message: Message, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.send(to, message);
     }
 
     /// Says `statement` to `to`, under a signature.
@@ -163,10 +171,10 @@ impl<Message, Unsigned, Event> Outbox<Message, Unsigned, Event> {
     /// Lends this outbox to a machine inside the one that speaks here. What the inner machine sends is sent; its events,
     /// which are of another type, are given back. Nothing is copied.
     pub fn lend<Inner>(&mut self, speak: impl FnOnce(&mut Outbox<Message, Unsigned, Inner>)) -> Vec<Inner> {
-        let Self { sends, unsigned, events, sent_before } = std::mem::take(self);
-        let mut lent = Outbox { sends, unsigned, events: Vec::new(), sent_before };
+        let Self { sends, unsigned, events, sent_before, bytes } = std::mem::take(self);
+        let mut lent = Outbox { sends, unsigned, events: Vec::new(), sent_before, bytes };
         speak(&mut lent);
-        *self = Self { sends: lent.sends, unsigned: lent.unsigned, events, sent_before: lent.sent_before };
+        *self = Self { sends: lent.sends, unsigned: lent.unsigned, events, sent_before: lent.sent_before, bytes: lent.bytes };
         lent.events
     }
 }

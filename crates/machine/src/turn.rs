@@ -14,7 +14,8 @@
 //!
 //! Every driver has the same policy:
 //!
-//! * A turn begins with a tick, if the machine's deadline has passed, and takes at most [`Bounds::inputs_max`] inputs.
+//! * A turn begins with a tick, if the machine's deadline has passed, and takes at most [`Bounds::inputs_max`] inputs, and no more once
+//!   their answers carry [`ANSWER_BYTES_MAX`].
 //! * All inputs of a turn share one durable write, and up to [`Bounds::batch_max`] of its statements share one signature.
 //! * A turn that says nothing is *silent*. What it wrote may wait for the write of a later turn, for [`SYNC_WAIT_MS`] at most. A
 //!   power cut may therefore lose the writes of several silent turns at once; nobody has heard of any of them.
@@ -74,6 +75,9 @@ pub const SYNC_WAIT_MS: u64 = 20;
 pub const INPUTS_MAX: usize = 1_024;
 /// The most statements under one signature: a deeper tree costs more bytes than it saves signatures.
 pub const BATCH_MAX: usize = 64;
+/// A turn whose answers carry so many bytes of values takes no more inputs. Requests are far smaller than their answers can be, so that
+/// a turn of a thousand could otherwise fill the memory.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Memory for so many messages is kept from one turn to the next.
 const KEPT_MAX: usize = 4_096;
 
@@ -186,7 +190,7 @@ impl<'a, M: Machine> Turn<'a, M> {
     /// How many more inputs this turn takes.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.turns.bounds.inputs_max.saturating_sub(self.inputs)
+        if self.turns.outbox.bytes >= ANSWER_BYTES_MAX { 0 } else { self.turns.bounds.inputs_max.saturating_sub(self.inputs) }
     }
 
     /// How many inputs it has taken, its tick among them.
@@ -199,6 +203,12 @@ impl<'a, M: Machine> Turn<'a, M> {
     #[must_use]
     pub fn said(&self) -> usize {
         self.turns.outbox.sends.len() + self.turns.outbox.unsigned.len()
+    }
+
+    /// How many bytes of values its answers carry so far.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        self.turns.outbox.bytes
     }
 
     /// The machine, to look at between two steps.
@@ -288,7 +298,8 @@ impl<'a, M: Machine> Written<'a, M> {
     /// When `signer` does not give one signature for each statement: that is a bug of the signer.
     pub fn sign<S: Signer<M::Unsigned, M::Message>>(self, signer: &mut S) -> Said<'a, M> {
         let Self { turns: Turns { me, bounds, outbox, own, .. }, inputs } = self;
-        let OutboxOf::<M> { sends, unsigned, events, sent_before } = outbox;
+        let OutboxOf::<M> { sends, unsigned, events, sent_before, bytes } = outbox;
+        *bytes = 0;
         let statements = unsigned.len();
         // What was not said through the outbox, as a liar's statements, comes last.
         let sent_before = sent_before.drain(..).chain(std::iter::repeat(sends.len()));

@@ -109,7 +109,10 @@ impl Machine for Doubler {
             Input::Command(AskPeer(peer, number)) => outbox.send(Party::Replica(peer), Message::Ask(number)),
             Input::Message { from, message } => match message.into_inner() {
                 Message::Ask(number) => self.on_ask(from, number, outbox),
-                Message::Fill(bytes) => outbox.send(from, Message::Filling(vec![0; bytes.min(FILL_BYTES_MAX) as usize])),
+                Message::Fill(bytes) => {
+                    let bytes = bytes.min(FILL_BYTES_MAX) as usize;
+                    outbox.send_large(from, Message::Filling(vec![0; bytes]), bytes);
+                }
                 Message::Answer(doubled, _) => outbox.emit(doubled),
                 Message::Filling(_) | Message::Milestone(_) => {}
             },

@@ -83,10 +83,12 @@ impl Coordinator {
         for key in &keys {
             by_shard.entry(self.cluster.shard_of(key)).or_default().push(key.clone());
         }
-        let requests: Vec<(ShardId, Vec<Key>)> = by_shard
-            .into_iter()
-            .flat_map(|(shard, keys)| keys.chunks(READ_KEYS_MAX).map(|part| (shard, part.to_vec())).collect::<Vec<_>>())
-            .collect();
+        let mut requests: Vec<(ShardId, Vec<Key>)> = Vec::new();
+        for (shard, mut keys) in by_shard {
+            keys.sort_unstable();
+            keys.dedup();
+            requests.extend(keys.chunks(READ_KEYS_MAX).map(|part| (shard, part.to_vec())));
+        }
         if requests.is_empty() {
             out.emit(Event::Read { operation, result: Ok(Vec::new()) });
             return;

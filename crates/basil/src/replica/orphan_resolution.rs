@@ -219,7 +219,8 @@ impl<M: StorageBackend> Replica<M> {
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
         }
         self.table.raise_low_watermark(timestamp.time.saturating_add(1));
-        out.send(from, Message::StatusReply { id, end: self.table.remembered_outcome(id).map(|end| end.decision), versions });
+        let end = self.table.remembered_outcome(id).map(|end| end.decision);
+        out.send_large(from, Message::StatusReply { id, end, versions }, bytes);
         Ok(())
     }
 

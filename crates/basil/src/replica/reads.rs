@@ -61,7 +61,7 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         self.counts.keys_read += keys.len() as u64;
-        out.send(from, Message::ReadReply { request, results, prepared });
+        out.send_large(from, Message::ReadReply { request, results, prepared }, bytes);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ fn client(id: u64) -> Party {
 enum Ask {
     Nothing,
     Send(Party),
+    SendLarge(Party, usize),
     Sign(Party),
     Tell,
 }
@@ -54,6 +55,7 @@ impl Machine for Notebook {
         match input {
             Input::Command(Ask::Nothing) => {}
             Input::Command(Ask::Send(to)) => outbox.send(to, (self.lines, None)),
+            Input::Command(Ask::SendLarge(to, bytes)) => outbox.send_large(to, (self.lines, None), bytes),
             Input::Command(Ask::Sign(to)) => outbox.sign(to, self.lines),
             Input::Command(Ask::Tell) => outbox.emit(self.lines),
             Input::Message { message, .. } => match message {},
@@ -261,6 +263,20 @@ fn a_turn_ticks_first_and_takes_no_more_than_it_may() {
     }
     let said = turn.stepped(ms(7), false).persist().expect("the disk is well").sign(&mut Numbers::default());
     assert_eq!((said.inputs, said.events.as_slice()), (3, [1, 2, 3].as_slice()), "the tick came before all");
+}
+
+#[test]
+fn a_turn_whose_answers_are_long_takes_no_more() {
+    let (mut turns, _) = notebook(Bounds::default());
+    for _ in 0..2 {
+        let mut turn = turns.begin(ms(0));
+        for room in [INPUTS_MAX, INPUTS_MAX - 1, 0] {
+            assert_eq!(turn.room(), room);
+            turn.step(ms(0), Input::Command(Ask::SendLarge(client(1), ANSWER_BYTES_MAX / 2)));
+        }
+        let said = turn.stepped(ms(0), false).persist().expect("the disk is well").sign(&mut Numbers::default());
+        assert_eq!(said.sends.len(), 3);
+    }
 }
 
 #[test]
