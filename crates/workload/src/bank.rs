@@ -28,7 +28,10 @@ use client::{Client, Committed, Transaction};
 use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
-use crate::{Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, mix, persist};
+use crate::findings::Findings;
+use crate::{
+    Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, mix, persist, sweep,
+};
 use journal::{Acknowledged, Journal, JournalReader};
 use ledger::{Ledger, Meta, Run, Runs, Transfer, parse_balance};
 
@@ -42,8 +45,6 @@ const INITIAL_BALANCE: u64 = 1_000;
 const AMOUNT_MAX: u64 = 100;
 /// How many records of a lane are asked for at once when they are counted.
 const RECORDS_A_REQUEST: u64 = 256;
-/// How many things that are wrong are told; the rest is counted.
-const FINDINGS_MAX: usize = 20;
 /// How often the books are read anew when they do not agree: somebody's last transfer may just be committing.
 const BOOKS_READ_MAX: u32 = 3;
 /// The pause before they are.
@@ -192,7 +193,7 @@ pub async fn verify_journal(client: &Client, path: &Path, progress: Progress<'_>
             break;
         }
         let keys: Arc<[Key]> = lines.iter().map(|line| line.key.clone()).collect();
-        for (line, value) in lines.iter().zip(read_all(client, keys).await?) {
+        for (line, value) in lines.iter().zip(sweep::read(client, keys).await?) {
             acknowledged += 1;
             match value {
                 Some(value) if value == line.value => found += 1,
@@ -226,7 +227,7 @@ async fn read_books(client: &Client) -> Result<(u64, Vec<String>), Error> {
     let balances = persist(client, move |txn| read_balances(txn, meta.accounts)).await?;
     let mut ledger = Ledger::new(meta);
     let mut findings = Findings::default();
-    ledger::check_sum(meta, &balances).err().into_iter().for_each(|finding| findings.add(finding));
+    findings.note(ledger::check_sum(meta, &balances));
     for run in runs.0 {
         for lane in 0..run.lanes {
             replay_lane(client, run, lane, &mut ledger, &mut findings).await?;
@@ -240,15 +241,11 @@ async fn replay_lane(client: &Client, run: Run, lane: u32, ledger: &mut Ledger, 
     let mut from = 0;
     loop {
         let keys: Arc<[Key]> = (from..from + RECORDS_A_REQUEST).map(|number| record_key(run.name, lane, number)).collect();
-        let values = read_all(client, Arc::clone(&keys)).await?;
+        let values = sweep::read(client, Arc::clone(&keys)).await?;
         let end = values.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         for (key, value) in keys[..end].iter().zip(&values) {
             match value {
-                Some(value) => {
-                    if let Err(what) = ledger.apply(value) {
-                        findings.add(format!("{key}: {what}"));
-                    }
-                }
+                Some(value) => findings.note(ledger.apply(value).map_err(|what| format!("{key}: {what}"))),
                 None => findings.add(format!("{key} is missing, though its lane went on to a later transfer")),
             }
         }
@@ -324,14 +321,6 @@ async fn read_balances(txn: Transaction, accounts: u64) -> Result<Vec<Option<u64
     Ok(balances)
 }
 
-async fn read_all(client: &Client, keys: Arc<[Key]>) -> Result<Vec<Option<Value>>, Error> {
-    let read = |txn: Transaction| {
-        let keys = Arc::clone(&keys);
-        async move { txn.get_many(&keys).await }
-    };
-    persist(client, read).await
-}
-
 /// What transfer `number` of a lane is to do: a function of its name, so that each try of it is the same.
 fn wanted(accounts: u64, run: u64, lane: u32, number: u64) -> Transfer {
     let draw = |what: u64| mix(&[run, u64::from(lane), number, what]);
@@ -356,26 +345,6 @@ fn record_key(run: u64, lane: u32, number: u64) -> Key {
     Key::from(format!("bank/ack/{run:016x}/{lane:05}/{number:010}").as_str())
 }
 
-/// What is wrong, the first few in words and the rest in number.
-#[derive(Default)]
-struct Findings {
-    told: Vec<String>,
-    untold: u64,
-}
-
-impl Findings {
-    fn add(&mut self, finding: String) {
-        if self.told.len() < FINDINGS_MAX { self.told.push(finding) } else { self.untold += 1 }
-    }
-
-    fn told(mut self) -> Vec<String> {
-        if self.untold > 0 {
-            self.told.push(format!("and {} more", self.untold));
-        }
-        self.told
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,13 +363,5 @@ mod tests {
     #[test]
     fn records_of_different_runs_lanes_and_numbers_have_different_keys() {
         assert_eq!(record_key(0xab, 3, 12), Key::from("bank/ack/00000000000000ab/00003/0000000012"));
-    }
-
-    #[test]
-    fn many_findings_are_told_in_few_words() {
-        let mut findings = Findings::default();
-        (0..25).for_each(|number| findings.add(number.to_string()));
-        let told = findings.told();
-        assert_eq!((told.len(), told[20].as_str()), (21, "and 5 more"));
     }
 }

@@ -19,6 +19,7 @@
 
 mod attempt;
 mod bank;
+mod findings;
 mod growth;
 mod keys;
 mod load;
@@ -41,6 +42,7 @@ use std::time::{Duration, Instant};
 use client::{Client, Committed, Transaction};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use types::{Key, Value};
 
 pub use bank::{ACCOUNTS_MAX, ACCOUNTS_MIN, Bank, JournalCheck, verify_journal};
 pub use keys::{Distribution, KEYS_MAX, Table, VALUE_BYTES_MAX, mix, random_value};
@@ -196,6 +198,15 @@ where
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Writes one key, in the same way.
+pub(crate) async fn persist_put(client: &Client, key: Key, value: &Value) -> Result<(), Error> {
+    let put = |txn: Transaction| {
+        txn.put(key.clone(), value.clone());
+        async { Ok(()) }
+    };
+    persist(client, put).await
 }
 
 /// Why a workload could not go on. A broken invariant is no error but a [`Verdict`].

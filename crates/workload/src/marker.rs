@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use client::{Client, Transaction};
 use types::{Key, Value};
 
-use crate::{Error, persist};
+use crate::{Error, persist, persist_put};
 
 /// The longest value that is read as a marker.
 const MARKER_BYTES_MAX: usize = 1 << 10;
@@ -44,15 +44,16 @@ impl Marker {
 
     /// Says what the table was loaded with: after a load.
     pub(crate) async fn put(self, client: &Client, sizes: &Sizes) -> Result<(), Error> {
-        let value = Value::from(text(sizes).as_str());
-        let put = |txn: Transaction| {
-            let value = value.clone();
-            async move {
-                txn.put(self.key(), value);
-                Ok(())
-            }
-        };
-        persist(client, put).await
+        persist_put(client, self.key(), &Value::from(text(sizes).as_str())).await
+    }
+
+    /// Makes sure that the table was loaded with the sizes that are asked for.
+    pub(crate) async fn expect(self, client: &Client, asked: &Sizes) -> Result<(), Error> {
+        match self.read(client).await? {
+            Some(loaded) if loaded == *asked => Ok(()),
+            Some(loaded) => Err(self.otherwise(&loaded, asked)),
+            None => Err(Error::NotLoaded(format!("the store holds no {}, or not all of it", self.0))),
+        }
     }
 
     /// The error for a table that was loaded with other sizes than are asked for.

@@ -33,6 +33,7 @@ use types::Key;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 
 use crate::attempt::{Stop, one_more, read, run};
+use crate::findings::Findings;
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
@@ -50,8 +51,6 @@ const TIMELINES_MAX: usize = 10;
 const TIMELINE_POSTS_MAX: usize = 10;
 /// How long a post is.
 const POST_BYTES: usize = 140;
-/// How many things that are wrong are told.
-const FINDINGS_MAX: usize = 20;
 /// What says how the tables were loaded.
 const MARKER: Marker = Marker("retwis");
 /// The kinds of transactions, in the order of [`Plan`].
@@ -210,11 +209,8 @@ impl Retwis {
     }
 
     async fn look(&self, client: &Client) -> Result<Readiness, Error> {
-        match MARKER.read(client).await? {
-            Some(loaded) if loaded == self.sizes() => Ok(Readiness::Filled),
-            Some(loaded) => Err(MARKER.otherwise(&loaded, &self.sizes())),
-            None => Err(Error::NotLoaded("the store holds no retwis, or not all of it".to_owned())),
-        }
+        MARKER.expect(client, &self.sizes()).await?;
+        Ok(Readiness::Filled)
     }
 
     async fn check(&self, client: &Client, progress: Progress<'_>) -> Result<Verdict, Error> {
@@ -254,13 +250,12 @@ struct Census {
     posts: Vec<(u32, u32)>,
     following: u64,
     followers: u64,
-    findings: Vec<String>,
-    more: u64,
+    findings: Findings,
 }
 
 impl Census {
     fn new(users: u64) -> Self {
-        Self { posts: vec![(0, 0); users as usize], following: 0, followers: 0, findings: Vec::new(), more: 0 }
+        Self { posts: vec![(0, 0); users as usize], following: 0, followers: 0, findings: Findings::default() }
     }
 
     fn user(&mut self, index: u64, read: Result<User, String>) {
@@ -270,14 +265,14 @@ impl Census {
                 self.following += u64::from(user.following);
                 self.followers += u64::from(user.followers);
             }
-            Err(what) => self.find(what),
+            Err(what) => self.findings.add(what),
         }
     }
 
     fn timeline(&mut self, index: u64, read: Result<Timeline, String>) {
         match read {
             Ok(timeline) => self.posts[index as usize].1 = timeline.own,
-            Err(what) => self.find(what),
+            Err(what) => self.findings.add(what),
         }
     }
 
@@ -288,9 +283,7 @@ impl Census {
     }
 
     fn last_post(&mut self, read: Result<Post, String>) {
-        if let Err(what) = read {
-            self.find(what);
-        }
+        self.findings.note(read.map(drop));
     }
 
     /// What is wrong, once all are counted.
@@ -298,24 +291,13 @@ impl Census {
         for index in 0..self.posts.len() {
             let (posts, own) = self.posts[index];
             if posts != own {
-                self.find(format!("{} wrote {posts} posts, but their own timeline was given {own}", name(index as u64)));
+                self.findings.add(format!("{} wrote {posts} posts, but their own timeline was given {own}", name(index as u64)));
             }
         }
         if self.following != self.followers {
-            self.find(format!("all users together follow {} times and are followed {} times", self.following, self.followers));
+            self.findings.add(format!("all users together follow {} times and are followed {} times", self.following, self.followers));
         }
-        if self.more > 0 {
-            self.findings.push(format!("and {} more things are wrong", self.more));
-        }
-        self.findings
-    }
-
-    fn find(&mut self, what: String) {
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(what);
-        } else {
-            self.more += 1;
-        }
+        self.findings.told()
     }
 }
 
@@ -537,8 +519,6 @@ mod tests {
         let mut broken = census(&[(1, 1, 0, 0)]);
         broken.last_post(row(None, "00000000/1"));
         assert_eq!(broken.findings(), ["retwis/post 00000000/1 is missing"]);
-        let many = census(&[(1, 0, 0, 0); FINDINGS_MAX + 5]).findings();
-        assert_eq!((many.len(), many[FINDINGS_MAX].as_str()), (FINDINGS_MAX + 1, "and 5 more things are wrong"));
     }
 
     #[test]

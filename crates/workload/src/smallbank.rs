@@ -30,7 +30,7 @@ use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
 use crate::row::{Cents, Row, Text, row, rows};
 use crate::sweep::sweep;
-use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix, persist};
+use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix, persist, persist_put};
 use books::{Books, Change};
 
 /// The most customers.
@@ -43,8 +43,6 @@ const BALANCE_MAX: i64 = 5_000_000;
 const AMOUNT_MAX: i64 = 50;
 /// What it costs to write a check that is not covered, in cents.
 const PENALTY: i64 = 1;
-/// How many things that are wrong are told.
-const FINDINGS_MAX: usize = 20;
 /// What says how the tables were loaded.
 const MARKER: Marker = Marker("smallbank");
 /// The kinds of transactions, in the order of [`Kind`].
@@ -162,30 +160,13 @@ impl Smallbank {
 
     /// Looks what the bank holds, and writes down that a run begins.
     async fn open(&self, client: &Client) -> Result<Readiness, Error> {
-        match MARKER.read(client).await? {
-            None => return Err(Error::NotLoaded("the store holds no smallbank, or not all of it".to_owned())),
-            Some(loaded) if loaded != self.sizes() => return Err(MARKER.otherwise(&loaded, &self.sizes())),
-            Some(_) => {}
-        }
-        let found = persist(client, |txn| async move { txn.get(total_key()).await }).await?;
-        let last: Total = row(found.as_ref(), "row").map_err(Error::NotLoaded)?;
+        MARKER.expect(client, &self.sizes()).await?;
+        let last = last_total(client).await?;
         // A run that did not get to its check has left a total that nobody knows.
         let total = if last.checked { last.total } else { self.count_money(client, &|_, _| ()).await?.0 };
-        self.note(client, Total { total, run: self.run, checked: false }).await?;
+        persist_put(client, total_key(), &Total { total, run: self.run, checked: false }.to_value()).await?;
         assert!(self.before.set(total).is_ok(), "a run is started once");
         Ok(Readiness::Filled)
-    }
-
-    async fn note(&self, client: &Client, total: Total) -> Result<(), Error> {
-        let value = total.to_value();
-        let put = |txn: Transaction| {
-            let value = value.clone();
-            async move {
-                txn.put(total_key(), value);
-                Ok(())
-            }
-        };
-        persist(client, put).await
     }
 
     /// Adds up all accounts; gives the sum, and what is wrong with single ones.
@@ -207,8 +188,7 @@ impl Smallbank {
     async fn check(&self, client: &Client, progress: Progress<'_>) -> Result<Verdict, Error> {
         let before = *self.before.get().expect("a run is started before it is checked");
         let (total, mut findings) = self.count_money(client, progress).await?;
-        let found = persist(client, |txn| async move { txn.get(total_key()).await }).await?;
-        let last: Total = row(found.as_ref(), "row").map_err(Error::NotLoaded)?;
+        let last = last_total(client).await?;
         if last.run != self.run {
             findings.push("another run began on these accounts meanwhile, so that nobody can tell what they should hold".to_owned());
             return Ok(Verdict::Broken(findings));
@@ -216,11 +196,17 @@ impl Smallbank {
         let settled = self.books.explain(before, total);
         // What nobody knows the fate of may still take place, so only a run without it leaves a total to rely on.
         if settled == Ok(books::Certainty::Exact) {
-            self.note(client, Total { total, run: self.run, checked: true }).await?;
+            persist_put(client, total_key(), &Total { total, run: self.run, checked: true }.to_value()).await?;
         }
         findings.extend(settled.err());
         Ok(Verdict::of(findings))
     }
+}
+
+/// What all accounts held when somebody last looked.
+async fn last_total(client: &Client) -> Result<Total, Error> {
+    let found = persist(client, |txn| async move { txn.get(total_key()).await }).await?;
+    row(found.as_ref(), "row").map_err(Error::NotLoaded)
 }
 
 impl SmallbankMix {
@@ -393,7 +379,7 @@ impl Workload for Smallbank {
             MARKER.take_away(client).await?;
             let loaded = load(client, parts, progress).await?;
             let total = (0..count).map(|index| initial(seed, index, 0).0 + initial(seed, index, 1).0).sum();
-            self.note(client, Total { total: Cents(total), run: 0, checked: true }).await?;
+            persist_put(client, total_key(), &Total { total: Cents(total), run: 0, checked: true }.to_value()).await?;
             MARKER.put(client, &self.sizes()).await?;
             Ok(loaded)
         })

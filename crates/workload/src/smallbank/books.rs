@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Balance, FINDINGS_MAX};
+use super::Balance;
+use crate::findings::Findings;
 use crate::row::Cents;
 
 /// How many changes in doubt are tried in all combinations; of more only the least and the most they make together is known.
@@ -107,8 +108,7 @@ fn can_make(difference: i64, doubts: &[Change]) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Count {
     total: i128,
-    findings: Vec<String>,
-    more: u64,
+    findings: Findings,
 }
 
 impl Count {
@@ -117,7 +117,7 @@ impl Count {
         if let Ok(Balance { balance }) = &read
             && *balance < Cents(0)
         {
-            self.find(format!("savings {customer} are overdrawn: {balance}"));
+            self.findings.add(format!("savings {customer} are overdrawn: {balance}"));
         }
         self.checking(read);
     }
@@ -126,28 +126,17 @@ impl Count {
     pub(super) fn checking(&mut self, read: Result<Balance, String>) {
         match read {
             Ok(Balance { balance }) => self.total += i128::from(balance.0),
-            Err(what) => self.find(what),
+            Err(what) => self.findings.add(what),
         }
     }
 
     /// What they hold together, and what is wrong.
     pub(super) fn end(mut self) -> (Cents, Vec<String>) {
-        if self.more > 0 {
-            self.findings.push(format!("and {} more accounts are wrong", self.more));
-        }
         let total = i64::try_from(self.total).unwrap_or_else(|_| {
-            self.findings.push(format!("all accounts together hold {} cents, more than any bank can", self.total));
+            self.findings.add(format!("all accounts together hold {} cents, more than any bank can", self.total));
             i64::MAX
         });
-        (Cents(total), self.findings)
-    }
-
-    fn find(&mut self, what: String) {
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(what);
-        } else {
-            self.more += 1;
-        }
+        (Cents(total), self.findings.told())
     }
 }
 
@@ -210,14 +199,11 @@ mod tests {
         let mut count = Count::default();
         count.savings(0, balance(500));
         count.checking(balance(-20));
-        assert_eq!((count.total, count.findings.len()), (480, 0));
+        assert_eq!(count.total, 480);
         count.savings(1, balance(-1));
         count.checking(Err("smallbank balance of checking 1 is missing".to_owned()));
         let (total, findings) = count.end();
         assert_eq!(total, Cents(479));
         assert_eq!(findings, ["savings 1 are overdrawn: -0.01", "smallbank balance of checking 1 is missing"]);
-        let mut count = Count::default();
-        (0..FINDINGS_MAX + 3).for_each(|_| count.checking(Err("gone".to_owned())));
-        assert_eq!(count.end().1.last().map(String::as_str), Some("and 3 more accounts are wrong"));
     }
 }

@@ -33,11 +33,9 @@ use types::Value;
 
 use super::Size;
 use super::tables::{Customer, District, DistrictName, History, LatestOrder, NewOrder, OldestNewOrder, Order, OrderLine, Stock, Warehouse};
+use crate::findings::Findings;
 use crate::row::{Cents, Row, row};
 pub(super) use questions::{Questions, Stage};
-
-/// How many things that are wrong are told; the rest is counted.
-const FINDINGS_MAX: usize = 20;
 
 /// The most orders of a district, and payments of a customer, that are believed: no run comes near, and nothing is asked
 /// for and kept without an end because one row says so.
@@ -53,8 +51,7 @@ pub(super) struct Audit {
     customers: Vec<CustomerSeen>,
     /// By warehouse and item.
     stocks: Vec<StockSeen>,
-    findings: Vec<String>,
-    more: u64,
+    findings: Findings,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,8 +111,7 @@ impl Audit {
             districts: vec![DistrictSeen::default(); districts],
             customers: vec![CustomerSeen::default(); districts * size.customers as usize],
             stocks: vec![StockSeen::default(); size.warehouses as usize * size.items as usize],
-            findings: Vec::new(),
-            more: 0,
+            findings: Findings::default(),
         }
     }
 
@@ -152,9 +148,7 @@ impl Audit {
             }
             Stage::Stocks => self.stock(place.group, value),
         };
-        if let Err(what) = taken {
-            self.find(what);
-        }
+        self.findings.note(taken);
     }
 
     fn warehouse(&mut self, index: usize, value: Option<Value>) -> Result<(), String> {
@@ -291,10 +285,7 @@ impl Audit {
         self.check_districts();
         self.check_customers();
         self.check_stocks();
-        if self.more > 0 {
-            self.findings.push(format!("and {} more things are wrong", self.more));
-        }
-        self.findings
+        self.findings.told()
     }
 
     fn check_warehouses(&mut self) {
@@ -349,7 +340,7 @@ impl Audit {
         let OrderSeen { delivered, lines, is_new, lines_there, lines_delivered, .. } = *order;
         if delivered == is_new {
             let (carrier, new) = if delivered { ("a carrier", "a") } else { ("no carrier", "no") };
-            self.find(format!("condition 5: order {at}/{number} has {carrier} and {new} new order"));
+            self.findings.add(format!("condition 5: order {at}/{number} has {carrier} and {new} new order"));
         }
         self.equal(6, format_args!("order {at}/{number} has lines:"), lines, "there are", lines_there);
         let wanted = if delivered { lines_there } else { 0 };
@@ -389,15 +380,7 @@ impl Audit {
 
     fn equal<T: PartialEq + Display>(&mut self, condition: impl Display, what: impl Display, is: T, other: &str, should_be: T) {
         if is != should_be {
-            self.find(format!("condition {condition}: {what} {is}, {other} {should_be}"));
-        }
-    }
-
-    fn find(&mut self, what: String) {
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(what);
-        } else {
-            self.more += 1;
+            self.findings.add(format!("condition {condition}: {what} {is}, {other} {should_be}"));
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use types::{Key, Value};
 
 use super::*;
+use crate::findings::TOLD_MAX;
 use crate::tpcc::populate::Populate;
 use crate::tpcc::tables::{stock_key, warehouse_key};
 
@@ -214,6 +215,6 @@ fn what_is_missing_or_no_row_is_told() {
         &["condition 8", "condition 9", "condition 10", "tpcc/history 2/3/7/1 is not what was stored"],
     );
     let findings = audit(&BTreeMap::new());
-    assert_eq!(findings.len(), FINDINGS_MAX + 1);
-    assert!(findings[0].contains("tpcc/warehouse 1 is missing") && findings[FINDINGS_MAX].contains("more things are wrong"));
+    assert_eq!(findings.len(), TOLD_MAX + 1);
+    assert!(findings[0].contains("tpcc/warehouse 1 is missing") && findings[TOLD_MAX].contains("more things are wrong"));
 }
