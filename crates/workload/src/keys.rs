@@ -1,5 +1,7 @@
 //! Which keys there are, which are chosen, and what is written to them.
 
+use rand::distr::Distribution as _;
+use rand::distr::weighted::WeightedIndex;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore};
 use types::{Key, Value};
@@ -111,14 +113,7 @@ pub(crate) fn choose_latest(law: &Zipf, end: u64, wanted: usize, rng: &mut Small
 
 /// An index of `weights`, each as often as its weight says.
 pub(crate) fn draw_weighted(weights: &[u32], rng: &mut SmallRng) -> usize {
-    let mut draw = rng.random_range(0..weights.iter().sum());
-    for (index, weight) in weights.iter().enumerate() {
-        if draw < *weight {
-            return index;
-        }
-        draw -= weight;
-    }
-    unreachable!("a draw is below the sum of the weights")
+    WeightedIndex::new(weights).expect("some weight is not 0").sample(rng)
 }
 
 /// A value of `bytes` random bytes: nothing on the way can win by compressing it.

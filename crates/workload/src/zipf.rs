@@ -1,21 +1,15 @@
-//! Numbers of which few are drawn often: Zipf's law, drawn exactly and in constant time.
-//!
-//! Rank `k` of `n` comes up with probability proportional to `k^-s`. The method is rejection-inversion
-//! (Hörmann and Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
-//! ACM TOMACS 6(3), 1996): invert the integral of the density's continuous hull, round to the nearest rank, and
-//! reject the few draws that fall between hull and bar. It needs no table, so ten million keys cost nothing to
-//! set up, and unlike the approximation of Gray et al. that YCSB uses it is exact for every `n` and `s`.
+//! Numbers of which few are drawn often: Zipf's law.
 
 use rand::Rng;
+use rand_distr::Distribution as _;
 
-/// Draws ranks from 1 to `ranks`, rank `k` in proportion to `k^-exponent`.
+/// Draws ranks from 1 to `ranks`, rank `k` in proportion to `k^-exponent`. It needs no table, so ten million keys cost nothing
+/// to set up, and unlike the approximation of Gray et al. that YCSB uses it is exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Zipf {
     ranks: u64,
     exponent: f64,
-    integral_low: f64,
-    integral_high: f64,
-    shortcut: f64,
+    law: rand_distr::Zipf<f64>,
 }
 
 impl Zipf {
@@ -23,32 +17,18 @@ impl Zipf {
     /// number, below 0, or over [`Zipf::EXPONENT_MAX`].
     #[must_use]
     pub fn new(ranks: u64, exponent: f64) -> Option<Self> {
-        if ranks == 0 || !(0.0..=Self::EXPONENT_MAX).contains(&exponent) {
-            return None;
-        }
-        Some(Self {
-            ranks,
-            exponent,
-            integral_low: integral(1.5, exponent) - 1.0,
-            integral_high: integral(ranks as f64 + 0.5, exponent),
-            shortcut: 2.0 - integral_inverse(integral(2.5, exponent) - density(2.0, exponent), exponent),
-        })
+        let is_offered = ranks > 0 && (0.0..=Self::EXPONENT_MAX).contains(&exponent);
+        let law = is_offered.then(|| rand_distr::Zipf::new(ranks as f64, exponent).ok())??;
+        Some(Self { ranks, exponent, law })
     }
 
-    /// The steepest law offered. Past it nearly every draw is rank 1, and the integrals lose their precision.
+    /// The steepest law offered. Past it nearly every draw is rank 1.
     pub const EXPONENT_MAX: f64 = 10.0;
 
     /// One rank, from 1 (the hottest) to `ranks`.
     pub fn draw(&self, rng: &mut impl Rng) -> u64 {
-        // The hull is so tight that more than nine draws of ten are accepted, whatever n and s.
-        loop {
-            let height = self.integral_high + rng.random::<f64>() * (self.integral_low - self.integral_high);
-            let place = integral_inverse(height, self.exponent);
-            let rank = place.round().clamp(1.0, self.ranks as f64);
-            if rank - place <= self.shortcut || height >= integral(rank + 0.5, self.exponent) - density(rank, self.exponent) {
-                return rank as u64;
-            }
-        }
+        // Rounding could give one more.
+        (self.law.sample(rng) as u64).min(self.ranks)
     }
 
     /// How many ranks there are.
@@ -66,29 +46,8 @@ impl Zipf {
     /// What the probability of `rank` is in proportion to.
     #[must_use]
     pub fn weight(&self, rank: u64) -> f64 {
-        density(rank as f64, self.exponent)
+        (rank as f64).powf(-self.exponent)
     }
-}
-
-/// `x^-s`.
-fn density(x: f64, exponent: f64) -> f64 {
-    (-exponent * x.ln()).exp()
-}
-
-/// The integral of the density from 1 to `x`: `(x^(1-s) - 1) / (1 - s)`, and `ln x` where `s` is 1.
-fn integral(x: f64, exponent: f64) -> f64 {
-    let log = x.ln();
-    let power = (1.0 - exponent) * log;
-    // Near s = 1 the quotient is 0/0; `exp_m1` keeps its precision there.
-    if power.abs() < 1e-12 { log } else { log * power.exp_m1() / power }
-}
-
-/// The `x` at which [`integral`] is `area`.
-fn integral_inverse(area: f64, exponent: f64) -> f64 {
-    // Rounding may push the product a hair below -1, where the logarithm ends.
-    let power = (area * (1.0 - exponent)).max(-1.0);
-    let log = if power.abs() < 1e-12 { area } else { area * power.ln_1p() / power };
-    log.exp()
 }
 
 #[cfg(test)]
