@@ -1,7 +1,6 @@
 //! The program as a newcomer meets it: the README's first command, and one short bench against real processes.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -19,11 +18,6 @@ const FIRST_COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// How often a cluster that starts is asked whether it serves.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
-/// Ports are looked for from here, below those that the system hands out by itself.
-const BASE_PORT_MIN: u16 = 20_000;
-const BASE_PORT_MAX: u16 = 30_000;
-/// More than one shard of a cluster takes.
-const PORTS: u16 = 64;
 
 /// Runs the README's first command as it stands there; a transaction must commit and be read back.
 pub fn first_command(workspace: &Workspace) -> Result<()> {
@@ -49,9 +43,8 @@ pub fn bench(workspace: &Workspace) -> Result<()> {
     let bezant = workspace.target.join("release/bezant");
     let folder = Folder::new(&workspace.root.join("target/smoke/bench"))?;
     let cluster = folder.0.join("cluster").to_str().context("the repository's path is not text")?.to_owned();
-    let base_port = free_ports()?.to_string();
     let run = |arguments: &[&str]| capture(Command::new(&bezant).current_dir(&folder.0).args(arguments), COMMAND_LIMIT);
-    run(&["init", &cluster, "--engine", "basil", "--faults", "1", "--shards", "1", "--base-port", &base_port])?;
+    run(&["init", &cluster, "--engine", "basil", "--faults", "1", "--shards", "1", "--base-port", "auto"])?;
     let result = run(&["up", &cluster]).and_then(|_| {
         run(&["bench", "rw-u", "--cluster", &cluster, "--keys", "1000", "--load", "--clients", "4", "--seconds", "2", "--json"])
     });
@@ -116,15 +109,6 @@ fn judge(output: &str) -> Result<()> {
     ensure!((0.0..=1.0).contains(&rate), "`fast_path_rate` is a share of 1, not {rate}");
     ensure!(report["latency_us"]["p50"].as_f64().is_some(), "the report has no number `latency_us.p50`");
     Ok(())
-}
-
-/// The first port of a range that nobody listens on, here and now.
-pub fn free_ports() -> Result<u16> {
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    (BASE_PORT_MIN..BASE_PORT_MAX)
-        .step_by(usize::from(PORTS))
-        .find(|base| (*base..base + PORTS).all(is_free))
-        .context("no range of ports is free on this machine")
 }
 
 /// A folder that begins empty and is gone at the end, also when a step fails.
