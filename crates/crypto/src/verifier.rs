@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
 
 use ed25519_zebra::{Signature, VerificationKey};
 use mutants::{Mutant, broken};
@@ -92,15 +93,29 @@ impl Verifier {
 
     /// Checks the messages of one frame, the signatures of all together. Each gets the verdict that [`Verifier::verify`] would give.
     pub fn verify_all<T: SignatureClaims>(&self, messages: Vec<T>) -> Vec<Result<Verified<T>, Rejection>> {
+        self.verify_next(&mut messages.into_iter(), usize::MAX)
+    }
+
+    /// Checks the first of `messages`: so many that no further one is begun once `roots_max` signatures have to be checked. What one
+    /// call costs is bounded by that and by what one message may contain, so that whoever calls can let others go first in between.
+    pub fn verify_next<T: SignatureClaims>(
+        &self,
+        messages: &mut vec::IntoIter<T>,
+        roots_max: usize,
+    ) -> Vec<Result<Verified<T>, Rejection>> {
         let mut queue = VerifyQueue::default();
         let mut surveys = Vec::with_capacity(messages.len());
         let mut claims = Vec::new();
-        for message in &messages {
+        for message in messages.as_slice() {
+            if queue.suspects.len() >= roots_max {
+                break;
+            }
             surveys.push(self.enqueue(message, &mut claims, &mut queue));
         }
         drop(claims);
         self.check_queued(&mut queue);
-        let judged = messages.into_iter().zip(surveys);
+        // The verdicts come first: else one message too many would be taken to find that there are no more.
+        let judged = surveys.into_iter().zip(messages).map(|(enqueue, message)| (message, enqueue));
         judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
     }
 

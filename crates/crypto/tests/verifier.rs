@@ -105,6 +105,19 @@ fn a_lone_root_is_checked_without_a_batch() {
     assert_eq!((counts.roots_checked, counts.batches), (1, 0));
 }
 
+/// Whoever sends a frame full of signatures has them checked in portions, between which others come.
+#[test]
+fn a_portion_checks_no_more_than_it_may() {
+    let verifier = verifier();
+    let frame: Vec<Letter> = (0..10).map(|topic| letter(batch(0, topic, 1))).collect();
+    let mut left = frame.into_iter();
+    for (judged, roots) in [(3, 3), (3, 6), (3, 9), (1, 10), (0, 10)] {
+        let portion = verifier.verify_next(&mut left, 3);
+        assert!(portion.len() == judged && portion.iter().all(Result::is_ok));
+        assert_eq!(verifier.counts().roots_checked, roots);
+    }
+}
+
 #[test]
 fn a_message_without_claims_passes_and_an_empty_frame_is_empty() {
     assert!(verifier().verify(Letter::default()).is_ok());

@@ -4,21 +4,21 @@
 //! node loop), and passes the messages of one read to the loop in one push. The writer writes everything queued at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use crypto::{Compress, SignatureClaims, Verified, Verifier};
+use crypto::{Compress, Rejection, SignatureClaims, Verified, Verifier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
 use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
 
 use crate::frame::{self, Frames, HEADER_BYTES};
-use crate::limits::Limits;
+use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
-use crate::mailbox::{Inbound, Mailbox, Permit};
+use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit};
+use crate::member::Share;
 use crate::metrics::Shell;
 
 /// How much is read at a time.
@@ -27,12 +27,10 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 const READ_KEEP_BYTES: usize = 1 << 20;
 /// How many messages are checked together before they are passed on.
 const CHECK_MESSAGES_MAX: usize = 512;
-/// The memory of a decoded message besides its own bytes, roughly.
-const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// The fewest bytes a message takes on the wire, roughly.
 const MESSAGE_BYTES_MIN: usize = 32;
-/// How much is written before a peer must have taken it.
-const WRITE_BYTES: usize = 256 << 10;
+/// How much a peer must have taken within the time of a write. One that takes less does not read.
+const WRITE_BYTES: usize = 1 << 20;
 
 /// A message on the wire: it has one encoding and lists its signature claims.
 pub trait Wire: Compress + SignatureClaims + Send + 'static {}
@@ -51,8 +49,8 @@ pub(crate) struct Intake<C, W> {
     pub shell: Arc<Shell>,
 }
 
-/// Runs an open connection until it ends, and says why it did. `quota` bounds what its member may have in flight.
-pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, quota: Arc<Semaphore>, intake: Arc<Intake<C, W>>) -> CloseReason
+/// Runs an open connection until it ends, and says why it did. `share` is what its member may take of this node.
+pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, share: Arc<Share>, intake: Arc<Intake<C, W>>) -> CloseReason
 where
     C: Send + 'static,
     W: Wire,
@@ -68,7 +66,7 @@ where
             link.close(close_reason);
         }
     });
-    let mut reader = Reader { link: Arc::clone(&link), quota, intake, held: None, rejections: 0 };
+    let mut reader = Reader { link: Arc::clone(&link), share, intake, held: None, rejections: 0 };
     let close_reason = tokio::select! {
         close_reason = reader.run(read) => close_reason,
         close_reason = link.closed() => close_reason,
@@ -81,7 +79,7 @@ where
 
 struct Reader<C, W> {
     link: Arc<Link>,
-    quota: Arc<Semaphore>,
+    share: Arc<Share>,
     intake: Arc<Intake<C, W>>,
     /// The permit for the frame that is being received.
     held: Option<Permit>,
@@ -156,29 +154,41 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         let bytes = (needed + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let gauge = &self.intake.shell.incoming_bytes;
-        self.held = Permit::try_take(&self.quota, bytes, gauge);
+        self.held = Permit::try_take(&self.share.incoming, bytes, gauge);
         if self.held.is_none() && wait {
             self.link.pause_silence();
-            self.held = Some(Permit::take(&self.quota, bytes, gauge).await);
+            self.held = Some(Permit::take(&self.share.incoming, bytes, gauge).await);
             self.link.heard();
         }
         self.held.is_some()
     }
 
+    /// Counts a message that is dropped; too many end the connection.
+    fn reject(&mut self, rejection: &Rejection) -> Result<(), CloseReason> {
+        self.intake.shell.count_rejected(rejection.label());
+        self.rejections += 1;
+        if self.share.may_log(Instant::now()) {
+            tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
+        }
+        if self.rejections >= self.intake.limits.rejections_max { Err(CloseReason::Rejections) } else { Ok(()) }
+    }
+
     async fn hand_on(&mut self, messages: Vec<W>, permit: Option<Permit>) -> Result<(), CloseReason> {
         let total = messages.len();
         let mut verified: Vec<Verified<W>> = Vec::with_capacity(total);
-        for result in self.intake.verifier.verify_all(messages) {
-            match result {
-                Ok(message) => verified.push(message),
-                Err(rejection) => {
-                    self.intake.shell.count_rejected(rejection.label());
-                    self.rejections += 1;
-                    tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
-                    if self.rejections >= self.intake.limits.rejections_max {
-                        return Err(CloseReason::Rejections);
-                    }
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            let checking = self.share.checking.lock().await;
+            let judged = self.intake.verifier.verify_next(&mut messages, CHECKED_ROOTS_MAX);
+            drop(checking);
+            for result in judged {
+                match result {
+                    Ok(message) => verified.push(message),
+                    Err(rejection) => self.reject(&rejection)?,
                 }
+            }
+            if messages.len() > 0 {
+                tokio::task::yield_now().await;
             }
         }
         if verified.is_empty() {
@@ -221,7 +231,10 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
             return CloseReason::Stopping;
         }
         spoken |= frames.messages() > 0;
-        for chunk in frames.bytes().chunks(WRITE_BYTES) {
+        for (at, chunk) in frames.bytes().chunks(WRITE_BYTES).enumerate() {
+            if at > 0 {
+                link.wrote(WRITE_BYTES);
+            }
             match timeout(write_timeout, stream.write_all(chunk)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return CloseReason::Broken(error.kind()),

@@ -24,6 +24,8 @@ pub mod clock;
 mod configuration;
 mod connection;
 pub mod frame;
+mod half_open;
+mod inbox;
 #[cfg(feature = "lab")]
 pub mod injected_latency;
 #[cfg(not(feature = "lab"))]
@@ -32,6 +34,7 @@ pub mod injected_latency;
 mod limits;
 mod link;
 mod mailbox;
+mod member;
 pub mod metrics;
 pub mod node;
 pub mod shutdown;
@@ -43,7 +46,7 @@ pub use connection::Wire;
 #[cfg(feature = "lab")]
 pub use injected_latency::Delay;
 pub use injected_latency::Delays;
-pub use limits::{FAIR_SHARE_BYTES, Limits};
+pub use limits::Limits;
 pub use metrics::Metrics;
 pub use node::{Durable, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};

@@ -14,20 +14,22 @@ pub struct Limits {
     /// The most received bytes of one member, over all its connections, that the machine has not processed yet. While a
     /// member is at its limit, the node does not read from it; other members are not affected.
     pub incoming_bytes_max: usize,
-    /// The most bytes that wait to be written to one connection; a connection with more is closed, since its peer does not read.
+    /// The most bytes that wait to be written to one connection, those included that are being written; a connection with more is
+    /// closed, since its peer does not read.
     pub outgoing_bytes_max: usize,
-    /// The most bytes that wait to be written to all connections together. Beyond it, connections with more than
-    /// [`FAIR_SHARE_BYTES`] waiting are closed.
+    /// The most bytes that wait to be written to all connections together. Beyond it, connections of the member for whom the most waits
+    /// are closed.
     pub outgoing_total_bytes_max: usize,
     /// The most connections of one client at a time; a new one replaces the oldest.
     pub client_connections_max: usize,
-    /// The most connections at a time that are not authenticated yet; further ones are closed at once.
+    /// The most connections at a time whose owner is not known yet. One more takes the place of another: of those from the address that
+    /// has the most, the oldest.
     pub unauthenticated_max: usize,
     /// How many messages with a bad signature or structure close a connection.
     pub rejections_max: u32,
-    /// How long connecting, the TLS handshake and the greeting may take, each.
+    /// How long connecting may take, and how long the TLS handshake and the greeting may take together.
     pub greeting_timeout_ms: u64,
-    /// How long one write may take.
+    /// How long a peer may take to read a megabyte of what waits for it.
     pub write_timeout_ms: u64,
     /// An idle connection sends an empty frame as a heartbeat after this time.
     pub heartbeat_ms: u64,
@@ -41,8 +43,16 @@ pub struct Limits {
     pub flush_timeout_ms: u64,
 }
 
-/// The bytes that may always wait to be written to one connection, however many wait for others.
-pub const FAIR_SHARE_BYTES: usize = 1 << 20;
+/// What one member's messages may cost in one round of a turn, in bytes, before the next one's come: some hundred ordinary ones.
+pub(crate) const QUANTUM_BYTES: i64 = 64 << 10;
+/// What the inputs of one turn may cost together, in bytes. What arrives meanwhile waits for its end, so it must not be long.
+pub(crate) const TURN_BYTES_MAX: i64 = 4 << 20;
+/// How many commands of its own side a node takes in one round of a turn.
+pub(crate) const COMMANDS_A_ROUND_MAX: usize = 64;
+/// After so many signature checks, a few milliseconds at worst, a connection lets others go first.
+pub(crate) const CHECKED_ROOTS_MAX: usize = 128;
+/// How many lines a minute go to the log about what one member does: lies are counted in metrics, and must not fill the disk.
+pub(crate) const LOGGED_A_MINUTE_MAX: u32 = 8;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -52,7 +62,7 @@ impl Default for Limits {
             commands_max: 4_096,
             incoming_bytes_max: 64 << 20,
             outgoing_bytes_max: 64 << 20,
-            outgoing_total_bytes_max: 512 << 20,
+            outgoing_total_bytes_max: 256 << 20,
             client_connections_max: 64,
             unauthenticated_max: 256,
             rejections_max: 16,

@@ -14,7 +14,8 @@ use types::{ClientId, Party, Session};
 
 use crate::frame::{FrameError, Frames};
 use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Distance};
-use crate::limits::{FAIR_SHARE_BYTES, Limits};
+use crate::limits::Limits;
+use crate::member::Member;
 use crate::metrics::Shell;
 
 /// How much memory an idle connection keeps for the next frames to send.
@@ -135,6 +136,8 @@ struct Outgoing {
     frames: Frames,
     /// What is not due yet, where there is distance.
     held: DelayedFrames,
+    /// How many bytes the writer has taken and not written.
+    writing: usize,
     writer: Option<Waker>,
     /// No more frames are accepted; the connection ends when the queued ones are written.
     finishing: bool,
@@ -142,9 +145,9 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// How many bytes are queued.
+    /// How many bytes are queued or being written.
     fn waiting_bytes(&self) -> usize {
-        self.frames.bytes().len() + self.held.bytes()
+        self.frames.bytes().len() + self.held.bytes() + self.writing
     }
 }
 
@@ -158,21 +161,24 @@ pub(crate) enum Next {
 }
 
 impl Link {
-    /// Queues all `messages` in one push. When the queue is full, the peer does not read, and the connection is closed.
-    pub fn send<'a, W: Compress + 'a>(&self, messages: impl Iterator<Item = &'a W>) {
+    /// Queues all `messages` in one push. When the queue is full, the peer does not read, and the connection is closed: the rest is not
+    /// even encoded. Says how many bytes wait now on all links.
+    pub fn send<'a, W: Compress + 'a>(&self, mut messages: impl Iterator<Item = &'a W>) -> usize {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
         if outgoing.close_reason.is_some() || outgoing.finishing {
             self.shell.count_unsent("closed", messages.count() as u64);
-            return;
+            return self.total.load(Ordering::Relaxed);
         }
+        let room = self.limits.outgoing_bytes_max.saturating_sub(outgoing.waiting_bytes());
         let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
         let frames = match due {
             None => &mut outgoing.frames,
             Some(due) => outgoing.held.push(due),
         };
         let before = frames.bytes().len();
-        for message in messages {
+        while frames.bytes().len() - before <= room {
+            let Some(message) = messages.next() else { break };
             if !frames.add(message) {
                 tracing::error!(party = %self.party, "a message of our own is too long for any frame and is not sent");
                 self.shell.count_unsent("too_long", 1);
@@ -182,20 +188,20 @@ impl Link {
         if due.is_some() {
             outgoing.held.grown(added);
         }
-        let waiting = outgoing.waiting_bytes();
         let total = self.queued(added);
         let writer = outgoing.writer.take();
         let first_due = outgoing.held.due();
         drop(guard);
-        let over_share = total > self.limits.outgoing_total_bytes_max && waiting > FAIR_SHARE_BYTES;
-        if waiting > self.limits.outgoing_bytes_max || over_share {
+        if added > room {
             self.close(CloseReason::NotReading);
+            self.shell.count_unsent("closed", messages.count() as u64);
         } else if let Some(writer) = writer {
             match (&self.hold, first_due) {
                 (Some(hold), Some(due)) => hold.wake_at(due, writer),
                 _ => writer.wake(),
             }
         }
+        total
     }
 
     /// Queues a heartbeat, unless something is queued already.
@@ -207,18 +213,20 @@ impl Link {
         }
     }
 
-    /// For the writer: swaps its empty `frames` for what is queued.
+    /// For the writer, which has written its `frames`: swaps them for what is queued.
     pub fn poll_next(&self, context: &Context<'_>, frames: &mut Frames) -> Poll<Next> {
+        // Also when nothing is queued: an idle connection must not keep the memory of the most that it ever had to send.
+        frames.clear(KEEP_BYTES);
         let mut guard = self.lock();
         let outgoing = &mut *guard;
+        self.unqueued(std::mem::take(&mut outgoing.writing));
         if self.hold.is_some() {
             outgoing.held.take_due(Instant::now(), &mut outgoing.frames);
         }
         if !outgoing.frames.bytes().is_empty() {
-            frames.clear(KEEP_BYTES);
             std::mem::swap(frames, &mut outgoing.frames);
             frames.finish();
-            self.unqueued(frames.bytes().len());
+            outgoing.writing = frames.bytes().len();
             return Poll::Ready(Next::Write);
         }
         if let (Some(hold), Some(due)) = (&self.hold, outgoing.held.due()) {
@@ -231,6 +239,14 @@ impl Link {
         }
         outgoing.writer = Some(context.waker().clone());
         Poll::Pending
+    }
+
+    /// Notes that the writer has written so many bytes of its frames, and has more to write.
+    pub fn wrote(&self, bytes: usize) {
+        let mut outgoing = self.lock();
+        let bytes = bytes.min(outgoing.writing);
+        outgoing.writing -= bytes;
+        self.unqueued(bytes);
     }
 
     /// Lets the writer finish what is queued, then ends the connection.
@@ -253,6 +269,7 @@ impl Link {
         let unsent = outgoing.frames.messages() + outgoing.held.messages();
         outgoing.frames.clear(0);
         outgoing.held = DelayedFrames::default();
+        outgoing.writing = 0;
         drop(outgoing);
         if unsent > 0 {
             self.shell.count_unsent("closed", unsent);
@@ -395,6 +412,38 @@ impl Links {
         self.state.read().unwrap_or_else(PoisonError::into_inner).open.get(&party).cloned()
     }
 
+    /// Queues `messages`, all of them for `party`, which may not be connected: then they are lost, as on any network.
+    pub fn send<'a, W: Compress + 'a>(&self, party: Party, messages: impl Iterator<Item = &'a W>) {
+        match self.get(party) {
+            Some(link) => {
+                if link.send(messages) > self.limits.outgoing_total_bytes_max {
+                    self.close_greediest();
+                }
+            }
+            None => self.shell.count_unsent("not_connected", messages.count() as u64),
+        }
+    }
+
+    /// More waits to be written than all may have together: closes connections of the members for whom the most waits, until it fits.
+    /// All connections of a client count as one. So those who read are not closed for others who do not.
+    fn close_greediest(&self) {
+        while self.total.load(Ordering::Relaxed) > self.limits.outgoing_total_bytes_max {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting: BTreeMap<Member, (usize, usize, &Arc<Link>)> = BTreeMap::new();
+            for (party, link) in &state.open {
+                let bytes = link.lock().waiting_bytes();
+                let (sum, most, greediest) = waiting.entry((*party).into()).or_insert((0, bytes, link));
+                *sum += bytes;
+                if bytes > *most {
+                    (*most, *greediest) = (bytes, link);
+                }
+            }
+            // What waits may have been written meanwhile, or be on connections that are closed already.
+            let Some((_, 1.., link)) = waiting.into_values().max_by_key(|(sum, ..)| *sum) else { return };
+            link.close(CloseReason::NotReading);
+        }
+    }
+
     /// Opens no more, and returns what is open.
     pub fn stop_opening(&self) -> Vec<Arc<Link>> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -421,6 +470,8 @@ fn oldest_over(open: &BTreeMap<Party, Arc<Link>>, client: ClientId, max: usize) 
 
 #[cfg(test)]
 mod tests {
+    use types::codec::{Decode, DecodeError, Encode, Reader};
+
     use super::*;
     use crate::frame::tests::Number;
     use crate::metrics::Metrics;
@@ -434,24 +485,73 @@ mod tests {
         link.lock().close_reason.as_ref().map(CloseReason::label)
     }
 
+    /// A megabyte that counts how often it is encoded.
+    struct Megabyte(Arc<AtomicUsize>);
+
+    impl Encode for Megabyte {
+        fn encode(&self, out: &mut Vec<u8>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            out.resize(out.len() + (1 << 20), 0);
+        }
+    }
+
+    impl Decode for Megabyte {
+        fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+            Err(DecodeError::UnknownTag("nobody reads it"))
+        }
+    }
+
+    impl Compress for Megabyte {}
+
     #[test]
-    fn beyond_the_total_connections_with_more_than_a_fair_share_are_closed() {
-        let limits = Limits { outgoing_total_bytes_max: 3 * FAIR_SHARE_BYTES, ..Limits::default() };
+    fn what_is_over_the_limit_of_a_connection_is_not_encoded() {
+        let limits = Limits { outgoing_bytes_max: 4 << 20, ..Limits::default() };
         let metrics = Metrics::default();
         let links = Links::new(limits, Arc::clone(&metrics.shell));
-        let (greedy, modest) = (links.open(party(1)).expect("it is open"), links.open(party(2)).expect("it is open"));
-        let megabyte = Number(1, FAIR_SHARE_BYTES);
+        let link = links.open(party(1)).expect("it is open");
+        let encoded = Arc::new(AtomicUsize::new(0));
+        let turn: Vec<Megabyte> = (0..1_000).map(|_| Megabyte(Arc::clone(&encoded))).collect();
+        links.send(party(1), turn.iter());
+        assert_eq!((encoded.load(Ordering::Relaxed), close_reason(&link)), (4, Some("not_reading")));
+        assert_eq!((metrics.unsent("closed"), metrics.shell.outgoing_bytes.get()), (1_000, 0));
+    }
+
+    #[test]
+    fn what_the_writer_has_taken_still_counts() {
+        let limits = Limits { outgoing_bytes_max: 5 << 20, ..Limits::default() };
+        let metrics = Metrics::default();
+        let links = Links::new(limits, Arc::clone(&metrics.shell));
+        let link = links.open(party(1)).expect("it is open");
+        let (megabyte, mut frames) = (Number(1, 1 << 20), Frames::default());
+        let mut poll_next = || link.poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready();
         for _ in 0..2 {
-            greedy.send(std::iter::once(&megabyte));
+            links.send(party(1), [megabyte, megabyte].iter());
+            assert!(poll_next(), "the writer takes the two, having written those before");
         }
-        assert_eq!(close_reason(&greedy), None);
-        greedy.send(std::iter::once(&megabyte));
-        assert_eq!(close_reason(&greedy), Some("not_reading"));
-        modest.send(std::iter::once(&Number(7, 0)));
+        link.wrote(1 << 20);
+        links.send(party(1), [megabyte, megabyte].iter());
+        assert_eq!(close_reason(&link), None);
+        links.send(party(1), [megabyte, megabyte].iter());
+        assert_eq!(close_reason(&link), Some("not_reading"));
+        link.wrote(1 << 20);
+        assert_eq!((metrics.shell.outgoing_bytes.get(), links.total.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn beyond_the_total_the_client_for_whom_the_most_waits_loses_a_connection() {
+        let limits = Limits { outgoing_total_bytes_max: 5 << 20, ..Limits::default() };
+        let metrics = Metrics::default();
+        let links = Links::new(limits, Arc::clone(&metrics.shell));
+        let other = Party::Client(ClientId(2), Session(1));
+        let greedy = [1, 2].map(|session| links.open(party(session)).expect("it is open"));
+        let modest = links.open(other).expect("it is open");
+        let megabyte = Number(1, 1 << 20);
+        links.send(party(1), [megabyte].iter());
+        links.send(party(2), [megabyte; 2].iter());
+        assert_eq!(greedy.each_ref().map(|link| close_reason(link)), [None, None]);
+        links.send(other, [megabyte; 2].iter());
+        assert_eq!(greedy.each_ref().map(|link| close_reason(link)), [None, Some("not_reading")]);
         assert_eq!(close_reason(&modest), None);
-        assert_eq!(metrics.unsent("closed"), 3);
-        greedy.send(std::iter::once(&Number(7, 0)));
-        assert_eq!(metrics.unsent("closed"), 4);
         assert_eq!(metrics.shell.outgoing_bytes.get(), signed(links.total.load(Ordering::Relaxed)));
     }
 

@@ -14,6 +14,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::Party;
 
+/// The memory of a decoded message besides its own bytes, roughly.
+pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 256;
+
 /// One input for the loop.
 #[derive(Debug)]
 pub(crate) enum Inbound<C, W> {
@@ -56,6 +59,11 @@ impl Permit {
             self.permit.merge(permit);
         }
         self
+    }
+
+    /// How many bytes it is for.
+    pub fn bytes(&self) -> usize {
+        self.permit.num_permits()
     }
 
     fn new(permit: OwnedSemaphorePermit, gauge: &Gauge) -> Self {

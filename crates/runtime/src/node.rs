@@ -11,7 +11,7 @@
 //! and its costs are shared; at rest it is one message long and nothing waits. When the write fails the node stops: it
 //! says nothing that it might not remember.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,20 +21,21 @@ use std::time::{Duration, Instant};
 
 use crypto::{Verified, Verifier};
 pub use machine::Durable;
-use machine::turn::{Bounds, Said, Signer, Turn, Turns};
-use machine::{Input, Machine, Time};
+use machine::turn::{Bounds, Signer, Turns};
+use machine::{Machine, Time};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use types::{Cluster, Party, ReplicaId};
+use types::{Cluster, ReplicaId};
 
 use crate::clock::Clock;
 use crate::connection::{Intake, Wire};
+use crate::inbox::Inbox;
 use crate::injected_latency::Delays;
 use crate::limits::Limits;
 use crate::link::Links;
-use crate::mailbox::{Inbound, Mailbox, Permit};
+use crate::mailbox::{Inbound, Mailbox};
 use crate::metrics::Metrics;
 use crate::tls::{Identity, IdentityError};
 use crate::transport::{PeerState, PeerStates, Transport, check_identity, dials};
@@ -340,13 +341,14 @@ where
     fn run_on_thread(mut self) -> Result<M, NodeError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let context = Context::from_waker(&waker);
+        let mailbox = self.inbox.mailbox();
         while !self.inbox.is_done() {
             self.turn()?;
             if !self.inbox.is_idle() {
                 continue;
             }
             let wait = self.wait();
-            if wait != Some(Duration::ZERO) && self.inbox.mailbox.poll_ready(&context).is_pending() {
+            if wait != Some(Duration::ZERO) && mailbox.poll_ready(&context).is_pending() {
                 // Woken for nothing is no harm: the turn will be empty.
                 match wait {
                     None => thread::park(),
@@ -358,7 +360,7 @@ where
     }
 
     async fn run_as_task(mut self) -> Result<M, NodeError> {
-        let mailbox = Arc::clone(&self.inbox.mailbox);
+        let mailbox = self.inbox.mailbox();
         while !self.inbox.is_done() {
             self.turn()?;
             if !self.inbox.is_idle() {
@@ -409,10 +411,13 @@ where
         shell.turn_inputs.observe(said.inputs as f64);
         shell.statements_signed.inc_by(said.statements as u64);
         shell.roots_signed.inc_by(said.signatures as u64);
-        send(&said, &self.links, &self.metrics);
+        // Each party gets all that is for it with one push. What is lost here, the machine's own timers say again.
+        for group in said.sends.chunk_by(|(one, _), (other, _)| one == other) {
+            self.links.send(group[0].0, group.iter().map(|(_, message)| message));
+        }
         if !said.own.is_empty() {
             let messages = self.verifier.verify_all(std::mem::take(said.own)).into_iter().filter_map(Result::ok).collect();
-            self.inbox.backlog.push_back(Inbound::Messages { from: said.me, messages, permit: None });
+            self.inbox.push_own(said.me, messages);
         }
         said.events.drain(..).for_each(&mut self.on_event);
         Ok(())
@@ -422,85 +427,6 @@ where
     fn wait(&mut self) -> Option<Duration> {
         let Time(at) = self.turns.wakes_at()?;
         Some(Duration::from_nanos(at.saturating_sub(self.clock.now().0)))
-    }
-}
-
-/// Hands each party all that is for it with one push.
-fn send<W: Wire, M: Machine<Message = W>>(said: &Said<'_, M>, links: &Links, metrics: &Metrics) {
-    for group in said.sends.chunk_by(|(one, _), (other, _)| one == other) {
-        match links.get(group[0].0) {
-            Some(link) => link.send(group.iter().map(|(_, message)| message)),
-            // Lost, as on any network; the machine's own timers say it again.
-            None => metrics.shell.count_unsent("not_connected", group.len() as u64),
-        }
-    }
-}
-
-/// What has arrived for the loop.
-struct Inbox<C, W> {
-    mailbox: Arc<Mailbox<Inbound<C, W>>>,
-    command_permits: Arc<Semaphore>,
-    metrics: Metrics,
-    /// What was taken from the mailbox and not stepped through yet.
-    backlog: VecDeque<Inbound<C, W>>,
-    /// The messages of one arrival that did not fit into the last turn.
-    current: Option<(Party, std::vec::IntoIter<Verified<W>>, Option<Permit>)>,
-    /// The mailbox may bring more.
-    is_open: bool,
-}
-
-impl<C, W> Inbox<C, W> {
-    fn new(mailbox: Arc<Mailbox<Inbound<C, W>>>, command_permits: Arc<Semaphore>, metrics: Metrics) -> Self {
-        Self { mailbox, command_permits, metrics, backlog: VecDeque::new(), current: None, is_open: true }
-    }
-
-    /// Gives `turn` what has arrived, as much of it as it takes.
-    fn fill<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
-        if self.is_open {
-            self.is_open = self.mailbox.take(&mut self.backlog);
-        }
-        self.metrics.shell.arrivals_waiting.set(i64::try_from(self.backlog.len()).unwrap_or(i64::MAX));
-        let mut commands = 0;
-        while turn.room() > 0 {
-            let now = clock.now();
-            if let Some((from, messages, _)) = &mut self.current {
-                for message in messages.by_ref().take(turn.room()) {
-                    turn.step(now, Input::Message { from: *from, message });
-                }
-                if messages.len() == 0 {
-                    self.current = None;
-                }
-                continue;
-            }
-            match self.backlog.pop_front() {
-                None => break,
-                Some(Inbound::Messages { from, messages, permit }) => self.current = Some((from, messages.into_iter(), permit)),
-                Some(Inbound::Command(command)) => {
-                    turn.step(now, Input::Command(command));
-                    commands += 1;
-                }
-            }
-        }
-        if commands > 0 {
-            self.command_permits.add_permits(commands);
-            self.metrics.shell.commands_waiting.dec_by(i64::try_from(commands).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// Whether the last turn took all there was.
-    fn is_idle(&self) -> bool {
-        self.backlog.is_empty() && self.current.is_none()
-    }
-
-    /// Whether nothing will come any more either.
-    fn is_done(&self) -> bool {
-        !self.is_open && self.is_idle()
-    }
-
-    /// Takes in nothing more.
-    fn close(&self) {
-        self.mailbox.close();
-        self.command_permits.close();
     }
 }
 

@@ -15,18 +15,20 @@ use prometheus_client::metrics::gauge::Gauge;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use types::codec::Decode;
-use types::{ClientId, Cluster, Party, ReplicaId};
+use types::{Cluster, Party, ReplicaId};
 
 use crate::configuration::Configuration;
 use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
+use crate::half_open::{HalfOpen, Place};
 use crate::injected_latency::Delays;
 use crate::link::{CloseReason, Links};
+use crate::member::{Member, Share};
 use crate::metrics::Peer;
 use crate::tls::{self, Identity, IdentityError};
 
@@ -130,13 +132,6 @@ impl PeerStates {
     }
 }
 
-/// The owner of a key.
-#[derive(Clone, Copy, Debug)]
-enum Member {
-    Replica(ReplicaId),
-    Client(ClientId),
-}
-
 /// Everything the listener and the diallers share.
 #[derive(Debug)]
 pub(crate) struct Transport<C, W> {
@@ -145,9 +140,9 @@ pub(crate) struct Transport<C, W> {
     configuration: Configuration,
     /// The members of whom it was told that theirs differs.
     told: Mutex<BTreeSet<[u8; 32]>>,
-    /// Each member's key, and the room for what it sends.
-    members: BTreeMap<[u8; 32], (Member, Arc<Semaphore>)>,
-    unauthenticated: Arc<Semaphore>,
+    /// Each member's key, and what it may take of this node.
+    members: BTreeMap<[u8; 32], (Member, Arc<Share>)>,
+    half_open: Arc<HalfOpen>,
     pub links: Arc<Links>,
     pub states: Arc<PeerStates>,
     intake: Arc<Intake<C, W>>,
@@ -155,15 +150,15 @@ pub(crate) struct Transport<C, W> {
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
     pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>, delays: Option<Delays>) -> std::io::Result<Arc<Self>> {
-        let quota = || Arc::new(Semaphore::new(intake.limits.incoming_bytes_max));
+        let share = || Arc::new(Share::new(&intake.limits));
         let mut members = BTreeMap::new();
         for replica in cluster.replicas() {
             if let Some(key) = cluster.replica_key(replica) {
-                members.insert(*key, (Member::Replica(replica), quota()));
+                members.insert(*key, (Member::Replica(replica), share()));
             }
         }
         for (client, permission) in cluster.clients() {
-            members.insert(permission.public_key, (Member::Client(*client), quota()));
+            members.insert(permission.public_key, (Member::Client(*client), share()));
         }
         let links = Links::new(intake.limits.clone(), Arc::clone(&intake.shell));
         let links = match delays {
@@ -177,7 +172,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             configuration: Configuration::of(&cluster, intake.verifier.signatures()),
             told: Mutex::default(),
             cluster,
-            unauthenticated: Arc::new(Semaphore::new(intake.limits.unauthenticated_max)),
+            half_open: Arc::new(HalfOpen::new(intake.limits.unauthenticated_max, intake.shell.unauthenticated.clone())),
             links: Arc::new(links),
             states,
             intake,
@@ -191,11 +186,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
-                        let Ok(permit) = Arc::clone(&self.unauthenticated).try_acquire_owned() else {
-                            self.intake.shell.count_closed(CloseReason::TooManyUnauthenticated.label());
-                            continue;
-                        };
-                        connections.spawn(Arc::clone(&self).receive(stream, address, permit));
+                        let place = self.half_open.enter(address.ip());
+                        connections.spawn(Arc::clone(&self).receive(stream, address, place));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
@@ -221,13 +213,13 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 () = stopped(&mut stopping) => return,
             };
             match reached {
-                Ok((stream, quota)) => {
+                Ok((stream, share)) => {
                     let Some(link) = self.links.open(Party::Replica(replica)) else { return };
                     self.states.set(replica, PeerState::Connected);
                     let opened = Instant::now();
-                    let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
+                    let close_reason = connection::run(stream, Arc::clone(&link), Arc::clone(&share), Arc::clone(&self.intake)).await;
                     self.links.forget(&link);
-                    self.count(&close_reason, Some(Party::Replica(replica)), address);
+                    self.count(&close_reason, Some((Party::Replica(replica), &share)), address);
                     // `count` has logged it.
                     self.states.change(replica, PeerState::Unreachable(format!("{address}: {close_reason}")));
                     if opened.elapsed() >= Duration::from_millis(GOOD_CONNECTION_MS) {
@@ -249,7 +241,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// One attempt to connect to `replica`, up to its welcome.
-    async fn reach(&self, replica: ReplicaId, address: SocketAddr) -> Result<(Stream, Arc<Semaphore>), PeerState> {
+    async fn reach(&self, replica: ReplicaId, address: SocketAddr) -> Result<(Stream, Arc<Share>), PeerState> {
         let unreachable = |error: String| PeerState::Unreachable(format!("{address}: {error}"));
         let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
         let Some(key) = self.cluster.replica_key(replica).copied() else {
@@ -290,8 +282,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Ok(Err(error)) => return Err(unreachable(error)),
             Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
         }
-        let (_, quota) = self.members.get(&key).expect("every replica of the cluster is a member");
-        Ok((stream, Arc::clone(quota)))
+        let (_, share) = self.members.get(&key).expect("every replica of the cluster is a member");
+        Ok((stream, Arc::clone(share)))
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
@@ -309,60 +301,54 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
-    async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
-        let limits = &self.intake.limits;
-        let limit = Duration::from_millis(limits.greeting_timeout_ms);
-        self.intake.shell.unauthenticated.set(self.unauthenticated_now());
-        let acceptor = TlsAcceptor::from(self.identity.server_config());
-        let stream = match timeout(limit, acceptor.accept(buffered(stream))).await {
-            Ok(Ok(mut stream)) => {
-                stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
-                Some(Stream::from(stream))
-            }
-            Ok(Err(error)) => {
-                self.count(&CloseReason::Handshake(describe(&error)), None, address);
-                None
-            }
-            Err(_) => {
-                self.count(&CloseReason::GreetingTimeout, None, address);
-                None
-            }
+    async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place) {
+        let known = tokio::select! {
+            known = self.meet(stream) => known,
+            () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
-        let known = match stream {
-            None => None,
-            Some(mut stream) => match timeout(limit, self.recognise(&mut stream)).await {
-                Ok(Ok((party, quota))) => Some((stream, party, quota)),
-                Ok(Err((close_reason, reason))) => {
-                    self.count(&close_reason, None, address);
-                    refuse(stream, reason).await;
-                    None
-                }
-                Err(_) => {
-                    self.count(&CloseReason::GreetingTimeout, None, address);
-                    None
-                }
-            },
+        drop(place);
+        let (stream, party, share) = match known {
+            Ok(known) => known,
+            Err(close_reason) => return self.count(&close_reason, None, address),
         };
-        drop(permit);
-        self.intake.shell.unauthenticated.set(self.unauthenticated_now());
-        let Some((stream, party, quota)) = known else { return };
         let Some(link) = self.links.open(party) else { return };
         if let Party::Replica(replica) = party {
             self.states.set(replica, PeerState::Connected);
         }
-        let close_reason = connection::run(stream, Arc::clone(&link), quota, Arc::clone(&self.intake)).await;
+        let close_reason = connection::run(stream, Arc::clone(&link), Arc::clone(&share), Arc::clone(&self.intake)).await;
         self.links.forget(&link);
         if let Party::Replica(replica) = party
             && self.links.get(party).is_none()
         {
             self.states.change(replica, PeerState::Awaited);
         }
-        self.count(&close_reason, Some(party), address);
+        self.count(&close_reason, Some((party, &share)), address);
+    }
+
+    /// Handshake and greeting, within the time that both may take.
+    async fn meet(&self, stream: TcpStream) -> Result<(Stream, Party, Arc<Share>), CloseReason> {
+        let meeting = async {
+            let acceptor = TlsAcceptor::from(self.identity.server_config());
+            let accepted = acceptor.accept(buffered(stream)).await;
+            let mut stream = accepted.map_err(|error| CloseReason::Handshake(describe(&error)))?;
+            stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+            let mut stream = Stream::from(stream);
+            let known = self.recognise(&mut stream).await;
+            Ok((stream, known))
+        };
+        let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
+        match timeout(limit, meeting).await.unwrap_or(Err(CloseReason::GreetingTimeout))? {
+            (stream, Ok((party, share))) => Ok((stream, party, share)),
+            (stream, Err((close_reason, reason))) => {
+                refuse(stream, reason).await;
+                Err(close_reason)
+            }
+        }
     }
 
     /// Identifies the peer by its key and checks its greeting. A refusal has a reason that says what to do; `None` closes
     /// without a message.
-    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Semaphore>), (CloseReason, Option<String>)> {
+    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Share>), (CloseReason, Option<String>)> {
         let key = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(tls::public_key_of);
         let cluster = self.cluster.id();
         let Some(key) = key else {
@@ -370,7 +356,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             return Err((CloseReason::NoCertificate, Some(reason)));
         };
         let member = key.as_ref().ok().and_then(|key| self.members.get(key));
-        let Some((member, quota)) = member else {
+        let Some((member, share)) = member else {
             let shown = key.map(hex::encode).unwrap_or_default();
             let reason =
                 format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
@@ -417,7 +403,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             stream.flush().await
         };
         match welcome.await {
-            Ok(()) => Ok((party, Arc::clone(quota))),
+            Ok(()) => Ok((party, Arc::clone(share))),
             Err(error) => Err((CloseReason::Broken(error.kind()), None)),
         }
     }
@@ -431,17 +417,17 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
-    fn unauthenticated_now(&self) -> i64 {
-        i64::try_from(self.intake.limits.unauthenticated_max - self.unauthenticated.available_permits()).unwrap_or(i64::MAX)
-    }
-
-    fn count(&self, close_reason: &CloseReason, party: Option<Party>, address: SocketAddr) {
+    fn count(&self, close_reason: &CloseReason, member: Option<(Party, &Share)>, address: SocketAddr) {
         self.intake.shell.count_closed(close_reason.label());
+        let party = member.map(|(party, _)| party);
         match (party, close_reason) {
             // Clients come and go, and a stopping node says so once.
             (Some(party @ Party::Client(..)), CloseReason::Ended) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             (Some(party), CloseReason::Stopping) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
-            (Some(party), _) => tracing::info!(%party, %address, %close_reason, "a connection ended"),
+            (Some(party), _) if member.is_some_and(|(_, share)| share.may_log(Instant::now())) => {
+                tracing::info!(%party, %address, %close_reason, "a connection ended");
+            }
+            (Some(party), _) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
             (None, _) => tracing::debug!(%address, %close_reason, "a connection was refused"),
         }

@@ -205,23 +205,12 @@ async fn a_silent_peer_is_disconnected_at_every_stage() {
     let limits =
         Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };
     let server = Server::start(0, limits).await;
-    let mute = TcpStream::connect(server.address()).await.expect("it listens");
-    eventually("one too many is sent away", || {
-        // The one place for strangers is taken until the first has been given up.
-        let _ = std::net::TcpStream::connect(server.address());
-        server.metrics.closed("too_many_unauthenticated") >= 1
-    })
-    .await;
-    eventually("no handshake comes", || server.metrics.closed("greeting_timeout") >= 1).await;
-    drop(mute);
-    let mut raw = loop {
-        // The places may still be taken by those who were sent away above.
-        if let Ok(mut raw) = Raw::connect(server.address(), Shows::Key(client_secret(1))).await {
-            raw.send(&Greeting::Hello { cluster: CLUSTER, configuration: configuration(), role: Role::Client(Session(1)) }.to_frame())
-                .await;
-            break raw;
-        }
-    };
+    let first = TcpStream::connect(server.address()).await.expect("it listens");
+    let second = TcpStream::connect(server.address()).await.expect("it listens");
+    eventually("the first makes way for the second", || server.metrics.closed("too_many_unauthenticated") == 1).await;
+    eventually("no handshake comes", || server.metrics.closed("greeting_timeout") == 1).await;
+    drop((first, second));
+    let mut raw = Raw::welcomed(server.address()).await;
     eventually("nothing more comes", || server.metrics.closed("silent") >= 1).await;
     raw.is_closed().await;
 }
@@ -322,6 +311,41 @@ async fn one_client_cannot_take_all_connections() {
     for client in &mut clients[1..] {
         client.asks_and_is_answered(5).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_strangers_keep_nobody_out() {
+    let patient = Limits { greeting_timeout_ms: 600_000, ..Limits::default() };
+    let server = Server::start(0, patient).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(server.address()).await.expect("it listens"));
+    }
+    eventually("some make way", || server.metrics.closed("too_many_unauthenticated") == 300 - 256).await;
+    for client in [1, 2] {
+        let mut client = Client::start_as(client, Session(1), &cluster(CLUSTER, 3), server.address(), Limits::default());
+        within(client.asks_and_is_answered(7)).await;
+        assert!(!client.metrics.to_text().contains("bezant_dials_failed_total 1"), "the first attempt succeeds");
+    }
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_member_that_floods_waits_for_itself() {
+    // One question a turn, each with a signature: what has arrived is not soon answered.
+    let server = Server::start(0, Limits { turn_inputs_max: 1, ..Limits::default() }).await;
+    let mut other = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), Limits::default());
+    other.asks_and_is_answered(1).await;
+    let (mut raw, flood) = (Raw::welcomed(server.address()).await, 40_000);
+    for _ in 0..10 {
+        raw.send(&messages(&vec![Message::Ask(1); flood / 10])).await;
+    }
+    eventually("all of it is there", || server.metrics.to_text().contains(&format!("bezant_messages_received_total {}\n", flood + 1)))
+        .await;
+    other.asks_and_is_answered(2).await;
+    let text = server.metrics.to_text();
+    let answered = text.lines().find_map(|line| line.strip_prefix("bezant_statements_signed_total ")).and_then(|count| count.parse().ok());
+    assert!(answered.is_some_and(|answered: usize| answered < flood), "{answered:?} came before");
 }
 
 #[tokio::test]

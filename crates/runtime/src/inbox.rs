@@ -1,0 +1,160 @@
+//! What has arrived for the loop, and whose turn it is.
+//!
+//! Each member has a queue of its own, all connections of a client together. Turns go round the queues (deficit round robin): in each
+//! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry. So who
+//! sends much waits for itself, and everybody else for one round.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crypto::Verified;
+use machine::turn::Turn;
+use machine::{Input, Machine};
+use tokio::sync::Semaphore;
+use types::Party;
+
+use crate::clock::Clock;
+use crate::limits::{COMMANDS_A_ROUND_MAX, QUANTUM_BYTES, TURN_BYTES_MAX};
+use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit};
+use crate::member::Member;
+use crate::metrics::Metrics;
+
+/// What has arrived for the loop.
+pub(crate) struct Inbox<C, W> {
+    mailbox: Arc<Mailbox<Inbound<C, W>>>,
+    command_permits: Arc<Semaphore>,
+    metrics: Metrics,
+    /// What was taken from the mailbox and is to be put into queues; empty between turns.
+    taken: VecDeque<Inbound<C, W>>,
+    /// What the node's own side asks.
+    commands: VecDeque<C>,
+    queues: BTreeMap<Member, Queue<W>>,
+    /// Whoever has something in its queue, in the order in which their turns come.
+    ring: VecDeque<Member>,
+    /// How many arrivals are in queues.
+    arrivals: usize,
+    /// The mailbox may bring more.
+    is_open: bool,
+}
+
+/// What one member has sent.
+struct Queue<W> {
+    arrivals: VecDeque<Arrival<W>>,
+    /// How many bytes it may still cost in this round; below zero when it took more.
+    credit: i64,
+}
+
+/// The messages that one read from a connection brought.
+struct Arrival<W> {
+    from: Party,
+    messages: std::vec::IntoIter<Verified<W>>,
+    /// What each of them costs.
+    bytes: i64,
+    /// Given back with the last message.
+    _permit: Option<Permit>,
+}
+
+impl<C, W> Inbox<C, W> {
+    pub fn new(mailbox: Arc<Mailbox<Inbound<C, W>>>, command_permits: Arc<Semaphore>, metrics: Metrics) -> Self {
+        let (taken, commands, ring) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { mailbox, command_permits, metrics, taken, commands, queues: BTreeMap::new(), ring, arrivals: 0, is_open: true }
+    }
+
+    /// Gives `turn` what has arrived, as much of it as it takes.
+    pub fn fill<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
+        self.take();
+        let mut left = TURN_BYTES_MAX;
+        while turn.room() > 0 && left > 0 && !self.is_idle() {
+            self.step_commands(turn, clock);
+            let Some(member) = self.ring.pop_front() else { continue };
+            let Some(queue) = self.queues.get_mut(&member) else { continue };
+            queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
+            while turn.room() > 0 && left > 0 && queue.credit > 0 {
+                let Some(arrival) = queue.arrivals.front_mut() else { break };
+                if let Some(message) = arrival.messages.next() {
+                    let before = turn.answer_bytes();
+                    turn.step(clock.now(), Input::Message { from: arrival.from, message });
+                    let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
+                    queue.credit -= cost;
+                    left -= cost;
+                }
+                if arrival.messages.len() == 0 {
+                    queue.arrivals.pop_front();
+                    self.arrivals -= 1;
+                }
+            }
+            if !queue.arrivals.is_empty() {
+                self.ring.push_back(member);
+            }
+        }
+    }
+
+    /// What the machine has said to itself.
+    pub fn push_own(&mut self, me: Party, messages: Vec<Verified<W>>) {
+        self.enter(me, messages, None);
+    }
+
+    /// Whether the last turn took all there was.
+    pub fn is_idle(&self) -> bool {
+        self.commands.is_empty() && self.ring.is_empty()
+    }
+
+    /// Whether nothing will come any more either.
+    pub fn is_done(&self) -> bool {
+        !self.is_open && self.is_idle()
+    }
+
+    /// Where things arrive.
+    pub fn mailbox(&self) -> Arc<Mailbox<Inbound<C, W>>> {
+        Arc::clone(&self.mailbox)
+    }
+
+    /// Takes in nothing more.
+    pub fn close(&self) {
+        self.mailbox.close();
+        self.command_permits.close();
+    }
+
+    /// Puts what is in the mailbox into the queues.
+    fn take(&mut self) {
+        if self.is_open {
+            self.is_open = self.mailbox.take(&mut self.taken);
+        }
+        let mut taken = std::mem::take(&mut self.taken);
+        for inbound in taken.drain(..) {
+            match inbound {
+                Inbound::Command(command) => self.commands.push_back(command),
+                Inbound::Messages { from, messages, permit } => self.enter(from, messages, permit),
+            }
+        }
+        self.taken = taken;
+        self.metrics.shell.arrivals_waiting.set(i64::try_from(self.arrivals).unwrap_or(i64::MAX));
+    }
+
+    fn enter(&mut self, from: Party, messages: Vec<Verified<W>>, permit: Option<Permit>) {
+        if messages.is_empty() {
+            return;
+        }
+        let member = Member::from(from);
+        let queue = self.queues.entry(member).or_insert_with(|| Queue { arrivals: VecDeque::new(), credit: 0 });
+        if queue.arrivals.is_empty() {
+            self.ring.push_back(member);
+        }
+        let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
+        queue.arrivals.push_back(Arrival { from, messages: messages.into_iter(), bytes, _permit: permit });
+        self.arrivals += 1;
+    }
+
+    fn step_commands<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
+        let count = self.commands.len().min(turn.room()).min(COMMANDS_A_ROUND_MAX);
+        if count == 0 {
+            return;
+        }
+        for command in self.commands.drain(..count) {
+            turn.step(clock.now(), Input::Command(command));
+        }
+        self.command_permits.add_permits(count);
+        self.metrics.shell.commands_waiting.dec_by(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}

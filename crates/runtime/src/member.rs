@@ -1,0 +1,68 @@
+//! Who shares what a node has: replicas and clients, each client with all its connections.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use types::{ClientId, Party, ReplicaId};
+
+use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
+
+/// The owner of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Member {
+    Replica(ReplicaId),
+    Client(ClientId),
+}
+
+impl From<Party> for Member {
+    fn from(party: Party) -> Self {
+        match party {
+            Party::Replica(replica) => Self::Replica(replica),
+            Party::Client(client, _) => Self::Client(client),
+        }
+    }
+}
+
+/// What one member may take of a node, over all its connections.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// Room for what was received and not stepped through.
+    pub incoming: Arc<Semaphore>,
+    /// Held while signatures are checked: a member's connections take turns, so that many of them get no more of the cores than one.
+    pub checking: tokio::sync::Mutex<()>,
+    /// When this minute began, and what was logged in it.
+    logged: Mutex<(Instant, u32)>,
+}
+
+impl Share {
+    pub fn new(limits: &Limits) -> Self {
+        let incoming = Arc::new(Semaphore::new(limits.incoming_bytes_max));
+        Self { incoming, checking: tokio::sync::Mutex::default(), logged: Mutex::new((Instant::now(), 0)) }
+    }
+
+    /// Whether one more line about this member may go to the log: what it does must not fill the disk.
+    pub fn may_log(&self, now: Instant) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(logged.0) >= Duration::from_secs(60) {
+            *logged = (now, 0);
+        }
+        logged.1 = logged.1.saturating_add(1);
+        logged.1 <= LOGGED_A_MINUTE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_member_does_is_logged_so_often_a_minute() {
+        let share = Share::new(&Limits::default());
+        let now = Instant::now();
+        let logged = |at: Instant| (0..1_000).filter(|_| share.may_log(at)).count();
+        assert_eq!(logged(now), LOGGED_A_MINUTE_MAX as usize);
+        assert_eq!(logged(now + Duration::from_secs(59)), 0);
+        assert_eq!(logged(now + Duration::from_secs(120)), LOGGED_A_MINUTE_MAX as usize);
+    }
+}
