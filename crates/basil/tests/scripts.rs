@@ -134,6 +134,7 @@ scripts! {
     isolation_no_long_fork
     isolation_p4_no_lost_update
     late_replies_of_an_earlier_round_validate_a_read
+    liars_leave_room_in_the_undecided_table
     one_byzantine_replica_cannot_abort
     one_byzantine_replica_cannot_commit
     one_commit_notice_is_not_believed

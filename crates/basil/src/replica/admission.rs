@@ -47,10 +47,8 @@ impl<M: StorageBackend> Replica<M> {
         let options = &self.options;
         let (all, own) = (self.table.undecided(), self.table.undecided_of(quota_owner));
         let full = self.table.tracked() >= options.tracked_max
-            || all.transactions >= options.undecided_max
-            || all.bytes >= options.undecided_bytes_max
-            || (own.transactions >= options.undecided_max / 4 && !broken(Mutant::ShareUnlimited))
-            || (own.bytes >= options.undecided_bytes_max / 4 && !broken(Mutant::ShareUnlimited));
+            || is_full(all.transactions, own.transactions, options.undecided_max)
+            || is_full(all.bytes, own.bytes, options.undecided_bytes_max);
         if full && !broken(Mutant::LoadUnlimited) && self.table.get(transaction.id()).is_none() {
             return Err(Refusal::Overloaded);
         }
@@ -125,6 +123,13 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn may_see_proof(&self, party: Party, certificate: &Certificate) -> bool {
         certificate.shows().is_none_or(|transaction| self.may_see(party, transaction)) || broken(Mutant::ProofShown)
     }
+}
+
+/// Whether a party that holds `own` of `all` may hold no more, where there is room for `max`: it may have a quarter, and half of what is
+/// free. So shares shrink as the table fills, and however many hoard, whoever comes next finds room.
+fn is_full(all: usize, own: usize, max: usize) -> bool {
+    let share = (max / 4).min(max.saturating_sub(all).div_ceil(2));
+    all >= max || (own >= share && !broken(Mutant::ShareUnlimited))
 }
 
 pub(super) fn note_requester(state: &mut TransactionState, from: Party) {

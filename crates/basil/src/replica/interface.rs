@@ -21,9 +21,9 @@ pub struct ReplicaOptions {
     pub authorship_wait_ms: u64,
     /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
     pub checkpoint_ms: u64,
-    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`](crate::Refusal::Overloaded). One client may have a quarter.
+    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`](crate::Refusal::Overloaded). One client may have a quarter, and half of what is free.
     pub undecided_max: usize,
-    /// The most bytes of undecided transactions held. One client may have a quarter.
+    /// The most bytes of undecided transactions held. One client may have a quarter, and half of what is free.
     pub undecided_bytes_max: usize,
     /// How many of a client's transactions a second others may have to end; one that leaves more finds its next ones refused as
     /// [`Refusal::AbandonLimit`](crate::Refusal::AbandonLimit).
