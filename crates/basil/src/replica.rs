@@ -604,7 +604,7 @@ impl<M: StorageBackend> Replica<M> {
         match state.conclusion_mut() {
             Some(conclusion) => {
                 if let Some(until) = conclusion.abandoned_until.take() {
-                    self.abandonment_limiter.forgive(now, transaction.timestamp().client, until);
+                    self.abandonment_limiter.forgive(now, &transaction, until);
                 }
             }
             None => self.conclude(now, &transaction, Decision::Commit, None, out),
@@ -657,7 +657,7 @@ impl<M: StorageBackend> Replica<M> {
             && !is_author(from, transaction)
             && let Some(conclusion) = state.conclusion_mut()
         {
-            conclusion.abandoned_until = Some(self.abandonment_limiter.abandoned(now, transaction.timestamp().client));
+            conclusion.abandoned_until = Some(self.abandonment_limiter.abandoned(now, transaction));
             self.counts.abandoned += 1;
         }
     }
@@ -671,7 +671,7 @@ impl<M: StorageBackend> Replica<M> {
             && certificate.fits(&self.cluster, transaction).is_ok()
         {
             conclusion.abandoned_until = None;
-            self.abandonment_limiter.forgive(now, transaction.timestamp().client, until);
+            self.abandonment_limiter.forgive(now, transaction, until);
         }
     }
 

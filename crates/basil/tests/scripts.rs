@@ -88,6 +88,7 @@ scripts! {
     abort_fast_path_with_a_committed_conflict
     abort_slow_path_with_f_plus_1_votes
     abort_votes_are_no_evidence_of_authorship
+    after_a_restart_nobody_is_charged_for_what_others_brought
     an_abort_in_one_shard_aborts_in_all
     an_aborted_dependency_aborts_its_readers
     an_acknowledged_commit_outlives_its_journal_segment

@@ -60,7 +60,7 @@ impl Default for Limits {
             batch_max: BATCH_MAX,
             turn_inputs_max: INPUTS_MAX,
             commands_max: 4_096,
-            incoming_bytes_max: 64 << 20,
+            incoming_bytes_max: 16 << 20,
             outgoing_bytes_max: 64 << 20,
             outgoing_total_bytes_max: 256 << 20,
             client_connections_max: 64,

@@ -2,7 +2,7 @@
 //! removed).
 //!
 //! What a client leaves costs those who meet it, and the replicas that finish it, more than an ordinary transaction. So each client may leave so
-//! many at once, and so many a second. Once it has left more, nothing new that it brings is judged until the time for the others has
+//! many at once, and so many a second; one of many keys, which stands in the way of many, counts as several ([`KEYS_OF_ONE`]). Once it has left more, nothing new that it brings is judged until the time for the others has
 //! passed; what it has left already is finished as ever.
 //!
 //! A transaction that its author's channel brought, or that is shown to be its author's, counts as soon as somebody else's writeback ends it. When
@@ -15,6 +15,11 @@ use std::collections::BTreeMap;
 use machine::Time;
 use mutants::{Mutant, broken};
 use types::ClientId;
+
+use crate::transaction::Transaction;
+
+/// A transaction counts once more for each so many keys that it reads and writes.
+const KEYS_OF_ONE: usize = 64;
 
 /// What each client has left, as the time until which it owes: that of one transaction for each that it has left.
 #[derive(Debug)]
@@ -33,23 +38,30 @@ impl AbandonmentLimiter {
         Self { owing: BTreeMap::new(), each_ns, most_ns: u64::from(seconds) * 1_000_000_000 }
     }
 
-    /// Somebody else ended what `client` brought. Says until when the client owes for it.
-    pub fn abandoned(&mut self, now: Time, client: ClientId) -> Time {
-        let until = self.owing.entry(client).or_default();
-        *until = Time(now.0.max(until.0).saturating_add(self.each_ns));
+    /// Somebody else ended what its author brought. Says until when the author owes for it.
+    pub fn abandoned(&mut self, now: Time, transaction: &Transaction) -> Time {
+        let owed_ns = self.owed_ns(transaction);
+        let until = self.owing.entry(transaction.timestamp().client).or_default();
+        *until = Time(now.0.max(until.0).saturating_add(owed_ns));
         *until
     }
 
-    /// `client` has come to end what it owed for until `until`. What time has paid for already is not given back.
-    pub fn forgive(&mut self, now: Time, client: ClientId, until: Time) {
+    /// The author has come to end what it owed for until `until`. What time has paid for already is not given back.
+    pub fn forgive(&mut self, now: Time, transaction: &Transaction, until: Time) {
+        let (client, owed_ns) = (transaction.timestamp().client, self.owed_ns(transaction));
         if until > now
             && let Some(owing) = self.owing.get_mut(&client)
         {
-            owing.0 = owing.0.saturating_sub(self.each_ns);
+            owing.0 = owing.0.saturating_sub(owed_ns);
             if *owing <= now {
                 self.owing.remove(&client);
             }
         }
+    }
+
+    fn owed_ns(&self, transaction: &Transaction) -> u64 {
+        let times = 1 + (transaction.reads().len() + transaction.writes().len()) / KEYS_OF_ONE;
+        self.each_ns.saturating_mul(times as u64)
     }
 
     /// Whether `client` has left more than it may.
@@ -61,7 +73,10 @@ impl AbandonmentLimiter {
 
 #[cfg(test)]
 mod tests {
+    use types::{ClusterId, Key, Timestamp};
+
     use super::*;
+    use crate::transaction::Write;
 
     const C1: ClientId = ClientId(1);
     const C2: ClientId = ClientId(2);
@@ -70,10 +85,27 @@ mod tests {
         Time(1_000_000_000_000 + ms * 1_000_000)
     }
 
+    /// One of C1's that writes so many keys.
+    fn of(keys: u16) -> Transaction {
+        let writes = (0..keys).map(|key| Write { key: Key::from(format!("{key:05}").as_str()), value: None }).collect();
+        Transaction::new(ClusterId::new([7; 16]), Timestamp::new(1, C1), vec![], writes).expect("small enough")
+    }
+
     fn leave(abandonment_limiter: &mut AbandonmentLimiter, count: usize, now: Time) {
         for _ in 0..count {
-            abandonment_limiter.abandoned(now, C1);
+            abandonment_limiter.abandoned(now, &of(1));
         }
+    }
+
+    #[test]
+    fn one_of_many_keys_counts_as_several() {
+        let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
+        let large = of(4_096);
+        let until = abandonment_limiter.abandoned(at(0), &large);
+        assert_eq!(until, at(6_500));
+        abandonment_limiter.forgive(at(1), &large, until);
+        assert!(!abandonment_limiter.over_limit(at(1), C1));
+        assert_eq!(abandonment_limiter.abandoned(at(0), &of(63)), at(100));
     }
 
     #[test]
@@ -81,7 +113,7 @@ mod tests {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 2);
         leave(&mut abandonment_limiter, 20, at(0));
         assert!(!abandonment_limiter.over_limit(at(0), C1));
-        abandonment_limiter.abandoned(at(0), C1);
+        abandonment_limiter.abandoned(at(0), &of(1));
         assert!(
             abandonment_limiter.over_limit(at(0), C1)
                 && abandonment_limiter.over_limit(at(99), C1)
@@ -97,20 +129,20 @@ mod tests {
     #[test]
     fn who_comes_back_owes_nothing() {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
-        let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.abandoned(at(0), C1)).collect();
-        abandonment_limiter.forgive(at(1), C1, left[0]);
-        abandonment_limiter.forgive(at(1), C1, left[1]);
+        let left: Vec<Time> = (0..3).map(|_| abandonment_limiter.abandoned(at(0), &of(1))).collect();
+        abandonment_limiter.forgive(at(1), &of(1), left[0]);
+        abandonment_limiter.forgive(at(1), &of(1), left[1]);
         assert!(abandonment_limiter.over_limit(at(1), C1));
-        abandonment_limiter.forgive(at(1), C1, left[2]);
+        abandonment_limiter.forgive(at(1), &of(1), left[2]);
         assert!(!abandonment_limiter.over_limit(at(1), C1) && abandonment_limiter.owing.is_empty());
     }
 
     #[test]
     fn what_time_has_paid_for_is_not_given_back() {
         let mut abandonment_limiter = AbandonmentLimiter::new(10, 0);
-        let paid = abandonment_limiter.abandoned(at(0), C1);
-        abandonment_limiter.abandoned(at(200), C1);
-        abandonment_limiter.forgive(at(201), C1, paid);
+        let paid = abandonment_limiter.abandoned(at(0), &of(1));
+        abandonment_limiter.abandoned(at(200), &of(1));
+        abandonment_limiter.forgive(at(201), &of(1), paid);
         assert!(abandonment_limiter.over_limit(at(201), C1));
     }
 }
