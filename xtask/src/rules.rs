@@ -54,7 +54,7 @@ shell     monitoring: runtime
 shell     workload: types client
 simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
-simulated conformance: mutants types crypto machine random store simulator capacity basil cataphract augustus sentinel adversary
+simulated conformance: mutants types crypto machine engine random store simulator capacity basil cataphract augustus sentinel adversary
 shell     sql: types client
 shell     zookeeper: types client
 shell     console: types client

@@ -144,14 +144,19 @@ mod tests {
             store.append(&number.to_le_bytes().repeat(25));
             store.sync().expect("memory does not fail");
         }
-        drop(store);
+        let torn = whole.copied();
+        store.close().expect("memory does not fail");
         let mut random = Random::stream(1, "rot");
-        let mut noticed = 0;
-        for _ in 0..400 {
-            let (what, found) = flip_bits(&mut whole.copied(), options, &mut random);
-            assert!(!matches!(found, Rot::Unnoticed(_)), "{what}: {found:?}");
-            noticed += u64::from(matches!(found, Rot::Noticed(_)));
+        for (disk, may_lose_tail) in [(torn, true), (whole, false)] {
+            let (mut noticed, mut lost) = (0, 0);
+            for _ in 0..400 {
+                let (what, found) = flip_bits(&mut disk.copied(), options, &mut random);
+                assert!(!matches!(found, Rot::Unnoticed(_)), "{what}: {found:?}");
+                noticed += u64::from(matches!(found, Rot::Noticed(_)));
+                lost += u64::from(found == Rot::TailLost);
+            }
+            assert!(noticed > 300, "{noticed} of 400 were noticed");
+            assert_eq!(lost > 0, may_lose_tail, "{lost} of 400 looked like a torn batch, which there is none of after a graceful stop");
         }
-        assert!(noticed > 300, "{noticed} of 400 were noticed");
     }
 }

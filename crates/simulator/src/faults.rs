@@ -68,6 +68,8 @@ random::named! {
         CrashReplica,
         /// Most of them die at once.
         CrashMany,
+        /// The power goes at all of them at once, in the runs that draw it.
+        CutPower,
         /// A client's process dies.
         CrashClient,
         /// A liar that forgets comes back from an empty disk.
@@ -90,7 +92,7 @@ impl FaultKind {
         match self {
             Self::CutOneWay | Self::Isolate | Self::SlowLinks | Self::Repair | Self::HeavyLoss => FaultClass::Network,
             Self::ClockJump => FaultClass::Clocks,
-            Self::CrashReplica | Self::CrashMany | Self::CrashClient => FaultClass::Crashes,
+            Self::CrashReplica | Self::CrashMany | Self::CutPower | Self::CrashClient => FaultClass::Crashes,
             Self::LoseDisk => FaultClass::ByzantineReplicas,
             Self::FlipBits => FaultClass::DiskDamage,
             Self::Upgrade => FaultClass::Upgrades,
@@ -168,6 +170,10 @@ impl<S: System> World<S> {
                         self.crash_soon(at);
                     }
                 }
+            }
+            FaultKind::CutPower => {
+                let up = (0..self.replicas.len()).filter(|at| self.replicas[*at].node.is_some());
+                up.collect::<Vec<_>>().into_iter().for_each(|at| self.crash(at));
             }
             FaultKind::CrashClient => {
                 let at = self.faults.index(self.auditor());

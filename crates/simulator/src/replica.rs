@@ -185,6 +185,13 @@ impl<S: System> ReplicaActor<S> {
         self.away = Some(why);
     }
 
+    /// The process ends in good order, and says so on its disk.
+    pub fn close(&mut self) -> Result<(), String> {
+        let closed = self.node.take().map_or(Ok(()), |node| S::close(node.into_machine()));
+        self.stop();
+        closed
+    }
+
     /// The process is gone. What was durable stays, and so does what was only written, unless the power goes too.
     pub fn stop(&mut self) {
         self.node = None;
@@ -196,13 +203,15 @@ impl<S: System> ReplicaActor<S> {
         self.leaving = None;
     }
 
-    /// One turn, in any gap of which the process may die. Sending is the world's.
-    pub fn turn(&mut self, now: u64, random: &mut Random) -> Turn<S> {
+    /// One turn, in any gap of which the process may die. `watch` sees what it hears. Sending is the world's.
+    pub fn turn(&mut self, now: u64, random: &mut Random, watch: impl FnOnce(&[(Party, Verified<S::Message>)])) -> Turn<S> {
         let mut done = Turn { sends: Vec::new(), signed: Vec::new(), writes: false, died: false, failure: None };
         let Some(node) = &mut self.node else { return done };
         let local = self.clock.read(now);
         let mut lies = Lies::<S>::default();
         let mut turn = node.begin(local);
+        let inbox = self.inbox.make_contiguous();
+        watch(&inbox[..turn.room().min(inbox.len())]);
         while turn.room() > 0
             && let Some((from, message)) = self.inbox.pop_front()
         {

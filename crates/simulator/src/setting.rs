@@ -26,6 +26,9 @@ pub enum ReplicaFault<L> {
 /// How many runs of a thousand have shards that survive two faults: many more replicas, and three times the work.
 const LARGE_PER_MILLE: u64 = 63;
 
+/// In how many runs of a thousand with crashes all replicas lose power at once, now and then.
+const POWER_CUTS_PER_MILLE: u64 = 250;
+
 /// A scenario with everything decided that is decided before the first event.
 #[derive(Clone, Debug)]
 pub struct Setting<S: System> {
@@ -132,6 +135,10 @@ impl<S: System> Setting<S> {
         if has(FaultClass::ByzantineClients) {
             byzantine_clients = (0..random.between(1, 3)).map(|_| S::draw_client_strategies(scenario, &mut random)).collect();
         }
+        let mut fault_kinds = FaultKind::of(scenario.faults);
+        if !knob("power").chance(POWER_CUTS_PER_MILLE) {
+            fault_kinds.remove(&FaultKind::CutPower);
+        }
         let mut setting = Self {
             fault_phase_ms: scenario.fault_phase_ms,
             shards,
@@ -139,7 +146,7 @@ impl<S: System> Setting<S> {
             clients: knob("clients").index(5) + 3,
             byzantine_clients,
             faulty: draw_faulty(scenario, &mut knob("faulty"), shards, faults),
-            fault_kinds: FaultKind::of(scenario.faults),
+            fault_kinds,
             links: draw_links(scenario.faults, &mut knob("weather")),
             regions: if has(FaultClass::Distance) { knob("regions").between(2, 6) } else { 1 },
             clocks: match has(FaultClass::Clocks) {

@@ -124,6 +124,12 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
     /// The checkers.
     fn checker(cluster: &Arc<Cluster>, others: &Clients) -> Self::Checker;
 
+    /// Stops a replica in good order, after its last turn.
+    ///
+    /// # Errors
+    /// Why what it wrote cannot be made durable.
+    fn close(replica: Self::Replica) -> Result<(), String>;
+
     // What can be seen of a replica, and of a message.
 
     /// Whether a replica has written something that is not durable yet: there a crash hurts most.

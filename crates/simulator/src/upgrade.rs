@@ -142,10 +142,11 @@ impl<S: System> World<S> {
         self.trace.mark(self.now, 0x1eaf ^ at as u64);
         self.trace.line(self.now, || format!("{id} stops in good order"));
         self.counts.upgraded += 1;
+        if let Err(error) = self.replicas[at].close() {
+            self.violation("disk", format!("{id} cannot stop in good order: {error}"));
+        }
         if leaving.is_switched_off {
             self.replicas[at].crash_hard();
-        } else {
-            self.replicas[at].stop();
         }
         self.after(leaving.down_ns, Event::Restart(at));
     }

@@ -49,6 +49,19 @@ fn crashes_and_torn_disks_break_no_promise() {
     assert!(reports.iter().any(|report| report.counts.crashes > 0) && reports.iter().any(|report| report.counts.bit_flips > 0));
 }
 
+/// In the middle of what they do, not only when all is quiet.
+#[test]
+fn a_power_cut_of_all_replicas_breaks_no_promise() {
+    let words =
+        scenario("crashes").lasting_ms(1_500).with("shards=1 faults=1 faulty=none fault-kinds=cut-power").expect("the words are good");
+    let report = run(&words, 1, Tracing::On);
+    assert!(report.is_clean() && report.counts.committed > 0, "{report}");
+    let trace = report.trace.unwrap_or_default();
+    let crashes = trace.lines().take_while(|line| !line.contains("the faults are over")).filter(|line| line.ends_with(" crashes"));
+    let at: Vec<&str> = crashes.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(at.chunk_by(|one, next| one == next).any(|together| together.len() == 6), "all at one time: {at:?}");
+}
+
 #[test]
 fn upgrades_break_no_promise() {
     assert!(keeps_its_promises("upgrade").iter().any(|report| report.counts.upgraded > 0));

@@ -38,6 +38,7 @@ struct State {
     checkpoints_held: bool,
     sync_fails: bool,
     syncs: u64,
+    clean_end: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -204,6 +205,15 @@ impl StorageBackend for Memory {
     }
 
     fn opened(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn clean_end(&mut self) -> Result<Option<u64>, StoreError> {
+        Ok(self.state().clean_end)
+    }
+
+    fn set_clean_end(&mut self, end: Option<u64>) -> Result<(), StoreError> {
+        self.state().clean_end = end;
         Ok(())
     }
 

@@ -83,6 +83,14 @@ impl Doubler {
         self.store.is_pending()
     }
 
+    /// Stops it in good order.
+    ///
+    /// # Errors
+    /// When what it wrote cannot be made durable.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.store.close()
+    }
+
     fn on_ask(&mut self, from: Party, number: u64, outbox: &mut OutboxOf<Self>) {
         if self.flaw == Flaw::IgnoresSome && number.is_multiple_of(3) {
             return;

@@ -255,6 +255,10 @@ impl System for Basil {
         Ok(Node::new(replica, Coordinator::new(cluster.clone(), options.coordinator)))
     }
 
+    fn close(mut node: Node<Memory>) -> Result<(), String> {
+        engine::Replica::close(&mut node).map_err(|error| error.to_string())
+    }
+
     fn liar(cluster: &Arc<Cluster>, replica: ReplicaId, strategies: Vec<ReplicaStrategy>, random: Random, clients: &Clients) -> Liar {
         let colluders = clients.byzantine.iter().copied().collect();
         Liar::new(replica, cluster.clone(), strategies, random, colluders, clients.honest.clone())

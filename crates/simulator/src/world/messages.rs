@@ -122,14 +122,14 @@ impl<S: System> World<S> {
             return; // Of a process that is no more.
         }
         let replica = &mut self.replicas[at];
+        let id = replica.id;
         replica.turn_at = None;
-        self.checker.hears(replica.id, replica.inbox.make_contiguous());
-        let turn = replica.turn(self.now, &mut self.disk);
+        let turn = replica.turn(self.now, &mut self.disk, |inbox| self.checker.hears(id, inbox));
         // A sync takes its time, and now and then a long one; what arrives meanwhile waits for the next turn.
         let sync_us = if self.disk.chance(3) { 20_000 } else { self.disk.between(20, 300) };
         let departs = self.now + if turn.writes { sync_us * 1_000 } else { SILENT_US * 1_000 };
         replica.busy_until = departs;
-        let (id, honest) = (replica.id, replica.is_honest());
+        let honest = replica.is_honest();
         for unsigned in &turn.signed {
             self.checker.signs(id, unsigned, honest);
         }

@@ -297,6 +297,10 @@ impl System for Toy {
         Doubler::open(replica, medium, options, *flaw).map_err(|error| error.to_string())
     }
 
+    fn close(mut replica: Doubler) -> Result<(), String> {
+        replica.close().map_err(|error| error.to_string())
+    }
+
     fn liar(_: &Arc<Cluster>, _: ReplicaId, strategies: Vec<ReplicaStrategy>, _: Random, _: &Clients) -> ToyLiar {
         ToyLiar { strategies }
     }
