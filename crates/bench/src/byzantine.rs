@@ -195,31 +195,24 @@ impl Mark {
     }
 }
 
-/// Whether every replica breaks `rule` on purpose.
-async fn all_break(config: &Config, rule: &str) -> bool {
+/// What every replica says of itself; `None` when one does not answer.
+async fn statuses(config: &Config) -> Option<Vec<serde_json::Value>> {
     let mut asked = JoinSet::new();
     for endpoint in config.topology.endpoints.values().cloned() {
         asked.spawn(async move { monitoring::http_client::get(&endpoint.http, "/status").await });
     }
-    while let Some(answer) = asked.join_next().await {
-        let status = answer.ok().and_then(Result::ok).and_then(|body| serde_json::from_str::<serde_json::Value>(&body).ok());
-        if status.is_none_or(|status| status["broken_rule"] != rule) {
-            return false;
-        }
-    }
-    true
+    asked.join_all().await.into_iter().map(|answer| serde_json::from_str(&answer.ok()?).ok()).collect()
 }
 
-/// Asks every replica how many transactions it set out to finish and was elected for, and how many it holds undecided. `None`
-/// when one does not answer.
+/// Whether every replica breaks `rule` on purpose.
+async fn all_break(config: &Config, rule: &str) -> bool {
+    statuses(config).await.is_some_and(|all| all.iter().all(|status| status["broken_rule"] == rule))
+}
+
+/// How many transactions all replicas set out to finish and were elected for, and how many they hold undecided.
 async fn replicas(config: &Config) -> Option<ReplicaMark> {
-    let mut asked = JoinSet::new();
-    for endpoint in config.topology.endpoints.values().cloned() {
-        asked.spawn(async move { monitoring::http_client::get(&endpoint.http, "/status").await });
-    }
     let mut sum = ReplicaMark::default();
-    while let Some(answer) = asked.join_next().await {
-        let status: serde_json::Value = serde_json::from_str(&answer.ok()?.ok()?).ok()?;
+    for status in statuses(config).await? {
         let count = |name: &str| status["transactions"][name].as_u64();
         sum.finished += count("finished_for_others")?;
         sum.elected += count("elected")?;

@@ -447,53 +447,19 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CheatArgs;
-    use crate::args::{MixArg, WorkloadName, WriteKeysArg};
-    use crate::pool::{Batch, ChainArg, OrderArg, PoolArgs};
+    use clap::Parser;
     use client::{CommitPath, PoolCounts};
     use workload::Done;
 
-    fn args(workload: WorkloadName) -> BenchArgs {
-        BenchArgs {
-            workload,
-            clients: 4,
-            connections: 1,
-            seconds: 2.0,
-            transactions: None,
-            warmup: 0.5,
-            cooldown: 0.25,
-            keys: Some(1_000),
-            scale: 1.0,
-            warehouses: 20,
-            load: false,
-            value_bytes: 100,
-            reads: 2,
-            writes: 2,
-            write_keys: WriteKeysArg::Others,
-            ops: 10,
-            read_share: None,
-            mix: MixArg::Oltpbench,
-            hot: None,
-            hot_share: 0.9,
-            zipf: None,
-            interactive_reads: false,
-            pool: PoolArgs { pool: false, batch: Batch::Auto, order: OrderArg::ReadAfterWrite, chain: ChainArg::On, in_flight: 4 },
-            seed: 1,
-            check_interval: 1.0,
-            journal: None,
-            verify_journal: None,
-            #[cfg(feature = "lab")]
-            regions: None,
-            json: true,
-            #[cfg(feature = "lab")]
-            cheats: CheatArgs { byzantine_clients: 0.0, strategy: None, faulty_share: 1.0, hurry: false },
-            #[cfg(not(feature = "lab"))]
-            cheats: CheatArgs {},
-        }
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        bench: BenchArgs,
     }
 
-    fn report(name: WorkloadName, committed: u64, checked: u64) -> RunReport {
-        let args = args(name);
+    fn report(name: &str, committed: u64, checked: u64) -> RunReport {
+        let line = ["bench", name, "--clients", "4", "--seconds", "2", "--warmup", "0.5", "--cooldown", "0.25", "--keys", "1000"];
+        let args = Program::parse_from(line).bench;
         let workload = args.workload(Path::new(".")).expect("a workload");
         let mut tally = Tally::new(workload.kinds());
         for number in 0..committed {
@@ -517,7 +483,7 @@ mod tests {
 
     #[test]
     fn the_object_for_programs_has_this_shape() {
-        let json = serde_json::to_value(Report::Run(Box::new(report(WorkloadName::RwU, 8, 0)))).expect("JSON");
+        let json = serde_json::to_value(Report::Run(Box::new(report("rw-u", 8, 0)))).expect("JSON");
         assert_eq!(
             json,
             json!({
@@ -554,7 +520,7 @@ mod tests {
 
     #[test]
     fn a_run_in_which_nothing_committed_is_a_failure_and_still_a_report() {
-        let report = report(WorkloadName::RwU, 0, 0);
+        let report = report("rw-u", 0, 0);
         assert_eq!((report.commit_rate, report.fast_path_rate, report.cpu_us_per_transaction), (0.0, None, None));
         let report = Report::Run(Box::new(report));
         assert_eq!(report.failure().as_deref(), Some("nothing committed while it was measured"));
@@ -564,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_broken_invariant_is_a_failure() {
-        let mut run = report(WorkloadName::Ring, 8, 3);
+        let mut run = report("ring", 8, 3);
         run.note_check(Verdict::Held);
         assert_eq!(serde_json::to_value(&run).expect("JSON")["invariant"], json!({ "checked": 4, "held": true }));
         assert_eq!(Report::Run(Box::new(run.clone())).failure(), None);
@@ -594,7 +560,7 @@ mod tests {
 
     #[test]
     fn what_the_pools_did_is_in_the_report() {
-        let mut run = report(WorkloadName::RwU, 8, 0);
+        let mut run = report("rw-u", 8, 0);
         let counts = PoolCounts { committed: 8, sizes: vec![0, 0, 1, 2], aborted: 1, chained_reads: 5, ..PoolCounts::default() };
         run.pool = Some(PoolReport::between(&PoolCounts::default(), &counts, 2.0));
         let json = serde_json::to_value(&run).expect("JSON");
@@ -608,7 +574,7 @@ mod tests {
 
     #[test]
     fn people_read_a_table() {
-        let text = Report::Run(Box::new(report(WorkloadName::RwU, 8, 0))).to_string();
+        let text = Report::Run(Box::new(report("rw-u", 8, 0))).to_string();
         for part in
             ["rw-u on basil, 4 clients, 2 s", "8 (4 a second)", "61.5 % committed", "75.0 %", "p50 1.00", "1750 µs", "1 unavailable"]
         {
