@@ -104,7 +104,7 @@ impl Client {
     /// another. `work` may run many times: what it does beside its transaction should not matter.
     ///
     /// # Errors
-    /// The first [`Error`] that is not a conflict; or the conflict, when the time for retries (`retry_ms` in `client.toml`) is over.
+    /// The first [`Error`] that is not a conflict; or the conflict, when the time for retries (`retry_timeout_ms` in `client.toml`) is over.
     pub async fn transact<T, F, W>(&self, work: W) -> Result<Committed<T>, Error>
     where
         W: Fn(Transaction) -> F,
@@ -157,7 +157,10 @@ impl Client {
             let read_only = !writes;
             Transaction::begin(Arc::clone(&self.connection), None, read_only)
         };
-        self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await
+        let Committed { value, commit, attempts } = self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await?;
+        // What was compared has committed: until then it might have been taken back.
+        let value = value.map_err(|operation| Error::Refused(Refusal::CompareFailed { operation }))?;
+        Ok(Committed { value, commit, attempts })
     }
 
     /// Runs a transaction whose operations are all known in one step of the engine's order, once: comparisons first, then all

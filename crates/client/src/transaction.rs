@@ -13,7 +13,8 @@ use crate::pool::Pool;
 
 /// A transaction that runs. Cloning gives another handle to the same one; dropping all of them abandons it.
 ///
-/// Every read sees one state of the database, and the transaction's own writes.
+/// What it reads is certain once it has committed: all of it is then of one state of the database, with the transaction's own writes.
+/// Until then two reads may be of different moments, and a read may show a write that is taken back.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     connection: Arc<Connection>,
@@ -202,8 +203,9 @@ fn ended() -> Error {
     Error::Invalid("the transaction has already ended".to_owned())
 }
 
-/// Runs a transaction whose operations are known by itself: its reads together, its comparisons, then its writes.
-pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) -> Result<Vec<Option<Value>>, Error> {
+/// Runs a transaction whose operations are known by itself: its reads together, its comparisons, then its writes. Of a comparison
+/// that fails it gives the number, and writes nothing: that it failed is certain once the transaction has committed.
+pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) -> Result<Result<Vec<Option<Value>>, usize>, Error> {
     let reads = operations.iter().filter(|operation| operation.write().is_none());
     let keys: Vec<Key> = reads.map(|operation| operation.key().clone()).collect();
     let mut found = txn.get_many(&keys).await?.into_iter();
@@ -218,7 +220,7 @@ pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) ->
             // It is about what was there before the transaction.
             Operation::Compare(_, wanted) => {
                 if found.next().flatten() != *wanted {
-                    return Err(Error::Refused(Refusal::CompareFailed { operation: number }));
+                    return Ok(Err(number));
                 }
             }
             Operation::Put(key, value) => drop(written.insert(key, Some(value))),
@@ -231,5 +233,5 @@ pub(crate) async fn run_alone(txn: Transaction, operations: Arc<[Operation]>) ->
             None => txn.delete(key.clone()),
         }
     }
-    Ok(values)
+    Ok(Ok(values))
 }

@@ -1,19 +1,23 @@
 //! Another engine behind the same client: the toy, over the real runtime and mutual TLS on loopback.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::{Client, ConnectError, Error, Heard, Operation, PoolOptions, Refusal};
 use config::{Config, Endpoint, FastPath, ReadOnly, ReadQuorum, Timeouts, Topology};
-use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
-use engine::{Advice, Capability};
+use crypto::{BatchSigner, SecretKey, Signatures, Verified, Verifier};
+use engine::{
+    Advice, Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Found, Profile, Request, Response, Statistics, Tell,
+};
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use runtime::{Identity, Limits, Metrics, Node, NodeOptions, RunOn, make_certificate};
 use tokio::time::timeout;
 use toy::fixture::{CLUSTER, client_secret, replica, replica_secret};
 use toy::{Doubler, MILESTONE_ANSWERS, Message, PROFILE, Session};
-use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, Value};
+use types::{ClientId, Cluster, Key, Party, Permission, Placement, ReplicaId, TransactionId, Value};
 
 /// How long anything may take before a test fails: far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,7 +65,7 @@ async fn six() -> Vec<Node<Doubler, Message>> {
 /// A cluster of six toys, and a client of it.
 async fn connect() -> (Client, Vec<Node<Doubler, Message>>) {
     let nodes = six().await;
-    (connect_to(&addresses(&nodes)).await.expect("all six serve"), nodes)
+    (connect_to(&addresses(&nodes), Session::new(cluster())).await.expect("all six serve"), nodes)
 }
 
 fn addresses(nodes: &[Node<Doubler, Message>]) -> Vec<String> {
@@ -69,7 +73,10 @@ fn addresses(nodes: &[Node<Doubler, Message>]) -> Vec<String> {
 }
 
 /// A client that expects the replicas at `addresses`, in their order.
-async fn connect_to(addresses: &[String]) -> Result<Client, ConnectError> {
+async fn connect_to<S>(addresses: &[String], session: S) -> Result<Client, ConnectError>
+where
+    S: engine::Session<Received = Verified<Message>, Message = Message> + Send + 'static,
+{
     let cluster = cluster();
     let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
     let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
@@ -88,7 +95,7 @@ async fn connect_to(addresses: &[String]) -> Result<Client, ConnectError> {
         timeouts: Timeouts { connect_ms: 600_000, ..Timeouts::default() },
         regions: None,
     };
-    Client::start(config, Session::new(cluster), None).await
+    Client::start(config, session, None).await
 }
 
 fn value(number: u64) -> Option<Value> {
@@ -121,14 +128,14 @@ async fn nobody_waits_for_replicas_that_are_known_to_be_away() {
     let mut fastest = PATIENCE;
     for _ in 0..5 {
         let began = Instant::now();
-        connect_to(&at).await.expect("five are enough").close().await;
+        connect_to(&at, Session::new(cluster())).await.expect("five are enough").close().await;
         fastest = fastest.min(began.elapsed());
     }
     assert!(fastest < Duration::from_millis(400), "one that is down costs {fastest:?}");
     for node in nodes.drain(2..) {
         drop(node.stop().await);
     }
-    let few = timeout(PATIENCE, connect_to(&at)).await.expect("it is known at once").expect_err("two are too few");
+    let few = timeout(PATIENCE, connect_to(&at, Session::new(cluster()))).await.expect("it is known at once").expect_err("two are too few");
     assert!(matches!(few, ConnectError::TooFew { connected: 2, needed: 3, .. }) && few.to_string().contains("refused"), "{few}");
 }
 
@@ -137,8 +144,83 @@ async fn another_cluster_at_its_addresses_is_told_from_one_that_is_down() {
     let nodes = six().await;
     let mut at = addresses(&nodes);
     at.rotate_left(1);
-    let wrong = timeout(PATIENCE, connect_to(&at)).await.expect("it is known at once").expect_err("none is who it should be");
+    let wrong = timeout(PATIENCE, connect_to(&at, Session::new(cluster())))
+        .await
+        .expect("it is known at once")
+        .expect_err("none is who it should be");
     assert!(matches!(wrong, ConnectError::NotTheCluster { .. }) && wrong.to_string().contains("s0-r5: "), "{wrong}");
+}
+
+/// The session of an engine whose reads may show what a prepared transaction wrote. It aborts, and then who read that conflicts.
+struct Optimist {
+    value: u64,
+    prepared: Option<u64>,
+    commits: u64,
+}
+
+static OPTIMIST: Profile =
+    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false }, ..PROFILE };
+
+impl Machine for Optimist {
+    type Command = Ask;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Unsigned = Infallible;
+    type Event = Tell;
+
+    fn step(&mut self, _: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let Input::Command(Ask { operation, request }) = input else { return };
+        let outcome = match request {
+            Request::Read { keys, .. } => {
+                let seen = value(self.prepared.unwrap_or(self.value));
+                let found = keys.into_iter().map(|key| (key, seen.clone())).collect();
+                Ok(Response::Found(Found { found, evidence: Evidence::new(()) }))
+            }
+            Request::Commit(_) if self.prepared.take().is_some() => Err(Refusal::Conflict),
+            Request::Commit(CommitRequest { timestamp, .. }) => {
+                self.commits += 1;
+                let id = TransactionId([0; 32]);
+                Ok(Response::Committed(Commit { id, timestamp, place: 0, path: CommitPath::Slow, receipt: None }))
+            }
+            other => Err(Refusal::Unsupported(other.capability())),
+        };
+        outbox.emit(Tell::Response { operation, outcome });
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+}
+
+impl Durable for Optimist {
+    type Failure = Infallible;
+
+    fn persist(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl engine::Session for Optimist {
+    fn profile(&self) -> &'static Profile {
+        &OPTIMIST
+    }
+
+    fn statistics(&self, out: &mut Statistics) {
+        out.counter("commits", "Transactions committed", self.commits);
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_fails_by_what_committed_alone() {
+    let nodes = six().await;
+    let client = connect_to(&addresses(&nodes), Optimist { value: 1, prepared: Some(2), commits: 0 }).await.expect("all six serve");
+    let put = Operation::Put(Key::from("k"), Value::from("3"));
+    // It sees 2 first, which nobody ever wrote.
+    let done = client.run(vec![Operation::Compare(Key::from("k"), value(1)), put.clone()]).await.expect("it has that value");
+    assert_eq!(done.attempts, 2);
+    let failed = client.run(vec![put, Operation::Compare(Key::from("k"), value(2))]).await.expect_err("it has another value");
+    assert!(matches!(failed, Error::Refused(Refusal::CompareFailed { operation: 1 })), "{failed}");
+    assert_eq!(client.statistics().get("commits"), 2, "also that it failed is agreed upon");
 }
 
 #[tokio::test]

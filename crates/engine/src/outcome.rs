@@ -70,7 +70,7 @@ pub enum CommitPath {
 pub struct Commit {
     /// The transaction's id. Those that committed together in a [`Pool`](crate::Pool) share it.
     pub id: TransactionId,
-    /// Its place in the serial order.
+    /// Its place in the serial order, on an engine that orders by timestamps; for any other a name.
     pub timestamp: Timestamp,
     /// Its place among those that share the timestamp: 0, but for those that committed together in a [`Pool`](crate::Pool).
     pub place: u32,
