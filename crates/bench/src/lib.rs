@@ -156,7 +156,11 @@ async fn run_connected(
     }
     let meter = Meter::keys("checking");
     if let Some(check) = workload.check_end(first, &|done, total| meter.at(done, total)) {
-        report.note_check(check.await?);
+        match check.await {
+            Ok(verdict) => report.note_check(verdict),
+            // What was measured is worth its report nevertheless.
+            Err(error) => report.unchecked = Some(error.to_string()),
+        }
         meter.finish();
     }
     Ok(Report::Run(Box::new(report)))

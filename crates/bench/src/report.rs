@@ -77,6 +77,9 @@ pub struct RunReport {
     /// Whether the promise held, for workloads that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invariant: Option<Invariant>,
+    /// Why its last check could not be made, if it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<String>,
     /// What clients that cheat did meanwhile, where some were asked to; all else is about the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byzantine: Option<ByzantineReport>,
@@ -189,6 +192,7 @@ impl Report {
                 .invariant
                 .as_ref()
                 .and_then(broken)
+                .or_else(|| report.unchecked.as_ref().map(|why| format!("the check at the end could not be made: {why}")))
                 .or_else(|| (report.committed == 0).then(|| "nothing committed while it was measured".to_owned())),
             Self::Load(_) => None,
             Self::Journal(report) => broken(&report.invariant),
@@ -236,6 +240,7 @@ impl RunReport {
             transactions: kinds.iter().map(|(name, counts)| (*name, KindReport::of(counts))).collect(),
             pool,
             invariant: noted.then_some(Invariant { checked, held: broken.is_empty(), broken }),
+            unchecked: None,
             byzantine: None,
             settings,
         }
@@ -368,6 +373,9 @@ impl fmt::Display for RunReport {
         }
         if let Some(invariant) = &self.invariant {
             rows.extend(invariant.rows());
+        }
+        if let Some(why) = &self.unchecked {
+            rows.push(("not checked", why.clone()));
         }
         if let Some(byzantine) = &self.byzantine {
             rows.extend(byzantine.rows());
@@ -534,6 +542,9 @@ mod tests {
         run.note_check(Verdict::Held);
         assert_eq!(serde_json::to_value(&run).expect("JSON")["invariant"], json!({ "checked": 4, "held": true }));
         assert_eq!(Report::Run(Box::new(run.clone())).failure(), None);
+        let unchecked = RunReport { unchecked: Some("nobody answers".to_owned()), ..run.clone() };
+        assert!(unchecked.to_string().contains("nobody answers"), "{unchecked}");
+        assert!(Report::Run(Box::new(unchecked)).failure().expect("a failure").contains("could not be made: nobody answers"));
         run.note_check(Verdict::Broken(vec!["nodes 1 and 2 both name node 3".to_owned()]));
         assert_eq!(
             serde_json::to_value(&run).expect("JSON")["invariant"],

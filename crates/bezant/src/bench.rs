@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bench::{BenchArgs, BenchError};
 use clap::Args;
+use client::Advice;
 use tokio::sync::watch;
 
 use crate::failure::{Done, Failure};
@@ -67,7 +68,10 @@ impl From<BenchError> for Failure {
             BenchError::Connect(error) => error.into(),
             BenchError::Interrupted(_) => Self::failed(error.to_string()),
             BenchError::Client(error) => error.into(),
-            BenchError::Workload(error) => Self::failed(error.to_string()),
+            BenchError::Workload(error) => match error.advice() {
+                Advice::FixInput => Self::wrong(error.to_string()),
+                _ => Self::failed(error.to_string()),
+            },
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::node::Running;
 use crate::out;
 use crate::process::Process;
 use crate::regions::{ClientRegions, NodeRegions};
+use crate::script::Statement;
 use crate::{confine, mutant, regions, statements, up};
 
 /// Runs a whole cluster in this process, made on the first start.
@@ -46,13 +47,21 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
     let level: LogLevel = if args.verbose { "info" } else { "warn,runtime::transport=error" }.parse().expect("both are levels");
     logs::start(&level, LogFormat::Text)?;
     confine::prepare_for_replicas()?;
-    if args.folder.join("cluster.toml").exists() {
+    if config::exists(&args.folder.join("cluster.toml"))? {
+        up::refuse_running(&args.folder)?;
         init::compare(&args.folder, &args.shape)?;
     } else {
         init::create(&args.folder, &["127.0.0.1".to_owned()], &args.shape.value)?;
         eprintln!("made a cluster in {}", args.folder.display());
     }
     let note = note(&args.folder)?;
+    let ended = serve(args, script).await;
+    Process::forget(&note)?;
+    ended
+}
+
+/// Runs the cluster, until the statements are done or somebody stops it.
+async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, Failure> {
     let broken_rule = mutant::from_environment()?;
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
@@ -88,7 +97,6 @@ pub async fn run(args: &DevArgs) -> Result<Done, Failure> {
         node.stop().await?;
     }
     regions::leave(&args.folder, None)?;
-    Process::forget(&note)?;
     ended
 }
 
@@ -120,7 +128,7 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
     }
 }
 
-async fn execute(args: &DevArgs, script: Vec<crate::script::Statement>) -> Result<Done, Failure> {
+async fn execute(args: &DevArgs, script: Vec<Statement>) -> Result<Done, Failure> {
     let client = bezant_client::connect(ClientRegions::default().config(&args.folder)?).await?;
     let outcome = statements::execute(&client, script).await;
     client.close().await;

@@ -61,7 +61,7 @@ pub struct Shape {
     read_quorum: ReadQuorum,
     #[command(flatten)]
     experiments: Experiments,
-    /// The first of the ports, two a replica; or `auto`: free ports of this computer
+    /// The first of the ports, two a replica; or `auto`: free ports of this computer, beside clusters that run already
     #[arg(long, value_name = "PORT", default_value = "7400")]
     base_port: BasePort,
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
     };
     let (comparable, late): (Vec<&String>, Vec<&String>) = shape.names.iter().partition(|name| as_made(name).is_some());
     if let Some(name) = comparable.into_iter().find(|name| as_made(name) == Some(false)) {
-        return Err(Failure::wrong(format!("{name} asks for what the cluster that is made here is not"))
+        return Err(Failure::wrong(format!("{name} says otherwise than the cluster that is made here already"))
             .at(file.display())
             .help(format!("leave {name} out, or name another folder for another cluster")));
     }

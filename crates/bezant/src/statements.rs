@@ -126,7 +126,7 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
     let script = match args.script.as_str() {
         "-" => read_script(std::io::stdin().lock(), "standard input")?,
         script => match script.strip_prefix('@') {
-            Some(path) => read_script(File::open(path).attempt("open the file", path)?, path)?,
+            Some(path) => read_script(File::open(path).map_err(|error| unreadable(&error, path))?, path)?,
             None => script.to_owned(),
         },
     };
@@ -143,11 +143,15 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
 /// The whole of a script.
 fn read_script(source: impl Read, place: &str) -> Result<String, Failure> {
     let mut script = String::new();
-    source.take(SCRIPT_BYTES_MAX + 1).read_to_string(&mut script).attempt("read the statements", place)?;
+    source.take(SCRIPT_BYTES_MAX + 1).read_to_string(&mut script).map_err(|error| unreadable(&error, place))?;
     if script.len() as u64 > SCRIPT_BYTES_MAX {
         return Err(Failure::wrong(format!("the statements of one transaction take at most {SCRIPT_BYTES_MAX} bytes")).at(place));
     }
     Ok(script)
+}
+
+fn unreadable(error: &std::io::Error, place: &str) -> Failure {
+    Failure::wrong(format!("the statements cannot be read: {error}")).at(place)
 }
 
 /// The statements of a script that is one transaction by itself.

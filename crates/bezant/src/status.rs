@@ -7,11 +7,12 @@ use monitoring::http_client;
 use runtime::Configuration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use types::{Cluster, ReplicaId};
+use types::{Cluster, ClusterId, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::output::{line_letters, tame, wrap};
+use crate::up;
 
 /// The most that is shown of anything a replica says.
 const WORDS_LETTERS_MAX: usize = 200;
@@ -45,12 +46,10 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         answers.push(answer.attempt("ask a replica", "this process")?);
     }
     answers.sort_by_key(|(replica, _, _)| *replica);
-    // Another cluster's replica on a port of this one's is not a replica of this one.
-    let cluster = topology.cluster.id().to_string();
     for (replica, _, answer) in &mut answers {
         *answer = std::mem::replace(answer, Ok(Value::Null)).map(tamed).map_err(|error| tame(&error, WORDS_LETTERS_MAX));
         if let Ok(status) = answer
-            && (status["cluster"] != json!(cluster) || status["replica"] != json!(replica.to_string()))
+            && !is_from(status, topology.cluster.id(), *replica)
         {
             *answer = Err("somebody else answers there".to_owned());
         }
@@ -61,12 +60,19 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", render(&answers, line_letters()));
         warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
         warn_of_injected_latency(&answers);
+        up::warn_of_other_copies(&args.cluster);
         shards(&topology.cluster, &answers);
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Missing })
 }
 
-fn serves(status: &Value) -> bool {
+/// Whether that replica of that cluster says this: another cluster's may have its port.
+pub fn is_from(status: &Value, cluster: ClusterId, replica: ReplicaId) -> bool {
+    status["cluster"] == json!(cluster.to_string()) && status["replica"] == json!(replica.to_string())
+}
+
+/// Whether a replica says that it serves.
+pub fn serves(status: &Value) -> bool {
     status["state"] == json!("serving")
 }
 

@@ -1,6 +1,7 @@
 //! `bezant up` and `bezant down`: the replicas of a cluster's folder, as processes of this computer.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use config::Regions;
 use monitoring::http_client;
-use serde_json::json;
-use types::ReplicaId;
+use serde_json::{Value, json};
+use types::{ClusterId, ReplicaId};
 
 use crate::dev;
 use crate::failure::{Attempt as _, Done, Failure};
@@ -17,14 +18,15 @@ use crate::init;
 use crate::out;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
-use config::NodeConfig;
+use crate::status;
+use config::{NodeConfig, replica_from_name};
 
 /// How often a starting or stopping node is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The first descriptor after standard input, output and error.
 const FIRST_OWN_DESCRIPTOR: i32 = 3;
-/// How much of a log is shown when its node ended at its start.
-const LOG_BYTES_SHOWN: usize = 2_000;
+/// How much of what a node logged is shown when it ended at its start.
+const LOG_BYTES_SHOWN: u64 = 2_000;
 
 /// Starts every replica whose folder is in DIR, each as a process of its own that outlives this command.
 #[derive(Args, Debug)]
@@ -58,40 +60,36 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let nodes = nodes(&args.folder)?;
     init::refuse_unfinished(&args.folder)?;
     dev::refuse_running(&args.folder)?;
-    let is_apart = regions(args, &nodes)?.is_some();
+    warn_of_other_copies(&args.folder);
+    let is_apart = regions(args)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
     close_fds::set_fds_cloexec_threadsafe(FIRST_OWN_DESCRIPTOR, &[]);
     let run = args.folder.join("run");
     fs::create_dir_all(&run).attempt("make the folder", run.display())?;
-    let mut running = Vec::with_capacity(nodes.len());
+    let mut started = Vec::with_capacity(nodes.len());
     for (folder, config) in &nodes {
         let note = note_of(&args.folder, config.replica);
-        if let Some(process) = Process::noted(&note)?
-            && process.is_running()
-        {
-            running.push(process);
-            continue;
-        }
-        let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
-        process.note(&note)?;
-        running.push(process);
+        // What the log holds already is not about this start.
+        let logged = fs::metadata(log_of(folder)).map_or(0, |log| log.len());
+        let process = match Process::noted(&note)?.filter(Process::is_running) {
+            Some(process) => process,
+            None => {
+                let process = spawn(folder, is_apart.then(|| Regions::file_of_cluster(&args.folder)))?;
+                process.note(&note)?;
+                process
+            }
+        };
+        started.push(Started { folder, config, process, logged });
     }
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
-    for ((folder, config), process) in nodes.iter().zip(&running) {
-        serving(folder, config, process, deadline).await?;
+    for node in &started {
+        node.serves(deadline).await?;
     }
+    let list: Vec<Value> = started.iter().map(Started::to_json).collect();
     if args.json {
-        let list: Vec<_> = nodes
-            .iter()
-            .zip(&running)
-            .map(|((_, config), process)| {
-                json!({"replica": config.replica.to_string(), "pid": process.pid,
-                       "listen": config.listen.to_string(), "http": config.http_listen.to_string()})
-            })
-            .collect();
         out!("{}", json!({ "nodes": list }));
     } else {
-        for ((_, config), process) in nodes.iter().zip(&running) {
+        for Started { config, process, .. } in &started {
             out!("{}  pid {}  {}  http://{}", config.replica, process.pid, config.listen, config.http_listen);
         }
     }
@@ -99,12 +97,9 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
 }
 
 /// The map of injected latency under which the cluster runs, or is to run: all of it under the same.
-fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regions>, Failure> {
+fn regions(args: &UpArgs) -> Result<Option<Regions>, Failure> {
     let (current, wanted) = (Regions::of_cluster(&args.folder)?, args.regions.load()?);
-    let mut is_running = false;
-    for (_, config) in nodes {
-        is_running |= Process::noted(&note_of(&args.folder, config.replica))?.is_some_and(|process| process.is_running());
-    }
+    let is_running = noted(&args.folder)?.iter().any(|(_, process, _)| process.is_running());
     let regions = match (is_running, wanted) {
         (true, Some(wanted)) if current.as_ref() != Some(&wanted) => {
             return Err(Failure::wrong("some replicas run already, with other injected latency")
@@ -120,18 +115,15 @@ fn regions(args: &UpArgs, nodes: &[(PathBuf, NodeConfig)]) -> Result<Option<Regi
 
 /// Carries out `bezant down`.
 pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
-    let nodes = nodes(&args.folder)?;
     dev::refuse_running(&args.folder)?;
-    let mut stopping = Vec::new();
-    for (_, config) in nodes {
-        let note = note_of(&args.folder, config.replica);
-        if let Some(process) = Process::noted(&note)? {
-            process.ask_to_stop();
-            stopping.push((config.replica, process, note));
-        }
+    let noted = noted(&args.folder)?;
+    if noted.is_empty() {
+        replica_folders(&args.folder)?;
     }
+    let (running, gone): (Vec<_>, Vec<_>) = noted.into_iter().partition(|(_, process, _)| process.is_running());
+    running.iter().for_each(|(_, process, _)| process.ask_to_stop());
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
-    for (replica, process, note) in &stopping {
+    for (replica, process, _) in &running {
         while process.is_running() && Instant::now() < deadline {
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -142,33 +134,93 @@ pub async fn down(args: &DownArgs) -> Result<Done, Failure> {
                 process.pid, args.seconds
             );
         }
+    }
+    for (_, _, note) in running.iter().chain(&gone) {
         Process::forget(note)?;
     }
     regions::leave(&args.folder, None)?;
-    match stopping.len() {
+    match running.len() {
         0 => eprintln!("nothing ran that `bezant up` had started"),
         count => eprintln!("{count} replicas are down"),
     }
     Ok(Done::Well)
 }
 
+/// The processes that `up` noted: whose each is, and its note. Nothing else is read, so that they can be stopped when their folders
+/// have been damaged.
+fn noted(folder: &Path) -> Result<Vec<(ReplicaId, Process, PathBuf)>, Failure> {
+    let run = folder.join("run");
+    let entries = match fs::read_dir(&run) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.attempt("read the folder", run.display())?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let note = entry.attempt("read the folder", run.display())?.path();
+        let name = note.file_name().and_then(|name| name.to_str()?.strip_suffix(".pid"));
+        if let Some(replica) = name.and_then(|name| replica_from_name(name).ok())
+            && let Some(process) = Process::noted(&note)?
+        {
+            found.push((replica, process, note));
+        }
+    }
+    found.sort_by_key(|(replica, ..)| *replica);
+    Ok(found)
+}
+
+/// Refuses what only whoever runs the cluster may do, while replicas run that `up` started.
+pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
+    if noted(folder)?.iter().any(|(_, process, _)| process.is_running()) {
+        let stop = format!("stop it with: bezant down {}", folder.display());
+        return Err(Failure::failed("`bezant up` runs this cluster").at(folder.display()).help(stop));
+    }
+    Ok(())
+}
+
 /// The replicas whose folders are here, in order.
 pub fn nodes(folder: &Path) -> Result<Vec<(PathBuf, NodeConfig)>, Failure> {
+    let mut found = Vec::new();
+    for own in replica_folders(folder)? {
+        let config = NodeConfig::load(&own, bezant_client::ENGINES)?;
+        found.push((own, config));
+    }
+    found.sort_by_key(|(_, config)| config.replica);
+    Ok(found)
+}
+
+/// The folders of replicas that are here.
+fn replica_folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(folder).map_err(|error| {
         Failure::wrong(format!("there is no cluster here: {error}")).at(folder.display()).help("make one with `bezant init`")
     })?;
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.attempt("read the folder", folder.display())?.path();
-        if path.join("node.toml").exists() {
-            found.push((path.clone(), NodeConfig::load(&path, bezant_client::ENGINES)?));
+        if config::exists(&path.join("node.toml"))? {
+            found.push(path);
         }
     }
     if found.is_empty() {
         return Err(Failure::wrong("no replica's folder is here").at(folder.display()).help("make a cluster with `bezant init`"));
     }
-    found.sort_by_key(|(_, config)| config.replica);
+    found.sort();
     Ok(found)
+}
+
+/// Warns of folders whose `cluster.toml` is not that of the cluster's own folder: each reads only its own.
+pub fn warn_of_other_copies(folder: &Path) {
+    let Ok(first) = fs::read(folder.join("cluster.toml")) else { return };
+    let mut others = replica_folders(folder).unwrap_or_default();
+    others.push(folder.join("client"));
+    others.retain(|own| fs::read(own.join("cluster.toml")).is_ok_and(|copy| copy != first));
+    if !others.is_empty() {
+        let names: Vec<_> = others.iter().filter_map(|own| own.file_name()?.to_str()).collect();
+        eprintln!(
+            "warning: {}/cluster.toml is not that of {}, of which each reads its own: copy the right one into every folder",
+            folder.display(),
+            names.join(", ")
+        );
+    }
 }
 
 fn note_of(folder: &Path, replica: ReplicaId) -> PathBuf {
@@ -207,34 +259,94 @@ fn spawn(folder: &Path, regions: Option<PathBuf>) -> Result<Process, Failure> {
     Ok(Process::running(pid).unwrap_or_else(|| Process::ended(pid)))
 }
 
-/// Waits until the node answers that it serves.
-async fn serving(folder: &Path, config: &NodeConfig, process: &Process, deadline: Instant) -> Result<(), Failure> {
-    let log = log_of(folder);
-    loop {
-        let answer = http_client::get(&config.http_listen.to_string(), "/health").await;
-        // Looked at after the answer: on a port that another program has, it is not this node that answers.
-        if !process.is_running() {
-            return Err(Failure::failed(format!("{} ended at its start; the end of its log:\n{}", config.replica, tail(&log)))
-                .at(log.display())
-                .help("mend that, then run `bezant up` again; what has started keeps running until `bezant down`"));
-        }
-        match answer {
-            Ok(_) => return Ok(()),
-            Err(error) if Instant::now() > deadline => {
-                return Err(Failure::failed(format!("{} does not serve yet: {error}", config.replica))
-                    .at(log.display())
-                    .help("see its log; `bezant down` stops all"));
+/// A replica that is to serve.
+struct Started<'a> {
+    folder: &'a Path,
+    config: &'a NodeConfig,
+    process: Process,
+    /// How long its log was before.
+    logged: u64,
+}
+
+impl Started<'_> {
+    /// Waits until it answers that it serves.
+    async fn serves(&self, deadline: Instant) -> Result<(), Failure> {
+        let Self { config, process, .. } = self;
+        loop {
+            let answer = http_client::get(&config.http_listen.to_string(), "/status").await;
+            // Looked at after the answer: on a port that another program has, it is not this node that answers.
+            if !process.is_running() {
+                return Err(self.ended());
             }
-            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            match why_not(answer, config.topology.cluster.id(), config.replica, process.pid) {
+                None => return Ok(()),
+                Some(why) if Instant::now() > deadline => {
+                    return Err(Failure::failed(format!("{} does not serve yet: {why}", config.replica))
+                        .at(log_of(self.folder).display())
+                        .help("see its log; `bezant down` stops all"));
+                }
+                Some(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
         }
+    }
+
+    /// Why it ended at its start, in its own words.
+    fn ended(&self) -> Failure {
+        let log = log_of(self.folder);
+        let said = format!("\n{}", said_since(&log, self.logged).unwrap_or_else(|error| format!("its log cannot be read: {error}")));
+        let why = said.rsplit_once("\nerror: ").map_or(said.as_str(), |(_, failure)| failure);
+        Failure::failed(format!("{} ended at its start: {}", self.config.replica, why.trim().replace('\n', "\n  ")))
+            .at(log.display())
+            .help("mend that, then run `bezant up` again; what has started keeps running until `bezant down`")
+    }
+
+    fn to_json(&self) -> Value {
+        json!({"replica": self.config.replica.to_string(), "pid": self.process.pid,
+               "listen": self.config.listen.to_string(), "http": self.config.http_listen.to_string()})
     }
 }
 
-fn tail(log: &Path) -> String {
-    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let mut from = text.len().saturating_sub(LOG_BYTES_SHOWN);
-    while !text.is_char_boundary(from) {
-        from += 1;
+/// Why this is not the answer of that process, serving; nothing when it is.
+fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaId, pid: u32) -> Option<String> {
+    let status: Value = match answer {
+        Ok(body) => serde_json::from_str(&body).unwrap_or_default(),
+        Err(error) => return Some(error),
+    };
+    if !status::is_from(&status, cluster, replica) || status["pid"] != json!(pid) {
+        return Some("somebody else answers at its HTTP port".to_owned());
     }
-    text[from..].trim_end().to_owned()
+    (!status::serves(&status)).then(|| "it is not ready".to_owned())
+}
+
+/// The end of what a log holds beyond so many bytes.
+fn said_since(log: &Path, logged: u64) -> std::io::Result<String> {
+    let mut log = File::open(log)?;
+    let from = log.metadata()?.len().saturating_sub(LOG_BYTES_SHOWN).max(logged);
+    log.seek(SeekFrom::Start(from))?;
+    let mut said = Vec::new();
+    log.read_to_end(&mut said)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_own_process_says_that_a_replica_serves() {
+        let (cluster, replica) = (ClusterId::new([7; 16]), replica_from_name("s0-r3").expect("a name"));
+        let status = json!({"cluster": cluster.to_string(), "replica": "s0-r3", "pid": 12, "state": "serving"});
+        let why = |name: &str, value: Value| {
+            let mut status = status.clone();
+            status[name] = value;
+            why_not(Ok(status.to_string()), cluster, replica, 12)
+        };
+        assert_eq!(why("state", json!("serving")), None);
+        assert!(why("state", json!("warming")).is_some_and(|why| why.contains("not ready")));
+        for (name, value) in [("cluster", json!("08".repeat(16))), ("replica", json!("s0-r4")), ("pid", json!(13)), ("pid", Value::Null)] {
+            assert!(why(name, value).is_some_and(|why| why.contains("somebody else")), "{name}");
+        }
+        assert!(why_not(Ok("serving".to_owned()), cluster, replica, 12).is_some());
+        assert_eq!(why_not(Err("refused".to_owned()), cluster, replica, 12), Some("refused".to_owned()));
+    }
 }

@@ -44,6 +44,11 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     assert!(report["committed"].as_u64() > Some(0) && report["cpu_seconds"]["replicas"].is_number(), "{report}");
     place.run(&["get", "b"]).expect(1);
 
+    // What was asked is wrong, and not the cluster.
+    place.run(&["bench", "retwis", "--seconds", "0.5"]).expect(2).says("--load");
+    place.run(&["bench", "bank", "--verify-journal", "nofile"]).expect(2).says("nofile");
+    place.run(&["txn", "get nope"]).expect(0).prints("nope has no value\n");
+
     // A client's folder works wherever it is copied to, and another client sees what the first one wrote.
     fs::rename(place.path("bezant-data/client-2"), place.path("elsewhere")).expect("moved");
     let copied = place.run(&["get", "0x00", "--raw", "--cluster", "elsewhere"]).expect(0);
@@ -112,7 +117,7 @@ fn the_shell_runs_transactions_of_several_lines() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bezant"));
     command.args(["txn", "-"]).current_dir(place.path("")).stdin(fs::File::open(place.path("statements")).expect("opened"));
     Said::new(&["txn", "-"], &command.output().expect("the program starts")).expect(0);
-    place.run(&["txn", "@nowhere"]).expect(3).says("nowhere");
+    place.run(&["txn", "@nowhere"]).expect(2).says("nowhere");
     place.run(&["put", "k", "@x"]).expect(2).says("bezant txn 'put KEY \"@…\"'");
 }
 
@@ -218,10 +223,80 @@ fn many_clients_share_one_list_of_clients() {
 fn dev_refuses_what_the_cluster_that_is_there_is_not() {
     let place = Place::new();
     place.run(&["dev", "--base-port", "auto", "--exec", "put a 1"]).expect(0);
-    place.run(&["dev", "--shards", "2", "--exec", "get a"]).expect(2).says("--shards asks for what").says("bezant-data/cluster.toml");
-    place.run(&["dev", "--faults", "2", "--exec", "get a"]).expect(2).says("--faults asks for what");
+    place.run(&["dev", "--shards", "2", "--exec", "get a"]).expect(2).says("--shards says otherwise than").says("bezant-data/cluster.toml");
+    place.run(&["dev", "--faults", "2", "--exec", "get a"]).expect(2).says("--faults says otherwise than");
     let again = place.run(&["dev", "--shards", "1", "--base-port", "auto", "--window-ms", "20000", "--exec", "get a"]).expect(0);
     again.says("--base-port, --window-ms had no effect: the cluster in ./bezant-data is made already");
+}
+
+#[test]
+fn a_cluster_on_the_ports_of_another_does_not_come_up_and_is_not_taken_for_it() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["init", "other", "--base-port", "auto"]).expect(0);
+    take_addresses(&place.path("bezant-data/cluster.toml"), &place.path("other"));
+    fs::write(place.path("other/s0-r0/node.log"), "error: of another day\n").expect("written");
+    let said = place.run(&["up", "other"]).expect(3).says("s0-r0 ended at its start: s0-r0 cannot listen");
+    assert!(said.err.matches("error:").count() == 1 && !said.err.contains("another day"), "{said:#?}");
+    place.run(&["put", "a", "1", "--cluster", "other"]).expect(2).says("are not its replicas").says("another cluster runs on these ports");
+    let status = place.run(&["status", "--cluster", "other"]).expect(1).says("cannot commit");
+    assert!(status.out.contains("somebody else answers there"), "{status:#?}");
+    place.run(&["down", "other"]).expect(0);
+    // Nor does one process run what others do.
+    place.run(&["dev", "--exec", "get a"]).expect(3).says("`bezant up` runs this cluster").says("bezant down ./bezant-data");
+    place.run(&["status"]).expect(0);
+    assert!(!place.path("bezant-data/run/dev.pid").exists(), "it did not run");
+}
+
+/// Gives the six replicas in `folder` the addresses that `cluster` lists.
+fn take_addresses(cluster: &Path, folder: &Path) {
+    let read = |path: &Path| fs::read_to_string(path).expect("made");
+    let addresses = |text: &str| text.split('"').filter(|word| word.starts_with("127.0.0.1:")).map(str::to_owned).collect::<Vec<_>>();
+    let (taken, own) = (addresses(&read(cluster)), addresses(&read(&folder.join("cluster.toml"))));
+    let nodes = (0..6).map(|index| folder.join(format!("s0-r{index}/node.toml")));
+    // All names of cluster.toml are one file.
+    for file in nodes.chain([folder.join("cluster.toml")]) {
+        let words = read(&file)
+            .split('"')
+            .map(|word| own.iter().position(|own| own == word).map_or(word.to_owned(), |at| taken[at].clone()))
+            .collect::<Vec<_>>();
+        fs::write(&file, words.join("\"")).expect("written");
+    }
+}
+
+#[test]
+fn down_stops_what_runs_whatever_became_of_its_folder() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    for replica in ["s0-r1", "s0-r2"] {
+        fs::write(place.path(&format!("bezant-data/{replica}/node.toml")), "x = 1\n").expect("written");
+    }
+    let pid = fs::read_to_string(place.path("bezant-data/run/s0-r4.pid")).expect("noted");
+    place.kill("s0-r4");
+    let stat = format!("/proc/{}/stat", pid.trim());
+    eventually("it is gone", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z ")) || !Path::new(&stat).exists());
+    place.run(&["down"]).expect(0).says("5 replicas are down");
+    assert_eq!(fs::read_dir(place.path("bezant-data/run")).expect("there").count(), 0, "nothing is noted any more");
+    place.run(&["down"]).expect(0).says("nothing ran");
+    place.run(&["down", "nowhere"]).expect(2).says("there is no cluster here");
+}
+
+#[test]
+fn copies_of_cluster_toml_that_differ_are_told() {
+    let place = Place::new();
+    place.init(&[]);
+    let whole = place.path("bezant-data/cluster.toml");
+    let quiet = |said: Said| assert!(!said.err.contains("cluster.toml"), "{said:#?}");
+    quiet(place.run(&["status"]).expect(1));
+    // As an editor does that writes another file and renames it.
+    let text = fs::read_to_string(&whole).expect("read");
+    fs::write(place.path("next"), format!("{text}# edited\n")).expect("written");
+    fs::rename(place.path("next"), &whole).expect("renamed");
+    let warning = "bezant-data/cluster.toml is not that of s0-r0, s0-r1, s0-r2, s0-r3, s0-r4, s0-r5, client, of which each reads its own";
+    place.run(&["status"]).expect(1).says(warning);
+    place.run(&["up"]).expect(0).says(warning);
 }
 
 #[test]
@@ -284,7 +359,7 @@ fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
     for (from, to, says) in [
         ("batch_max", "batchmax", "unknown key `batchmax`"),
         ("batch_max = 64", "batch_max = 0", "from 1 to 64"),
-        ("batch_max = 64", "batch_max = \"many\"", "invalid type"),
+        ("batch_max = 64", "batch_max = \"many\"", "a value of the wrong kind: string \"many\", and a number is needed"),
     ] {
         fs::write(&path, good.replace(from, to)).expect("written");
         place.run(&["node", "bezant-data/s0-r0"]).expect(2).says(says).says(&format!("node.toml:{line}")).says("help: ");
@@ -295,8 +370,17 @@ fn a_wrong_setting_is_named_with_its_file_line_and_remedy() {
     place.run(&["node", "bezant-data/s0-r0"]).expect(2).says("not the key that cluster.toml lists for s0-r1");
     place.run(&["up", "nowhere"]).expect(2).says("nowhere");
     place.run(&["node", "nowhere"]).expect(2).says("node.toml is missing");
+    // There is something, and nobody can say what: not the same as nothing.
+    fs::create_dir(place.path("unreadable")).expect("made");
+    for file in ["node.toml", "client.toml"] {
+        std::os::unix::fs::symlink(file, place.path(&format!("unreadable/{file}"))).expect("linked to itself");
+    }
+    place.run(&["node", "unreadable"]).expect(2).says("cannot be looked for").says("unreadable/node.toml");
+    place.run(&["get", "a", "--cluster", "unreadable"]).expect(2).says("cannot be looked for").says("unreadable/client.toml");
     place.run(&["get", "a", "--cluster", "nowhere"]).expect(2).says("no cluster here").says("--cluster");
     place.run(&["txn", "get a; gte b"]).expect(2).says("statement 2 of 2: `gte b`");
+    place.run(&["txn", "@nofile"]).expect(2).says("cannot be read").says("nofile");
+    place.run(&["put", "k", "@nofile"]).expect(2).says("cannot be read");
     place.run(&["txn", " ; "]).expect(2).says("no statement");
     place.run(&["get", "0xz"]).expect(2).says("hexadecimal");
 }

@@ -48,6 +48,23 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Whether there is a file.
+///
+/// # Errors
+/// [`ConfigError`] when nobody can tell, as in a folder that this user may not read.
+pub fn exists(path: &Path) -> Result<bool, ConfigError> {
+    match path.try_exists() {
+        // A file where its folder would be.
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Ok(false),
+        found => found.map_err(|error| ConfigError {
+            what: format!("the file cannot be looked for: {error}"),
+            file: path.to_path_buf(),
+            line: None,
+            help: "see who may read it, and what is in its place".to_owned(),
+        }),
+    }
+}
+
 /// Reads a text file.
 ///
 /// # Errors
@@ -136,6 +153,10 @@ fn explain(message: &str) -> (String, String) {
         && let Some(name) = quoted.first()
     {
         return (format!("the key `{name}` is missing"), "add it, as in the file that `bezant init` made".to_owned());
+    }
+    if let Some(wrong) = message.strip_prefix("invalid type: ") {
+        let said = wrong.trim_end().replace("expected u64", "and a number is needed").replace("expected a string", "and text is needed");
+        return (format!("a value of the wrong kind: {said}"), "mend this line; text goes in quotes, and a number does not".to_owned());
     }
     (message.trim_end().replace('\n', " "), "mend this line; the comments that `bezant init` wrote say what each key takes".to_owned())
 }

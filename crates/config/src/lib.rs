@@ -31,7 +31,7 @@ use engine::Profile;
 use serde::Deserialize;
 use types::{ClientId, Cluster};
 
-pub use file::{ConfigError, read_certificate, read_secret_key, read_text, read_toml};
+pub use file::{ConfigError, exists, read_certificate, read_secret_key, read_text, read_toml};
 #[cfg(feature = "node")]
 pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
 pub use regions::Regions;
@@ -210,11 +210,12 @@ impl Config {
     /// [`ConfigError`], which names the file, the line where there is one, and what to do.
     pub fn load(folder: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let own = folder.join("client.toml");
-        let cluster_folder = if own.exists() { folder.parent().unwrap_or(folder) } else { folder };
+        let is_own = exists(&own)?;
+        let cluster_folder = if is_own { folder.parent().unwrap_or(folder) } else { folder };
         let regions = Regions::of_cluster(cluster_folder)?;
-        let folder = if own.exists() { folder.to_path_buf() } else { folder.join("client") };
+        let folder = if is_own { folder.to_path_buf() } else { folder.join("client") };
         let path = folder.join("client.toml");
-        if !path.exists() {
+        if !exists(&path)? {
             return Err(ConfigError {
                 what: "there is no cluster here: client.toml is missing".to_owned(),
                 file: own,

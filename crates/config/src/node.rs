@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use types::ReplicaId;
 
-use crate::{ConfigError, Regions, Topology, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
+use crate::{ConfigError, Regions, Topology, exists, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
 
 /// The most replies under one signature.
 const BATCH_MAX: u64 = machine::turn::BATCH_MAX as u64;
@@ -179,7 +179,7 @@ impl NodeConfig {
     pub fn load(folder: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let path = folder.join("node.toml");
         let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
-        if !path.exists() {
+        if !exists(&path)? {
             return Err(refuse(
                 "there is no replica here: node.toml is missing".to_owned(),
                 "name a replica's folder, as in bezant-data/s0-r3",

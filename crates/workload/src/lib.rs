@@ -34,12 +34,13 @@ mod tpcc;
 mod zipf;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{Client, Committed, Transaction};
+use client::{Advice, Client, Committed, Transaction};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use types::{Key, Value};
@@ -265,4 +266,16 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Client(error) => error.advice(),
+            Self::Journal { source, .. } if source.kind() != ErrorKind::NotFound => Advice::GiveUp,
+            _ => Advice::FixInput,
+        }
+    }
 }
