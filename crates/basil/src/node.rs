@@ -147,7 +147,11 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
         let NodeEvent::Misbehavior { client, transaction } = event;
         let evidence = transaction.id().0.iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(engine::Misbehavior { client: *client, what: "this client claims to have read from its own future: it lies", evidence })
+        Some(engine::Misbehavior {
+            who: engine::Liar::Client(*client),
+            what: "this client claims to have read from its own future: it lies",
+            evidence,
+        })
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

@@ -4,16 +4,17 @@ mod watched;
 mod wiring;
 
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use crypto::{BatchSigner, Signatures, Verifier};
+use crypto::{BatchSigner, Signable, Signatures, Verified, Verifier};
+use machine::Machine;
 use monitoring::server::{self, Site};
-use runtime::{Identity, Limits, Metrics, NodeOptions, RunOn};
+use runtime::{Identity, Limits, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
@@ -22,9 +23,8 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
-use engine::{Misbehavior, Replica as _};
+use engine::{Misbehavior, Replica};
 use watched::{Board, Watched};
-use wiring::{Message, Replica};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
@@ -66,11 +66,12 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     }
 }
 
-/// A running replica.
+/// A running replica of any engine.
 pub struct Running {
     replica: ReplicaId,
-    node: runtime::Node<Watched<Replica>, Message>,
-    window: JoinHandle<()>,
+    machine: Box<dyn RunningMachine>,
+    /// Answers over HTTP until this is dropped.
+    _window: JoinSet<()>,
     ready_at: Instant,
 }
 
@@ -93,28 +94,71 @@ impl Running {
         monitoring::show_disk(&metrics, config.data.clone());
         let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
         let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
-        let window = tokio::spawn(server::serve(http, site));
-        match Self::assemble(&config, listener, metrics, &board).await {
-            Ok(node) => {
-                let ready_at = Instant::now() + Duration::from_millis(config.settings.time_bound_ms);
-                board.serve(node.handle(), ready_at);
-                let listen = config.listen;
-                tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
-                Ok(Self { replica, node, window, ready_at })
-            }
-            Err(failure) => {
-                window.abort();
-                Err(failure)
-            }
-        }
+        let mut window = JoinSet::new();
+        window.spawn(server::serve(http, site));
+        let launch = Launch::new(&config, listener, metrics, board, window).await?;
+        let running = wiring::run(&config, launch).await?;
+        let listen = config.listen;
+        tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
+        Ok(running)
     }
 
-    async fn assemble(
+    /// Waits until the replica does all that it is for.
+    pub async fn ready(&self) {
+        tokio::time::sleep_until(self.ready_at.into()).await;
+    }
+
+    /// Waits for an end that nobody asked for.
+    pub async fn failed(&mut self) -> Failure {
+        let error = self.machine.failed().await;
+        tracing::error!(replica = %self.replica, %error, "this replica has stopped");
+        Failure::failed(error.to_string()).at(self.replica).help("mend the cause, then start it again; nothing acknowledged is lost")
+    }
+
+    /// Stops gracefully.
+    pub async fn stop(self) -> Result<(), Failure> {
+        self.machine.stop().await.map_err(|error| Failure::failed(error.to_string()).at(self.replica))
+    }
+}
+
+type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A machine that runs, so that no type of an engine shows in whatever runs it.
+trait RunningMachine: Send {
+    /// Waits for an end that nobody asked for. May be dropped and called again.
+    fn failed(&mut self) -> Later<'_, NodeError>;
+
+    /// Stops it gracefully.
+    fn stop(self: Box<Self>) -> Later<'static, Result<(), Box<dyn std::error::Error + Send + Sync>>>;
+}
+
+impl<R: Replica + Send + 'static, W: Wire> RunningMachine for Node<Watched<R>, W> {
+    fn failed(&mut self) -> Later<'_, NodeError> {
+        Box::pin(Self::failed(self))
+    }
+
+    fn stop(self: Box<Self>) -> Later<'static, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
+        Box::pin(async { Ok(Self::stop(*self).await?.close()?) })
+    }
+}
+
+/// A replica that lacks only its machine, which the wiring brings.
+struct Launch {
+    replica: ReplicaId,
+    options: NodeOptions,
+    signer: BatchSigner,
+    board: Arc<Board>,
+    window: JoinSet<()>,
+}
+
+impl Launch {
+    async fn new(
         config: &NodeConfig,
         listener: TcpListener,
         metrics: Metrics,
-        board: &Arc<Board>,
-    ) -> Result<runtime::Node<Watched<Replica>, Message>, Failure> {
+        board: Arc<Board>,
+        window: JoinSet<()>,
+    ) -> Result<Self, Failure> {
         let replica = config.replica;
         let cluster = config.topology.cluster.clone();
         if config.topology.signatures != Signatures::Ed25519 {
@@ -125,19 +169,17 @@ impl Running {
             tracing::warn!(regions = regions.name(), region = regions.region_of(me), "latency is injected: for measuring and testing only");
             regions.delays_from(me)
         });
-        let machine = Watched::new(wiring::open(config).await?, board.clone());
         let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)
             .map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml").help("take cluster.toml as `bezant init` made it"))?;
         let verifier = Arc::new(verifier);
         metrics.show_verifier(verifier.clone());
         let identity =
             Identity::new(me, &config.secret, config.certificate.clone()).map_err(|error| Failure::wrong(error.to_string()).at(replica))?;
-        let batch_signer =
-            BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures).known_to(verifier.clone());
+        let signer = BatchSigner::new(config.secret.clone(), cluster.id(), replica, config.topology.signatures).known_to(verifier.clone());
         let batch_max = usize::try_from(config.settings.batch_max).expect("node.toml bounds it");
-        let node_options = NodeOptions {
+        let options = NodeOptions {
             identity,
-            cluster: cluster.clone(),
+            cluster,
             verifier,
             listener: Some(listener),
             replicas: config.topology.resolve().await,
@@ -146,34 +188,30 @@ impl Running {
             metrics,
             delays,
         };
-        let board = board.clone();
+        Ok(Self { replica, options, signer, board, window })
+    }
+
+    /// Runs `machine`, which does all that it is for once it has run for `warm_up`.
+    fn run<R>(self, machine: R, warm_up: Duration) -> Result<Running, Failure>
+    where
+        R: Replica<Received = Verified<<R as Machine>::Message>> + Send + 'static,
+        R::Message: Wire,
+        R::Unsigned: Signable<Message = R::Message> + Send,
+        R::Event: Send,
+    {
+        let Self { replica, options, signer, board, window } = self;
+        let accuser = board.clone();
         let on_event = move |event| {
-            if let Some(Misbehavior { client, what, evidence }) = Replica::misbehavior(&event) {
-                board.count_misbehavior();
-                tracing::error!(%client, transaction = evidence, "{what}");
+            if let Some(Misbehavior { who, what, evidence }) = R::misbehavior(&event) {
+                accuser.count_misbehavior();
+                tracing::error!(%who, evidence, "{what}");
             }
         };
-        runtime::start(node_options, machine, batch_signer, on_event).map_err(|error| Failure::failed(error.to_string()).at(replica))
-    }
-
-    /// Waits until the replica votes for writes again: after a start it has forgotten who read what, and for as long as
-    /// such a read may have run ahead of its clock it votes against.
-    pub async fn ready(&self) {
-        tokio::time::sleep_until(self.ready_at.into()).await;
-    }
-
-    /// Waits for an end that nobody asked for.
-    pub async fn failed(&mut self) -> Failure {
-        let error = self.node.failed().await;
-        tracing::error!(replica = %self.replica, %error, "this replica has stopped");
-        Failure::failed(error.to_string()).at(self.replica).help("mend the cause, then start it again; nothing acknowledged is lost")
-    }
-
-    /// Stops gracefully.
-    pub async fn stop(self) -> Result<(), Failure> {
-        self.window.abort();
-        let mut machine = self.node.stop().await.map_err(|error| Failure::failed(error.to_string()).at(self.replica))?;
-        machine.close().map_err(|error| Failure::failed(error.to_string()).at(self.replica))
+        let machine = runtime::start(options, Watched::new(machine, board.clone()), signer, on_event)
+            .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
+        let ready_at = Instant::now() + warm_up;
+        board.serve(machine.handle(), ready_at);
+        Ok(Running { replica, machine: Box::new(machine), _window: window, ready_at })
     }
 }
 

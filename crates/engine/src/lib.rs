@@ -125,7 +125,7 @@ mod refusal;
 mod request;
 
 pub use offer::{
-    Capabilities, Capability, Durations, Histogram, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
+    Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
 };
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, Receipt, Response, Tell};

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 
 use machine::{Durable, Machine};
-use types::ClientId;
+use types::{ClientId, ReplicaId};
 
 use crate::outcome::Tell;
 use crate::request::Ask;
@@ -86,7 +86,7 @@ pub trait Replica: Durable + Machine<Command = Infallible> {
     /// What it has done and holds. Called after each turn: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 
-    /// What an event proves against a client, if it does.
+    /// What lie an event proves, if it does.
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
 
     /// Stops it gracefully. It takes no step after this.
@@ -96,11 +96,29 @@ pub trait Replica: Durable + Machine<Command = Infallible> {
     fn close(&mut self) -> Result<(), Self::Failure>;
 }
 
+/// Whose key signed a lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liar {
+    /// A client, whichever process of it.
+    Client(ClientId),
+    /// A replica.
+    Replica(ReplicaId),
+}
+
+impl fmt::Display for Liar {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(client) => client.fmt(formatter),
+            Self::Replica(replica) => replica.fmt(formatter),
+        }
+    }
+}
+
 /// A lie that was proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misbehavior {
     /// Who lied.
-    pub client: ClientId,
+    pub who: Liar,
     /// What it did, for people.
     pub what: &'static str,
     /// What proves it, such as a transaction's id.

@@ -22,8 +22,7 @@ use types::{Party, ReplicaId};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
 
-/// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk) or `warming`
-/// (answers reads, but does not vote for writes yet).
+/// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk) or `warming` (not doing all yet).
 const SERVING: &str = "serving";
 
 /// A replica of any engine that is looked at after each turn.
@@ -111,7 +110,7 @@ impl Board {
         })
     }
 
-    /// From now on the replica answers reads, and from `ready_at` on it votes for writes too.
+    /// From now on the replica serves, and from `ready_at` on it does all that it is for.
     pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Infallible, W>, ready_at: Instant) {
         assert!(self.serving.set((Box::new(move || handle.peers()), ready_at)).is_ok(), "a replica begins to serve once");
     }
@@ -218,7 +217,7 @@ impl std::fmt::Debug for Shown {
 impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let misbehaviors = ConstCounter::new(self.0.misbehaviors.load(Ordering::Relaxed));
-        let described = encoder.encode_descriptor("misbehaviors", "Lies of clients that were proved", None, misbehaviors.metric_type())?;
+        let described = encoder.encode_descriptor("misbehaviors", "Lies that were proved", None, misbehaviors.metric_type())?;
         misbehaviors.encode(described)?;
         let statistics = self.0.statistics().clone();
         for family in statistics.all().chunk_by(|one, next| one.name == next.name) {

@@ -1,24 +1,30 @@
-//! Which engine a server runs: the one file of the program that knows.
+//! Which engine a server runs: the one file of the program that knows engines.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub use basil::Message;
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
 use config::NodeConfig;
 use machine::Time;
 use store::{Disk, DiskOptions, Options, Store};
 
-use super::owner;
+use super::{Launch, Running, owner};
 use crate::failure::{Attempt as _, Failure};
 
-/// A replica on its disk, with all that runs beside it.
-pub type Replica = basil::Node<Disk>;
+/// Runs a replica of the cluster's engine.
+pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure> {
+    match config.topology.engine.name {
+        // After a start it has forgotten who read what. For as long as such a read may have run ahead of its clock it answers reads, but
+        // votes for no writes.
+        name if name == basil::PROFILE.name => launch.run(basil(config).await?, Duration::from_millis(config.settings.time_bound_ms)),
+        name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
+    }
+}
 
 /// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
 const BLOCK_CACHE_PART: u64 = 6;
 
-/// Opens the disk and brings the replica back from it, on a thread that may block.
-pub async fn open(config: &NodeConfig) -> Result<Replica, Failure> {
+/// A replica of Basil on its disk, with all that runs beside it, brought back on a thread that may block.
+async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let settings = &config.settings;
     let replica = config.replica;
     let cluster = config.topology.cluster.clone();
