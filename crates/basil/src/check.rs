@@ -1,7 +1,7 @@
-//! MVTSO-Check: Algorithm 1 of basil.txt, one rule a function, each branch with its line number.
+//! MVTSO-Check: Algorithm 1 of basil.txt up to L14, one rule a function, each branch with its line number. What follows a check that
+//! passed, L14 to L19, is in [`crate::replica`]: there a transaction is prepared, waits for its dependencies, and is voted on.
 //!
-//! The check decides from a `View` of what the replica knows, and from nothing else: it changes nothing and asks no store. Whoever
-//! calls it looks up the newest versions of the keys read first, which is the only part that can fail.
+//! The check decides from the replica's `Knowledge`, and from nothing else: it changes nothing and asks no store. Whoever calls it looks up the newest versions of the keys read first, which is the only part that can fail.
 
 use mutants::{Mutant, broken};
 use types::{Cluster, Key, ShardId, Timestamp, TransactionId};
@@ -9,7 +9,7 @@ use types::{Cluster, Key, ShardId, Timestamp, TransactionId};
 use crate::transaction::{Read, Transaction, Write};
 
 /// What a replica knows that bears on one transaction.
-pub(crate) trait View {
+pub(crate) trait Knowledge {
     /// The key is of this replica's shard. The other shards judge the rest.
     fn holds(&self, key: &Key) -> bool;
     /// Another transaction with the same timestamp that is prepared or committed here.
@@ -132,17 +132,17 @@ impl AbortReason {
 }
 
 /// Algorithm 1. Only keys of the replica's own shard are judged.
-pub(crate) fn check(view: &impl View, transaction: &Transaction, bounds: Bounds) -> CheckResult {
-    check_timestamp(view, transaction.timestamp(), bounds)?;
+pub(crate) fn check(known: &impl Knowledge, transaction: &Transaction, bounds: Bounds) -> CheckResult {
+    check_timestamp(known, transaction.timestamp(), bounds)?;
     let mut pending = Vec::new();
     for (number, read) in transaction.reads().iter().enumerate() {
-        if view.holds(&read.key) {
-            pending.extend(check_read(view, transaction.timestamp(), number, read)?);
+        if known.holds(&read.key) {
+            pending.extend(check_read(known, transaction.timestamp(), number, read)?);
         }
     }
     for write in transaction.writes() {
-        if view.holds(&write.key) {
-            check_write(view, transaction.timestamp(), bounds, write)?;
+        if known.holds(&write.key) {
+            check_write(known, transaction.timestamp(), bounds, write)?;
         }
     }
     pending.sort_unstable();
@@ -150,14 +150,14 @@ pub(crate) fn check(view: &impl View, transaction: &Transaction, bounds: Bounds)
     Ok(pending) // L14
 }
 
-fn check_timestamp(view: &impl View, timestamp: Timestamp, bounds: Bounds) -> Result<(), AbortReason> {
+fn check_timestamp(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds) -> Result<(), AbortReason> {
     if timestamp.time > bounds.newest && !broken(Mutant::FutureEntered) {
         return Err(AbortReason::TooNew); // L1-2
     }
     if timestamp.time < bounds.oldest && !broken(Mutant::PastEntered) {
         return Err(AbortReason::TooOld);
     }
-    match view.timestamp_holder() {
+    match known.timestamp_holder() {
         // Beyond the paper, which takes timestamps to be unique. Of two transactions with one timestamp no correct replica votes for
         // both, so at most one gathers a quorum, and a version names one writer.
         Some(other) if !broken(Mutant::TimestampShared) => Err(AbortReason::TimestampTaken(other)),
@@ -166,21 +166,21 @@ fn check_timestamp(view: &impl View, timestamp: Timestamp, bounds: Bounds) -> Re
 }
 
 /// Gives the dependency that the vote has to wait for, if the read has one.
-fn check_read(view: &impl View, timestamp: Timestamp, number: usize, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
+fn check_read(known: &impl Knowledge, timestamp: Timestamp, number: usize, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
     if read.version >= timestamp && !broken(Mutant::FutureRead) {
         return Err(AbortReason::Misbehavior); // L6
     }
     let pending = match read.dependency {
-        Some(id) => check_dependency(view, id, read)?,
+        Some(id) => check_dependency(known, id, read)?,
         None => None,
     };
-    missed_write(view, number, read.version)?;
+    missed_write(known, number, read.version)?;
     Ok(pending)
 }
 
 /// L3-4.
-fn check_dependency(view: &impl View, id: TransactionId, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
-    match view.dependency(id, &read.key, read.version) {
+fn check_dependency(known: &impl Knowledge, id: TransactionId, read: &Read) -> Result<Option<TransactionId>, AbortReason> {
+    match known.dependency(id, &read.key, read.version) {
         Dependency::Committed => Ok(None),
         Dependency::Prepared => Ok(Some(id)),
         Dependency::Aborted if broken(Mutant::DependencyAbortForgotten) => Ok(None),
@@ -191,25 +191,25 @@ fn check_dependency(view: &impl View, id: TransactionId, read: &Read) -> Result<
 }
 
 /// L7-8: a committed or prepared write lies between the version read and the reader.
-fn missed_write(view: &impl View, read: usize, version: Timestamp) -> Result<(), AbortReason> {
-    if let Some((_, writer)) = view.newest_prepared(read).filter(|(newest, _)| version < *newest)
+fn missed_write(known: &impl Knowledge, read: usize, version: Timestamp) -> Result<(), AbortReason> {
+    if let Some((_, writer)) = known.newest_prepared(read).filter(|(newest, _)| version < *newest)
         && !broken(Mutant::PreparedWriteMissed)
     {
         return Err(AbortReason::MissedWrite(Some(writer)));
     }
-    match view.newest_committed(read) {
-        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Err(AbortReason::MissedWrite(view.writer_of(newest))),
+    match known.newest_committed(read) {
+        Some(newest) if newest > version && !broken(Mutant::CommittedWriteMissed) => Err(AbortReason::MissedWrite(known.writer_of(newest))),
         _ => Ok(()),
     }
 }
 
-fn check_write(view: &impl View, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
-    if let Some(other) = view.reader_past(&write.key, timestamp)
+fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
+    if let Some(other) = known.reader_past(&write.key, timestamp)
         && !broken(Mutant::ReaderMissed)
     {
         return Err(AbortReason::ReadByOther(other)); // L10-11
     }
-    let is_read_past = view.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
+    let is_read_past = known.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
     if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
         return Err(AbortReason::ReadTimestamp); // L12-13
     }
@@ -260,7 +260,7 @@ mod tests {
         read_timestamp: u64,
     }
 
-    impl View for Known {
+    impl Knowledge for Known {
         fn holds(&self, key: &Key) -> bool {
             *key != Key::from("z")
         }

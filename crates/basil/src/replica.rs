@@ -371,7 +371,7 @@ impl<M: StorageBackend> Replica<M> {
             oldest: self.watermark(now),
             write_floor: self.table.write_floor(),
         };
-        match check(&self.table.view(transaction)?, transaction, bounds) {
+        match check(&self.table.knowledge(transaction)?, transaction, bounds) {
             Ok(mut pending) => {
                 if broken(Mutant::DependencyNotAwaited) {
                     pending.clear();

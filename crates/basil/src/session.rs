@@ -29,6 +29,7 @@ pub static PROFILE: Profile = Profile {
     shape: "5f+1",
     shard_size: |faults| Quorums::new(faults).replicas(),
     quorum: |faults| Quorums::new(faults).logged(),
+    while_incomplete: "commits take two round trips",
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: true },
 };
 

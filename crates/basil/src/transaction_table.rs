@@ -14,7 +14,7 @@ use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
-use crate::check::{AbortReason, Dependency, View};
+use crate::check::{AbortReason, Dependency, Knowledge};
 use crate::message::KeyVersion;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
@@ -307,7 +307,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     }
 
     /// Looks up all that Algorithm 1 needs to judge `transaction`.
-    pub fn view(&mut self, transaction: &Transaction) -> Result<TableView<'_, M>, StoreError> {
+    pub fn knowledge(&mut self, transaction: &Transaction) -> Result<TableKnowledge<'_, M>, StoreError> {
         self.store.prefetch(transaction.keys());
         let mut newest = SmallVec::with_capacity(transaction.reads().len());
         for read in transaction.reads() {
@@ -317,7 +317,7 @@ impl<M: StorageBackend> TransactionTable<M> {
                 (None, None)
             });
         }
-        Ok(TableView { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest })
+        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest })
     }
 
     /// The id of a transaction that is entered at a key.
@@ -525,7 +525,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 }
 
 /// What a replica knows of one transaction and its keys.
-pub(crate) struct TableView<'a, M: StorageBackend> {
+pub(crate) struct TableKnowledge<'a, M: StorageBackend> {
     table: &'a TransactionTable<M>,
     id: TransactionId,
     timestamp: Timestamp,
@@ -533,7 +533,7 @@ pub(crate) struct TableView<'a, M: StorageBackend> {
     newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
 }
 
-impl<M: StorageBackend> View for TableView<'_, M> {
+impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     fn holds(&self, key: &Key) -> bool {
         self.table.holds(key)
     }

@@ -44,8 +44,8 @@ pub struct Shape {
     /// The protocol
     #[arg(long, default_value = bezant_client::ENGINES[0].name, value_parser = PossibleValuesParser::new(bezant_client::ENGINES.iter().map(|engine| engine.name)))]
     engine: String,
-    /// How many replicas of each shard may lie; a shard then has five times as many replicas and one more
-    #[arg(long, value_name = "F", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX as u64))]
+    /// How many replicas of each shard may lie
+    #[arg(long, help = faults_help(), value_name = "F", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX as u64))]
     faults: u64,
     /// How many shards the keys are spread over
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX as u64))]
@@ -68,6 +68,11 @@ pub struct Shape {
     settings: Settings,
 }
 
+fn faults_help() -> String {
+    let shapes: Vec<String> = bezant_client::ENGINES.iter().map(|engine| format!("{} ({})", engine.shape, engine.name)).collect();
+    format!("How many replicas of each shard may lie; a shard then has so many replicas: {}", shapes.join(", "))
+}
+
 /// Makes a cluster: keys, certificates, one folder a replica.
 #[derive(Args, Debug)]
 pub struct InitArgs {
@@ -75,7 +80,7 @@ pub struct InitArgs {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// The hosts to spread each shard's replicas over, by name or address. No host may hold more than F replicas of a shard, so that the
-    /// loss of any one host stops nothing: with --faults 1, name six hosts
+    /// loss of any one host stops nothing; with too few hosts `init` says how many it takes
     #[arg(long, value_name = "HOST,…", value_delimiter = ',', default_value = "127.0.0.1")]
     hosts: Vec<String>,
     /// Let a host hold more than F replicas of a shard, and accept that the loss of that one host stops the shard

@@ -1,6 +1,6 @@
 //! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
 
-mod watched;
+mod board;
 mod wiring;
 
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
+use board::Board;
 use config::NodeConfig;
 use engine::{Misbehavior, Replica};
-use watched::{Board, Watched};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
@@ -132,7 +132,7 @@ trait RunningMachine: Send {
     fn stop(self: Box<Self>) -> Later<'static, Result<(), Box<dyn std::error::Error + Send + Sync>>>;
 }
 
-impl<R: Replica + Send + 'static, W: Wire> RunningMachine for Node<Watched<R>, W> {
+impl<R: Replica + Send + 'static, W: Wire> RunningMachine for Node<R, W> {
     fn failed(&mut self) -> Later<'_, NodeError> {
         Box::pin(Self::failed(self))
     }
@@ -200,14 +200,15 @@ impl Launch {
         R::Event: Send,
     {
         let Self { replica, options, signer, board, window } = self;
-        let accuser = board.clone();
+        board.post(&machine);
+        let (looker, accuser) = (board.clone(), board.clone());
         let on_event = move |event| {
             if let Some(Misbehavior { who, what, evidence }) = R::misbehavior(&event) {
                 accuser.count_misbehavior();
                 tracing::error!(%who, evidence, "{what}");
             }
         };
-        let machine = runtime::start(options, Watched::new(machine, board.clone()), signer, on_event)
+        let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
         let ready_at = Instant::now() + warm_up;
         board.serve(machine.handle(), ready_at);

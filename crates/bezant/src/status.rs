@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use config::Topology;
 use monitoring::http_client;
 use runtime::Configuration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use types::{Cluster, ClusterId, ReplicaId};
+use types::{ClusterId, ReplicaId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
@@ -61,7 +62,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
         warn_of_injected_latency(&answers);
         up::warn_of_other_copies(&args.cluster);
-        shards(&topology.cluster, &answers);
+        shards(&topology, &answers);
     }
     Ok(if answers.iter().all(|(_, _, answer)| answer.as_ref().is_ok_and(serves)) { Done::Well } else { Done::Missing })
 }
@@ -192,9 +193,9 @@ fn warn_of_injected_latency(answers: &[Answer]) {
 }
 
 /// Says of each shard that is not whole whether it can still commit.
-fn shards(cluster: &Cluster, answers: &[Answer]) {
-    // n - f replicas write a decision down (4f+1 of 5f+1).
-    let needed = cluster.replicas_per_shard() - cluster.faults();
+fn shards(topology: &Topology, answers: &[Answer]) {
+    let (cluster, engine) = (&topology.cluster, topology.engine);
+    let needed = (engine.quorum)(cluster.faults());
     for shard in cluster.shards() {
         let of_shard = answers.iter().filter(|(replica, _, _)| replica.shard == shard);
         let serving = of_shard.filter(|(_, _, answer)| answer.as_ref().is_ok_and(serves)).count();
@@ -202,7 +203,7 @@ fn shards(cluster: &Cluster, answers: &[Answer]) {
             format!("shard {shard} cannot commit: {serving} replicas serve, and {needed} are needed")
         } else if serving < cluster.replicas_per_shard() {
             let gone = cluster.replicas_per_shard() - serving;
-            format!("shard {shard} serves without {gone} of its replicas; commits take two round trips until they are back")
+            format!("shard {shard} serves without {gone} of its replicas; {} until they are back", engine.while_incomplete)
         } else {
             continue;
         };

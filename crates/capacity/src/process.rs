@@ -233,7 +233,7 @@ fn turn<S: Engine, M: Durable<Received = Verified<S::Message>, Message = S::Mess
         };
         accounting.step(&mut cost_ns, kind, || turn.step(now, input));
     }
-    let stepped = turn.stepped(now, false);
+    let stepped = turn.stepped(now);
     let syncs = stepped.writes() && is_pending(stepped.machine());
     if syncs {
         cost_ns += accounting.costs.sync_cpu_ns;

@@ -32,25 +32,7 @@ pub struct Committed<T> {
     pub attempts: u32,
 }
 
-/// A connected client. Cloning shares the connections.
-///
-/// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use types::{Key, Value};
-///
-/// # let client: client::Client = unimplemented!();
-/// let done = client
-///     .transact(|txn| async move {
-///         let seen = txn.get("visits").await?;
-///         let visits = seen.and_then(|value| std::str::from_utf8(value.as_bytes()).ok()?.parse().ok()).unwrap_or(0u64);
-///         txn.put("visits", Value::from((visits + 1).to_string().as_str()));
-///         Ok(visits + 1)
-///     })
-///     .await?;
-/// println!("visit {} is transaction {}", done.value, done.commit.id);
-/// # Ok(())
-/// # }
-/// ```
+/// A connected client. Cloning shares the connections. `bezant-client`'s page has an example.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,
@@ -90,14 +72,14 @@ impl Client {
     /// Begins a transaction now. Nothing is sent before its first read or its commit.
     #[must_use]
     pub fn begin(&self) -> Transaction {
-        Transaction::begin(Arc::clone(&self.connection), self.pool.clone(), false)
+        Transaction::begin(Arc::clone(&self.connection), self.pool.clone())
     }
 
     /// Begins a transaction that will only read. An engine that knows this beforehand may ask in another way, so that the
     /// transaction has mostly committed when its last read returns. Its commit refuses writes.
     #[must_use]
     pub fn begin_read_only(&self) -> Transaction {
-        Transaction::begin(Arc::clone(&self.connection), None, true)
+        Transaction::begin(Arc::clone(&self.connection), None).only_reading()
     }
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
@@ -154,8 +136,8 @@ impl Client {
         let operations: Arc<[Operation]> = operations.into();
         let writes = operations.iter().any(|operation| operation.write().is_some());
         let begin = || {
-            let read_only = !writes;
-            Transaction::begin(Arc::clone(&self.connection), None, read_only)
+            let alone = Transaction::begin(Arc::clone(&self.connection), None);
+            if writes { alone } else { alone.only_reading() }
         };
         let Committed { value, commit, attempts } = self.persist(|txn| run_alone(txn, Arc::clone(&operations)), begin).await?;
         // What was compared has committed: until then it might have been taken back.
@@ -228,7 +210,7 @@ impl Client {
     /// What this client's session has done since it connected, by its engine's names.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.connection.statistics().get()
+        self.connection.statistics()
     }
 
     /// What this process has counted, in Prometheus text.

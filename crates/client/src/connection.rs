@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use config::Config;
 use crypto::{SecretKey, Verified, Verifier};
-use engine::{Ask, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Tell};
+use engine::{Ask, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
 use machine::turn::NoSigner;
 use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn, Wire};
 use tokio::sync::{broadcast, oneshot};
@@ -19,7 +19,6 @@ use crate::error::{ConnectError, Error};
 use crate::metrics::CommitMetrics;
 use crate::notices::{NOTICES_MAX, Notices};
 use crate::pool::PoolMetrics;
-use crate::session::{StatisticsCell, Watched};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
@@ -39,7 +38,8 @@ pub(crate) struct Connection {
     operations: AtomicU64,
     last_time: AtomicU64,
     metrics: Metrics,
-    statistics: Arc<StatisticsCell>,
+    /// The session's, as of its last turn: copied, so that nobody who looks makes it wait.
+    statistics: Arc<Mutex<Statistics>>,
     /// Until the client is closed.
     notices: Arc<Mutex<Option<broadcast::Sender<Notice>>>>,
     pools: Option<PoolMaker>,
@@ -94,8 +94,14 @@ impl Connection {
                 }
             }
         };
-        let statistics = Arc::new(StatisticsCell::default());
-        let node = runtime::start(node_options, Watched { session, cell: statistics.clone() }, NoSigner, on_event)?;
+        let statistics = Arc::new(Mutex::new(Statistics::default()));
+        let copy = Arc::clone(&statistics);
+        let on_written = move |session: &S| {
+            let mut copy = lock(&copy);
+            copy.clear();
+            session.statistics(&mut copy);
+        };
+        let node = runtime::start(node_options, session, NoSigner, on_written, on_event)?;
         let connection = Self {
             cluster,
             client: config.client,
@@ -258,8 +264,8 @@ impl Connection {
         &self.metrics
     }
 
-    pub fn statistics(&self) -> &StatisticsCell {
-        &self.statistics
+    pub fn statistics(&self) -> Statistics {
+        lock(&self.statistics).clone()
     }
 
     /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`], or [`Error::OutcomeUnknown`] when a

@@ -7,10 +7,10 @@ use engine::{Advice, Refusal};
 #[non_exhaustive]
 pub enum Error {
     /// It met another transaction and was aborted. Nothing of it took place.
-    #[error("the transaction was aborted because it conflicts with another one; begin it again")]
+    #[error("{}", Refusal::Conflict)]
     Conflict,
     /// It took longer than the cluster remembers timestamps. Nothing of it took place.
-    #[error("the transaction took too long: its timestamp is older than the cluster remembers; begin it again and keep it shorter")]
+    #[error("{}", Refusal::TooOld)]
     TooOld,
     /// Too few replicas answered in time. Nothing of the transaction was sent to be committed.
     #[error("too few replicas answered within {waited_ms} ms{detail}; check `bezant status`")]

@@ -13,7 +13,6 @@ mod error;
 mod metrics;
 mod notices;
 mod pool;
-mod session;
 mod transaction;
 
 pub use client::{Client, Committed};

@@ -156,7 +156,7 @@ impl Pool {
         connection.may_read(operations.iter().filter(is_read).map(Operation::key))?;
         connection.may_write(operations.iter().filter(|operation| !is_read(operation)).map(Operation::key))?;
         if operations.is_empty() {
-            let commit = Transaction::begin(Arc::clone(connection), None, false).commit().await?;
+            let commit = Transaction::begin(Arc::clone(connection), None).commit().await?;
             return Ok(Committed { value: Vec::new(), commit, attempts: 1 });
         }
         let Ended { values, commit, attempts } = self.shared.join(Work::Declared(operations)).await?;

@@ -43,9 +43,14 @@ impl Progress {
 }
 
 impl Transaction {
-    pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>, read_only: bool) -> Self {
+    pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>) -> Self {
         let timestamp = connection.next_timestamp();
-        Self { connection, pool, read_only, timestamp, progress: Arc::new(Mutex::new(Some(Progress::default()))) }
+        Self { connection, pool, read_only: false, timestamp, progress: Arc::new(Mutex::new(Some(Progress::default()))) }
+    }
+
+    /// The same, which will write nothing.
+    pub(crate) fn only_reading(self) -> Self {
+        Self { read_only: true, ..self }
     }
 
     /// The value of `key`, or `None` when it has none.

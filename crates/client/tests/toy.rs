@@ -49,7 +49,7 @@ async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> 
         delays: None,
     };
     let signer = BatchSigner::new(secret, CLUSTER, me, Signatures::Ed25519).known_to(verifier);
-    runtime::start(options, Doubler::new(me), signer, |_| {}).expect("it starts")
+    runtime::start(options, Doubler::new(me), signer, |_| {}, |_| {}).expect("it starts")
 }
 
 /// A cluster of six toys.

@@ -14,6 +14,7 @@ static FIVE: Profile = Profile {
     shape: "5f+1",
     shard_size: |faults| 5 * faults + 1,
     quorum: |faults| 4 * faults + 1,
+    while_incomplete: "nothing changes",
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
 };
 

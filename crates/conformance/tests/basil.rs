@@ -60,7 +60,7 @@ fn leaders_that_lie_break_no_promise() {
     for strategy in ["claim-views", "elect-twice", "decide-nothing", "decide-both", "decide-twice", "decide-late", "wrong-electors"] {
         let words = format!(
             "shards=1 faults=1 byzantine-clients=equiv-split,equiv-split plans=increment+transfer fault-phase-ms=2500 fault-kinds=none lost=0 late=2/3000 delay-us=80..250 \
-             stall-ms=250 faulty=s0-r2:{strategy}+equivocate-votes"
+             janitor-timeout-ms=250 faulty=s0-r2:{strategy}+equivocate-votes"
         );
         let scenario = scenario("elections").with(&words).expect("the words are good");
         let report = run(&scenario, 3, Tracing::Off);

@@ -6,15 +6,16 @@
 //! (`bezant-client`, and one file of the server) knows the engines and puts the two together.
 //!
 //! ```text
-//!   application      client (tokio) or simulator            the engine
-//!   ───────────      ───────────────────────────            ──────────
+//!   application      client                                 the engine
+//!   ───────────      ──────                                 ──────────
 //!   get, put ──────▶ Ask { operation, request } ──────────▶ Session ──── its own messages ────▶ replicas
 //!            ◀────── Tell::Response { operation, outcome } ◀ Session ◀───────────────────────── replicas
 //!   notices  ◀────── Tell::Notice(notice) ◀──────────────── Session ◀── unasked, from a server
 //! ```
 //!
 //! **Machines, not futures.** The seam lies between machines: a session takes an [`Ask`] as its command and gives a [`Tell`] as
-//! its event. So the tokio client and the simulator drive the same session, and neither adds a task to it.
+//! its event. So whatever runs machines runs sessions, and adds no task to them: the tokio client and the capacity model do. The
+//! simulator drives Basil's coordinator, which a session wraps: the translation between the two is tested, but not simulated.
 //!
 //! **Two ways to run a transaction, and no common denominator.** An engine offers *interactive* transactions, *one-shot*
 //! transactions, or both ([`Capabilities`]):
@@ -57,6 +58,7 @@
 //!     shape: "f+1",
 //!     shard_size: |faults| faults + 1,
 //!     quorum: |_faults| 1,
+//!     while_incomplete: "nothing changes",
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
 //! };
 //!

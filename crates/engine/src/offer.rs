@@ -20,6 +20,8 @@ pub struct Profile {
     pub shard_size: fn(usize) -> usize,
     /// How many replicas of each shard a client has to reach before transactions can commit.
     pub quorum: fn(usize) -> usize,
+    /// What users notice while some of a shard's replicas are gone and it still commits, for people.
+    pub while_incomplete: &'static str,
     /// What it can do.
     pub capabilities: Capabilities,
 }
@@ -77,13 +79,13 @@ pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Inf
     /// Which engine it belongs to.
     fn profile(&self) -> &'static Profile;
 
-    /// What it has done so far. Called after each turn: it should be cheap.
+    /// What it has done so far. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 }
 
 /// A server's side of an engine: one replica of one shard, with all that runs beside it.
 pub trait Replica: Durable + Machine<Command = Infallible> {
-    /// What it has done and holds. Called after each turn: it should be cheap.
+    /// What it has done and holds. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 
     /// What lie an event proves, if it does.

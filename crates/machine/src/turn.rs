@@ -55,7 +55,7 @@
 //! let mut turns = Turns::new(Doubler, me, Bounds::default());
 //! let mut turn = turns.begin(Time(0));
 //! turn.step(Time(0), Input::Message { from: me, message: 21 });
-//! let said = turn.stepped(Time(0), false).persist()?.sign(&mut NoSigner);
+//! let said = turn.stepped(Time(0)).persist()?.sign(&mut NoSigner);
 //! assert_eq!(*said.own, [42]);
 //! # Ok(())
 //! # }
@@ -225,13 +225,17 @@ impl<'a, M: Machine> Turn<'a, M> {
         self.turns.machine.step(now, input, &mut self.turns.outbox);
     }
 
-    /// Takes no more inputs. `is_last` says that no turn will follow, so that nothing can wait for one.
-    pub fn stepped(self, now: Time, is_last: bool) -> Stepped<'a, M> {
+    /// Takes no more inputs.
+    pub fn stepped(self, now: Time) -> Stepped<'a, M> {
         let Self { turns, inputs } = self;
         let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
         let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
-        let writes = speaks || is_last || is_overdue;
-        Stepped { turns, inputs, writes }
+        Stepped { turns, inputs, writes: speaks || is_overdue }
+    }
+
+    /// Takes no more inputs, and no turn will follow: nothing can wait for one.
+    pub fn stepped_last(self) -> Stepped<'a, M> {
+        Stepped { turns: self.turns, inputs: self.inputs, writes: true }
     }
 }
 

@@ -200,12 +200,13 @@ impl<C, W> NodeHandle<C, W> {
     }
 }
 
-/// Starts a node: its loop, its listener if it has one, and its diallers. `on_event` runs in the loop, after what was
-/// said before the event has been handed to the connections; it must not block. Needs a tokio runtime around it.
+/// Starts a node: its loop, its listener if it has one, and its diallers. Two functions run in the loop, and must not block: `on_written`
+/// looks at the machine after each durable write, and `on_event` hears an event after what was said before it has been handed to the
+/// connections. Needs a tokio runtime around it.
 ///
 /// # Errors
 /// [`StartError`] when the identity does not fit the cluster or the system refuses.
-pub fn start<W, M, S, E>(node_options: NodeOptions, machine: M, signer: S, on_event: E) -> Result<Node<M, W>, StartError>
+pub fn start<W, M, S, L, E>(node_options: NodeOptions, machine: M, signer: S, on_written: L, on_event: E) -> Result<Node<M, W>, StartError>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W> + Send + 'static,
@@ -213,6 +214,7 @@ where
     M::Unsigned: Send,
     M::Event: Send,
     S: Signer<M::Unsigned, W> + Send + 'static,
+    L: FnMut(&M) + Send + 'static,
     E: FnMut(M::Event) + Send + 'static,
 {
     let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, delays } = node_options;
@@ -230,6 +232,7 @@ where
         verifier,
         turns: Turns::new(machine, me, bounds),
         signer,
+        on_written,
         on_event,
         inbox: Inbox::new(Arc::clone(&mailbox), Arc::clone(&command_permits), metrics.clone()),
         links: Arc::clone(&transport.links),
@@ -320,10 +323,11 @@ impl<M: Machine, W> Drop for Node<M, W> {
     }
 }
 
-struct Loop<M: Machine, W, S, E> {
+struct Loop<M: Machine, W, S, L, E> {
     verifier: Arc<Verifier>,
     turns: Turns<M>,
     signer: S,
+    on_written: L,
     on_event: E,
     inbox: Inbox<M::Command, W>,
     links: Arc<Links>,
@@ -331,11 +335,12 @@ struct Loop<M: Machine, W, S, E> {
     clock: Clock,
 }
 
-impl<W, M, S, E> Loop<M, W, S, E>
+impl<W, M, S, L, E> Loop<M, W, S, L, E>
 where
     W: Wire,
     M: Durable + Machine<Received = Verified<W>, Message = W>,
     S: Signer<M::Unsigned, W>,
+    L: FnMut(&M),
     E: FnMut(M::Event),
 {
     fn run_on_thread(mut self) -> Result<M, NodeError> {
@@ -389,7 +394,7 @@ where
     fn turn(&mut self) -> Result<(), NodeError> {
         let mut turn = self.turns.begin(self.clock.now());
         self.inbox.fill(&mut turn, &mut self.clock);
-        let stepped = turn.stepped(self.clock.now(), self.inbox.is_done());
+        let stepped = if self.inbox.is_done() { turn.stepped_last() } else { turn.stepped(self.clock.now()) };
         let started = stepped.writes().then(Instant::now);
         let written = match stepped.persist() {
             Ok(written) => written,
@@ -402,6 +407,7 @@ where
         let shell = &self.metrics.shell;
         if let Some(started) = started {
             shell.persist_seconds.observe(started.elapsed().as_secs_f64());
+            (self.on_written)(written.machine());
         }
         let said = written.sign(&mut self.signer);
         if said.inputs == 0 {

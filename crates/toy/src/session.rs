@@ -29,6 +29,7 @@ pub static PROFILE: Profile = Profile {
     shape: "5f+1",
     shard_size: |faults| 5 * faults + 1,
     quorum: |faults| 2 * faults + 1,
+    while_incomplete: "nothing changes",
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, pool: false },
 };
 

@@ -8,7 +8,7 @@
 use basil::message::{Conflict, PendingWrite, ReadResult, Unsigned};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
 use crypto::Verified;
-use machine::turn::{Bounds, Stepped, Turns};
+use machine::turn::{Bounds, Turn, Turns};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store, StoreError};
 use types::codec::{Decode, Encode};
@@ -142,13 +142,13 @@ impl Life {
             }
             14 => {
                 let back = choices.one_of(&[0, 0, 1, 1_000, 12_000, 30_000]);
-                drop(self.stepped(false));
+                drop(self.heard());
                 self.restart(Crash::default(), back);
             }
             _ => {
                 self.medium.fail_next_sync();
                 let kept = usize::from(choices.byte()) * 4;
-                if self.stepped(true).persist().is_err() {
+                if self.heard().stepped_last().persist().is_err() {
                     self.restart(Crash { journal_bytes_kept: kept, checkpoint_rows_kept: usize::from(choices.byte() % 4) }, 0);
                 } else {
                     self.restart(Crash::default(), 0);
@@ -181,16 +181,17 @@ impl Life {
     }
 
     /// A turn that has heard everything, and has written none of it.
-    fn stepped(&mut self, is_last: bool) -> Stepped<'_, Overheard> {
+    fn heard(&mut self) -> Turn<'_, Overheard> {
         let now = Time(self.now);
         let mut turn = self.turns.as_mut().expect("it runs").begin(now);
         self.inbox.drain(..).for_each(|(from, message)| turn.step(now, Input::Message { from, message }));
-        turn.stepped(now, is_last)
+        turn
     }
 
     /// A turn, and more of them as long as it says something to itself.
     fn turn(&mut self) {
-        let written = self.stepped(false).persist().expect("memory does not fail unless told to");
+        let now = Time(self.now);
+        let written = self.heard().stepped(now).persist().expect("memory does not fail unless told to");
         let said = written.sign(&mut fixture().batch_signer(ME));
         let (sends, own) = (std::mem::take(said.sends), std::mem::take(said.own));
         drop(said);

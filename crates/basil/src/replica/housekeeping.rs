@@ -42,7 +42,7 @@ pub(super) fn next_checkpoint(now: Time, every_ms: u64, me: ReplicaId, cluster: 
 impl<M: StorageBackend> Replica<M> {
     /// When to look next.
     pub(super) fn due(&self) -> Option<Time> {
-        let stalled = self.stall_timers.deadline(self.options.stall_ms);
+        let stalled = self.stall_timers.deadline(self.options.janitor_timeout_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
         [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()

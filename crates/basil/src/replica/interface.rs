@@ -16,7 +16,7 @@ pub struct ReplicaOptions {
     /// now prepared may lie back half as far, so that whoever has to finish it has the other half to reach everybody.
     pub window_ms: u64,
     /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
-    pub stall_ms: u64,
+    pub janitor_timeout_ms: u64,
     /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
     pub authorship_wait_ms: u64,
     /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
@@ -47,7 +47,7 @@ impl Default for ReplicaOptions {
         Self {
             time_bound_ms: 500,
             window_ms: 30_000,
-            stall_ms: 1_000,
+            janitor_timeout_ms: 1_000,
             authorship_wait_ms: 2_000,
             checkpoint_ms: 5_000,
             undecided_max: 100_000,

@@ -2,7 +2,7 @@
 //!
 //! A client that meets an abandoned transaction finishes it, as in the paper. Replicas finish the rest:
 //!
-//! - What has been undecided for `stall_ms`, so that everything ends even if no client meets it. Nobody waits for it, so it is
+//! - What has been undecided for `janitor_timeout_ms`, so that everything ends even if no client meets it. Nobody waits for it, so it is
 //!   gathered for a while and finished many at a time: one signature then covers many votes.
 //! - What stands in the way of a transaction that somebody else wants to finish, and what stands in the way of that. A client would
 //!   learn of the links of such a chain one by one. The replicas know all of them, and expedite them.
@@ -22,13 +22,13 @@ use crate::quorum::Quorums;
 use crate::recovery::leader_of;
 use crate::transaction_state::Phase;
 
-/// What nobody waits for is gathered for this part of `stall_ms`.
+/// What nobody waits for is gathered for this part of `janitor_timeout_ms`.
 const GATHER_PART: u64 = 8;
-/// A replica whose turn it is has this part of `stall_ms` for it, before the next one's comes.
+/// A replica whose turn it is has this part of `janitor_timeout_ms` for it, before the next one's comes.
 const RANK_PART: u64 = 4;
 /// The same where somebody waits for it.
 const EXPEDITED_RANK_PART: u64 = 20;
-/// What somebody waits for may take this part of `stall_ms` to end by itself.
+/// What somebody waits for may take this part of `janitor_timeout_ms` to end by itself.
 const EXPEDITED_PART: u64 = 40;
 /// One request expedites so many transactions at most.
 const EXPEDITED_MAX: usize = 64;
@@ -54,8 +54,8 @@ impl StallTimers {
     }
 
     /// When to look next.
-    pub fn deadline(&self, stall_ms: u64) -> Option<Time> {
-        let met = self.all.front().map(|(since, _)| since.after_ms(stall_ms));
+    pub fn deadline(&self, janitor_timeout_ms: u64) -> Option<Time> {
+        let met = self.all.front().map(|(since, _)| since.after_ms(janitor_timeout_ms));
         let rank = self.turns.first().map(|(at, _)| *at);
         [met, rank].into_iter().flatten().min()
     }
@@ -77,12 +77,12 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `id` has been undecided for so long that whoever it stops should be told.
     pub(super) fn is_overdue(&self, now: Time, id: TransactionId) -> bool {
         let state = self.table.get(id);
-        state.is_some_and(|state| state.decision().is_none() && state.since.after_ms(self.options.stall_ms) <= now)
+        state.is_some_and(|state| state.decision().is_none() && state.since.after_ms(self.options.janitor_timeout_ms) <= now)
     }
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
     pub(super) fn expedite(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
-        let stall_us = self.options.stall_ms * 1_000;
+        let stall_us = self.options.janitor_timeout_ms * 1_000;
         let (mut chain, mut forgotten_up_to) = (vec![id], 0);
         while let Some(id) = chain.get(forgotten_up_to).copied() {
             forgotten_up_to += 1;
@@ -108,16 +108,16 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Hands over what was left and is to be finished here.
     pub(super) fn finish_stalled(&mut self, now: Time, out: &mut Out<M>) {
-        let stall_ms = self.options.stall_ms;
-        let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(stall_ms) <= now);
+        let janitor_timeout_ms = self.options.janitor_timeout_ms;
+        let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(janitor_timeout_ms) <= now);
         for _ in 0..due {
             let Some((_, id)) = self.stall_timers.all.pop_front() else { break };
             let Some(state) = self.table.get(id).filter(|state| state.decision().is_none()) else { continue };
             // Of the shards that it touches, the logging shard comes first.
             let is_first = self.logs(&state.transaction);
             let others = if is_first { 0 } else { self.quorums.weak() as u64 };
-            let at = now.after_us((others + rank(id, self.me.index, self.quorums)) * stall_ms * 1_000 / RANK_PART);
-            self.stall_timers.turns.insert((gathered(at, stall_ms * 1_000 / GATHER_PART), id));
+            let at = now.after_us((others + rank(id, self.me.index, self.quorums)) * janitor_timeout_ms * 1_000 / RANK_PART);
+            self.stall_timers.turns.insert((gathered(at, janitor_timeout_ms * 1_000 / GATHER_PART), id));
             self.stall_timers.all.push_back((now, id));
             if self.is_stalled(id) {
                 self.query_status(now, id, out);

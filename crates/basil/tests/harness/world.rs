@@ -435,7 +435,7 @@ impl World {
         let turns = self.clients.entry(client).or_insert_with(|| Turns::new(coordinator(), party(client), Bounds::default()));
         let mut turn = turns.begin(now);
         inputs.into_iter().for_each(|input| turn.step(now, input));
-        let Ok(written) = turn.stepped(now, false).persist();
+        let Ok(written) = turn.stepped(now).persist();
         let said = written.sign(&mut NoSigner);
         let (sends, events) = (std::mem::take(said.sends), std::mem::take(said.events));
         drop(said);
@@ -480,7 +480,7 @@ impl World {
                 }
             }
         }
-        match turn.stepped(now, false).persist() {
+        match turn.stepped(now).persist() {
             Ok(written) => self.say(replica, written),
             Err(failure) => {
                 assert!(std::mem::take(&mut self.seat(replica).crashes_at_write), "{replica} died, and nobody meant it to: {failure}");

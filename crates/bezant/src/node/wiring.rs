@@ -37,7 +37,7 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let replica_options = ReplicaOptions {
         time_bound_ms: settings.time_bound_ms,
         window_ms: settings.window_ms,
-        stall_ms: settings.janitor_timeout_ms,
+        janitor_timeout_ms: settings.janitor_timeout_ms,
         abandoned_per_second: u32::try_from(settings.abandoned_per_second).unwrap_or(u32::MAX),
         // Drawn anew at each start and told to nobody, so that no client can aim at another's place in a table.
         seed: rand::random(),

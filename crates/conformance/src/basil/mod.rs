@@ -181,7 +181,7 @@ impl System for Basil {
     ];
 
     fn replicas_per_shard(faults: usize) -> usize {
-        5 * faults + 1
+        (basil::PROFILE.shard_size)(faults)
     }
 
     fn draw(scenario: &Scenario, seed: u64) -> BasilSetting {
@@ -221,7 +221,7 @@ impl System for Basil {
     fn upgraded(options: ProcessOptions, random: &mut Random) -> ProcessOptions {
         ProcessOptions {
             replica: ReplicaOptions {
-                stall_ms: random.pick(&[250, 1_000, 2_000]),
+                janitor_timeout_ms: random.pick(&[250, 1_000, 2_000]),
                 authorship_wait_ms: random.pick(&[400, 2_000]),
                 checkpoint_ms: random.pick(&[200, 1_000, 5_000]),
                 memtable_bytes_max: random.pick(&[2 << 10, 64 << 10, 64 << 20]),

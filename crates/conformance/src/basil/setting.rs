@@ -62,7 +62,7 @@ fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
     let is_small = random.chance(500);
     ReplicaOptions {
         window_ms: if is_small { random.pick(&[8_000, 15_000]) } else { 30_000 },
-        stall_ms: random.pick(&[250, 1_000]),
+        janitor_timeout_ms: random.pick(&[250, 1_000]),
         authorship_wait_ms: random.pick(&[400, 2_000]),
         checkpoint_ms: if is_small { random.pick(&[200, 1_000]) } else { 5_000 },
         memtable_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
@@ -95,7 +95,7 @@ impl EngineSetting for BasilSetting {
             format!("plans={}", join(self.plans.iter().copied())),
             format!("delay-attacks={}", join(self.delay_attacks.iter().copied())),
             format!("window-ms={}", replica.window_ms),
-            format!("stall-ms={}", replica.stall_ms),
+            format!("janitor-timeout-ms={}", replica.janitor_timeout_ms),
             format!("authorship-wait-ms={}", replica.authorship_wait_ms),
             format!("checkpoint-ms={}", replica.checkpoint_ms),
             format!("memtable-bytes={}", replica.memtable_bytes_max),
@@ -112,7 +112,7 @@ impl EngineSetting for BasilSetting {
             "plans" => set(&mut self.plans, subset(value).and_then(some)),
             "delay-attacks" => set(&mut self.delay_attacks, subset(value)),
             "window-ms" => set(&mut replica.window_ms, number(value, 1_000, 3_600_000)),
-            "stall-ms" => set(&mut replica.stall_ms, number(value, 1, 600_000)),
+            "janitor-timeout-ms" => set(&mut replica.janitor_timeout_ms, number(value, 1, 600_000)),
             "authorship-wait-ms" => set(&mut replica.authorship_wait_ms, number(value, 1, 600_000)),
             "checkpoint-ms" => set(&mut replica.checkpoint_ms, number(value, 1, 600_000)),
             "memtable-bytes" => set(&mut replica.memtable_bytes_max, number(value, 1, 1 << 30)),
@@ -137,7 +137,7 @@ impl EngineSetting for BasilSetting {
         let (replica, coordinator) = (ReplicaOptions::default(), CoordinatorOptions::default());
         let plainer: [&dyn Fn(&mut Self); 9] = [
             &|other| other.replica.window_ms = replica.window_ms,
-            &|other| other.replica.stall_ms = replica.stall_ms,
+            &|other| other.replica.janitor_timeout_ms = replica.janitor_timeout_ms,
             &|other| other.replica.authorship_wait_ms = replica.authorship_wait_ms,
             &|other| other.replica.checkpoint_ms = replica.checkpoint_ms,
             &|other| other.replica.memtable_bytes_max = replica.memtable_bytes_max,

@@ -132,7 +132,7 @@ type Heard = (Vec<(Party, Word)>, Vec<Word>, Vec<u64>);
 fn turn(turns: &mut Turns<Notebook>, now: Time, asks: &[Ask]) -> Result<Heard, DiskFails> {
     let mut turn = turns.begin(now);
     asks.iter().for_each(|ask| turn.step(now, Input::Command(*ask)));
-    let said = turn.stepped(now, false).persist()?.sign(&mut Numbers::default());
+    let said = turn.stepped(now).persist()?.sign(&mut Numbers::default());
     Ok((said.sends.clone(), said.own.clone(), said.events.clone()))
 }
 
@@ -177,7 +177,7 @@ fn live(asks: [&Vec<Ask>; 3], apart_ms: u64, stop: Stop) -> usize {
         let stop = if number == 2 { stop } else { Stop::Never };
         let mut begun = turns.begin(now);
         asks.iter().for_each(|ask| begun.step(now, Input::Command(*ask)));
-        let stepped = begun.stepped(now, false);
+        let stepped = begun.stepped(now);
         disk.fails.set(stop == Stop::Writing);
         if stop == Stop::Stepped {
             break;
@@ -244,7 +244,7 @@ fn the_last_turn_leaves_nothing_unwritten() {
     let (mut turns, disk) = notebook(Bounds::default());
     let mut last = turns.begin(ms(0));
     last.step(ms(0), Input::Command(Ask::Nothing));
-    let stepped = last.stepped(ms(0), true);
+    let stepped = last.stepped_last();
     assert!(stepped.writes());
     drop(stepped.persist().expect("the disk is well"));
     assert_eq!(disk.lines.get(), 1);
@@ -261,7 +261,7 @@ fn a_turn_ticks_first_and_takes_no_more_than_it_may() {
     while turn.room() > 0 {
         turn.step(ms(7), Input::Command(Ask::Tell));
     }
-    let said = turn.stepped(ms(7), false).persist().expect("the disk is well").sign(&mut Numbers::default());
+    let said = turn.stepped(ms(7)).persist().expect("the disk is well").sign(&mut Numbers::default());
     assert_eq!((said.inputs, said.events.as_slice()), (3, [1, 2, 3].as_slice()), "the tick came before all");
 }
 
@@ -274,7 +274,7 @@ fn a_turn_whose_answers_are_long_takes_no_more() {
             assert_eq!(turn.room(), room);
             turn.step(ms(0), Input::Command(Ask::SendLarge(client(1), ANSWER_BYTES_MAX / 2)));
         }
-        let said = turn.stepped(ms(0), false).persist().expect("the disk is well").sign(&mut Numbers::default());
+        let said = turn.stepped(ms(0)).persist().expect("the disk is well").sign(&mut Numbers::default());
         assert_eq!(said.sends.len(), 3);
     }
 }
@@ -288,7 +288,7 @@ fn statements_to_one_party_share_a_signature_and_all_it_is_told_stays_in_order()
         turn.step(ms(0), Input::Command(ask));
     }
     let mut signer = Numbers::default();
-    let said = turn.stepped(ms(0), false).persist().expect("the disk is well").sign(&mut signer);
+    let said = turn.stepped(ms(0)).persist().expect("the disk is well").sign(&mut signer);
     assert_eq!((said.statements, said.signatures), (5, 3));
     assert_eq!(signer.batches, [2, 2, 1]);
     // Parties are ordered: replicas before clients.

@@ -1,4 +1,4 @@
-//! Looking at a running replica: after each turn its counts are copied to a board, where `/status` and `/metrics` read
+//! Looking at a running replica: after each write its counts are copied to a board, where `/status` and `/metrics` read
 //! them without ever waiting for the replica.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use config::NodeConfig;
 use engine::{Histogram, Replica, Statistic, StatisticKind, Statistics};
-use machine::{Durable, InputOf, Machine, OutboxOf, Time};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -24,51 +23,6 @@ type Peers = BTreeMap<ReplicaId, PeerState>;
 
 /// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk) or `warming` (not doing all yet).
 const SERVING: &str = "serving";
-
-/// A replica of any engine that is looked at after each turn.
-pub struct Watched<R> {
-    inner: R,
-    board: Arc<Board>,
-}
-
-impl<R: Replica> Watched<R> {
-    /// Shows `inner` on `board`.
-    pub fn new(inner: R, board: Arc<Board>) -> Self {
-        board.post(&inner);
-        Self { inner, board }
-    }
-
-    /// Stops it gracefully.
-    pub fn close(&mut self) -> Result<(), R::Failure> {
-        self.inner.close()
-    }
-}
-
-impl<R: Replica> Machine for Watched<R> {
-    type Command = Infallible;
-    type Received = R::Received;
-    type Message = R::Message;
-    type Unsigned = R::Unsigned;
-    type Event = R::Event;
-
-    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        self.inner.step(now, input, outbox);
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.inner.deadline()
-    }
-}
-
-impl<R: Replica> Durable for Watched<R> {
-    type Failure = R::Failure;
-
-    fn persist(&mut self) -> Result<(), R::Failure> {
-        self.inner.persist()?;
-        self.board.post(&self.inner);
-        Ok(())
-    }
-}
 
 /// What is known of one replica, for whoever asks.
 pub struct Board {
@@ -138,7 +92,8 @@ impl Board {
         metrics.register(|registry| registry.register_collector(Box::new(Shown(self))));
     }
 
-    fn post(&self, replica: &impl Replica) {
+    /// Copies what `replica` counts.
+    pub fn post(&self, replica: &impl Replica) {
         let mut statistics = self.statistics();
         statistics.clear();
         replica.statistics(&mut statistics);
