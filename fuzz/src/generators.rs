@@ -409,7 +409,7 @@ pub fn read_reply(choices: &mut Choices<'_>) -> Message {
         ]);
         ReadResult { version, value, pending }
     });
-    Message::ReadReply { request, results: results.collect(), prepared }
+    Message::ReadReply { request, clock: [NOW, 0, u64::MAX][prepared.len() % 3], results: results.collect(), prepared }
 }
 
 fn timestamp(choices: &mut Choices<'_>) -> Timestamp {

@@ -20,6 +20,8 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         Message::Read { .. }
         | Message::Prepare { .. }
         | Message::ReadReply { .. }
+        | Message::ClockQuery { .. }
+        | Message::ClockReply { .. }
         | Message::Refused { .. }
         | Message::StatusQuery { .. }
         | Message::StatusReply { .. }

@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crypto::Verified;
+use engine::ClusterClock;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Timers, Voters};
 use mutants::{Mutant, broken};
 use smallvec::SmallVec;
-use types::{Cluster, Party, ReplicaId, ShardId, TransactionId};
+use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use self::reads::{ReadOperation, ReadRequest};
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, wait_us};
@@ -29,6 +30,7 @@ use crate::message::{Conflict, Message, Refusal, Subject};
 use crate::quorum::Quorums;
 use crate::read_only::ReadValidation;
 use crate::recovery::LoggedReplies;
+use crate::replica_clocks::ReplicaClocks;
 use crate::round_trip::{RequestKind, RoundTrips};
 use crate::tally::{Outcome, Tally};
 use crate::transaction::Transaction;
@@ -37,6 +39,7 @@ pub use self::interface::{Command, CoordinatorCounts, CoordinatorOptions, Event,
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
+    Clocks,
     ReadEscalation(u64),
     ReadValidation(u64),
     FastPathWait(TransactionId),
@@ -73,6 +76,8 @@ pub struct Coordinator {
     /// What has just committed, and not all replicas have heard of.
     recent_commits: RecentCommits,
     suspects: Vec<Voters>,
+    /// A client's, which begins transactions.
+    clocks: Option<ReplicaClocks>,
     counts: CoordinatorCounts,
 }
 
@@ -101,8 +106,24 @@ impl Coordinator {
             usual_lifetime: MedianDuration::default(),
             recent_commits: RecentCommits::default(),
             suspects: vec![Voters::default(); shards],
+            clocks: None,
             counts: CoordinatorCounts::default(),
         }
+    }
+
+    /// The same for a client, which begins transactions and so follows the replicas' clocks.
+    #[must_use]
+    pub fn for_client(cluster: Arc<Cluster>, options: CoordinatorOptions) -> Self {
+        let mut coordinator = Self::new(cluster, options);
+        coordinator.clocks = Some(ReplicaClocks::new(coordinator.quorums, coordinator.suspects.len()));
+        coordinator.timers.set(Timer::Clocks, Time(0));
+        coordinator
+    }
+
+    /// The clock from which a client's timestamps come, as soon as it is known.
+    #[must_use]
+    pub fn clock(&self) -> Option<ClusterClock> {
+        self.clocks.as_ref()?.clock()
     }
 
     /// What has been done since the start.
@@ -118,6 +139,28 @@ impl Coordinator {
     }
 }
 
+/// Time: a client's timestamps come from the replicas' clocks ([`crate::replica_clocks`]).
+impl Coordinator {
+    fn ask_clocks(&mut self, now: Time, out: &mut Out) {
+        let Some(clocks) = &mut self.clocks else { return };
+        clocks.asked(now);
+        self.timers.set(Timer::Clocks, clocks.due());
+        for replica in self.cluster.replicas() {
+            out.send(Party::Replica(replica), Message::ClockQuery { asked_at: now.0 });
+        }
+    }
+
+    /// Whether a transaction at `timestamp` may lie below what was acknowledged before it began.
+    fn is_too_low(&self, timestamp: Timestamp) -> bool {
+        self.clocks.as_ref().is_some_and(|clocks| clocks.is_too_low(timestamp.time))
+    }
+
+    /// How long ago `transaction` began, in nanoseconds: a replica's own clock says what time it is, a client's does not.
+    fn age_ns(&self, now: Time, transaction: &Transaction) -> u64 {
+        self.clock().map_or(now.0, |clock| clock.read(now)).saturating_sub(transaction.timestamp().time)
+    }
+}
+
 /// Committing: ST1, ST2 and writeback (basil.txt §4.2, §4.3).
 impl Coordinator {
     /// Sets a transaction on its way, for whoever asks for it or, where nobody does, for its own sake.
@@ -130,6 +173,10 @@ impl Coordinator {
         out: &mut Out,
     ) {
         let id = transaction.id();
+        if let Some(operation) = operation.filter(|_| self.is_too_low(transaction.timestamp())) {
+            out.emit(Event::Ended { operation, result: Err(Failure::TooLow) });
+            return;
+        }
         if let Some(due) = dependencies.iter().map(|dependency| self.time_for(now, dependency)).min() {
             self.timers.set(Timer::Dependencies(id), due);
         }
@@ -313,7 +360,7 @@ impl Coordinator {
         let Some(attempt) = self.take(id) else { return };
         if !attempt.was_finish && attempt.dependencies.is_empty() && path != Path::Recovered {
             self.usual_commit.took(now.since(attempt.started));
-            self.usual_lifetime.took(now.0.saturating_sub(attempt.transaction.timestamp().time));
+            self.usual_lifetime.took(self.age_ns(now, &attempt.transaction));
         }
         match path {
             Path::Fast => self.counts.fast += 1,
@@ -525,6 +572,11 @@ impl Machine for Coordinator {
     type Event = Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        if let (Input::Command(_), Some(clocks)) = (&input, &mut self.clocks)
+            && clocks.used(now)
+        {
+            self.timers.set(Timer::Clocks, clocks.due());
+        }
         match input {
             Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
                 let read_only = read_only && self.options.read_only == ReadOnly::Validated;
@@ -542,8 +594,14 @@ impl Machine for Coordinator {
             Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
             Input::Message { from: Party::Replica(from), message } => {
                 match message.into_inner() {
-                    Message::ReadReply { request, results, prepared } => {
+                    Message::ReadReply { request, clock, results, prepared } => {
+                        self.note_clock(now, from, request, clock);
                         self.on_read_reply(now, from, request, results, &prepared, outbox);
+                    }
+                    Message::ClockReply { asked_at, clock } => {
+                        if let Some(clocks) = &mut self.clocks {
+                            clocks.note(now, from, Time(asked_at), clock);
+                        }
                     }
                     Message::Voted { vote, conflict } => self.on_voted(now, from, vote, conflict, outbox),
                     Message::Logged { logged } => self.on_logged(now, from, logged, outbox),
@@ -554,6 +612,7 @@ impl Machine for Coordinator {
                     Message::Refused { subject: Subject::Transaction(id), refusal } => self.on_refused(from, id, refusal, outbox),
                     // Requests; the replica beside this machine hears those.
                     Message::Read { .. }
+                    | Message::ClockQuery { .. }
                     | Message::Prepare { .. }
                     | Message::Recover { .. }
                     | Message::Log { .. }
@@ -570,6 +629,7 @@ impl Machine for Coordinator {
             Input::Tick => {
                 while let Some(timer) = self.timers.expire(now) {
                     match timer {
+                        Timer::Clocks => self.ask_clocks(now, outbox),
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
                         Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::FastPathWait(id) => self.on_fast_path_wait_over(now, id, outbox),

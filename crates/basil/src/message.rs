@@ -46,11 +46,27 @@ pub enum Message {
     ReadReply {
         /// The request answered.
         request: u64,
+        /// What the replica's clock showed when it was asked, in nanoseconds.
+        clock: u64,
         /// One for each key.
         results: Vec<ReadResult>,
         /// The prepared transactions that the results name, each once. All of each is shown, so that its name can be
         /// checked and whoever comes to depend on it can finish it.
         prepared: Vec<Transaction>,
+    },
+
+    // Clocks.
+    /// Client to replica, now and then: what time is it?
+    ClockQuery {
+        /// What the client's own clock shows; the reply repeats it.
+        asked_at: u64,
+    },
+    /// Replica to client. Not signed: nobody else needs it ([`crate::replica_clocks`]).
+    ClockReply {
+        /// The question's.
+        asked_at: u64,
+        /// What the replica's clock shows, in nanoseconds.
+        clock: u64,
     },
 
     // Deciding (§4.2, §4.3).
@@ -170,6 +186,7 @@ impl Message {
     pub fn is_reply(&self) -> bool {
         match self {
             Self::Read { .. }
+            | Self::ClockQuery { .. }
             | Self::Prepare { .. }
             | Self::Recover { .. }
             | Self::Log { .. }
@@ -180,7 +197,12 @@ impl Message {
             | Self::StatusReply { .. }
             | Self::Writeback { .. }
             | Self::CommitNotice { .. } => false,
-            Self::ReadReply { .. } | Self::Voted { .. } | Self::Logged { .. } | Self::Decided { .. } | Self::Refused { .. } => true,
+            Self::ReadReply { .. }
+            | Self::ClockReply { .. }
+            | Self::Voted { .. }
+            | Self::Logged { .. }
+            | Self::Decided { .. }
+            | Self::Refused { .. } => true,
         }
     }
 
@@ -203,6 +225,8 @@ impl SignatureClaims for Message {
                 Err(Rejection::Structure("the keys of a read are not in strict order"))
             }
             Self::Read { .. }
+            | Self::ClockQuery { .. }
+            | Self::ClockReply { .. }
             | Self::Prepare { .. }
             | Self::ReadReply { .. }
             | Self::Refused { .. }
@@ -300,9 +324,10 @@ impl Compress for Message {
                 certificate.compress(compression, out);
                 relay.encode(out);
             }
-            Self::ReadReply { request, results, prepared } => {
+            Self::ReadReply { request, clock, results, prepared } => {
                 out.push(6);
                 request.encode(out);
+                clock.encode(out);
                 encode_sequence(results, out);
                 encode_sequence(prepared, out);
             }
@@ -355,6 +380,15 @@ impl Compress for Message {
                 out.push(16);
                 id.encode(out);
             }
+            Self::ClockQuery { asked_at } => {
+                out.push(17);
+                asked_at.encode(out);
+            }
+            Self::ClockReply { asked_at, clock } => {
+                out.push(18);
+                asked_at.encode(out);
+                clock.encode(out);
+            }
         }
     }
 
@@ -382,6 +416,7 @@ impl Compress for Message {
             },
             6 => Self::ReadReply {
                 request: u64::decode(reader)?,
+                clock: u64::decode(reader)?,
                 results: reader.sequence("read results", READ_KEYS_MAX)?,
                 prepared: reader.sequence("prepared transactions", READ_KEYS_MAX)?,
             },
@@ -407,6 +442,8 @@ impl Compress for Message {
                 versions: reader.sequence("versions", TRANSACTION_WRITES_MAX)?,
             },
             16 => Self::CommitNotice { id: TransactionId::decode(reader)? },
+            17 => Self::ClockQuery { asked_at: u64::decode(reader)? },
+            18 => Self::ClockReply { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

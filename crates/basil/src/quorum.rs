@@ -85,6 +85,14 @@ impl Quorums {
         4 * self.faults + 1 - one_less(Mutant::LoggedQuorum)
     }
 
+    /// If a clock bound is known for each of `known` replicas, `4f + 1` or more, the bound in this place from the top lies above every
+    /// timestamp acknowledged before: `2f + 1` correct replicas had reached it, and at least `k - 3f` of them are among the `k`
+    /// that are known. As `k - 3f > f`, a correct replica's bound lies at or above it, whatever liars say ([`crate::replica_clocks`]).
+    #[must_use]
+    pub const fn bounded_clock(self, known: usize) -> usize {
+        known.saturating_sub(3 * self.faults)
+    }
+
     /// `3f + 1` replicas in a view or past it: at least `2f + 1` of them are correct, so that any `4f + 1` answers hold
     /// `f + 1` of these, and whoever hears that many can follow (§5 (2)).
     #[must_use]
@@ -132,6 +140,12 @@ mod tests {
             // Of those who bring a view to its end, f + 1 correct ones are in any 4f + 1 answers.
             assert!(quorums.view_passed() - faults + quorums.logged() - n >= quorums.weak());
             assert!(quorums.elected() % 2 == 1 && quorums.elected() <= n - faults);
+            // Of the correct replicas that had reached a timestamp, so many are among any whose clocks are known.
+            let honest_past = quorums.commit_slow() - faults;
+            for known in quorums.logged()..=n {
+                assert_eq!(quorums.bounded_clock(known), honest_past + known - n);
+                assert!(quorums.bounded_clock(known) > faults);
+            }
             // Of those who are to tell, enough are left when f are silent.
             assert!(quorums.relays() - faults >= quorums.weak());
             // Progress: with f replicas silent, a commit or an abort quorum can always be seen.

@@ -8,6 +8,7 @@
 
 mod abandonment_limiter;
 mod admission;
+mod early_requests;
 mod housekeeping;
 mod interface;
 pub mod orphan_resolution;
@@ -28,6 +29,7 @@ use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use self::abandonment_limiter::AbandonmentLimiter;
 use self::admission::{author, is_author, note_requester};
+use self::early_requests::EarlyRequests;
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
 use self::stall_detector::StallTimers;
@@ -58,6 +60,8 @@ pub struct Replica<M: StorageBackend> {
     ballots: Ballots,
     /// What clients have left to others.
     abandonment_limiter: AbandonmentLimiter,
+    /// Requests that came before their time.
+    early: EarlyRequests,
     /// What others have said of old transactions that this replica holds undecided.
     status_queries: StatusQueries,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
@@ -129,13 +133,26 @@ impl<M: StorageBackend> Replica<M> {
         &self.table.store
     }
 
-    fn dispatch(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
+    /// Takes in a message that has just come.
+    fn receive(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
+        match self.keep_early(now, from, message, out) {
+            Some(message) => self.dispatch(now, now, from, message, out),
+            None => Ok(()),
+        }
+    }
+
+    /// Does what a message wants that came at `since`.
+    fn dispatch(&mut self, now: Time, since: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
         if let Some(transaction) = message.asked_about().filter(|transaction| !self.may_ask(from, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
             return Ok(());
         }
         match message {
-            Message::Read { request, timestamp, keys } => self.on_read(now, from, request, timestamp, &keys, out),
+            Message::Read { request, timestamp, keys } => self.on_read(now, since, from, (request, timestamp), &keys, out),
+            Message::ClockQuery { asked_at } => {
+                out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });
+                Ok(())
+            }
             Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
             Message::Recover { transaction, evidence } => {
                 self.on_recover(now, from, &transaction, &evidence, out)?;
@@ -174,6 +191,7 @@ impl<M: StorageBackend> Replica<M> {
             Message::StatusReply { id, end, versions } => self.on_status_reply(now, from, id, Answer { end, versions }, out),
             // Replies; the coordinator beside this machine hears those.
             Message::ReadReply { .. }
+            | Message::ClockReply { .. }
             | Message::Voted { .. }
             | Message::Logged { .. }
             | Message::Decided { .. }
@@ -710,7 +728,7 @@ impl<M: StorageBackend> Machine for Replica<M> {
         }
         let done = match input {
             Input::Command(never) => match never {},
-            Input::Message { from, message } => self.dispatch(now, from, message.into_inner(), outbox),
+            Input::Message { from, message } => self.receive(now, from, message.into_inner(), outbox),
             Input::Tick => self.on_tick(now, outbox),
         };
         if let Err(failure) = done {

@@ -9,7 +9,8 @@ use std::convert::Infallible;
 use crate::transaction::Transaction;
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response, Statistics, Tell,
+    Ask, Capabilities, ClusterClock, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response, Statistics,
+    Tell,
 };
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
@@ -31,6 +32,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| Quorums::new(faults).logged(),
     while_incomplete: "commits take two round trips",
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: true },
+    tells_time: true,
 };
 
 /// What a session runs around: a [`Coordinator`], or a machine that speaks through one and does as a coordinator would.
@@ -57,6 +59,8 @@ pub struct Session<D = Coordinator> {
     driver: D,
     /// What the coordinator's events answer.
     under_way: HashMap<u64, UnderWay>,
+    /// The clock that was told last.
+    clock: Option<ClusterClock>,
 }
 
 #[derive(Debug)]
@@ -86,7 +90,7 @@ impl<D: Driver> Session<D> {
     /// A session of a client of `cluster`.
     #[must_use]
     pub fn new(cluster: ClusterId, driver: D) -> Self {
-        Self { cluster, driver, under_way: HashMap::new() }
+        Self { cluster, driver, under_way: HashMap::new(), clock: None }
     }
 
     fn begin(&mut self, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
@@ -153,7 +157,13 @@ impl<D: Driver> Machine for Session<D> {
             Input::Message { from, message } => Input::Message { from, message },
             Input::Tick => Input::Tick,
         };
-        for event in outbox.lend(|outbox| self.driver.step(now, input, outbox)) {
+        let events = outbox.lend(|outbox| self.driver.step(now, input, outbox));
+        let clock = self.driver.coordinator().clock();
+        if let Some(clock) = clock.filter(|_| self.clock != clock) {
+            outbox.emit(Tell::Clock(clock));
+        }
+        self.clock = clock;
+        for event in events {
             outbox.events.extend(self.on_event(event));
         }
     }
@@ -267,6 +277,7 @@ impl Failure {
     #[must_use]
     pub fn refusal_of_read(self) -> engine::Refusal {
         match self {
+            Self::TooLow => engine::Refusal::TooOld,
             Self::TimedOut => engine::Refusal::Unavailable,
             Self::Refused(refusal) => refusal.into(),
         }
@@ -276,6 +287,7 @@ impl Failure {
     #[must_use]
     pub fn refusal_of_commit(self) -> engine::Refusal {
         match self {
+            Self::TooLow => engine::Refusal::TooOld,
             Self::TimedOut => engine::Refusal::OutcomeUnknown,
             Self::Refused(refusal) => refusal.into(),
         }

@@ -94,6 +94,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     read_timestamps: ReadTimestamps,
     /// An earlier incarnation may have let keys be read above writes below this, in nanoseconds.
     write_floor: u64,
+    /// The highest timestamp for which this replica has voted, in nanoseconds.
+    voted_up_to: u64,
     /// Others were told that nothing new is judged below, in nanoseconds.
     low_watermark: u64,
     /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
@@ -131,6 +133,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             shard,
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
             write_floor: 0,
+            voted_up_to: 0,
             low_watermark: 0,
             read_ceiling: 0,
             entries: HashMap::new(),
@@ -171,6 +174,13 @@ impl<M: StorageBackend> TransactionTable<M> {
                 self.store.append_with(|bytes| record.encode(bytes));
             }
         }
+    }
+
+    /// What this replica says that its clock shows. When that was set back, it stays at what was voted for: others rely on having been
+    /// told of a time above it ([`crate::replica_clocks`]). What is in the journal no more lies below the base table's watermark.
+    pub fn clock(&self, now: Time) -> u64 {
+        let voted_up_to = self.voted_up_to.max(self.store.watermark().time);
+        if broken(Mutant::ClockSetBack) { now.0 } else { now.0.max(voted_up_to) }
     }
 
     /// Nothing new is judged below, in nanoseconds.
@@ -349,6 +359,9 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         if let Some(state) = self.entries.get_mut(&id) {
             state.set_vote(vote, reason);
+            if vote == Vote::Commit {
+                self.voted_up_to = self.voted_up_to.max(state.transaction.timestamp().time);
+            }
         }
     }
 
@@ -619,6 +632,12 @@ mod tests {
 
     fn times(table: &TransactionTable<Memory>) -> Vec<u64> {
         table.by_timestamp.keys().map(|(timestamp, _)| timestamp.time).collect()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_stays_at_what_was_voted_for() {
+        let table = table();
+        assert_eq!((table.clock(Time(50)), table.clock(Time(200))), (99, 200));
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn a_client_over_its_abandonment_limit_is_refused() {
     let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
     let options = ReplicaOptions { abandoned_per_second: 1, abandoned_burst_seconds: 3, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
-    let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS + number, &[], ("a", "1"));
+    let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS - 900 + number, &[], ("a", "1"));
     let is_refused = |replica: &mut Replica<Memory>, party: Party, transaction: Transaction| {
         let answers = answer(&members, replica, party, Message::Prepare { transaction });
         assert!(matches!(answers.as_slice(), [] | [Message::Refused { refusal: Refusal::AbandonLimit, .. }]), "{answers:?}");

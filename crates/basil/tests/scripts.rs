@@ -58,6 +58,7 @@ scripts! {
     a_read_only_transaction_with_a_concurrent_writer_is_prepared
     a_read_that_missed_a_committed_write_is_voted_down
     a_read_that_missed_a_prepared_write_is_voted_down
+    a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
     a_remembered_outcome_is_logged_on_request
     a_repeated_prepare_gets_the_same_vote
@@ -81,6 +82,7 @@ scripts! {
     a_vote_survives_a_crash
     a_vote_that_was_not_durable_was_not_sent
     a_vote_waits_until_its_dependency_commits
+    a_vote_waits_until_the_clock_has_reached_the_timestamp
     a_write_below_a_committed_read_is_voted_down
     a_write_below_a_prepared_read_is_voted_down
     a_write_below_a_read_timestamp_is_voted_down

@@ -33,7 +33,7 @@ pub async fn connect(config: Config, cheating: Cheating) -> Result<Client, Conne
     // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
     let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;
     let habits = AttackConfig { strategies: vec![strategy], per_mille, victims };
-    let coordinator = Coordinator::new(cluster.clone(), crate::basil_options(&config));
+    let coordinator = Coordinator::for_client(cluster.clone(), crate::basil_options(&config));
     let cheater = ByzantineClient::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"));
     let session = basil::Session::new(cluster.id(), adversary::Driver(cheater));
     let pools = crate::basil_pools(&config);

@@ -49,7 +49,7 @@ pub fn load(folder: impl AsRef<Path>) -> Result<Config, ConfigError> {
 pub async fn connect(config: Config) -> Result<Client, ConnectError> {
     match config.topology.engine.name {
         name if name == basil::PROFILE.name => {
-            let coordinator = Coordinator::new(config.cluster().clone(), basil_options(&config));
+            let coordinator = Coordinator::for_client(config.cluster().clone(), basil_options(&config));
             let pools = basil_pools(&config);
             let session = basil::Session::new(config.cluster().id(), coordinator);
             Client::start(config, session, Some(pools)).await

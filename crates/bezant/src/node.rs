@@ -186,6 +186,7 @@ impl Launch {
             limits: Limits { batch_max, ..Limits::default() },
             run_on: RunOn::Thread,
             metrics,
+            clock: None,
             delays,
         };
         Ok(Self { replica, options, signer, board, window })

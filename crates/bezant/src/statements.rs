@@ -169,7 +169,11 @@ pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
 
 /// Reads the client's configuration and connects.
 pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
-    Ok(bezant_client::connect(reach.regions.config(&reach.cluster)?).await?)
+    let client = bezant_client::connect(reach.regions.config(&reach.cluster)?).await?;
+    if let Some(warning) = client.clock_warning() {
+        eprintln!("warning: {warning}");
+    }
+    Ok(client)
 }
 
 /// Connects, runs one transaction, and closes: the replicas are told how it ended before this process does.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::{Ask, CommitRequest, Evidence, Refusal, Request, Response, Tell};
+use engine::{Ask, ClusterClock, CommitRequest, Evidence, Refusal, Request, Response, Tell};
+use machine::Time;
 use random::Random;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, Value};
 
@@ -36,6 +37,7 @@ pub(crate) struct ClosedLoopClients {
     cluster: Arc<Cluster>,
     closed_loop_clients: Vec<Lane>,
     last_time: u64,
+    clock: Option<ClusterClock>,
     random: Random,
     value: Value,
     spec: ClusterSpec,
@@ -61,11 +63,15 @@ impl ClosedLoopClients {
         let random = Random::stream(seed, &format!("lanes of {me}"));
         let value = Value::from("v".repeat(spec.value_bytes).as_str());
         let closed_loop_clients = (0..spec.closed_loop_clients).map(|_| Lane::default()).collect();
-        Self { me, cluster, closed_loop_clients, last_time: 0, random, value, spec: spec.clone() }
+        Self { me, cluster, closed_loop_clients, last_time: 0, clock: None, random, value, spec: spec.clone() }
     }
 
     /// The session says something; if it is an answer, the lane has yet to find the time to look at it. Says whose it is.
     pub fn hear(&mut self, told: Tell) -> Option<usize> {
+        if let Tell::Clock(clock) = told {
+            self.clock = Some(clock);
+            return None;
+        }
         let Tell::Response { operation, outcome } = told else { return None };
         let loop_client = usize::try_from(operation).expect("a lane's number is its operation's");
         self.closed_loop_clients[loop_client].heard = Some(outcome);
@@ -96,7 +102,7 @@ impl ClosedLoopClients {
 
     /// Begins an attempt.
     pub fn begin(&mut self, loop_client: usize, now: u64) -> Ask {
-        self.last_time = now.max(self.last_time + 1);
+        self.last_time = self.clock.map_or(now, |clock| clock.read(Time(now))).max(self.last_time + 1);
         let lane = &mut self.closed_loop_clients[loop_client];
         lane.time = self.last_time;
         if lane.keys.is_empty() {

@@ -100,6 +100,9 @@ impl<'a, S: Engine> World<'a, S> {
     /// Runs to the end. Gives what it came to, and what each kind of step really took.
     pub fn run(mut self) -> (Prediction, Vec<(Step, f64)>) {
         let (clients, closed_loop_clients) = (self.accounting.spec.clients, self.accounting.spec.closed_loop_clients);
+        for process in 0..self.processes.len() {
+            self.arm(process);
+        }
         for number in 0..clients * closed_loop_clients {
             let after = BEGIN_NS * number as u64 / (clients * closed_loop_clients) as u64;
             // One lane of each client after another.

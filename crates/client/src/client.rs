@@ -175,6 +175,13 @@ impl Client {
         self.connection.profile().capabilities
     }
 
+    /// What to tell people when this machine's clock is far from the replicas'. Timestamps come from theirs, so it harms no
+    /// transaction; but other programs go by it.
+    #[must_use]
+    pub fn clock_warning(&self) -> Option<String> {
+        self.connection.clock_warning()
+    }
+
     /// What servers say unasked, from now on.
     #[must_use]
     pub fn notices(&self) -> Notices {

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use config::Config;
 use crypto::{SecretKey, Verified, Verifier};
-use engine::{Ask, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
+use engine::{Ask, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
 use machine::turn::NoSigner;
+use runtime::clock::SteadyClock;
 use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn, Wire};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp};
 
 use crate::door::{Door, Open, Peers};
@@ -37,6 +38,10 @@ pub(crate) struct Connection {
     waiters: Waiters,
     operations: AtomicU64,
     last_time: AtomicU64,
+    /// The process's own clock, by which the session and everybody here go.
+    clock: SteadyClock,
+    /// What its session has told of the cluster's.
+    cluster_clock: watch::Receiver<Option<ClusterClock>>,
     metrics: Metrics,
     /// The session's, as of its last turn: copied, so that nobody who looks makes it wait.
     statistics: Arc<Mutex<Statistics>>,
@@ -65,6 +70,7 @@ impl Connection {
         let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
         let addresses = config.topology.resolve().await;
         let dialled = addresses.len();
+        let clock = SteadyClock::default();
         let node_options = NodeOptions {
             identity,
             cluster: cluster.clone(),
@@ -74,11 +80,13 @@ impl Connection {
             limits: Limits::default(),
             run_on: RunOn::Task,
             metrics: metrics.clone(),
+            clock: Some(clock),
             delays,
         };
         let waiters: Waiters = Arc::default();
         let notices = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
         let (woken, told) = (waiters.clone(), notices.clone());
+        let (clock_teller, cluster_clock) = watch::channel(None);
         let on_event = move |event: Tell| match event {
             Tell::Response { operation, outcome } => {
                 let waiter = lock(&woken).remove(&operation);
@@ -87,6 +95,7 @@ impl Connection {
                     drop(waiter.send(outcome));
                 }
             }
+            Tell::Clock(clock) => drop(clock_teller.send_replace(Some(clock))),
             Tell::Notice(notice) => {
                 if let Some(tell) = lock(&told).as_ref() {
                     // Nobody may listen.
@@ -111,6 +120,8 @@ impl Connection {
             waiters,
             operations: AtomicU64::new(0),
             last_time: AtomicU64::new(0),
+            clock,
+            cluster_clock,
             commit_metrics: CommitMetrics::new(&metrics),
             metrics,
             statistics,
@@ -120,11 +131,14 @@ impl Connection {
             runtime: tokio::runtime::Handle::current(),
         };
         connection.ready(dialled, Duration::from_millis(config.timeouts.connect_ms)).await?;
+        if let Some(warning) = connection.clock_warning() {
+            tracing::warn!("{warning}");
+        }
         Ok(Arc::new(connection))
     }
 
     /// Waits for as many replicas of every shard as a commit needs, for no longer than there is hope; and a little for the others of
-    /// those `dialled`, until each has been tried once.
+    /// those `dialled`, until each has been tried once; and for the cluster's time.
     async fn ready(&self, dialled: usize, longest: Duration) -> Result<(), ConnectError> {
         let began = Instant::now();
         let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
@@ -137,7 +151,7 @@ impl Connection {
         let decided = self.door.peers_until(Box::new(is_decided));
         let _ = tokio::time::timeout(longest.saturating_sub(began.elapsed()), decided).await;
         let peers = self.door.peers();
-        if connected(&peers) >= needed {
+        if connected(&peers) >= needed && self.knows_time(longest.saturating_sub(began.elapsed())).await {
             return Ok(());
         }
         let detail = self.troubles();
@@ -147,6 +161,12 @@ impl Connection {
         }
         let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         Err(ConnectError::TooFew { connected: connected(&peers), needed, waited_ms, detail })
+    }
+
+    /// Whether the session has told the cluster's time, for which it waits so long, or its engine needs none.
+    async fn knows_time(&self, longest: Duration) -> bool {
+        let mut clock = self.cluster_clock.clone();
+        !self.profile.tells_time || matches!(tokio::time::timeout(longest, clock.wait_for(Option::is_some)).await, Ok(Ok(_)))
     }
 
     /// Of how many replicas `counts` holds, in the shard where it holds of the fewest.
@@ -207,15 +227,31 @@ impl Connection {
         }
     }
 
-    /// A timestamp of now, above every one given before.
+    /// A timestamp of now by the cluster's clock, above every one given before.
     pub fn next_timestamp(&self) -> Timestamp {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        let now = self.clock.now();
+        let now = self.cluster_clock.borrow().map_or(now.0, |clock| clock.read(now));
         let mut time = now;
         let _ = self.last_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
             time = now.max(last.saturating_add(1));
             Some(time)
         });
         Timestamp::new(time, self.client)
+    }
+
+    /// What to tell people when this machine's clock was far from the replicas' as the client connected.
+    pub fn clock_warning(&self) -> Option<String> {
+        let now = self.clock.now();
+        let cluster = self.cluster_clock.borrow().as_ref()?.read(now);
+        let (off_ms, side) = match cluster.abs_diff(now.0) / 1_000_000 {
+            off_ms if off_ms < CLOCK_OFF_MS => return None,
+            off_ms if cluster < now.0 => (off_ms, "ahead of"),
+            off_ms => (off_ms, "behind"),
+        };
+        let (seconds, tenths) = (off_ms / 1_000, off_ms % 1_000 / 100);
+        Some(format!(
+            "this machine's clock is {seconds}.{tenths} s {side} the replicas' clocks; transactions go by theirs, but set it right"
+        ))
     }
 
     /// Refuses here what every replica would refuse.
@@ -302,6 +338,8 @@ impl fmt::Debug for Connection {
 
 /// How long connecting waits for replicas that neither answer nor refuse, once it could go on without them.
 const ALL_CONNECTED_WAIT: Duration = Duration::from_millis(500);
+/// People are told of a clock that is off by so much, in milliseconds: more than a long way to the replicas explains.
+const CLOCK_OFF_MS: u64 = 500;
 
 /// Of how many replicas of `shard` `counts` holds.
 fn count(peers: &Peers, shard: ShardId, counts: impl Fn(&PeerState) -> bool) -> usize {

@@ -9,7 +9,7 @@ pub enum Error {
     /// It met another transaction and was aborted. Nothing of it took place.
     #[error("{}", Refusal::Conflict)]
     Conflict,
-    /// It took longer than the cluster remembers timestamps. Nothing of it took place.
+    /// It took longer than the cluster remembers timestamps, or clocks were set meanwhile. Nothing of it took place.
     #[error("{}", Refusal::TooOld)]
     TooOld,
     /// Too few replicas answered in time. Nothing of the transaction was sent to be committed.

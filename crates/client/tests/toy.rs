@@ -46,6 +46,7 @@ async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> 
         limits: Limits::default(),
         run_on: RunOn::Thread,
         metrics: Metrics::default(),
+        clock: None,
         delays: None,
     };
     let signer = BatchSigner::new(secret, CLUSTER, me, Signatures::Ed25519).known_to(verifier);

@@ -16,6 +16,7 @@ static FIVE: Profile = Profile {
     quorum: |faults| 4 * faults + 1,
     while_incomplete: "nothing changes",
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
+    tells_time: false,
 };
 
 fn load(folder: &Path) -> Result<Config, ConfigError> {

@@ -35,6 +35,9 @@
 //! **Receipts.** A [`Commit`] may have a [`Receipt`]: proof that anybody with the cluster's public keys can check. It is bytes
 //! only when somebody asks for them, because most applications never do.
 //!
+//! **Time.** An engine that orders by timestamps has them from its servers' clocks: its session tells what they show
+//! ([`Tell::Clock`]), so that nobody's own clock matters. An engine whose order does not come from timestamps tells nothing.
+//!
 //! **Notices.** A server may tell a client something unasked ([`Notice`]): that a key which it watches has changed, or that
 //! its session ends. They are apart from transactions, and keep no order with them.
 //!
@@ -60,6 +63,7 @@
 //!     quorum: |_faults| 1,
 //!     while_incomplete: "nothing changes",
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
+//!     tells_time: false,
 //! };
 //!
 //! #[derive(Default)]
@@ -119,6 +123,7 @@
 //! assert_eq!(refusal.advice(), engine::Advice::FixInput);
 //! ```
 
+mod clock;
 mod offer;
 mod opaque;
 mod outcome;
@@ -126,6 +131,7 @@ mod pool;
 mod refusal;
 mod request;
 
+pub use clock::{ClusterClock, DRIFT_PPM, stretched};
 pub use offer::{
     Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
 };

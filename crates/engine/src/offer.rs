@@ -24,6 +24,8 @@ pub struct Profile {
     pub while_incomplete: &'static str,
     /// What it can do.
     pub capabilities: Capabilities,
+    /// Whether its session tells the cluster's time ([`Tell::Clock`]), without which no transaction may begin.
+    pub tells_time: bool,
 }
 
 impl PartialEq for Profile {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use types::{Key, Timestamp, TransactionId, Value};
 
+use crate::clock::ClusterClock;
 use crate::opaque::{Evidence, Private};
 use crate::refusal::Refusal;
 
@@ -19,6 +20,8 @@ pub enum Tell {
         /// How it ended.
         outcome: Result<Response, Refusal>,
     },
+    /// From now on timestamps are to come from this clock.
+    Clock(ClusterClock),
     /// Something that a server said unasked.
     Notice(Notice),
 }

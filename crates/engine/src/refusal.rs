@@ -20,11 +20,16 @@ pub enum Refusal {
     /// The transaction met another one and was aborted.
     #[error("the transaction was aborted because it conflicts with another one; begin it again")]
     Conflict,
-    /// The transaction is older than the replicas remember.
-    #[error("the transaction took too long: its timestamp is older than the cluster remembers; begin it again and keep it shorter")]
+    /// The transaction's timestamp is older than the replicas remember, or than it may be after clocks were set.
+    #[error(
+        "the transaction's timestamp is too old: it took longer than the replicas remember, or their clocks were set forward, or this machine was \
+         paused; begin it again"
+    )]
     TooOld,
     /// The transaction's timestamp lies too far in the replicas' future.
-    #[error("the transaction's timestamp lies too far in the future; set this machine's clock right")]
+    #[error(
+        "the transaction's timestamp is too far ahead of the replicas' clocks: these differ too much from one another, or were set back"
+    )]
     TooNew,
     /// Too few replicas answered in time, and nothing was sent to be committed.
     #[error("too few replicas answered in time")]

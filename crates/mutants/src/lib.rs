@@ -42,6 +42,12 @@ macro_rules! mutants {
 mutants! {
     FutureEntered: "Alg. 1 L1-2", "a transaction may lie as far in the future as its client likes";
     FutureReader: "Alg. 1 L1-2, for reads", "keys may be read as far in the future as a client likes";
+    EarlyRead: "order", "a replica answers a read before its own clock has reached the timestamp";
+    EarlyVote: "order", "a replica votes before its own clock has reached the timestamp";
+    ClockSetBack: "order", "a replica whose clock was set back shows an earlier time than that of what it voted for";
+    OwnClock: "order", "a client takes its timestamps from its own clock";
+    LowestClock: "order", "a client takes the lowest bound on a replica's clock for the cluster's time";
+    StepUnnoticed: "order", "a client whose clock stood still goes on with what it began before it noticed";
     PastEntered: "the window", "what lies below the window is still voted on";
     WindowUnhalved: "the window", "an author may begin at the very edge of the window";
     LateRefused: "the window", "what an author brings too late is refused, and others may still finish it";

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use types::{Cluster, ReplicaId};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SteadyClock};
 use crate::connection::{Intake, Wire};
 use crate::inbox::Inbox;
 use crate::injected_latency::Delays;
@@ -68,6 +68,8 @@ pub struct NodeOptions {
     pub run_on: RunOn,
     /// Where it counts.
     pub metrics: Metrics,
+    /// The clock its machine goes by; the wall's when there is none.
+    pub clock: Option<SteadyClock>,
     /// How far away everybody is to seem; for measuring and testing only.
     pub delays: Option<Delays>,
 }
@@ -217,7 +219,7 @@ where
     L: FnMut(&M) + Send + 'static,
     E: FnMut(M::Event) + Send + 'static,
 {
-    let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, delays } = node_options;
+    let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, clock, delays } = node_options;
     check_identity(&identity, &cluster)?;
     let me = identity.party();
     let local_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -237,7 +239,7 @@ where
         inbox: Inbox::new(Arc::clone(&mailbox), Arc::clone(&command_permits), metrics.clone()),
         links: Arc::clone(&transport.links),
         metrics: metrics.clone(),
-        clock: Clock::default(),
+        clock: clock.map_or_else(Clock::wall, Clock::Steady),
     };
     match run_on {
         RunOn::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),

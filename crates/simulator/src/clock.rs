@@ -7,11 +7,16 @@ use crate::setting::Clocks;
 
 /// Where true time begins: no machine may depend on it, and some day in the future is as good as any.
 pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
-/// How far a clock may be off, in milliseconds. Two may differ by twice as much, which stays under the `δ` of 500 ms that
-/// replicas grant timestamps.
+/// How far a clock may be off, in milliseconds, and how far most are: in a world in which all waited for the worst, little would happen.
+/// Two may differ by twice as much, which stays under the `δ` of 500 ms that replicas grant timestamps.
 const SKEW_MS_MAX: u64 = 100;
+const SKEW_MS: [u64; 4] = [1, 1, 10, SKEW_MS_MAX];
 /// How far a wild one may be off, in milliseconds: more than `δ`, and less than half of any window.
 const WILD_MS_MAX: u64 = 2_000;
+/// How far clients' clocks are ahead, in seconds: those of replicas they may have to follow are none of them.
+const CLIENT_AHEAD_S: [i64; 6] = [0, 1, 10, 3_600, -10, -3_600];
+/// How long a client's clock stands still at most, in milliseconds.
+const STOOD_STILL_MS_MAX: u64 = 2_000;
 /// How often a wild clock is as far off as that when it jumps, in a thousand.
 const WILD_PER_MILLE: u64 = 400;
 
@@ -34,9 +39,24 @@ impl Clock {
         clock
     }
 
+    /// A client's: it may show anything, as nobody goes by it.
+    pub fn of_client(random: &mut Random, clocks: Clocks) -> Self {
+        let mut clock = Self::new(random, clocks);
+        if clocks != Clocks::Exact {
+            clock.ahead_ns += random.pick(&CLIENT_AHEAD_S) * 1_000_000_000;
+        }
+        clock
+    }
+
+    /// A client's stands still for a while, as that of a machine that is paused.
+    pub fn stand_still(&mut self, random: &mut Random) {
+        self.ahead_ns -= signed(random.below(STOOD_STILL_MS_MAX * 1_000_000));
+    }
+
     /// Puts the clock somewhere else: within its bounds, or, where clocks are wild, now and then far out of them.
     pub fn jump(&mut self, random: &mut Random, clocks: Clocks) {
-        self.ahead_ns = signed(random.below(2 * SKEW_MS_MAX * 1_000_000));
+        let skew_ms = random.pick(&SKEW_MS);
+        self.ahead_ns = signed((SKEW_MS_MAX - skew_ms) * 1_000_000 + random.below(2 * skew_ms * 1_000_000));
         if clocks == Clocks::Wild && random.chance(WILD_PER_MILLE) {
             self.ahead_ns = signed(random.below(2 * WILD_MS_MAX * 1_000_000)) - signed(WILD_MS_MAX * 1_000_000);
         }

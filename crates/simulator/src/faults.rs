@@ -158,7 +158,7 @@ impl<S: System> World<S> {
             }
             FaultKind::ClockJump => match self.anyone() {
                 Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults, self.setting.clocks),
-                Actor::Client(at) => self.clients[at].clock.jump(&mut self.faults, self.setting.clocks),
+                Actor::Client(at) => self.clients[at].clock.stand_still(&mut self.faults),
             },
             FaultKind::CrashReplica => {
                 let at = self.faults.index(self.replicas.len());
@@ -274,8 +274,7 @@ impl<S: System> World<S> {
     pub fn heal(&mut self) {
         self.trace.line(self.now, || "the faults are over".to_owned());
         // Clocks that were far off are put right, which takes its time where one was ahead: what is begun meanwhile may fail.
-        let clocks =
-            self.replicas.iter_mut().map(|replica| &mut replica.clock).chain(self.clients.iter_mut().map(|client| &mut client.clock));
+        let clocks = self.replicas.iter_mut().map(|replica| &mut replica.clock);
         let wait = clocks.map(|clock| clock.put_right(&mut self.faults, self.setting.clocks)).max().unwrap_or(0);
         self.phase = Phase::Healed { at: self.now + wait };
         self.network.repair();

@@ -31,6 +31,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "nothing changes",
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, pool: false },
+    tells_time: false,
 };
 
 /// A client's session.

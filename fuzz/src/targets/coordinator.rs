@@ -200,7 +200,7 @@ impl Process {
             2 => ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Prepared(0) },
             _ => ReadResult { version: Timestamp::new(7, CLIENTS[0]), value: None, pending: PendingWrite::Hidden },
         });
-        let message = Message::ReadReply { request, results: results.collect(), prepared: vec![writer] };
+        let message = Message::ReadReply { request, clock: self.now, results: results.collect(), prepared: vec![writer] };
         for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
             self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
         }
@@ -212,7 +212,7 @@ impl Process {
     }
 
     fn hear(&mut self, from: Party, message: Message) {
-        if let (Party::Replica(from), Message::ReadReply { request, results, prepared }) = (from, &message) {
+        if let (Party::Replica(from), Message::ReadReply { request, results, prepared, .. }) = (from, &message) {
             self.note_reply(from, *request, results, prepared);
         }
         let received = if generators::is_writable(&message) {

@@ -129,6 +129,8 @@ pub enum Path {
 pub enum Failure {
     /// So many replicas refuse it that it can never happen.
     Refused(Refusal),
+    /// Its timestamp may lie below what was acknowledged before it began, as this process has noticed since. It never takes place.
+    TooLow,
     /// Too few replicas answered in time. A commit may still take place.
     TimedOut,
 }

@@ -147,6 +147,15 @@ impl Coordinator {
         wait_us(self.round_trips.late_us(shard, RequestKind::Read), least_us, rounds, READ_ROUNDS_DOUBLED_MAX)
     }
 
+    /// A reply to a read also says what time it is.
+    pub(super) fn note_clock(&mut self, now: Time, from: ReplicaId, number: u64, clock: u64) {
+        let Some(request) = self.requests.get(&number) else { return };
+        let (asked_at, timed) = request.timed;
+        if let Some(clocks) = self.clocks.as_mut().filter(|_| from.shard == request.shard && timed.contains(from.index)) {
+            clocks.note(now, from, asked_at, clock);
+        }
+    }
+
     pub(super) fn on_read_reply(
         &mut self,
         now: Time,
@@ -221,6 +230,11 @@ impl Coordinator {
         }
         operation.requests_open -= 1;
         if operation.requests_open > 0 {
+            return;
+        }
+        let timestamp = operation.timestamp;
+        if self.is_too_low(timestamp) {
+            self.read_failed(request.operation, Failure::TooLow, out);
             return;
         }
         let Some(mut operation) = self.operations.remove(&request.operation) else { return };

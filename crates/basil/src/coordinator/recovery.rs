@@ -63,8 +63,9 @@ impl Coordinator {
     /// harm, for finishing what is about to end by itself is only work for nothing.
     pub(super) fn time_for(&self, now: Time, dependency: &Transaction) -> Time {
         let least_us = self.least_us(dependency);
-        let old = Time(dependency.timestamp().time).after_us(self.usual_lifetime.times_us(DEPENDENCY_TIMES, 2 * least_us));
-        now.after_us(self.usual_commit.times_us(DEPENDENCY_TIMES, least_us)).min(old)
+        let usual_us = self.usual_lifetime.times_us(DEPENDENCY_TIMES, 2 * least_us);
+        let left_us = usual_us.saturating_sub(self.age_ns(now, dependency) / 1_000);
+        now.after_us(self.usual_commit.times_us(DEPENDENCY_TIMES, least_us).min(left_us))
     }
 
     /// What it takes to ask and tell all who take part in `transaction`, at least.

@@ -6,11 +6,12 @@
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::Party;
+use types::{Key, Party};
 
-use super::Replica;
+use super::early_requests::EarlyRequest;
+use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
-use crate::message::Refusal;
+use crate::message::{Message, Refusal, Subject};
 use crate::transaction::Transaction;
 use crate::transaction_state::{QuotaOwner, TransactionState};
 
@@ -28,6 +29,48 @@ impl<M: StorageBackend> Replica<M> {
     /// No transaction below is voted on at its author's word alone, in nanoseconds.
     pub(super) fn youngest_watermark(&self, now: Time) -> u64 {
         self.watermark(now).max(now.0.saturating_sub(self.options.window_ms * 500_000))
+    }
+
+    /// Gives `message` back, unless this replica's clock is not where it may be served: then it is kept until the time has come.
+    pub(super) fn keep_early(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Option<Message> {
+        let is_early = |time: u64| now.0 < time && time <= now.after_ms(self.options.time_bound_ms).0;
+        let (due, message, bytes) = match message {
+            Message::Read { request, timestamp, keys } if is_early(timestamp.time) && !broken(Mutant::EarlyRead) => {
+                if let Err(refusal) = self.may_read(now, from, timestamp, &keys) {
+                    self.refuse(from, Subject::Request(request), refusal, out);
+                    return None;
+                }
+                let bytes = keys.iter().map(|key| size_of::<Key>() + key.as_bytes().len()).sum();
+                let keys = keys.iter().map(Key::detached).collect();
+                (timestamp.time, Message::Read { request, timestamp, keys }, bytes)
+            }
+            Message::Prepare { transaction } if is_early(transaction.timestamp().time) && !broken(Mutant::EarlyVote) => {
+                if !self.may_ask(from, &transaction) {
+                    self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
+                    return None;
+                }
+                let bytes = transaction.encoded_bytes();
+                (transaction.timestamp().time, Message::Prepare { transaction: transaction.detached() }, bytes)
+            }
+            // Whoever finishes what has hardly begun asks again.
+            Message::Recover { transaction, .. }
+                if is_early(transaction.timestamp().time)
+                    && self.table.get(transaction.id()).is_none_or(TransactionState::is_unjudged)
+                    && !broken(Mutant::EarlyVote) =>
+            {
+                return None;
+            }
+            message => return Some(message),
+        };
+        if let Some(EarlyRequest { from, message, .. }) = self.early.keep(now, from, message, due, bytes) {
+            let subject = match message {
+                Message::Read { request, .. } => Subject::Request(request),
+                Message::Prepare { transaction } => Subject::Transaction(transaction.id()),
+                _ => return None,
+            };
+            self.refuse(from, subject, Refusal::Overloaded, out);
+        }
+        None
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.

@@ -2,11 +2,13 @@
 //! segments (all beyond the paper).
 
 use machine::Time;
+use machine::turn::ANSWER_BYTES_MAX;
 use mutants::{Mutant, broken};
 use store::{SegmentNumber, StorageBackend, StoreError};
 use types::codec::Encode as _;
 use types::{ClientId, Cluster, ReplicaId, Timestamp, TransactionId};
 
+use super::early_requests::DUE_MAX;
 use super::{Out, Replica};
 use crate::certificate::Vote;
 use crate::check::AbortReason;
@@ -45,10 +47,17 @@ impl<M: StorageBackend> Replica<M> {
         let stalled = self.stall_timers.deadline(self.options.janitor_timeout_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
-        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale].into_iter().flatten().min()
+        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline()].into_iter().flatten().min()
     }
 
     pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        for _ in 0..DUE_MAX {
+            if out.bytes >= ANSWER_BYTES_MAX {
+                break;
+            }
+            let Some(early) = self.early.next_due(now) else { break };
+            self.dispatch(now, early.since, early.from, early.message, out)?;
+        }
         while self.unauthored.front().is_some_and(|(since, _)| since.after_ms(self.options.authorship_wait_ms) <= now) {
             let Some((_, id)) = self.unauthored.pop_front() else { break };
             if self.is_unauthored(id) && !broken(Mutant::UnauthoredKept) {

@@ -17,9 +17,9 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_read(
         &mut self,
         now: Time,
+        since: Time,
         from: Party,
-        request: u64,
-        timestamp: Timestamp,
+        (request, timestamp): (u64, Timestamp),
         keys: &[Key],
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
@@ -61,11 +61,11 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         self.counts.keys_read += keys.len() as u64;
-        out.send_large(from, Message::ReadReply { request, results, prepared }, bytes);
+        out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared }, bytes);
         Ok(())
     }
 
-    fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
+    pub(super) fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
         let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
         let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
         if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {

@@ -11,6 +11,7 @@ use types::codec::{Decode, DecodeError};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::abandonment_limiter::AbandonmentLimiter;
+use super::early_requests::EarlyRequests;
 use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
 use super::stall_detector::StallTimers;
@@ -67,6 +68,7 @@ impl<M: StorageBackend> Replica<M> {
             table,
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
+            early: EarlyRequests::default(),
             status_queries: StatusQueries::default(),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             failure: None,

@@ -26,6 +26,8 @@ use super::words::{self, BEGINNING, Names, Notes};
 
 /// Replicas open so long before the script begins that their restart floor lies behind it.
 const OPENED_BEFORE_MS: u64 = 10_000;
+/// What replicas' clocks show when a script begins, in milliseconds: nothing that it places before comes early. Clients' clocks show 0.
+const AHEAD_MS: i64 = 1_000;
 /// More rounds of delivery than any script needs: messages that go round for ever are a failure.
 const ROUNDS_MAX: usize = 1_000;
 
@@ -82,7 +84,7 @@ struct Seat {
     /// Whether its next durable write is to fail.
     crashes_at_write: bool,
     lies: Vec<Lie>,
-    /// How far its clock is ahead of the world's, in milliseconds.
+    /// How far its clock is ahead of the world's, which is the clients', in milliseconds.
     ahead_ms: i64,
 }
 
@@ -142,7 +144,13 @@ impl World {
         let seat = |replica: &ReplicaId| {
             (
                 *replica,
-                Seat { medium: Memory::new(&replica.to_string()), node: None, crashes_at_write: false, lies: Vec::new(), ahead_ms: 0 },
+                Seat {
+                    medium: Memory::new(&replica.to_string()),
+                    node: None,
+                    crashes_at_write: false,
+                    lies: Vec::new(),
+                    ahead_ms: AHEAD_MS,
+                },
             )
         };
         let seats = replicas.iter().map(seat).collect();
@@ -202,7 +210,7 @@ impl World {
 
     /// The replica's clock jumps, so that it is so far ahead of the world's.
     pub fn set_clock(&mut self, replica: ReplicaId, ahead_ms: i64) {
-        self.seat(replica).ahead_ms = ahead_ms;
+        self.seat(replica).ahead_ms = AHEAD_MS + ahead_ms;
     }
 
     /// All replicas come back with room for so many undecided transactions.
@@ -569,7 +577,7 @@ impl World {
     }
 
     fn distort_reply(&mut self, replica: ReplicaId, to: Party, message: &mut Message) {
-        let Message::ReadReply { request, results, prepared } = message else { return };
+        let Message::ReadReply { request, results, prepared, .. } = message else { return };
         let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
         for (asked, result) in keys.iter().zip(results) {
             for lie in &self.seats[&replica].lies {
@@ -699,7 +707,7 @@ impl World {
 
     fn note_send(&mut self, replica: ReplicaId, to: Party, message: &Message) {
         let words = match message {
-            Message::ReadReply { request, results, prepared } => {
+            Message::ReadReply { request, results, prepared, .. } => {
                 let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
                 let each = keys.iter().zip(results).map(|(key, result)| self.words_of_result(key, result, prepared)).collect::<Vec<_>>();
                 Some(format!("answer{{s}} {}", each.join("; ")))
@@ -836,7 +844,7 @@ pub fn party(client: ClientId) -> Party {
 
 fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     match message {
-        Message::Read { .. } => (Kind::Read, None),
+        Message::Read { .. } | Message::ClockQuery { .. } => (Kind::Read, None),
         Message::StatusQuery { id, .. } => (Kind::StatusQuery, Some(*id)),
         Message::StatusReply { id, .. } => (Kind::StatusReply, Some(*id)),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
@@ -844,7 +852,9 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
         Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
         Message::CommitNotice { id } => (Kind::CommitNotice, Some(*id)),
-        Message::ReadReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
+        Message::ReadReply { .. } | Message::ClockReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => {
+            (Kind::Reply, None)
+        }
         Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),
         Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
         Message::Decided { certificate } => (Kind::Decided, Some(certificate.id)),
@@ -887,6 +897,7 @@ fn decision(decision: Decision) -> &'static str {
 fn failed(failure: Failure) -> String {
     match failure {
         Failure::Refused(refusal) => format!("refused as {}", refused(refusal)),
+        Failure::TooLow => "too low".to_owned(),
         Failure::TimedOut => "timed out".to_owned(),
     }
 }

@@ -10,7 +10,7 @@ use basil::{
 use crypto::Verified;
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
-use simulator::{Client, Goal, Next};
+use simulator::{Client, Clocks, FaultKind, Goal, Next};
 use types::{ClientId, Cluster, Key, Timestamp, Value};
 
 use super::Basil;
@@ -42,6 +42,8 @@ struct Task {
     /// What no other task of this client has.
     number: u64,
     tag: String,
+    /// When it began, in true time; nothing where clocks jump, so that nothing follows from it.
+    began: Option<u64>,
     /// The number of the operation it waits for.
     operation: u64,
     /// Gone once it is being committed.
@@ -58,7 +60,7 @@ impl BasilClient {
         cheat: Option<(Vec<ClientStrategy>, Random)>,
         victims: Vec<ClientId>,
     ) -> Self {
-        let coordinator = Coordinator::new(cluster.clone(), options);
+        let coordinator = Coordinator::for_client(cluster.clone(), options);
         let driver = match cheat {
             None => Driver::Honest(Box::new(coordinator)),
             Some((strategies, random)) => {
@@ -85,6 +87,13 @@ impl BasilClient {
         }
     }
 
+    fn coordinator(&self) -> &Coordinator {
+        match &self.driver {
+            Driver::Honest(coordinator) => coordinator,
+            Driver::Byzantine(byzantine) => byzantine.coordinator(),
+        }
+    }
+
     fn commit(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
         let is_honest = self.is_honest();
         let Some(task) = self.task.as_mut() else { return Next::Wait };
@@ -95,7 +104,7 @@ impl BasilClient {
         let party = scene.party;
         scene.line(|| format!("{party} commits {:?} at {:?}", transaction.id(), transaction.timestamp()));
         if is_honest {
-            scene.checker.issued(History::new(task.plan.clone(), task.reads.clone(), transaction.clone()));
+            scene.checker.issued(History::new(task.plan.clone(), task.began, task.reads.clone(), transaction.clone()));
         }
         let operation = task.operation;
         Next::Command(match validated {
@@ -121,7 +130,7 @@ impl BasilClient {
         let id = scene.id;
         scene.line(|| format!("{id} is told {:?} of {:?} ({path:?})", certificate.decision, certificate.id));
         if self.is_honest() {
-            scene.checker.told(certificate.id, certificate);
+            scene.checker.told(scene.now, certificate.id, certificate);
             scene.engine_counts.fast += u64::from(path == Path::Fast && certificate.decision == Decision::Commit);
         } else {
             scene.counts.byzantine_ended += 1;
@@ -136,7 +145,7 @@ impl BasilClient {
         let id = scene.id;
         scene.line(|| format!("{id} is told that {transaction:?}, which only read, has committed"));
         if let (true, Some(transaction)) = (self.is_honest(), transaction) {
-            scene.checker.validated(transaction);
+            scene.checker.validated(scene.now, transaction);
             scene.engine_counts.validated += 1;
         }
         Next::Done
@@ -148,9 +157,9 @@ impl BasilClient {
         scene.line(|| format!("{id} fails: {failure:?} of {plan}"));
         if let (true, Failure::Refused(refusal)) = (self.is_honest(), failure) {
             scene.checker.told_refused(id, refusal);
-            if let Some(transaction) = &task.transaction {
-                scene.checker.told_never(transaction.id());
-            }
+        }
+        if let (true, Some(transaction)) = (self.is_honest() && failure != Failure::TimedOut, &task.transaction) {
+            scene.checker.told_never(transaction.id());
         }
         if failure != Failure::TimedOut {
             return Next::Failed;
@@ -182,6 +191,7 @@ impl Client<Basil> for BasilClient {
     }
 
     fn begin(&mut self, goal: Goal, scene: &mut Scene<'_>) -> Next<Command> {
+        let Some(clock) = self.coordinator().clock() else { return Next::NotDone };
         let plans = &scene.setting.engine.plans;
         let plan = match goal {
             Goal::Anything => Plan::draw_of(scene.random, plans),
@@ -190,8 +200,8 @@ impl Client<Basil> for BasilClient {
         };
         let party = scene.party;
         scene.line(|| format!("{party} begins: {plan:?}"));
-        // A client's timestamps are its own: no two are alike, also when the process is new and its clock was put back.
-        self.last_time = scene.local.0.max(self.last_time + 1);
+        // A client's timestamps are its own: no two are alike.
+        self.last_time = clock.read(scene.local).max(self.last_time + 1);
         let mut timestamp = Timestamp::new(self.last_time, scene.id);
         match &mut self.driver {
             Driver::Byzantine(byzantine) => timestamp = byzantine.begin(timestamp),
@@ -201,7 +211,9 @@ impl Client<Basil> for BasilClient {
         let number = self.operations;
         let tag = format!("{}.{number}", scene.id);
         let buffer = Some(Buffer::new(timestamp));
-        self.task = Some(Task { plan, number, tag, operation: 0, buffer, reads: Vec::new(), transaction: None });
+        let is_even = scene.setting.clocks != Clocks::Wild && !scene.setting.fault_kinds.contains(&FaultKind::ClockJump);
+        let began = is_even.then_some(scene.now);
+        self.task = Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), transaction: None });
         self.advance(scene)
     }
 
@@ -218,7 +230,7 @@ impl Client<Basil> for BasilClient {
     }
 
     fn forget(&mut self) {
-        let coordinator = Coordinator::new(self.cluster.clone(), self.options);
+        let coordinator = Coordinator::for_client(self.cluster.clone(), self.options);
         match &mut self.driver {
             Driver::Honest(honest) => **honest = coordinator,
             Driver::Byzantine(byzantine) => byzantine.forget(coordinator),
@@ -261,7 +273,7 @@ pub(crate) fn describe(message: &Message) -> String {
         Message::Log { transaction, decision, .. } => format!("Log {decision:?} of {:?}", transaction.id()),
         Message::Writeback { certificate, .. } => format!("Writeback {:?} of {:?}", certificate.decision, certificate.id),
         Message::CommitNotice { id } => format!("CommitNotice {id:?}"),
-        Message::ReadReply { request, results, prepared } => {
+        Message::ReadReply { request, results, prepared, .. } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }
         Message::Voted { vote, conflict } => {

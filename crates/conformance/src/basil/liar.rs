@@ -317,9 +317,14 @@ impl simulator::Liar<Basil> for Liar {
             }
         }
         for (to, message) in sends.iter_mut() {
-            if let Message::ReadReply { request, results, prepared } = message {
-                let asked = self.readers.get(&(*to, *request)).cloned();
-                self.bend_reply(asked, results, prepared);
+            match message {
+                Message::ReadReply { request, clock, results, prepared } => {
+                    *clock = another_time(*clock, *request);
+                    let asked = self.readers.get(&(*to, *request)).cloned();
+                    self.bend_reply(asked, results, prepared);
+                }
+                Message::ClockReply { asked_at, clock } => *clock = another_time(*clock, *asked_at),
+                _ => {}
             }
         }
         if self.does(ReplicaStrategy::Replay) {
@@ -375,4 +380,15 @@ fn subject_of(message: &Message) -> Option<Subject> {
 fn made_up(cluster: &Cluster, timestamp: Timestamp, key: &Key) -> Option<Transaction> {
     let write = Write { key: key.clone(), value: Some(Value::from("5000#made up")) };
     Transaction::new(cluster.id(), timestamp, Vec::new(), vec![write]).ok()
+}
+
+/// What a liar says that its clock shows: the truth, something later, or nothing that can be.
+fn another_time(clock: u64, asked: u64) -> u64 {
+    match asked % 5 {
+        0 => clock,
+        1 => clock.saturating_add(400_000_000),
+        2 => clock.saturating_sub(3_600_000_000_000),
+        3 => 0,
+        _ => u64::MAX,
+    }
 }

@@ -50,7 +50,7 @@ impl Engine for Basil {
     }
 
     fn session(cluster: &Arc<Cluster>, spec: &ClusterSpec) -> Session {
-        Session::new(cluster.id(), Coordinator::new(cluster.clone(), coordinator(spec)))
+        Session::new(cluster.id(), Coordinator::for_client(cluster.clone(), coordinator(spec)))
     }
 }
 

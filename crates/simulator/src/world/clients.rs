@@ -20,10 +20,11 @@ const REST_ABANDONED_NS: (u64, u64) = (10_000, 20_000_000);
 const ABANDON_MS: (u64, u64) = (60, 500);
 
 impl<S: System> World<S> {
-    /// Has a client begin its next task after a while.
+    /// Has a client begin its next task after a while. A process that is new may have something to do before.
     pub fn begin_after(&mut self, client: usize, least_ns: u64, most_ns: u64) {
         let wait = self.clients[client].random.between(least_ns, most_ns);
         let life = self.clients[client].lives;
+        self.arm(Actor::Client(client));
         self.after(wait, Event::Begin { client, life });
     }
 

@@ -164,7 +164,7 @@ impl<S: System> World<S> {
             });
             let random = Random::stream(self.seed, &format!("client {id}"));
             let machine = S::client(&self.cluster, id, &self.setting, cheat, clients);
-            self.clients.push(ClientActor::new(id, machine, Clock::new(clocks, self.setting.clocks), random));
+            self.clients.push(ClientActor::new(id, machine, Clock::of_client(clocks, self.setting.clocks), random));
         }
     }
 }

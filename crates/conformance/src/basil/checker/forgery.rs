@@ -77,6 +77,8 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::Prepare { .. }
         | Message::StatusQuery { .. }
         | Message::ReadReply { .. }
+        | Message::ClockQuery { .. }
+        | Message::ClockReply { .. }
         | Message::StatusReply { .. }
         | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}

@@ -11,6 +11,7 @@
 //! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
 //! | lies | what commits, of whomever, is possible on its face and within its author's rights |
 //! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
+//! | order | who begins after another's acknowledgement comes after it in that order, so that it sees it and is not hidden under it |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
 //! | progress | once the faults are over, every honest transaction ends, and work gets done |
@@ -49,6 +50,8 @@ pub(crate) enum Told {
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     pub plan: Plan,
+    /// When it began, in true time, where clocks go evenly.
+    pub began: Option<u64>,
     pub reads: Vec<(Key, Timestamp, Option<Value>)>,
     pub transaction: Transaction,
     pub told: Told,
@@ -56,8 +59,32 @@ pub(crate) struct History {
 
 impl History {
     /// A transaction whose client has been told nothing yet.
-    pub fn new(plan: Plan, reads: Vec<(Key, Timestamp, Option<Value>)>, transaction: Transaction) -> Self {
-        Self { plan, reads, transaction, told: Told::Nothing }
+    pub fn new(plan: Plan, began: Option<u64>, reads: Vec<(Key, Timestamp, Option<Value>)>, transaction: Transaction) -> Self {
+        Self { plan, began, reads, transaction, told: Told::Nothing }
+    }
+}
+
+/// What a party has asked a replica under one number. One that lies may use a number again.
+#[derive(Debug, Default)]
+struct Asked {
+    reads: Vec<(Timestamp, Vec<Key>)>,
+    is_answered: bool,
+}
+
+impl Asked {
+    fn add(&mut self, timestamp: Timestamp, keys: &[Key]) {
+        if std::mem::take(&mut self.is_answered) {
+            self.reads.retain(|(asked_at, asked)| (*asked_at, &asked[..]) == (timestamp, keys));
+        }
+        if !self.reads.iter().any(|(asked_at, asked)| (*asked_at, &asked[..]) == (timestamp, keys)) {
+            self.reads.push((timestamp, keys.to_vec()));
+        }
+    }
+
+    /// What an answer is about, if that can be told.
+    fn answered(&mut self) -> Option<(Timestamp, Vec<Key>)> {
+        self.is_answered = true;
+        if let [read] = &self.reads[..] { Some(read.clone()) } else { None }
     }
 }
 
@@ -94,8 +121,8 @@ pub struct Checker {
     /// What honest clients made.
     histories: BTreeMap<TransactionId, History>,
     signed: forgery::Signed,
-    /// What each replica that is taking a turn was asked to read in it.
-    asked: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
+    /// What each replica was asked to read: it may answer later.
+    asked: BTreeMap<(ReplicaId, Party, u64), Asked>,
     views: views::Views,
     votes: BTreeMap<(TransactionId, ReplicaId), Vote>,
     /// Of each key: which version honest replicas called settled, for a reader at which time.
@@ -106,6 +133,8 @@ pub struct Checker {
     honest_aborts: BTreeSet<TransactionId>,
     /// What each honest replica voted on last.
     recent: BTreeMap<ReplicaId, VecDeque<TransactionId>>,
+    /// Of each time at which an honest client was told of a commit: the highest timestamp acknowledged by then.
+    acknowledged: BTreeMap<u64, Timestamp>,
     /// What honest replicas refused each client's running transaction.
     refusals: BTreeMap<ClientId, BTreeSet<Refusal>>,
     /// What honest replicas told each client's running transaction.
@@ -132,6 +161,7 @@ impl Checker {
             elections: BTreeMap::new(),
             honest_aborts: BTreeSet::new(),
             recent: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             refusals: BTreeMap::new(),
             vouched: BTreeMap::new(),
         }
@@ -373,9 +403,12 @@ impl Checker {
     }
 
     /// An honest client is told how its transaction ended.
-    pub(super) fn told(&mut self, id: TransactionId, certificate: &Certificate) {
+    pub(super) fn told(&mut self, now: u64, id: TransactionId, certificate: &Certificate) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(certificate.decision);
+        }
+        if certificate.decision == Decision::Commit {
+            self.acknowledged(now, id);
         }
         self.proven(certificate);
         if self.decisions.get(&id) != Some(&certificate.decision) {
@@ -383,12 +416,26 @@ impl Checker {
         }
     }
 
+    /// An honest client is told now that its transaction committed: it lies above all that was acknowledged before it began.
+    fn acknowledged(&mut self, now: u64, id: TransactionId) {
+        let Some(history) = self.histories.get(&id) else { return };
+        let at = history.transaction.timestamp();
+        let before = history.began.and_then(|began| self.acknowledged.range(..began).next_back());
+        if let Some((_, before)) = before.filter(|(_, before)| **before >= at) {
+            let what = format!("{id:?} at {at:?} committed, and {before:?} was acknowledged before it began");
+            self.violation("order", what);
+        }
+        let highest = self.acknowledged.range(..=now).next_back().map_or(at, |(_, highest)| at.max(*highest));
+        self.acknowledged.insert(now, highest);
+    }
+
     /// An honest client is told that its transaction, which only read, has committed: no certificate says so, and the checkers
     /// of the whole run judge whether it may.
-    pub(super) fn validated(&mut self, id: TransactionId) {
+    pub(super) fn validated(&mut self, now: u64, id: TransactionId) {
         if let Some(history) = self.histories.get_mut(&id) {
             history.told = Told::Ended(Decision::Commit);
         }
+        self.acknowledged(now, id);
         let Some(history) = self.histories.get(&id) else { return };
         let enough = 2 * self.cluster.faults() + 1;
         let lacking = history.transaction.reads().iter().find(|read| {
@@ -448,11 +495,10 @@ impl simulator::Checker<Basil> for Checker {
         &mut self.violations
     }
 
-    fn hears(&mut self, _by: ReplicaId, inbox: &[(Party, Verified<Message>)]) {
-        self.asked.clear();
+    fn hears(&mut self, by: ReplicaId, inbox: &[(Party, Verified<Message>)]) {
         for (from, message) in inbox {
             if let Message::Read { request, keys, timestamp } = &**message {
-                self.asked.insert((*from, *request), (*timestamp, keys.clone()));
+                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, keys);
             }
         }
     }
@@ -467,7 +513,7 @@ impl simulator::Checker<Basil> for Checker {
     fn says(&mut self, by: ReplicaId, to: Party, message: &Message) {
         match (message, to) {
             (Message::ReadReply { request, .. }, Party::Client(client, _)) => {
-                if let Some((timestamp, keys)) = self.asked.get(&(to, *request)).cloned() {
+                if let Some((timestamp, keys)) = self.asked.get_mut(&(by, to, *request)).and_then(Asked::answered) {
                     self.answered(by, client, timestamp, &keys, message);
                 }
             }
