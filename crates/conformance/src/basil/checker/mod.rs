@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, PendingWrite, Unsigned};
+use basil::message::{Conflict, PendingWrite, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, ReadFound, Transaction, Vote};
 use crypto::Verified;
 use simulator::{Outcomes, Violations};
@@ -64,26 +64,28 @@ impl History {
     }
 }
 
-/// What a party has asked a replica under one number. One that lies may use a number again.
+/// What a party has asked a replica under one number. One that lies may use a number again, before it is answered.
 #[derive(Debug, Default)]
 struct Asked {
     reads: Vec<(Timestamp, Vec<Key>)>,
-    is_answered: bool,
+    /// How many of the questions were not answered or refused yet.
+    open: usize,
 }
 
 impl Asked {
     fn add(&mut self, timestamp: Timestamp, keys: &[Key]) {
-        if std::mem::take(&mut self.is_answered) {
-            self.reads.retain(|(asked_at, asked)| (*asked_at, &asked[..]) == (timestamp, keys));
+        if self.open == 0 {
+            self.reads.clear();
         }
+        self.open += 1;
         if !self.reads.iter().any(|(asked_at, asked)| (*asked_at, &asked[..]) == (timestamp, keys)) {
             self.reads.push((timestamp, keys.to_vec()));
         }
     }
 
-    /// What an answer is about, if that can be told.
+    /// What an answer, or a refusal, is about, if that can be told.
     fn answered(&mut self) -> Option<(Timestamp, Vec<Key>)> {
-        self.is_answered = true;
+        self.open = self.open.saturating_sub(1);
         if let [read] = &self.reads[..] { Some(read.clone()) } else { None }
     }
 }
@@ -517,7 +519,12 @@ impl simulator::Checker<Basil> for Checker {
                     self.answered(by, client, timestamp, &keys, message);
                 }
             }
-            (Message::Refused { refusal, .. }, Party::Client(client, _)) => self.refused(client, *refusal),
+            (Message::Refused { subject, refusal }, Party::Client(client, _)) => {
+                if let Subject::Request(request) = subject {
+                    self.asked.get_mut(&(by, to, *request)).and_then(Asked::answered);
+                }
+                self.refused(client, *refusal);
+            }
             (Message::CommitNotice { id }, _) => self.relayed(by, *id),
             _ => {}
         }
