@@ -17,8 +17,8 @@ use types::{Cluster, Digest, Key, ReplicaId, ShardId, TransactionId};
 #[must_use]
 pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
     match message {
-        Message::Read { .. }
-        | Message::Prepare { .. }
+        Message::Read { keys, .. } => ascend(keys.iter()),
+        Message::Prepare { .. }
         | Message::ReadReply { .. }
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }
@@ -26,10 +26,10 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::StatusQuery { .. }
         | Message::StatusReply { .. }
         | Message::CommitNotice { .. } => true,
-        Message::Recover { transaction, evidence } => evidence.iter().all(|vote| {
-            let rightly = vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;
-            rightly && is_vote(cluster, vote)
-        }),
+        Message::Recover { transaction, evidence } => {
+            let rightly = |vote: &SignedVote| vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;
+            ascend(evidence.iter().map(|vote| vote.replica)) && evidence.iter().all(|vote| rightly(vote) && is_vote(cluster, vote))
+        }
         Message::Log { transaction, decision, tallies } => is_justified(cluster, transaction, *decision, tallies),
         Message::InvokeFallback { transaction, justified, views } => {
             let fits = |Justified { decision, tallies }: &Justified| is_justified(cluster, transaction, *decision, tallies);
@@ -191,7 +191,7 @@ fn holds(cluster: &Cluster, certificate: &Certificate) -> bool {
                 ShardProof::Votes(set) => set.vote == Vote::Commit && is_set(cluster, set, id, 5 * faults + 1),
                 ShardProof::Conflict { .. } => false,
             };
-            !proofs.is_empty() && proofs.iter().all(unanimous)
+            !proofs.is_empty() && ascend(proofs.iter().map(ShardProof::shard)) && proofs.iter().all(unanimous)
         }
         (Proof::Fast(proofs), Decision::Abort) => match proofs.as_slice() {
             [ShardProof::Votes(set)] => set.vote == Vote::Abort && is_set(cluster, set, id, 3 * faults + 1),
@@ -237,9 +237,9 @@ fn is_set(cluster: &Cluster, set: &VoteSet, id: TransactionId, quorum: usize) ->
     set.voters.len() >= quorum && ascend(set.voters.iter().map(|(index, _)| *index)) && set.voters.iter().all(voted)
 }
 
-fn ascend(indices: impl Iterator<Item = u16>) -> bool {
-    let indices: Vec<u16> = indices.collect();
-    indices.windows(2).all(|pair| pair[0] < pair[1])
+fn ascend<T: PartialOrd>(items: impl Iterator<Item = T>) -> bool {
+    let items: Vec<T> = items.collect();
+    items.windows(2).all(|pair| pair[0] < pair[1])
 }
 
 // What is hashed and signed.
