@@ -139,7 +139,7 @@ impl Coordinator {
     }
 }
 
-/// Time: a client's timestamps come from the replicas' clocks ([`crate::replica_clocks`]).
+/// Time: a client's timestamps come from the replicas' clocks (`replica_clocks.rs`).
 impl Coordinator {
     fn ask_clocks(&mut self, now: Time, out: &mut Out) {
         let Some(clocks) = &mut self.clocks else { return };

@@ -61,7 +61,7 @@ pub enum Message {
         /// What the client's own clock shows; the reply repeats it.
         asked_at: u64,
     },
-    /// Replica to client. Not signed: nobody else needs it ([`crate::replica_clocks`]).
+    /// Replica to client. Not signed: nobody else needs it (`replica_clocks.rs`).
     ClockReply {
         /// The question's.
         asked_at: u64,

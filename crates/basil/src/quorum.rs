@@ -87,7 +87,7 @@ impl Quorums {
 
     /// If a clock bound is known for each of `known` replicas, `4f + 1` or more, the bound in this place from the top lies above every
     /// timestamp acknowledged before: `2f + 1` correct replicas had reached it, and at least `k - 3f` of them are among the `k`
-    /// that are known. As `k - 3f > f`, a correct replica's bound lies at or above it, whatever liars say ([`crate::replica_clocks`]).
+    /// that are known. As `k - 3f > f`, a correct replica's bound lies at or above it, whatever liars say (`replica_clocks.rs`).
     #[must_use]
     pub const fn bounded_clock(self, known: usize) -> usize {
         known.saturating_sub(3 * self.faults)
