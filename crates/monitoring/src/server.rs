@@ -4,6 +4,7 @@
 //! an address has, and whom it may be shown to. A browser that was led here by another page sends that page's host name in
 //! `Host` (DNS rebinding); only an IP address, `localhost` or one of the site's own names is answered.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +20,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use runtime::Metrics;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// The longest request, its headers included; hyper accepts no smaller bound.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// The most headers of a request.
 pub const HEADERS_MAX: usize = 64;
-/// The most connections served at a time; further ones are closed.
+/// The most connections served at a time; one more takes the place of the oldest, so that whoever holds them open keeps nobody out.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long one connection may take from its start to its end.
 pub const CONNECTION_TIMEOUT_MS: u64 = 5_000;
@@ -145,18 +145,23 @@ pub fn host_of(authority: &str) -> &str {
 /// Serves at `listener` until dropped.
 pub async fn serve(listener: TcpListener, site: Site) {
     let site = Arc::new(site);
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
+    // In the order in which they came.
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+                    open.retain(|connection| !connection.is_finished());
+                    if open.len() >= CONNECTIONS_MAX
+                        && let Some(oldest) = open.pop_front()
+                    {
+                        oldest.abort();
+                    }
                     let site = Arc::clone(&site);
-                    connections.spawn(async move {
+                    open.push_back(connections.spawn(async move {
                         let _ = timeout(Duration::from_millis(CONNECTION_TIMEOUT_MS), serve_connection(stream, &site)).await;
-                        drop(permit);
-                    });
+                    }));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "an HTTP connection could not be accepted");
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_connections_than_there_is_room_for_are_closed() {
+    async fn one_connection_too_many_takes_the_place_of_the_oldest() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("it listens");
         let site = Site { metrics: Metrics::default(), pages: Box::new(|_| None), names: Vec::new() };
@@ -268,10 +273,15 @@ mod tests {
         for _ in 0..CONNECTIONS_MAX {
             idle.push(TcpStream::connect(address).await.expect("it listens"));
         }
-        let mut further = TcpStream::connect(address).await.expect("the system accepts");
-        // Closed without a word, long before the idle ones time out.
-        let closed = timeout(Duration::from_millis(CONNECTION_TIMEOUT_MS / 2), further.read(&mut [0; 1])).await;
-        assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+        let mut newest = TcpStream::connect(address).await.expect("it listens");
+        newest.write_all(b"GET /health HTTP/1.1\r\n\r\n").await.expect("it reads");
+        let mut answer = String::new();
+        newest.read_to_string(&mut answer).await.expect("it answers in text");
+        assert!(answer.ends_with("\r\n\r\nok\n"), "{answer}");
+        // Closed without a word.
+        assert!(matches!(idle[0].read(&mut [0; 1]).await, Ok(0) | Err(_)));
+        idle[1].write_all(b"GET /health HTTP/1.1\r\n\r\n").await.expect("it reads");
+        assert!(matches!(idle[1].read(&mut [0; 1]).await, Ok(1)), "the second is served as before");
         server.abort();
     }
 }
