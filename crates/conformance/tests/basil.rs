@@ -109,6 +109,14 @@ fn everything_at_once_breaks_no_promise() {
     keeps_its_promises("everything");
 }
 
+/// A client that left its task numbered its requests from 1 again, and took an answer to an earlier task for one to its next: it
+/// wrote a sum that nobody had.
+#[test]
+fn no_answer_reaches_a_process_that_did_not_ask() {
+    let report = run(&scenario("everything"), 13, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
 /// What only some replicas saw, and was cut off for longer than the window, was refused by the others as too old: it stayed
 /// undecided in these runs, or what was begun later waited for it.
 #[test]

@@ -107,10 +107,11 @@ impl<S: System> World<S> {
         }
     }
 
-    /// A Byzantine client leaves its task, if it still is at it.
+    /// A Byzantine client leaves its task, if it still is at it. It goes on as another process, as one that crashed does: what is
+    /// still on its way to the one that left does not reach the one that goes on, which numbers its requests from 1 again.
     pub fn abandon(&mut self, at: usize, task: u64) {
         if self.clients[at].task.is_some_and(|running| running.number == task) {
-            self.clients[at].forget();
+            self.clients[at].restart();
             self.begin_after(at, REST_ABANDONED_NS.0, REST_ABANDONED_NS.1);
         }
     }
