@@ -4,6 +4,7 @@
 //! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions and cannot
 //! read ranges yet, which the session says in a typed refusal.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use crate::transaction::Transaction;
@@ -23,6 +24,7 @@ use crate::message::{Message, Refusal};
 use crate::quorum::Quorums;
 use crate::reading::ReadFound;
 use crate::receipt::Receipt;
+use crate::refresh::{Attempt, RefreshTimes};
 
 /// What there is to know of Basil before it runs.
 pub static PROFILE: Profile = Profile {
@@ -61,13 +63,16 @@ pub struct Session<D = Coordinator> {
     under_way: HashMap<u64, UnderWay>,
     /// The clock that was told last.
     clock: Option<ClusterClock>,
+    refresh_times: RefreshTimes,
+    /// How often a transaction was tried again at a later timestamp.
+    refreshes: u64,
 }
 
 #[derive(Debug)]
 enum UnderWay {
     /// A read, at this timestamp.
     Read(Timestamp),
-    Commit(Transaction),
+    Commit(Box<Attempt>),
     /// It was the pool's.
     Private,
 }
@@ -90,16 +95,16 @@ impl<D: Driver> Session<D> {
     /// A session of a client of `cluster`.
     #[must_use]
     pub fn new(cluster: ClusterId, driver: D) -> Self {
-        Self { cluster, driver, under_way: HashMap::new(), clock: None }
+        Self { cluster, driver, under_way: HashMap::new(), clock: None, refresh_times: RefreshTimes::default(), refreshes: 0 }
     }
 
-    fn begin(&mut self, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
+    fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, read_only } => {
                 self.under_way.insert(operation, UnderWay::Read(timestamp));
                 Ok(Begun::Command(Command::Read { operation, timestamp, keys, read_only }))
             }
-            Request::Commit(commit) => self.commit(operation, commit),
+            Request::Commit(commit) => self.commit(now, operation, commit),
             Request::Private(private) => {
                 let command = private.take::<Command>().map_err(|_| Foreign)?;
                 self.under_way.insert(operation, UnderWay::Private);
@@ -109,7 +114,7 @@ impl<D: Driver> Session<D> {
         }
     }
 
-    fn commit(&mut self, operation: u64, commit: CommitRequest) -> Result<Begun, engine::Refusal> {
+    fn commit(&mut self, now: Time, operation: u64, commit: CommitRequest) -> Result<Begun, engine::Refusal> {
         let timestamp = commit.timestamp;
         let buffer = buffer(timestamp, commit.reads, commit.writes)?;
         let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
@@ -119,11 +124,27 @@ impl<D: Driver> Session<D> {
             let commit = Commit { id: transaction.id(), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
             return Ok(Begun::Done(Response::Committed(commit)));
         }
-        self.under_way.insert(operation, UnderWay::Commit(transaction.clone()));
+        let attempt = Attempt::first(now, transaction.clone(), dependencies.clone());
+        self.under_way.insert(operation, UnderWay::Commit(Box::new(attempt)));
         Ok(Begun::Command(match validated {
             Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
         }))
+    }
+
+    /// What to try at a later timestamp, when `event` says that it was voted down and may be tried again ([`crate::refresh`]).
+    fn refresh(&mut self, now: Time, event: &Event) -> Option<Command> {
+        let Event::Ended { operation, result: Ok((certificate, _)) } = event else { return None };
+        let Some(UnderWay::Commit(attempt)) = self.under_way.get_mut(operation) else { return None };
+        if certificate.decision == Decision::Commit || !attempt.may_refresh(now, certificate) {
+            return None;
+        }
+        let clock = self.driver.coordinator().clock()?.read(now);
+        let timestamp = self.refresh_times.after(clock, attempt.transaction.timestamp());
+        attempt.refresh(self.cluster, timestamp);
+        let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
+        self.refreshes += 1;
+        Some(Command::Commit { operation: *operation, transaction, dependencies })
     }
 
     /// The answer that an event gives; none when it is about nothing that was asked here.
@@ -132,7 +153,7 @@ impl<D: Driver> Session<D> {
         let operation = *operation;
         let outcome = match (self.under_way.remove(&operation), event) {
             (Some(UnderWay::Private), event) => Ok(Response::Private(Private::new(event))),
-            (Some(UnderWay::Commit(transaction)), event) => committed(transaction, event),
+            (Some(UnderWay::Commit(attempt)), event) => committed(attempt.transaction, event),
             (Some(UnderWay::Read(timestamp)), event) => found(timestamp, event),
             (None, _) => return None,
         };
@@ -149,7 +170,7 @@ impl<D: Driver> Machine for Session<D> {
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         let input = match input {
-            Input::Command(Ask { operation, request }) => match self.begin(operation, request) {
+            Input::Command(Ask { operation, request }) => match self.begin(now, operation, request) {
                 Ok(Begun::Command(command)) => Input::Command(command),
                 Ok(Begun::Done(response)) => return outbox.emit(Tell::Response { operation, outcome: Ok(response) }),
                 Err(refusal) => return outbox.emit(Tell::Response { operation, outcome: Err(refusal) }),
@@ -157,14 +178,17 @@ impl<D: Driver> Machine for Session<D> {
             Input::Message { from, message } => Input::Message { from, message },
             Input::Tick => Input::Tick,
         };
-        let events = outbox.lend(|outbox| self.driver.step(now, input, outbox));
+        let mut events = VecDeque::from(outbox.lend(|outbox| self.driver.step(now, input, outbox)));
         let clock = self.driver.coordinator().clock();
         if let Some(clock) = clock.filter(|_| self.clock != clock) {
             outbox.emit(Tell::Clock(clock));
         }
         self.clock = clock;
-        for event in events {
-            outbox.events.extend(self.on_event(event));
+        while let Some(event) = events.pop_front() {
+            match self.refresh(now, &event) {
+                Some(command) => events.extend(outbox.lend(|outbox| self.driver.step(now, Input::Command(command), outbox))),
+                None => outbox.events.extend(self.on_event(event)),
+            }
         }
     }
 
@@ -199,6 +223,7 @@ impl<D: Driver> engine::Session for Session<D> {
             counts.finishes,
         );
         out.counter("elections", "Transactions for which the replicas had to elect a leader", counts.fallbacks);
+        out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
         self.driver.more_statistics(out);

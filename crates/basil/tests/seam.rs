@@ -6,15 +6,15 @@ mod members;
 
 use std::sync::Arc;
 
-use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
+use basil::certificate::{Proof, ShardProof, SignedVote, VoteSet, VoteStatement};
 use basil::receipt::ReceiptError;
-use basil::{Certificate, Coordinator, CoordinatorOptions, Decision, Receipt, Session, Transaction, Vote, Write};
+use basil::{Certificate, Coordinator, CoordinatorOptions, Decision, Message, Receipt, Session, Transaction, Vote, Write};
 use bytes::Bytes;
 use crypto::leaf;
 use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Proof as _, Refusal, Request, Response, Tell};
 use machine::{Input, Machine, Outbox, Time};
 use members::{Members, members};
-use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, Value};
+use types::{ClientId, Key, Party, ReplicaId, ShardId, Timestamp, Value};
 
 const NOW: Timestamp = Timestamp::new(1_000, ClientId(1));
 
@@ -50,6 +50,91 @@ fn a_transaction_that_did_nothing_commits_without_asking_anybody() {
     let commit = CommitRequest { timestamp: NOW, reads: Vec::new(), writes: Vec::new() };
     let Ok(Response::Committed(commit)) = answer(Request::Commit(commit)) else { panic!("it commits") };
     assert_eq!((commit.path, commit.timestamp), (CommitPath::Empty, NOW));
+}
+
+/// A client's session among six replicas whose clocks show `NOW` and a second.
+struct Client {
+    members: Members,
+    session: Session,
+    now: Time,
+}
+
+impl Client {
+    fn new() -> Self {
+        let members = members(1);
+        let cluster = members.cluster.clone();
+        let mut session = Session::new(cluster.id(), Coordinator::for_client(cluster.clone(), CoordinatorOptions::default()));
+        let now = Time(NOW.time);
+        session.step(now, Input::Tick, &mut Outbox::default());
+        let mut client = Self { members, session, now };
+        for replica in cluster.replicas() {
+            let reply = Message::ClockReply { asked_at: NOW.time, clock: NOW.time + 1_000_000_000 };
+            client.hears(replica, reply);
+        }
+        client
+    }
+
+    fn asks(&mut self, request: Request) -> Vec<Transaction> {
+        let mut outbox = Outbox::default();
+        self.session.step(self.now, Input::Command(Ask { operation: 3, request }), &mut outbox);
+        prepared(outbox.sends)
+    }
+
+    fn hears(&mut self, from: ReplicaId, message: Message) -> (Vec<Transaction>, Vec<Tell>) {
+        let message = self.members.stranger().verify(message).expect("it is well signed");
+        let mut outbox = Outbox::default();
+        self.now = Time(self.now.0 + 1_000_000);
+        self.session.step(self.now, Input::Message { from: Party::Replica(from), message }, &mut outbox);
+        (prepared(outbox.sends), outbox.events)
+    }
+
+    /// All replicas vote `transaction` down: what is prepared then, and what the application is told.
+    fn is_voted_down(&mut self, transaction: &Transaction) -> (Vec<Transaction>, Vec<Tell>) {
+        let statement = VoteStatement { id: transaction.id(), vote: Vote::Abort };
+        let (mut again, mut told) = (Vec::new(), Vec::new());
+        for replica in self.members.cluster.clone().replicas() {
+            let leaf = leaf(self.members.cluster.id(), replica, &statement);
+            let signature = self.members.batch_signers[&replica].sign(&[leaf]).remove(0);
+            let vote = SignedVote { replica, statement, signature };
+            let (sent, events) = self.hears(replica, Message::Voted { vote, conflict: None });
+            again.extend(sent);
+            told.extend(events.into_iter().filter(|event| matches!(event, Tell::Response { .. })));
+        }
+        (again, told)
+    }
+}
+
+/// The transactions that replicas are asked to prepare, each once.
+fn prepared(sends: Vec<(Party, Message)>) -> Vec<Transaction> {
+    let mut all: Vec<Transaction> = Vec::new();
+    for (_, message) in sends {
+        if let Message::Prepare { transaction } = message
+            && !all.contains(&transaction)
+        {
+            all.push(transaction);
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
+    let mut client = Client::new();
+    let writes = vec![(Key::from("a"), Some(Value::from("1")))];
+    let commit = CommitRequest { timestamp: Timestamp { time: NOW.time + 2_000_000_000, ..NOW }, reads: Vec::new(), writes };
+    let mut prepared = client.asks(Request::Commit(commit));
+    for _ in 0..2 {
+        let [transaction] = prepared.as_slice() else { panic!("one transaction is prepared: {prepared:?}") };
+        let (again, told) = client.is_voted_down(transaction);
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(again.len(), 1, "{again:?}");
+        assert!(again[0].timestamp() > transaction.timestamp());
+        assert_eq!((again[0].reads(), again[0].writes()), (transaction.reads(), transaction.writes()));
+        prepared = again;
+    }
+    let (again, told) = client.is_voted_down(&prepared[0]);
+    assert!(again.is_empty(), "{again:?}");
+    assert!(matches!(told[..], [Tell::Response { operation: 3, outcome: Err(Refusal::Conflict) }]), "{told:?}");
 }
 
 /// A transaction of both shards, and the votes on it.
