@@ -5,9 +5,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
 use crate::failure::Failure;
 
-/// How many files a node must be able to have open: connections whose owner is not known yet may take 256, the base's tables and the
-/// journal some hundred, and each member one or a few.
+/// How many files a node must be able to have open: [`FILES_BESIDE_CLIENTS`], and one or a few for each
+/// client.
 const FILES_MIN: u64 = 1_024;
+/// Of these, what a replica has beside the connections of clients: its base's tables (256), journal and other files, connections whose
+/// owner is not known yet (256) or that are being closed, its links, and HTTP (64).
+const FILES_BESIDE_CLIENTS: u64 = 768;
+/// However few files there are, so many connections of clients are taken.
+const CLIENTS_MIN: u64 = 64;
 /// More than this is of no use, and makes some systems reserve memory for it.
 const FILES_MAX: u64 = 1 << 20;
 
@@ -38,5 +43,28 @@ pub fn prepare_for_replicas() -> Result<(), Failure> {
                 .help("raise the limit: `ulimit -Hn`, LimitNOFILE= of a service, --ulimit nofile= of a container"))
         }
         _ => Ok(()),
+    }
+}
+
+/// How many connections clients may have to each of `replicas` in this process: they are refused before the journal lacks a file.
+pub fn connections_of_clients_max(replicas: usize) -> usize {
+    connections_within(getrlimit(Resource::Nofile).current.unwrap_or(FILES_MAX), replicas)
+}
+
+fn connections_within(files: u64, replicas: usize) -> usize {
+    let each = files.min(FILES_MAX) / (replicas.max(1) as u64);
+    usize::try_from(each.saturating_sub(FILES_BESIDE_CLIENTS).max(CLIENTS_MIN)).expect("it is below FILES_MAX")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_keeps_its_files_however_many_clients_come() {
+        assert_eq!(connections_within(FILES_MIN, 1), 256);
+        assert_eq!(connections_within(20_000, 2), 9_232);
+        assert_eq!(connections_within(FILES_MIN, 6), 64);
+        assert_eq!(connections_within(u64::MAX, 1), (FILES_MAX - FILES_BESIDE_CLIENTS) as usize);
     }
 }

@@ -69,10 +69,12 @@ async fn serve(args: &DevArgs, script: Option<Vec<Statement>>) -> Result<Done, F
     let mut places = Vec::new();
     let map = args.regions.load()?;
     regions::leave(&args.folder, map.as_ref())?;
-    for (_, mut config) in up::nodes(&args.folder)? {
+    let configs = up::nodes(&args.folder)?;
+    let replicas = configs.len();
+    for (_, mut config) in configs {
         config.regions.clone_from(&map);
         places.push(format!("{}  {}  http://{}", config.replica, config.listen, config.http_listen));
-        nodes.push(Running::start(config, broken_rule).await?);
+        nodes.push(Running::start(config, broken_rule, replicas).await?);
     }
     for node in &nodes {
         node.ready().await;

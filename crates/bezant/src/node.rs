@@ -51,7 +51,7 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     let stop = runtime::shutdown::signal();
     let mut stop = pin!(stop);
     let mut running = tokio::select! {
-        running = Running::start(config, broken_rule) => running?,
+        running = Running::start(config, broken_rule, 1) => running?,
         _ = &mut stop => return Ok(Done::Well),
     };
     tokio::select! {
@@ -76,8 +76,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a replica: listens, comes back from its disk, and goes to work. Of a rule broken on purpose it tells whoever asks.
-    pub async fn start(config: NodeConfig, broken_rule: Option<&'static str>) -> Result<Self, Failure> {
+    /// Starts a replica: listens, comes back from its disk, and goes to work. Of a rule broken on purpose it tells whoever asks. It shares
+    /// its process with others: `replicas` are in it.
+    pub async fn start(config: NodeConfig, broken_rule: Option<&'static str>, replicas: usize) -> Result<Self, Failure> {
         let replica = config.replica;
         let began = Instant::now();
         let in_use = "is another node running there? Stop it, or change the port in node.toml and in every cluster.toml";
@@ -96,7 +97,8 @@ impl Running {
         let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
         let mut window = JoinSet::new();
         window.spawn(server::serve(http, site));
-        let launch = Launch::new(&config, listener, metrics, board, window).await?;
+        let launch =
+            Launch::new(&config, listener, metrics, board, window).await?.with_clients_max(confine::connections_of_clients_max(replicas));
         let running = wiring::run(&config, launch).await?;
         let listen = config.listen;
         tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
@@ -190,6 +192,12 @@ impl Launch {
             delays,
         };
         Ok(Self { replica, options, signer, board, window })
+    }
+
+    /// The same, with so many connections of clients at most.
+    fn with_clients_max(mut self, clients_connections_max: usize) -> Self {
+        self.options.limits.clients_connections_max = clients_connections_max;
+        self
     }
 
     /// Runs `machine`, which does all that it is for once it has run for `warm_up`.

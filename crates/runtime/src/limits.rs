@@ -20,8 +20,11 @@ pub struct Limits {
     /// The most bytes that wait to be written to all connections together. Beyond it, connections of the member for whom the most waits
     /// are closed.
     pub outgoing_total_bytes_max: usize,
-    /// The most connections of one client at a time; a new one replaces the oldest.
+    /// The most connections of one client at a time; a further one is refused.
     pub client_connections_max: usize,
+    /// The most connections of all clients together. A client that has fewer than another takes one of that one's places; any other is
+    /// refused. Replicas have their places beside these.
+    pub clients_connections_max: usize,
     /// The most connections at a time whose owner is not known yet. One more takes the place of another: of those from the address that
     /// has the most, the oldest.
     pub unauthenticated_max: usize,
@@ -49,6 +52,9 @@ pub(crate) const QUANTUM_BYTES: i64 = 64 << 10;
 pub(crate) const TURN_BYTES_MAX: i64 = 4 << 20;
 /// How many commands of its own side a node takes in one round of a turn.
 pub(crate) const COMMANDS_A_ROUND_MAX: usize = 64;
+/// So many connections may be about to be closed because their places were taken, or not have one yet: beyond the places of those whose
+/// owner is not known, accepting waits.
+pub(crate) const LEAVING_MAX: usize = 32;
 /// After so many signature checks, a few milliseconds at worst, a connection lets others go first.
 pub(crate) const CHECKED_ROOTS_MAX: usize = 128;
 /// How many lines a minute go to the log about what one member does: lies are counted in metrics, and must not fill the disk.
@@ -64,6 +70,7 @@ impl Default for Limits {
             outgoing_bytes_max: 64 << 20,
             outgoing_total_bytes_max: 256 << 20,
             client_connections_max: 64,
+            clients_connections_max: 16_384,
             unauthenticated_max: 256,
             rejections_max: 16,
             greeting_timeout_ms: 5_000,

@@ -40,6 +40,8 @@ pub(crate) enum CloseReason {
     WrongConfiguration,
     /// The dialler is not what it says it is.
     WrongRole,
+    /// Its client, or all clients together, have as many connections as they may have.
+    TooManyConnections,
     /// The first frame is not a greeting.
     Greeting(FrameError),
     /// A frame was malformed.
@@ -56,7 +58,7 @@ pub(crate) enum CloseReason {
     Cut,
     /// The system reported an error.
     Broken(std::io::ErrorKind),
-    /// The same party connected again, or its client has too many connections.
+    /// The same party connected again, or another client needed the place that this one's client had beyond its part.
     Replaced,
     /// This node is stopping.
     Stopping,
@@ -74,6 +76,7 @@ impl CloseReason {
             Self::WrongCluster => "wrong_cluster",
             Self::WrongConfiguration => "wrong_configuration",
             Self::WrongRole => "wrong_role",
+            Self::TooManyConnections => "too_many_connections",
             Self::Greeting(_) => "greeting",
             Self::Frame(error) => error.label(),
             Self::Rejections => "rejections",
@@ -99,6 +102,7 @@ impl fmt::Display for CloseReason {
             Self::WrongCluster => formatter.write_str("it means another cluster"),
             Self::WrongConfiguration => formatter.write_str("its cluster.toml differs from this one"),
             Self::WrongRole => formatter.write_str("it is not what it says it is"),
+            Self::TooManyConnections => formatter.write_str("as many connections are open as there may be"),
             Self::Greeting(error) => write!(formatter, "its greeting is malformed: {error}"),
             Self::Frame(error) => write!(formatter, "it sent what cannot be understood: {error}"),
             Self::Rejections => formatter.write_str("it sent too many messages with bad signatures or structure"),
@@ -364,12 +368,20 @@ impl Links {
         Ok(Self { distance: Some(Distance::new(delays)?), ..self })
     }
 
-    /// Registers a new connection to `party` and closes an older one, since a peer that dials again has lost it. `None` when
-    /// the node is stopping.
-    pub fn open(&self, party: Party) -> Option<Arc<Link>> {
+    /// Registers a new connection to `party` and closes an older one, since a peer that dials again has lost it. Replicas always have a
+    /// place; clients have those that [`Limits`] gives them.
+    ///
+    /// # Errors
+    /// [`NotOpened`], when the node is stopping or there is no place.
+    pub fn open(self: &Arc<Self>, party: Party) -> Result<OpenLink, NotOpened> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.closed {
-            return None;
+            return Err(NotOpened::Stopping);
+        }
+        if let Party::Client(client, _) = party
+            && !state.open.contains_key(&party)
+        {
+            self.make_place(&mut state, client)?;
         }
         state.opened += 1;
         let link = Arc::new(Link {
@@ -388,18 +400,48 @@ impl Links {
         if let Some(replaced) = replaced {
             replaced.close(CloseReason::Replaced);
         }
-        if let Party::Client(client, _) = party
-            && let Some(oldest) = oldest_over(&state.open, client, self.limits.client_connections_max)
-        {
-            oldest.close(CloseReason::Replaced);
-        }
         self.shell.connections.set(signed(state.open.len()));
         self.shell.connections_opened.inc();
-        Some(link)
+        Ok(OpenLink { links: Arc::clone(self), link })
+    }
+
+    /// Makes sure that `client` may have one more connection. Where all clients together have as many as they may, the one that has the
+    /// most gives one to a client that has fewer.
+    fn make_place(&self, state: &mut LinksState, client: ClientId) -> Result<(), NotOpened> {
+        let all = Party::Client(client, Session(0))..=Party::Client(client, Session(u64::MAX));
+        let own = state.open.range(all).count();
+        if own >= self.limits.client_connections_max {
+            return Err(NotOpened::ClientFull { client, max: self.limits.client_connections_max });
+        }
+        if state.open.len() < self.limits.clients_connections_max {
+            return Ok(());
+        }
+        let mut clients: BTreeMap<ClientId, (usize, u64, Party)> = BTreeMap::new();
+        for (party, link) in &state.open {
+            if let Party::Client(client, _) = party {
+                let (count, oldest, of) = clients.entry(*client).or_insert((0, link.serial, *party));
+                *count += 1;
+                if link.serial < *oldest {
+                    (*oldest, *of) = (link.serial, *party);
+                }
+            }
+        }
+        if clients.values().map(|(count, ..)| count).sum::<usize>() < self.limits.clients_connections_max {
+            return Ok(());
+        }
+        match clients.into_values().max_by_key(|(count, ..)| *count) {
+            Some((most, _, party)) if most > own + 1 => {
+                if let Some(link) = state.open.remove(&party) {
+                    link.close(CloseReason::Replaced);
+                }
+                Ok(())
+            }
+            _ => Err(NotOpened::ClientsFull { max: self.limits.clients_connections_max }),
+        }
     }
 
     /// Removes `link`, unless a newer one has replaced it.
-    pub fn forget(&self, link: &Link) {
+    fn forget(&self, link: &Link) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.open.get(&link.party).is_some_and(|open| open.serial == link.serial) {
             state.open.remove(&link.party);
@@ -459,13 +501,39 @@ impl Links {
     }
 }
 
-/// The oldest connection of `client`, when it has more than `max`.
-fn oldest_over(open: &BTreeMap<Party, Arc<Link>>, client: ClientId, max: usize) -> Option<Arc<Link>> {
-    let all = Party::Client(client, Session(0))..=Party::Client(client, Session(u64::MAX));
-    if open.range(all.clone()).count() <= max {
-        return None;
+/// Why a connection has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotOpened {
+    /// The node is stopping.
+    #[error("this node is stopping")]
+    Stopping,
+    /// The client has as many as it may have.
+    #[error("client {client} has {max} connections open here, as many as a client may have: close some, or share one among more callers")]
+    ClientFull { client: ClientId, max: usize },
+    /// All clients together have as many as they may have, and no other client has more of them.
+    #[error("{max} connections of clients are open here, as many as there may be: close some, or allow this replica more open files")]
+    ClientsFull { max: usize },
+}
+
+/// An open connection among [`Links`]. Dropping it takes it out.
+#[derive(Debug)]
+pub(crate) struct OpenLink {
+    links: Arc<Links>,
+    link: Arc<Link>,
+}
+
+impl OpenLink {
+    pub fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
     }
-    open.range(all).map(|(_, link)| link).min_by_key(|link| link.serial).cloned()
+}
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        // One that was never run has no reason yet, and what was queued for it must not stay counted.
+        self.link.close(CloseReason::Ended);
+        self.links.forget(&self.link);
+    }
 }
 
 #[cfg(test)]
@@ -507,8 +575,9 @@ mod tests {
     fn what_is_over_the_limit_of_a_connection_is_not_encoded() {
         let limits = Limits { outgoing_bytes_max: 4 << 20, ..Limits::default() };
         let metrics = Metrics::default();
-        let links = Links::new(limits, Arc::clone(&metrics.shell));
-        let link = links.open(party(1)).expect("it is open");
+        let links = Arc::new(Links::new(limits, Arc::clone(&metrics.shell)));
+        let open = links.open(party(1)).expect("it is open");
+        let link = open.link();
         let encoded = Arc::new(AtomicUsize::new(0));
         let turn: Vec<Megabyte> = (0..1_000).map(|_| Megabyte(Arc::clone(&encoded))).collect();
         links.send(party(1), turn.iter());
@@ -520,8 +589,9 @@ mod tests {
     fn what_the_writer_has_taken_still_counts() {
         let limits = Limits { outgoing_bytes_max: 5 << 20, ..Limits::default() };
         let metrics = Metrics::default();
-        let links = Links::new(limits, Arc::clone(&metrics.shell));
-        let link = links.open(party(1)).expect("it is open");
+        let links = Arc::new(Links::new(limits, Arc::clone(&metrics.shell)));
+        let open = links.open(party(1)).expect("it is open");
+        let link = open.link();
         let (megabyte, mut frames) = (Number(1, 1 << 20), Frames::default());
         let mut poll_next = || link.poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready();
         for _ in 0..2 {
@@ -541,10 +611,11 @@ mod tests {
     fn beyond_the_total_the_client_for_whom_the_most_waits_loses_a_connection() {
         let limits = Limits { outgoing_total_bytes_max: 5 << 20, ..Limits::default() };
         let metrics = Metrics::default();
-        let links = Links::new(limits, Arc::clone(&metrics.shell));
+        let links = Arc::new(Links::new(limits, Arc::clone(&metrics.shell)));
         let other = Party::Client(ClientId(2), Session(1));
-        let greedy = [1, 2].map(|session| links.open(party(session)).expect("it is open"));
-        let modest = links.open(other).expect("it is open");
+        let open = [party(1), party(2), other].map(|party| links.open(party).expect("it is open"));
+        let [one, two, modest] = open.each_ref().map(OpenLink::link);
+        let greedy = [one, two];
         let megabyte = Number(1, 1 << 20);
         links.send(party(1), [megabyte].iter());
         links.send(party(2), [megabyte; 2].iter());
@@ -558,16 +629,16 @@ mod tests {
     #[test]
     fn a_newer_connection_of_the_same_party_takes_the_older_ones_place() {
         let metrics = Metrics::default();
-        let links = Links::new(Limits::default(), Arc::clone(&metrics.shell));
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
         let older = links.open(party(1)).expect("it is open");
         let newer = links.open(party(1)).expect("it is open");
-        assert_eq!((close_reason(&older), close_reason(&newer)), (Some("replaced"), None));
+        assert_eq!((close_reason(&older.link()), close_reason(&newer.link())), (Some("replaced"), None));
         // The older one's end must not take the newer one away.
-        links.forget(&older);
+        drop(older);
         assert!(links.get(party(1)).is_some());
-        links.forget(&newer);
+        drop(newer);
         assert!(links.get(party(1)).is_none());
         links.close_all();
-        assert!(links.open(party(1)).is_none());
+        assert_eq!(links.open(party(1)).err(), Some(NotOpened::Stopping));
     }
 }

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -27,7 +27,8 @@ use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::half_open::{HalfOpen, Place};
 use crate::injected_latency::Delays;
-use crate::link::{CloseReason, Links};
+use crate::limits::LEAVING_MAX;
+use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
 use crate::tls::{self, Identity, IdentityError};
@@ -182,12 +183,18 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Accepts connections until `stopping`, then waits for those that are open to end.
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
+        // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
+        let sockets = Arc::new(Semaphore::new(self.intake.limits.unauthenticated_max + LEAVING_MAX));
         loop {
+            let accepting = async {
+                let socket = Arc::clone(&sockets).acquire_owned().await.expect("it is never closed");
+                listener.accept().await.map(|(stream, address)| (stream, address, socket))
+            };
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, address)) => {
+                accepted = accepting => match accepted {
+                    Ok((stream, address, socket)) => {
                         let place = self.half_open.enter(address.ip());
-                        connections.spawn(Arc::clone(&self).receive(stream, address, place));
+                        connections.spawn(Arc::clone(&self).receive(stream, address, place, socket));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
@@ -214,11 +221,11 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             };
             match reached {
                 Ok((stream, share)) => {
-                    let Some(link) = self.links.open(Party::Replica(replica)) else { return };
+                    let Ok(open) = self.links.open(Party::Replica(replica)) else { return };
                     self.states.set(replica, PeerState::Connected);
                     let opened = Instant::now();
-                    let close_reason = connection::run(stream, Arc::clone(&link), Arc::clone(&share), Arc::clone(&self.intake)).await;
-                    self.links.forget(&link);
+                    let close_reason = connection::run(stream, open.link(), Arc::clone(&share), Arc::clone(&self.intake)).await;
+                    drop(open);
                     self.count(&close_reason, Some((Party::Replica(replica), &share)), address);
                     // `count` has logged it.
                     self.states.change(replica, PeerState::Unreachable(format!("{address}: {close_reason}")));
@@ -301,22 +308,23 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
-    async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place) {
+    async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place, socket: OwnedSemaphorePermit) {
         let known = tokio::select! {
             known = self.meet(stream) => known,
             () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
-        drop(place);
-        let (stream, party, share) = match known {
+        drop((place, socket));
+        let Known { stream, open, share } = match known {
             Ok(known) => known,
             Err(close_reason) => return self.count(&close_reason, None, address),
         };
-        let Some(link) = self.links.open(party) else { return };
+        let link = open.link();
+        let party = link.party();
         if let Party::Replica(replica) = party {
             self.states.set(replica, PeerState::Connected);
         }
-        let close_reason = connection::run(stream, Arc::clone(&link), Arc::clone(&share), Arc::clone(&self.intake)).await;
-        self.links.forget(&link);
+        let close_reason = connection::run(stream, link, Arc::clone(&share), Arc::clone(&self.intake)).await;
+        drop(open);
         if let Party::Replica(replica) = party
             && self.links.get(party).is_none()
         {
@@ -326,7 +334,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Handshake and greeting, within the time that both may take.
-    async fn meet(&self, stream: TcpStream) -> Result<(Stream, Party, Arc<Share>), CloseReason> {
+    async fn meet(&self, stream: TcpStream) -> Result<Known, CloseReason> {
         let meeting = async {
             let acceptor = TlsAcceptor::from(self.identity.server_config());
             let accepted = acceptor.accept(buffered(stream)).await;
@@ -338,7 +346,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         };
         let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
         match timeout(limit, meeting).await.unwrap_or(Err(CloseReason::GreetingTimeout))? {
-            (stream, Ok((party, share))) => Ok((stream, party, share)),
+            (stream, Ok((open, share))) => Ok(Known { stream, open, share }),
             (stream, Err((close_reason, reason))) => {
                 refuse(stream, reason).await;
                 Err(close_reason)
@@ -346,9 +354,9 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
-    /// Identifies the peer by its key and checks its greeting. A refusal has a reason that says what to do; `None` closes
-    /// without a message.
-    async fn recognise(&self, stream: &mut Stream) -> Result<(Party, Arc<Share>), (CloseReason, Option<String>)> {
+    /// Identifies the peer by its key, checks its greeting, and gives it its place among the links. A refusal has a reason that says what
+    /// to do; `None` closes without a message.
+    async fn recognise(&self, stream: &mut Stream) -> Result<(OpenLink, Arc<Share>), (CloseReason, Option<String>)> {
         let key = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(tls::public_key_of);
         let cluster = self.cluster.id();
         let Some(key) = key else {
@@ -398,12 +406,17 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             let reason = format!("your cluster.toml differs from this replica's in {differs}: take the same file on every host");
             return Err((CloseReason::WrongConfiguration, Some(reason)));
         }
+        // Before the welcome: whoever is welcomed has a place.
+        let open = self.links.open(party).map_err(|error| match error {
+            NotOpened::Stopping => (CloseReason::Stopping, None),
+            NotOpened::ClientFull { .. } | NotOpened::ClientsFull { .. } => (CloseReason::TooManyConnections, Some(error.to_string())),
+        })?;
         let welcome = async {
             stream.write_all(&Greeting::Welcome(self.configuration).to_frame()).await?;
             stream.flush().await
         };
         match welcome.await {
-            Ok(()) => Ok((party, Arc::clone(share))),
+            Ok(()) => Ok((open, Arc::clone(share))),
             Err(error) => Err((CloseReason::Broken(error.kind()), None)),
         }
     }
@@ -432,6 +445,13 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             (None, _) => tracing::debug!(%address, %close_reason, "a connection was refused"),
         }
     }
+}
+
+/// A member, welcomed.
+struct Known {
+    stream: Stream,
+    open: OpenLink,
+    share: Arc<Share>,
 }
 
 /// Waits until the node stops, or is gone.

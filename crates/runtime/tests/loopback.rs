@@ -295,22 +295,50 @@ async fn commands_wait_when_too_many_do_and_timers_ring() {
 }
 
 #[tokio::test]
-async fn one_client_cannot_take_all_connections() {
+async fn a_client_that_has_all_its_connections_is_refused_in_words() {
     let server = Server::start(0, Limits { client_connections_max: 2, ..Limits::default() }).await;
-    let slow = Limits { redial_ms: 60_000, redial_max_ms: 60_000, ..Limits::default() };
-    let mut clients = Vec::new();
-    for session in 1..=3 {
-        let client = Client::start_as(1, Session(session), &cluster(CLUSTER, 3), server.address(), slow.clone());
+    let start = |client, session| Client::start_as(client, Session(session), &cluster(CLUSTER, 3), server.address(), Limits::default());
+    let mut clients = [start(1, 1), start(1, 2)];
+    for client in &clients {
         client.connected().await;
-        clients.push(client);
     }
-    eventually("the oldest makes way", || server.metrics.closed("replaced") == 1).await;
-    clients[0].peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
-    let mut other = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), slow);
-    other.asks_and_is_answered(5).await;
-    for client in &mut clients[1..] {
+    let further = start(1, 3);
+    let words = "client c1 has 2 connections open here, as many as a client may have";
+    further.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains(words))).await;
+    start(2, 1).asks_and_is_answered(5).await;
+    for client in &mut clients {
         client.asks_and_is_answered(5).await;
     }
+    assert!(server.metrics.closed("too_many_connections") >= 1);
+    // Whoever comes again as the same session has its place.
+    start(1, 2).asks_and_is_answered(6).await;
+    // A place that was given back is free.
+    let [first, _] = clients;
+    drop(first);
+    further.connected().await;
+}
+
+#[tokio::test]
+async fn where_all_places_are_taken_clients_have_equal_parts_and_replicas_their_own() {
+    let server = Server::start(0, Limits { clients_connections_max: 2, ..Limits::default() }).await;
+    let slow = Limits { redial_ms: 60_000, redial_max_ms: 60_000, ..Limits::default() };
+    let start = |client, session| Client::start_as(client, Session(session), &cluster(CLUSTER, 3), server.address(), slow.clone());
+    let oldest = start(1, 1);
+    oldest.connected().await;
+    let mut newer = start(1, 2);
+    newer.connected().await;
+    let mut second = start(2, 1);
+    second.asks_and_is_answered(1).await;
+    oldest.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    let words = "2 connections of clients are open here, as many as there may be";
+    start(3, 1).peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains(words))).await;
+    let peers = BTreeMap::from([(replica(0), server.address())]);
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let one = Server::start_at(any, Doubler::new(replica(1)), peers, Limits::default()).await;
+    let handle = one.node.handle();
+    within(handle.peers_until(|peers| peers.get(&replica(0)) == Some(&PeerState::Connected))).await;
+    newer.asks_and_is_answered(2).await;
+    second.asks_and_is_answered(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

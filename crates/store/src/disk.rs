@@ -60,6 +60,8 @@ const TABLE_BYTES: u64 = 64 << 20;
 /// How nice checkpointing and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 5;
+/// How many of the base table's files stay open: a process may have a thousand on many systems, and connections need them too.
+const CACHED_FILES_MAX: usize = 256;
 /// Keys of the base table begin with this: the tree has no empty keys, and we do.
 const ROW_PREFIX: u8 = b'k';
 
@@ -479,7 +481,8 @@ fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
 fn open_base_table(path: &Path, state: State, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
     let merging = Leveled::default().with_l0_threshold(options.unmerged_checkpoints_max.max(1)).with_table_target_size(TABLE_BYTES);
     // One worker: it only compacts, and shares its cores with whole replicas.
-    let database = Database::builder(path).cache_size(options.block_cache_bytes_max).worker_threads(1).open();
+    let database =
+        Database::builder(path).cache_size(options.block_cache_bytes_max).max_cached_files(Some(CACHED_FILES_MAX)).worker_threads(1).open();
     // What is not there is made, which must not hide a loss.
     if let Ok(database) = &database
         && state == State::InUse
