@@ -29,7 +29,7 @@
 //! `transaction_table.rs` and `transaction_state.rs`. Pure rules stand alone and import no machine: [`check`] is Algorithm 1,
 //! [`tally`] what votes amount to, [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how
 //! views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said,
-//! [`transaction`] what is voted on, `refresh.rs` when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
+//! [`transaction`] what is voted on, [`refresh`] when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
 //!
 //! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
 //! rebuilt.
@@ -48,7 +48,7 @@ pub mod reading;
 pub mod receipt;
 mod record;
 pub mod recovery;
-mod refresh;
+pub mod refresh;
 pub mod replica;
 mod replica_clocks;
 mod round_trip;

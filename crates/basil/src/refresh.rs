@@ -20,7 +20,8 @@ const NEAR_NS: u64 = 1_000_000;
 
 /// A transaction being committed, and what it takes to try it again.
 #[derive(Clone, Debug)]
-pub(crate) struct Attempt {
+pub struct Attempt {
+    /// The transaction.
     pub transaction: Transaction,
     /// The undecided transactions that it read from.
     pub dependencies: Vec<Transaction>,
@@ -30,11 +31,13 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// The first attempt at a commit that was asked for at `now`.
+    #[must_use]
     pub fn first(now: Time, transaction: Transaction, dependencies: Vec<Transaction>) -> Self {
         Self { transaction, dependencies, asked_at: now, refreshes: 0 }
     }
 
     /// Whether to try again what `aborted` proves to have ended.
+    #[must_use]
     pub fn may_refresh(&self, now: Time, aborted: &Certificate) -> bool {
         let is_in_time = now.since(self.asked_at) < REFRESH_MS_MAX * 1_000_000;
         let writes = !self.transaction.writes().is_empty();
@@ -55,6 +58,9 @@ impl Attempt {
     }
 
     /// The same reads and writes, to be tried at `timestamp`.
+    ///
+    /// # Panics
+    /// When the same parts make no transaction, as they did before.
     pub fn refresh(&mut self, cluster: ClusterId, timestamp: Timestamp) {
         let (reads, writes) = (self.transaction.reads().to_vec(), self.transaction.writes().to_vec());
         self.transaction = Transaction::new(cluster, timestamp, reads, writes).expect("the same parts made a transaction before");
@@ -62,13 +68,13 @@ impl Attempt {
     }
 }
 
-/// The times of refreshed transactions, no two of which are the same.
+/// Times for one process's transactions, no two of which are the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RefreshTimes {
+pub struct UniqueTimes {
     last: u64,
 }
 
-impl RefreshTimes {
+impl UniqueTimes {
     /// A timestamp above `earlier`, of when the cluster's clock shows `clock`.
     pub fn after(&mut self, clock: u64, earlier: Timestamp) -> Timestamp {
         // A last time far above the clock comes from a clock that was wrong: whoever went on from there would stay wrong.

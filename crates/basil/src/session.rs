@@ -24,7 +24,7 @@ use crate::message::{Message, Refusal};
 use crate::quorum::Quorums;
 use crate::reading::ReadFound;
 use crate::receipt::Receipt;
-use crate::refresh::{Attempt, RefreshTimes};
+use crate::refresh::{Attempt, UniqueTimes};
 
 /// What there is to know of Basil before it runs.
 pub static PROFILE: Profile = Profile {
@@ -63,7 +63,7 @@ pub struct Session<D = Coordinator> {
     under_way: HashMap<u64, UnderWay>,
     /// The clock that was told last.
     clock: Option<ClusterClock>,
-    refresh_times: RefreshTimes,
+    unique_times: UniqueTimes,
     /// How often a transaction was tried again at a later timestamp.
     refreshes: u64,
 }
@@ -95,7 +95,7 @@ impl<D: Driver> Session<D> {
     /// A session of a client of `cluster`.
     #[must_use]
     pub fn new(cluster: ClusterId, driver: D) -> Self {
-        Self { cluster, driver, under_way: HashMap::new(), clock: None, refresh_times: RefreshTimes::default(), refreshes: 0 }
+        Self { cluster, driver, under_way: HashMap::new(), clock: None, unique_times: UniqueTimes::default(), refreshes: 0 }
     }
 
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
@@ -140,7 +140,7 @@ impl<D: Driver> Session<D> {
             return None;
         }
         let clock = self.driver.coordinator().clock()?.read(now);
-        let timestamp = self.refresh_times.after(clock, attempt.transaction.timestamp());
+        let timestamp = self.unique_times.after(clock, attempt.transaction.timestamp());
         attempt.refresh(self.cluster, timestamp);
         let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
         self.refreshes += 1;

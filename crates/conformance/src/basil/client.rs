@@ -4,9 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use adversary::{AttackConfig, ByzantineClient, ByzantineEvent, ClientStrategy};
-use basil::{
-    Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Path, ReadFound, Transaction,
-};
+use basil::refresh::{Attempt, UniqueTimes};
+use basil::{Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Path, ReadFound};
 use crypto::Verified;
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
@@ -26,7 +25,7 @@ pub struct BasilClient {
     options: CoordinatorOptions,
     task: Option<Task>,
     operations: u64,
-    last_time: u64,
+    unique_times: UniqueTimes,
 }
 
 /// What drives a client's transactions.
@@ -49,7 +48,8 @@ struct Task {
     /// Gone once it is being committed.
     buffer: Option<Buffer>,
     reads: Vec<(Key, Timestamp, Option<Value>)>,
-    transaction: Option<Transaction>,
+    /// Once it is being committed.
+    attempt: Option<Attempt>,
 }
 
 impl BasilClient {
@@ -68,7 +68,7 @@ impl BasilClient {
                 Driver::Byzantine(Box::new(ByzantineClient::new(cluster.clone(), coordinator, config, random)))
             }
         };
-        Self { driver, cluster, options, task: None, operations: 0, last_time: 0 }
+        Self { driver, cluster, options, task: None, operations: 0, unique_times: UniqueTimes::default() }
     }
 
     /// Goes on with its transaction as far as it can.
@@ -100,7 +100,7 @@ impl BasilClient {
         let Some(buffer) = task.buffer.take() else { return Next::Wait };
         let validated = buffer.validated();
         let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
-        task.transaction = Some(transaction.clone());
+        task.attempt = Some(Attempt::first(scene.local, transaction.clone(), dependencies.clone()));
         let party = scene.party;
         scene.line(|| format!("{party} commits {:?} at {:?}", transaction.id(), transaction.timestamp()));
         if is_honest {
@@ -135,13 +135,35 @@ impl BasilClient {
         } else {
             scene.counts.byzantine_ended += 1;
         }
+        if certificate.decision == Decision::Abort
+            && let Some(command) = self.refresh(certificate, scene)
+        {
+            return Next::Command(command);
+        }
         self.task = None;
         if certificate.decision == Decision::Commit { Next::Done } else { Next::NotDone }
     }
 
+    /// Tries again at a later timestamp what was voted down, as a session does.
+    fn refresh(&mut self, aborted: &Certificate, scene: &mut Scene<'_>) -> Option<Command> {
+        let clock = self.coordinator().clock().filter(|_| self.is_honest())?;
+        let task = self.task.as_mut()?;
+        let attempt = task.attempt.as_mut().filter(|attempt| attempt.may_refresh(scene.local, aborted))?;
+        let timestamp = self.unique_times.after(clock.read(scene.local), attempt.transaction.timestamp());
+        attempt.refresh(self.cluster.id(), timestamp);
+        let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
+        let party = scene.party;
+        scene.line(|| format!("{party} tries again {:?} at {:?}", transaction.id(), transaction.timestamp()));
+        scene.checker.issued(History::new(task.plan.clone(), task.began, task.reads.clone(), transaction.clone()));
+        scene.engine_counts.refreshed += 1;
+        self.operations += 1;
+        task.operation = self.operations;
+        Some(Command::Commit { operation: task.operation, transaction, dependencies })
+    }
+
     /// Its transaction, which only read, has committed.
     fn on_validated(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
-        let transaction = self.task.take().and_then(|task| task.transaction).map(|transaction| transaction.id());
+        let transaction = self.task.take().and_then(|task| task.attempt).map(|attempt| attempt.transaction.id());
         let id = scene.id;
         scene.line(|| format!("{id} is told that {transaction:?}, which only read, has committed"));
         if let (true, Some(transaction)) = (self.is_honest(), transaction) {
@@ -158,13 +180,13 @@ impl BasilClient {
         if let (true, Failure::Refused(refusal)) = (self.is_honest(), failure) {
             scene.checker.told_refused(id, refusal);
         }
-        if let (true, Some(transaction)) = (self.is_honest() && failure != Failure::TimedOut, &task.transaction) {
-            scene.checker.told_never(transaction.id());
+        if let (true, Some(attempt)) = (self.is_honest() && failure != Failure::TimedOut, &task.attempt) {
+            scene.checker.told_never(attempt.transaction.id());
         }
         if failure != Failure::TimedOut {
             return Next::Failed;
         }
-        let name = task.transaction.map_or_else(|| "its reads".to_owned(), |transaction| format!("{:?}", transaction.id()));
+        let name = task.attempt.map_or_else(|| "its reads".to_owned(), |attempt| format!("{:?}", attempt.transaction.id()));
         Next::TimedOut(format!("a {plan} ({name})"))
     }
 
@@ -201,8 +223,7 @@ impl Client<Basil> for BasilClient {
         let party = scene.party;
         scene.line(|| format!("{party} begins: {plan:?}"));
         // A client's timestamps are its own: no two are alike.
-        self.last_time = clock.read(scene.local).max(self.last_time + 1);
-        let mut timestamp = Timestamp::new(self.last_time, scene.id);
+        let mut timestamp = self.unique_times.after(clock.read(scene.local), Timestamp::new(0, scene.id));
         match &mut self.driver {
             Driver::Byzantine(byzantine) => timestamp = byzantine.begin(timestamp),
             Driver::Honest(_) => scene.checker.began(scene.id),
@@ -213,7 +234,7 @@ impl Client<Basil> for BasilClient {
         let buffer = Some(Buffer::new(timestamp));
         let is_even = scene.setting.clocks != Clocks::Wild && !scene.setting.fault_kinds.contains(&FaultKind::ClockJump);
         let began = is_even.then_some(scene.now);
-        self.task = Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), transaction: None });
+        self.task = Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), attempt: None });
         self.advance(scene)
     }
 

@@ -65,6 +65,8 @@ pub struct Counts {
     pub fast: u64,
     /// Transactions of honest clients that only read, and committed without a vote.
     pub validated: u64,
+    /// Times an honest client tried again at a later timestamp what was voted down.
+    pub refreshed: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
     pub divided: u64,
     /// Transactions for which honest replicas elected a leader.
@@ -81,6 +83,7 @@ impl simulator::EngineCounts for Counts {
     fn add(&mut self, other: &Self) {
         self.fast += other.fast;
         self.validated += other.validated;
+        self.refreshed += other.refreshed;
         self.divided += other.divided;
         self.elections += other.elections;
         self.led += other.led;
@@ -89,10 +92,11 @@ impl simulator::EngineCounts for Counts {
     }
 
     fn named(&self) -> Vec<(&'static str, u64)> {
-        let Self { fast, validated, divided, elections, led, views, view_max } = *self;
+        let Self { fast, validated, refreshed, divided, elections, led, views, view_max } = *self;
         vec![
             ("fast", fast),
             ("validated", validated),
+            ("refreshed", refreshed),
             ("divided", divided),
             ("elections", elections),
             ("led", led),
