@@ -35,6 +35,7 @@ const FEATURES_OFF: &[&str] = &["enabled", "lab", "mutants"];
 
 /// What no byte of the program may spell: names that only the laboratory's code has, and the folders that it is compiled from.
 const UNSPOKEN: &[&str] = &[
+    "BEZANT_CLOCK_SET_OFF",
     "BEZANT_MUTANT",
     "byzantine-clients",
     "BROKEN ON PURPOSE",

@@ -133,9 +133,10 @@ pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>
         Cores::All => tokio::runtime::Builder::new_multi_thread(),
         Cores::One => tokio::runtime::Builder::new_current_thread(),
     };
-    let ended = match builder.enable_all().build() {
-        Ok(runtime) => runtime.block_on(command),
-        Err(error) => Err(Failure::failed(format!("the system gives no threads: {error}"))),
+    let ended = match (check_environment(), builder.enable_all().build()) {
+        (Ok(()), Ok(runtime)) => runtime.block_on(command),
+        (Err(failure), _) => Err(failure),
+        (_, Err(error)) => Err(Failure::failed(format!("the system gives no threads: {error}"))),
     };
     match ended {
         Ok(done) => done.into(),
@@ -144,4 +145,19 @@ pub fn conduct(cores: Cores, command: impl Future<Output = Result<Done, Failure>
             failure.exit_code()
         }
     }
+}
+
+/// What the environment asks for makes sense.
+#[cfg(feature = "lab")]
+fn check_environment() -> Result<(), Failure> {
+    use runtime::clock::{SET_OFF_VARIABLE, SetOff};
+    let wrong = |words| Failure::wrong(format!("{SET_OFF_VARIABLE} is no number of milliseconds: {words:?}"));
+    SetOff::from_environment().map(|_| ()).map_err(|words| wrong(words).help("as in 450, -3600000, or @FILE with such a number in it"))
+}
+
+/// It asks for nothing in this build.
+#[cfg(not(feature = "lab"))]
+#[expect(clippy::unnecessary_wraps, reason = "the laboratory's build refuses some")]
+fn check_environment() -> Result<(), Failure> {
+    Ok(())
 }

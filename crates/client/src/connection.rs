@@ -248,7 +248,8 @@ impl Connection {
             off_ms if cluster < now.0 => (off_ms, "ahead of"),
             off_ms => (off_ms, "behind"),
         };
-        let (seconds, tenths) = (off_ms / 1_000, off_ms % 1_000 / 100);
+        let tenths = off_ms.saturating_add(50) / 100;
+        let (seconds, tenths) = (tenths / 10, tenths % 10);
         Some(format!(
             "this machine's clock is {seconds}.{tenths} s {side} the replicas' clocks; transactions go by theirs, but set it right"
         ))

@@ -1,6 +1,6 @@
 //! Which engine a server runs: the one file of the program that knows engines.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
 use config::NodeConfig;
@@ -47,13 +47,9 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let opened = tokio::task::spawn_blocking(move || {
         let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
-        let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
+        let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, Time(runtime::clock::wall()))
+            .map_err(|error| error.to_string())?;
         Ok::<_, String>(basil::Node::new(opened, Coordinator::new(cluster, CoordinatorOptions::default())))
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
