@@ -30,7 +30,7 @@ pub(crate) enum Record {
     ReadCeiling { up_to: u64 },
     /// It told others that it will vote on nothing below this any more that it has not voted on, in nanoseconds.
     LowWatermark { below: u64 },
-    /// It released an orphan, which ended like this as far as others remember, and took over these versions of its keys from them
+    /// It took over these versions of an orphan's keys from others, and released it, unless these remember how it ended
     /// ([`crate::orphan_resolution`]).
     OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
     /// The tombstones it keeps ([`crate::tombstones`]), their ids hashed with this number. Whatever else it has forgotten is from before

@@ -51,6 +51,8 @@ pub(crate) enum Phase {
     VotedCommit,
     /// Voted to abort; the reason is known to the process that cast the vote.
     VotedAbort { reason: Option<AbortReason> },
+    /// Released as an orphan ([`crate::orphan_resolution`]): it counts in no check any more, but what was said of it stands.
+    Released { vote: Vote },
     /// The outcome is known.
     Concluded(Conclusion),
 }
@@ -130,6 +132,7 @@ impl TransactionState {
             Phase::Unjudged | Phase::Waiting { .. } => None,
             Phase::VotedCommit => Some(Vote::Commit),
             Phase::VotedAbort { .. } => Some(Vote::Abort),
+            Phase::Released { vote } => Some(*vote),
             Phase::Concluded(conclusion) => conclusion.vote,
         }
     }
@@ -139,7 +142,7 @@ impl TransactionState {
         match &self.phase {
             Phase::VotedAbort { reason } => *reason,
             Phase::Concluded(conclusion) => conclusion.reason,
-            Phase::Unjudged | Phase::Waiting { .. } | Phase::VotedCommit => None,
+            Phase::Unjudged | Phase::Waiting { .. } | Phase::VotedCommit | Phase::Released { .. } => None,
         }
     }
 
@@ -155,7 +158,7 @@ impl TransactionState {
     /// Its reads and writes count in the checks of others.
     pub fn is_prepared(&self) -> bool {
         match &self.phase {
-            Phase::Unjudged | Phase::VotedAbort { .. } => false,
+            Phase::Unjudged | Phase::VotedAbort { .. } | Phase::Released { .. } => false,
             Phase::Waiting { .. } | Phase::VotedCommit => true,
             Phase::Concluded(conclusion) => conclusion.decision == Decision::Commit,
         }
@@ -164,6 +167,16 @@ impl TransactionState {
     /// The check has not run and the outcome is not known.
     pub fn is_unjudged(&self) -> bool {
         matches!(self.phase, Phase::Unjudged)
+    }
+
+    /// It is kept for what was said of it alone.
+    pub fn is_released(&self) -> bool {
+        matches!(self.phase, Phase::Released { .. })
+    }
+
+    /// Undecided, and this replica's concern: not released.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.phase, Phase::Released { .. } | Phase::Concluded(_))
     }
 
     pub fn conclusion(&self) -> Option<&Conclusion> {

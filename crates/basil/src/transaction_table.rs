@@ -1,6 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -24,6 +24,11 @@ use crate::transaction_state::{Conclusion, Phase, QuotaOwner, TransactionState};
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
 const READ_CEILING_STEP_NS: u64 = 500_000_000;
+
+/// The most orphans that are kept after their release, for what was said of them, and their bytes. Where there is no room for more, the
+/// oldest is forgotten but for its tombstone. Then this replica says nothing of it any more.
+const RELEASED_MAX: usize = 1 << 15;
+const RELEASED_BYTES_MAX: usize = 32 << 20;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
@@ -111,6 +116,9 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     timestamp_holders: HashMap<Timestamp, TransactionId>,
     undecided: Load,
     undecided_of: BTreeMap<QuotaOwner, Load>,
+    /// Orphans that were released and are undecided, oldest first, and their bytes.
+    released: BTreeSet<OrderKey>,
+    released_bytes: usize,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
     tombstones: Tombstones,
@@ -143,6 +151,8 @@ impl<M: StorageBackend> TransactionTable<M> {
             timestamp_holders: HashMap::new(),
             undecided: Load::default(),
             undecided_of: BTreeMap::new(),
+            released: BTreeSet::new(),
+            released_bytes: 0,
             highest: 0,
             tombstones: Tombstones::new(seed),
             has_logged_tombstones: false,
@@ -229,15 +239,32 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.has_logged_tombstones = true;
     }
 
-    /// Forgets a transaction, and takes over committed versions of its keys ([`crate::orphan_resolution`]).
+    /// Takes over committed versions of an orphan's keys ([`crate::orphan_resolution`]), and releases it unless it is known how it ended.
     pub fn release_orphan(&mut self, id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)>) {
-        if let Some(state) = self.entries.get(&id) {
-            self.tombstones.note(&state.transaction, end.map(|decision| RememberedOutcome { decision, view: None }));
+        if end.is_none() {
+            self.release(id);
         }
-        self.forget(id);
         for (key, taken) in versions {
             self.highest = self.highest.max(taken.version.time);
             self.store.commit(&key, Version { timestamp: taken.version, value: taken.value.map(|value| value.detached()) });
+        }
+    }
+
+    /// Its reads and writes count no more, nor does it as undecided. What was said of it is kept.
+    fn release(&mut self, id: TransactionId) {
+        self.unindex(id);
+        let Some(state) = self.entries.get_mut(&id).filter(|state| state.is_open()) else { return };
+        let (quota_owner, bytes, order_key) = (state.quota_owner, state.transaction.encoded_bytes(), state.order_key);
+        state.phase = Phase::Released { vote: state.vote().unwrap_or(Vote::Abort) };
+        self.release_quota(quota_owner, bytes);
+        self.released.insert(order_key);
+        self.released_bytes += bytes;
+        while self.released.len() > RELEASED_MAX || self.released_bytes > RELEASED_BYTES_MAX {
+            let Some(oldest) = self.released.first().map(|oldest| self.id_of(*oldest)) else { break };
+            self.forget(oldest);
+        }
+        if broken(Mutant::ReleasedForgotten) {
+            self.forget(id);
         }
     }
 
@@ -286,6 +313,18 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.highest
     }
 
+    /// `id` is about to be concluded or forgotten: if it was undecided up to now, it is counted no more.
+    fn no_longer_undecided(&mut self, id: TransactionId) {
+        let Some(state) = self.get(id) else { return };
+        let (quota_owner, bytes, order_key) = (state.quota_owner, state.transaction.encoded_bytes(), state.order_key);
+        if state.is_open() {
+            self.release_quota(quota_owner, bytes);
+        } else if state.is_released() {
+            self.released.remove(&order_key);
+            self.released_bytes -= bytes;
+        }
+    }
+
     fn release_quota(&mut self, quota_owner: QuotaOwner, bytes: usize) {
         self.undecided.transactions -= 1;
         self.undecided.bytes -= bytes;
@@ -298,10 +337,10 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    /// Every undecided transaction, oldest first.
+    /// Every undecided transaction that was not released, oldest first.
     pub fn undecided_ids(&self) -> Vec<TransactionId> {
         let ids = self.by_timestamp.values().copied();
-        ids.filter(|id| self.entries.get(id).is_some_and(|state| state.decision().is_none())).collect()
+        ids.filter(|id| self.get(*id).is_some_and(TransactionState::is_open)).collect()
     }
 
     // What is known of a key.
@@ -385,14 +424,11 @@ impl<M: StorageBackend> TransactionTable<M> {
             Decision::Commit => {}
             Decision::Abort => self.unindex(id),
         }
+        self.no_longer_undecided(id);
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (vote, reason, is_first) = (state.vote(), state.abort_reason(), state.decision().is_none());
-        let quota_owner = state.quota_owner;
+        let (vote, reason) = (state.vote(), state.abort_reason());
         state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
         let dependents = std::mem::take(&mut state.dependents);
-        if is_first {
-            self.release_quota(quota_owner, transaction.encoded_bytes());
-        }
         if decision == Decision::Commit {
             self.make_versions(&transaction, order_key);
         }
@@ -525,12 +561,12 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unindex(id);
+        self.no_longer_undecided(id);
         let end = self.remembered_outcome(id);
         if let Some(state) = self.entries.remove(&id) {
-            match state.decision() {
-                None => self.release_quota(state.quota_owner, state.transaction.encoded_bytes()),
-                Some(_) if state.is_unattested() => {}
-                Some(_) => self.tombstones.note(&state.transaction, end),
+            let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };
+            if is_attested {
+                self.tombstones.note(&state.transaction, end);
             }
             self.by_timestamp.remove(&state.order_key);
         }
@@ -566,7 +602,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
             Phase::Concluded(conclusion) if conclusion.decision == Decision::Commit => Dependency::Committed,
             Phase::Concluded(_) => Dependency::Aborted,
             Phase::Waiting { .. } | Phase::VotedCommit => Dependency::Prepared,
-            Phase::Unjudged | Phase::VotedAbort { .. } => Dependency::Invalid,
+            Phase::Unjudged | Phase::VotedAbort { .. } | Phase::Released { .. } => Dependency::Invalid,
         }
     }
 

@@ -60,6 +60,7 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
+    a_released_orphan_is_finished_by_another_shard
     a_remembered_outcome_is_logged_on_request
     a_repeated_prepare_gets_the_same_vote
     a_replica_cut_off_past_the_window_still_votes
@@ -151,6 +152,7 @@ scripts! {
     replicas_finish_an_abandoned_transaction_in_rank_order
     replicas_that_never_saw_a_transaction_log_its_decision
     replies_of_an_earlier_round_still_count
+    statements_on_a_released_orphan_survive_a_crash
     the_fast_path_wait_follows_the_logging_round_trip
     the_janitor_aborts_a_transaction_prepared_at_one_replica
     the_janitor_finishes_an_abandoned_transaction

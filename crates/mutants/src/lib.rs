@@ -126,6 +126,7 @@ mutants! {
     LowWatermarkUnlogged: "orphan resolution", "the low watermark is not written to the journal";
     LowWatermarkIgnored: "orphan resolution", "transactions below the low watermark are judged";
     OrphanReleasedByFew: "orphan resolution", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";
+    ReleasedForgotten: "orphan resolution", "a replica that releases an orphan forgets what it said of it";
     VersionTakenFromOne: "orphan resolution", "a newer version that one replica shows is taken over";
     OutcomeTakenFromOne: "orphan resolution", "an outcome that one replica remembers concludes a transaction";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not log it on request";

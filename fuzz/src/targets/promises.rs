@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{PendingWrite, ReadResult, Unsigned};
+use basil::message::{OldVersion, PendingWrite, ReadResult, Unsigned};
 use basil::{Decision, Message, Transaction, Vote};
 use types::{Cluster, Key, Party, ReplicaId, Timestamp, TransactionId};
 
@@ -96,9 +96,16 @@ impl Promises {
         }
     }
 
-    /// It tells another that it will not vote for a transaction.
-    pub(super) fn lets_go(&mut self, id: TransactionId) {
-        self.turn.rested.insert(id);
+    /// It tells another, who holds a transaction of that time, which versions it has of its keys: that it never voted to commit, and never will,
+    /// unless all are as new. Of what it released it says the same again.
+    pub(super) fn lets_go(&mut self, id: TransactionId, timestamp: Timestamp, versions: &[OldVersion]) {
+        let vote = self.said.votes.get(&id).or_else(|| self.turn.votes.get(&id));
+        let is_older = versions.iter().any(|one| one.version < timestamp);
+        if vote != Some(&Vote::Commit) || is_older {
+            let has_ended = self.ends.contains_key(&id) || self.gone.contains(&id);
+            assert!(vote != Some(&Vote::Commit) || has_ended, "it says that it never voted for what it has voted for");
+            self.turn.rested.insert(id);
+        }
     }
 
     /// It casts a vote.

@@ -62,11 +62,14 @@ impl Machine for Overheard {
     type Event = <Node<Memory> as Machine>::Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        let mut read = None;
+        let (mut read, mut queried) = (None, Timestamp::ZERO);
         if let Input::Message { from, message } = &input {
             self.promises.hears(*from, message);
             if let Message::Read { timestamp, keys, .. } = &**message {
                 read = Some((*from, *timestamp, keys.clone()));
+            }
+            if let Message::StatusQuery { timestamp, .. } = &**message {
+                queried = *timestamp;
             }
         }
         let (sends_before, unsigned_before) = (outbox.sends.len(), outbox.unsigned.len());
@@ -77,8 +80,8 @@ impl Machine for Overheard {
                 check_read(*timestamp, keys, results, prepared);
                 self.promises.lets_read(*timestamp, keys, results, prepared);
             }
-            if let Message::StatusReply { id, .. } = answer {
-                self.promises.lets_go(*id);
+            if let Message::StatusReply { id, versions, .. } = answer {
+                self.promises.lets_go(*id, queried, versions);
             }
         }
         for (_, unsigned) in &outbox.unsigned[unsigned_before..] {

@@ -164,7 +164,8 @@ impl<M: StorageBackend> Replica<M> {
         let logged =
             logged.map(|logged| Record::Logged { transaction: Some(transaction), id, decision: logged.decision, view: logged.view });
         let view_entered = election.map(|election| Record::ViewEntered { id, view: election.view });
-        for record in voted.into_iter().chain(logged).chain(view_entered) {
+        let released = state.is_released().then(|| Record::OrphanReleased { id, end: None, versions: Vec::new() });
+        for record in voted.into_iter().chain(logged).chain(view_entered).chain(released) {
             self.table.store.append_with(|bytes| record.encode(bytes));
         }
     }

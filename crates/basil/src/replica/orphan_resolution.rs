@@ -6,9 +6,12 @@
 //!
 //! The replica asks the others ([`Message::StatusQuery`]). Each that will not vote for the transaction any more promises so on its disk
 //! and answers with the versions it has of the keys, and with the outcome if it remembers that ([`Message::StatusReply`]). From the
-//! answers follows one of three things: the transaction never commits, or whether it did does not matter any more (then the orphan is
-//! *released*: it is forgotten as if it had ended), or it ended as `f + 1` replicas of one shard remember. `docs/protocols/basil.md`
+//! answers follows one of three things: the transaction never commits, or whether it did does not matter here any more (then the orphan is
+//! *released*: it stands in nobody's way any more), or it ended as `f + 1` replicas of one shard remember. `docs/protocols/basil.md`
 //! has the cases, the argument for each, and what remains unresolved.
+//!
+//! A released transaction may still be undecided on another shard, or have committed without anybody's knowing. So what this replica
+//! said of it is kept, and said again to whoever comes to finish it: its vote, the decision it logged, its view.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +25,11 @@ use types::{ClientId, Cluster, Key, Party, ReplicaId, ShardId, Timestamp, Transa
 use super::reads::READ_REPLY_BYTES_MAX;
 use super::{Out, Replica};
 use crate::certificate::{Decision, Vote};
+use crate::check::AbortReason;
 use crate::message::{KeyVersion, Message, OldVersion};
 use crate::quorum::Quorums;
 use crate::record::Record;
+use crate::transaction_state::TransactionState;
 use crate::transaction_table::TransactionTable;
 
 /// The most transactions asked about at once; the others wait for their turn.
@@ -58,9 +63,9 @@ pub(super) struct Answer {
 enum Resolution {
     /// To wait for more.
     NotYet,
-    /// To forget the transaction, having taken over these versions; and how it ended, if that is said as well.
-    Now(Vec<(Key, KeyVersion)>, Option<Decision>),
-    /// It ended like this.
+    /// To release the transaction, having taken over these versions; or to conclude it, if it is said as well how it ended.
+    Release(Vec<(Key, KeyVersion)>, Option<Decision>),
+    /// It ended like this, or never commits.
     Ended(Decision),
 }
 
@@ -71,7 +76,7 @@ pub(super) struct StatusQueries(BTreeMap<TransactionId, OrphanQuery>);
 impl StatusQueries {
     /// Ends those whose transaction has ended, and those that have had their time.
     pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, table: &TransactionTable<M>) {
-        let is_open = |id: &TransactionId| table.get(*id).is_some_and(|state| state.decision().is_none());
+        let is_open = |id: &TransactionId| table.get(*id).is_some_and(TransactionState::is_open);
         self.0.retain(|id, query| is_open(id) && query.since.after_ms(QUERY_MS) > now);
     }
 }
@@ -112,7 +117,10 @@ impl OrphanQuery {
 
     /// `own` says of each key of this shard whether this replica has itself a version not older than the transaction.
     fn judge(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Resolution {
-        let taken = self.let_go(cluster, quorums, shard, own);
+        if self.never_commits(cluster, quorums) {
+            return Resolution::Ended(Decision::Abort);
+        }
+        let taken = self.newer_versions(cluster, quorums, shard, own);
         let needed = if broken(Mutant::OutcomeTakenFromOne) { 1 } else { quorums.weak() };
         let said = |shard: ShardId, decision: Decision| {
             self.answers.iter().filter(|(replica, answer)| replica.shard == shard && answer.end == Some(decision)).count()
@@ -121,36 +129,41 @@ impl OrphanQuery {
         let ended = |decision: &Decision| participants.iter().any(|shard| said(*shard, *decision) >= needed);
         let end = [Decision::Commit, Decision::Abort].into_iter().find(ended);
         match (taken, end) {
-            (Some(taken), end) => Resolution::Now(taken, end),
+            (Some(taken), end) => Resolution::Release(taken, end),
             (None, Some(end)) => Resolution::Ended(end),
             (None, None) => Resolution::NotYet,
         }
     }
 
-    /// Which versions to take over for it to be forgotten, ended or not.
-    fn let_go(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Option<Vec<(Key, KeyVersion)>> {
+    fn versions_of(&self, shard: ShardId) -> impl Iterator<Item = &Vec<OldVersion>> {
+        self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions)
+    }
+
+    /// So many of a shard have only older versions of one of its keys, and vote for it no more, that it never commits.
+    fn never_commits(&self, cluster: &Cluster, quorums: Quorums) -> bool {
         let timestamp = self.transaction.timestamp();
-        let answers =
-            |shard: ShardId| self.answers.iter().filter(move |(replica, _)| replica.shard == shard).map(|(_, answer)| &answer.versions);
-        for other in self.transaction.participants(cluster) {
-            for place in 0..written(cluster, other, &self.transaction).count() {
-                if answers(other).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go() {
-                    return Some(Vec::new());
-                }
-            }
-        }
+        self.transaction.participants(cluster).into_iter().any(|shard| {
+            (0..written(cluster, shard, &self.transaction).count())
+                .any(|place| self.versions_of(shard).filter(|versions| versions[place].version < timestamp).count() >= quorums.let_go())
+        })
+    }
+
+    /// Which versions to take over for it to be released, ended or not.
+    fn newer_versions(&self, cluster: &Cluster, quorums: Quorums, shard: ShardId, own: &[bool]) -> Option<Vec<(Key, KeyVersion)>> {
+        let timestamp = self.transaction.timestamp();
         let mut taken = Vec::new();
         for (place, key) in written(cluster, shard, &self.transaction).enumerate() {
             if own.get(place) == Some(&true) {
                 continue;
             }
-            let shown = answers(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
+            let shown =
+                self.versions_of(shard).map(|versions| &versions[place]).filter(|one| one.version >= timestamp && one.value.is_some());
             let needed = if broken(Mutant::VersionTakenFromOne) { 1 } else { quorums.weak() };
-            let vouched = shown.filter(|one| answers(shard).filter(|versions| versions[place] == **one).count() >= needed);
+            let vouched = shown.filter(|one| self.versions_of(shard).filter(|versions| versions[place] == **one).count() >= needed);
             let Some(OldVersion { version, value: Some(value) }) = vouched.max_by_key(|one| one.version) else { return None };
             taken.push((key.clone(), KeyVersion { version: *version, value: value.clone() }));
         }
-        if own.is_empty() && answers(shard).count() < quorums.let_go() {
+        if own.is_empty() && self.versions_of(shard).count() < quorums.let_go() {
             return None;
         }
         Some(taken)
@@ -199,12 +212,14 @@ impl<M: StorageBackend> Replica<M> {
         if timestamp.time >= watermark || !keys.iter().all(|key| self.table.holds(key)) {
             return Ok(());
         }
+        let mut may_commit = false;
         if let Some(state) = self.table.get(id) {
             if let Some(certificate) = state.certificate() {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
-            if state.decision().is_none() && (state.is_prepared() || state.vote() == Some(Vote::Commit)) {
+            may_commit = state.decision().is_none() && (state.is_prepared() || state.vote() == Some(Vote::Commit));
+            if may_commit && !state.is_released() {
                 return Ok(());
             }
         }
@@ -217,6 +232,9 @@ impl<M: StorageBackend> Replica<M> {
             let is_shown = version >= timestamp && requester.shard == self.me.shard && bytes + length <= READ_REPLY_BYTES_MAX;
             bytes += if is_shown { length } else { 0 };
             versions.push(OldVersion { version, value: is_shown.then_some(value) });
+        }
+        if may_commit && versions.iter().any(|one| one.version < timestamp) {
+            return Ok(()); // It would count as one that never voted to commit.
         }
         self.table.raise_low_watermark(timestamp.time.saturating_add(1));
         let end = self.table.remembered_outcome(id).map(|end| end.decision);
@@ -252,37 +270,46 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let Some(OrphanQuery { transaction, .. }) = self.status_queries.0.remove(&id) else { return Ok(()) };
-        if self.table.get(id).is_none_or(|state| state.decision().is_some()) || timestamp.time >= watermark {
+        if self.table.get(id).is_none_or(|state| !state.is_open()) || timestamp.time >= watermark {
             return Ok(());
         }
         match resolution {
             Resolution::NotYet => {}
-            Resolution::Now(taken, end) => {
+            Resolution::Release(taken, end) => {
                 let newest = taken.iter().map(|(_, one)| one.version.time).fold(newest.max(timestamp.time), u64::max);
-                self.release_orphan(id, end, taken, newest.saturating_add(1), out);
+                self.table.raise_low_watermark(newest.saturating_add(1));
+                self.release_orphan(now, &transaction, end, taken, out);
             }
             Resolution::Ended(decision) => self.conclude(now, &transaction, decision, None, out),
         }
         Ok(())
     }
 
+    /// Takes over the newer versions of an orphan's keys. If nobody says how it ended, it is released, and what waited for it is voted down.
     fn release_orphan(
         &mut self,
-        id: TransactionId,
+        now: Time,
+        transaction: &Transaction,
         end: Option<Decision>,
         taken: Vec<(Key, KeyVersion)>,
-        low_watermark: u64,
         out: &mut Out<M>,
     ) {
-        let dependents = self.table.get_mut(id).map(|state| std::mem::take(&mut state.dependents)).unwrap_or_default();
-        self.table.raise_low_watermark(low_watermark);
+        let id = transaction.id();
+        if end.is_none() {
+            // Whatever it waits for, it is too old to be voted for.
+            self.cast(id, Vote::Abort, Some(AbortReason::TooOld), None, out);
+        }
         let record = Record::OrphanReleased { id, end, versions: taken.clone() };
         self.table.store.append_with(|bytes| record.encode(bytes));
         self.table.release_orphan(id, end, taken);
-        self.ballots.forget(id);
         self.counts.orphans_released += 1;
+        if let Some(decision) = end {
+            self.conclude(now, transaction, decision, None, out);
+            return;
+        }
+        let dependents = self.table.get_mut(id).map(|state| std::mem::take(&mut state.dependents)).unwrap_or_default();
         for dependent in dependents {
-            self.dependency_ended(dependent, end.unwrap_or(Decision::Abort), out);
+            self.dependency_ended(dependent, Decision::Abort, out);
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
-use crate::transaction_state::QuotaOwner;
+use crate::transaction_state::{QuotaOwner, TransactionState};
 use crate::transaction_table::TransactionTable;
 
 /// Why a replica cannot come back from its journal.
@@ -117,7 +117,12 @@ fn restore<M: StorageBackend>(
         }
         Record::ReadCeiling { up_to } => table.restore_read_ceiling(up_to),
         Record::LowWatermark { below } => table.restore_low_watermark(below),
-        Record::OrphanReleased { id, end, versions } => table.release_orphan(id, end, versions),
+        Record::OrphanReleased { id, end, versions } => {
+            table.release_orphan(id, end, versions);
+            if let Some(decision) = end.filter(|_| table.get(id).is_some_and(TransactionState::is_open)) {
+                table.conclude(id, decision, None);
+            }
+        }
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {

@@ -112,7 +112,7 @@ impl<M: StorageBackend> Replica<M> {
         let due = self.stall_timers.all.partition_point(|(since, _)| since.after_ms(janitor_timeout_ms) <= now);
         for _ in 0..due {
             let Some((_, id)) = self.stall_timers.all.pop_front() else { break };
-            let Some(state) = self.table.get(id).filter(|state| state.decision().is_none()) else { continue };
+            let Some(state) = self.table.get(id).filter(|state| state.is_open()) else { continue };
             // Of the shards that it touches, the logging shard comes first.
             let is_first = self.logs(&state.transaction);
             let others = if is_first { 0 } else { self.quorums.weak() as u64 };
@@ -129,7 +129,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `id` is undecided and worth finishing: what nobody authored stops nobody here, and asking everybody about it would
     /// only do its maker's work.
     fn is_stalled(&self, id: TransactionId) -> bool {
-        let Some(state) = self.table.get(id).filter(|state| state.decision().is_none()) else { return false };
+        let Some(state) = self.table.get(id).filter(|state| state.is_open()) else { return false };
         (!state.awaits_author || state.is_prepared() || state.logged.is_some()) && !broken(Mutant::JanitorAsleep)
     }
 
