@@ -1,9 +1,10 @@
 //! `bezant-lab`: everything that `bezant` does, and what experiments need beside it.
 //!
-//! Three commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
-//! machines would do. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
+//! Four commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
+//! machines would do, `attack` what floods and liars take from honest clients. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
 //! clusters without signatures, and injected latency, none of which the product has.
 
+mod attack;
 mod figures;
 mod predict;
 mod sim;
@@ -41,6 +42,15 @@ enum Command {
         Steps the real protocol in virtual time and charges what it does at prices measured on a real machine. What that leaves out,\n\
         and how far it was from real runs, stands in docs/capacity.md.")]
     Predict(predict::PredictArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant-lab attack --list\n\
+        \x20 bezant-lab attack tiny-frames prepares --seconds 5\n\
+        \x20 bezant-lab attack > table.md\n\n\
+        Makes its own clusters, on this computer's loopback, and attacks nothing else. All attacks take a quarter of an hour. What the\n\
+        columns mean stands in docs/security.md.")]
+    Attack(attack::AttackArgs),
+    #[command(hide = true)]
+    Attacker(attack::AttackerArgs),
     #[command(flatten)]
     Bezant(bezant::Command),
 }
@@ -49,6 +59,7 @@ fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     let cores = match &command {
         Command::Bezant(command) => command.cores(),
+        Command::Attacker(_) => Cores::All,
         _ => Cores::One,
     };
     conduct(cores, run(command))
@@ -59,6 +70,8 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Sim(args) => sim::run(&args),
         Command::Figures(args) => figures::run(&args).await,
         Command::Predict(args) => predict::run(&args),
+        Command::Attack(args) => attack::run(&args).await,
+        Command::Attacker(args) => attack::run_attacker(&args).await,
         Command::Bezant(command) => command.run().await,
     }
 }

@@ -1,0 +1,319 @@
+//! `bezant-lab attack`: what floods and liars take from honest clients.
+//!
+//! Each attack has a cluster of its own, of real processes with real TLS and real disks, that this program makes and starts. Honest
+//! clients are `bezant bench rw-u`. The attacker is another process, with another member's key, that speaks to replicas as it likes. It
+//! takes CPU time for itself, which on one machine the others then lack. So each attack has a *control*: on a cluster that nobody attacks,
+//! a process burns as many cores as the attacker did. What honest clients keep of that is what the machine's other cores allow.
+
+mod cluster;
+mod liar;
+mod member;
+mod stranger;
+mod wire;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value as Json, json};
+
+use bezant::failure::{Attempt as _, Done, Failure};
+use bezant::out;
+
+use cluster::{Cluster, Length, Load};
+use wire::Target;
+
+/// The shortest and the longest that a phase is measured, in seconds.
+const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3_600.0;
+/// How often a process that burns CPU time looks whether it has burnt enough.
+const BURN_STEP: Duration = Duration::from_millis(1);
+/// The most connections of an attacker, as far as the system allows them.
+const DESCRIPTORS: u64 = 8_192;
+
+/// What begins a party's attack, and returns while it goes on.
+type Part = fn(&Arc<Target>) -> Result<(), Failure>;
+
+/// A way to attack.
+struct Attack {
+    name: &'static str,
+    /// What it does, for `--list`.
+    what: &'static str,
+    /// What goes on together.
+    parts: &'static [Part],
+    /// Whether one replica lies meanwhile.
+    is_with_liar: bool,
+}
+
+const fn attack(name: &'static str, what: &'static str, parts: &'static [Part]) -> Attack {
+    Attack { name, what, parts, is_with_liar: false }
+}
+
+const fn with_liar(name: &'static str, what: &'static str, parts: &'static [Part]) -> Attack {
+    Attack { name, what, parts, is_with_liar: true }
+}
+
+/// All attacks.
+const ATTACKS: &[Attack] = &[
+    attack("tiny-frames", "a member floods with reads of one key, each in a frame of its own", &[member::tiny_frames]),
+    attack("large-reads", "a member asks for 7 MiB at a time, again and again", &[member::large_reads]),
+    attack(
+        "repeated-keys",
+        "a member floods with reads that name one key 1,024 times, which no correct client sends",
+        &[member::repeated_keys],
+    ),
+    attack("prepares", "a member prepares ten transactions a second of 4,096 keys each and finishes none", &[member::prepares]),
+    attack("hoarding", "a member prepares 10,000 small transactions a second and finishes none", &[member::hoarding]),
+    attack(
+        "bad-signatures",
+        "a member floods with proofs whose signatures are bad, and comes back when it is thrown out",
+        &[member::bad_signatures],
+    ),
+    attack("proofs", "the same, with as many signatures in a message as there may be", &[member::proofs]),
+    attack("recoveries", "a member asks to finish 5,000 transactions a second that another member never began", &[member::recoveries]),
+    attack("slow-readers", "a member asks for 7 MiB at a time over eight connections, and reads nothing", &[member::slow_readers]),
+    attack("reads-ahead", "a member reads 40,000 keys a second of the table 0.4 s ahead of time", &[member::reads_ahead]),
+    attack("early-requests", "a member sends 30,000 small requests a second 0.4 s ahead of time", &[member::early_requests]),
+    attack("logs", "a member connects a hundred times a second, and sends garbage", &[member::logs]),
+    attack("silent-strangers", "a stranger keeps 300 connections to each replica open and says nothing", &[stranger::silent_strangers]),
+    attack("handshakes", "a stranger makes TLS handshakes endlessly", &[stranger::handshakes]),
+    attack("http", "a stranger asks for /status endlessly", &[stranger::http]),
+    with_liar("liar", "a replica gives wrong answers, and floods its peers with votes that nobody asked for", &[liar::lie]),
+    with_liar("liar-tiny-frames", "the same, beside tiny-frames", &[liar::lie, member::tiny_frames]),
+    with_liar("liar-prepares", "the same, beside prepares", &[liar::lie, member::prepares]),
+];
+
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(ATTACKS.iter().map(|attack| attack.name))
+}
+
+/// Attacks clusters that it makes for that, and prints what honest clients keep, as a Markdown table.
+#[derive(Args, Clone, Debug)]
+pub struct AttackArgs {
+    /// Which attacks; all by default
+    #[arg(value_name = "NAME", value_parser = names())]
+    names: Vec<String>,
+    /// How long honest clients are measured under attack; before and after it is half as long
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+    /// Measure so many transactions of honest clients in each phase instead, however long they take
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    transactions: Option<u64>,
+    /// How many keys the honest clients' table has
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    keys: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Only say what attacks there are
+    #[arg(long)]
+    list: bool,
+}
+
+/// The attacker's own process, which `attack` starts; it ends with its standard input.
+#[derive(Args, Debug)]
+pub struct AttackerArgs {
+    #[arg(value_parser = names())]
+    name: String,
+    #[arg(long)]
+    cluster: PathBuf,
+    #[arg(long)]
+    keys: u64,
+    /// Only burn so many cores
+    #[arg(long)]
+    burn: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let wrong = || format!("seconds from {} to {} were expected", SECONDS.start(), SECONDS.end());
+    text.parse().ok().filter(|number| SECONDS.contains(number)).ok_or_else(wrong)
+}
+
+/// What became of one attack.
+struct Row {
+    name: &'static str,
+    before: Load,
+    during: Load,
+    after: Load,
+    control: Load,
+    /// What the attacker says that it did.
+    attacker: Json,
+}
+
+/// Carries out `bezant-lab attack`.
+pub async fn run(args: &AttackArgs) -> Result<Done, Failure> {
+    if args.list {
+        for attack in ATTACKS {
+            out!("{:<18}{}", attack.name, attack.what);
+        }
+        return Ok(Done::Well);
+    }
+    let program = std::env::current_exe().attempt("find this program", "this process")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    tokio::spawn(async move {
+        if runtime::shutdown::signal().await.is_ok() {
+            eprintln!("stopping; the clusters are taken down");
+            told.store(true, Ordering::Relaxed);
+        }
+    });
+    let args = args.clone();
+    tokio::task::spawn_blocking(move || measure_all(&args, &program, &stop)).await.attempt("measure", "this process")?
+}
+
+fn measure_all(args: &AttackArgs, program: &Path, stop: &AtomicBool) -> Result<Done, Failure> {
+    if cfg!(debug_assertions) {
+        eprintln!("warning: this program is a development build: for numbers, build it with `cargo build --release`");
+    }
+    let wanted = |attack: &&Attack| args.names.is_empty() || args.names.iter().any(|name| name == attack.name);
+    let peaceful = Cluster::start(program, args.keys, stop)?;
+    peaceful.down()?;
+    if !args.json {
+        out!("{}", Row::HEAD);
+    }
+    let mut rows = Vec::new();
+    for attack in ATTACKS.iter().filter(wanted) {
+        let row = measure(args, attack, &peaceful, program, stop)?;
+        eprintln!("{}: the attacker {}", attack.name, row.attacker);
+        if args.json {
+            rows.push(row.to_json());
+        } else {
+            out!("{}", row.to_markdown());
+        }
+    }
+    if args.json {
+        out!("{}", json!({ "attacks": rows }));
+    }
+    Ok(Done::Well)
+}
+
+fn measure(args: &AttackArgs, attack: &Attack, peaceful: &Cluster, program: &Path, stop: &AtomicBool) -> Result<Row, Failure> {
+    let (length, around) = match args.transactions {
+        Some(count) => (Length::Transactions(count), Length::Transactions(count)),
+        None => (Length::Seconds(args.seconds), Length::Seconds(args.seconds / 2.0)),
+    };
+    let under_attack = |cluster: &Cluster, burn: Option<f64>| -> Result<(Load, Json), Failure> {
+        if attack.is_with_liar {
+            cluster.stop_liar()?;
+        }
+        let attacker = cluster.attacker(attack.name, burn)?;
+        let load = cluster.honest(length, Some(&attacker))?;
+        Ok((load, attacker.end()))
+    };
+    let cluster = Cluster::start(program, args.keys, stop)?;
+    let before = cluster.honest(around, None)?;
+    let (during, attacker) = under_attack(&cluster, None)?;
+    if attack.is_with_liar {
+        cluster.up()?;
+    }
+    let after = cluster.honest(around, None)?;
+    drop(cluster);
+    peaceful.up()?;
+    let (control, _) = under_attack(peaceful, Some(during.attacker_cores))?;
+    peaceful.down()?;
+    Ok(Row { name: attack.name, before, during, after, control, attacker })
+}
+
+impl Row {
+    const HEAD: &'static str = "\
+        | attack | tx/s before, during, after | kept | control tx/s | kept of it | p99 ms before, during, after, control \
+        | cores of replicas, attacker, clients | largest replica, MiB before, during, after | honest errors |\n\
+        |---|---|---|---|---|---|---|---|---|";
+
+    /// What part of `whole` is left during the attack.
+    fn kept(&self, whole: &Load) -> Option<f64> {
+        (whole.rate > 0.0).then(|| self.during.rate / whole.rate)
+    }
+
+    fn to_markdown(&self) -> String {
+        let Self { name, before, during, after, control, .. } = self;
+        let percent = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), |part| format!("{:.0} %", part * 100.0));
+        let p99 = |load: &Load| load.p99_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"));
+        let replicas = during.replicas_cores.map_or_else(|| "–".to_owned(), |cores| format!("{cores:.2}"));
+        let failed = during.failed.as_ref().or(after.failed.as_ref()).map(|why| format!(": {why}")).unwrap_or_default();
+        format!(
+            "| {name} | {:.0}, {:.0}, {:.0} | {} | {:.0} | {} | {}, {}, {}, {} | {replicas}, {:.2}, {:.2} | {:.0}, {:.0}, {:.0} | {}{failed} |",
+            before.rate,
+            during.rate,
+            after.rate,
+            percent(self.kept(before)),
+            control.rate,
+            percent(self.kept(control)),
+            p99(before),
+            p99(during),
+            p99(after),
+            p99(control),
+            during.attacker_cores,
+            during.clients_cores,
+            before.memory_mib,
+            during.memory_mib,
+            after.memory_mib,
+            during.errors,
+        )
+    }
+
+    fn to_json(&self) -> Json {
+        let load = |load: &Load| {
+            json!({
+                "committed_per_second": load.rate,
+                "p99_ms": load.p99_ms,
+                "errors": load.errors,
+                "failed": load.failed,
+                "cores": { "replicas": load.replicas_cores, "attacker": load.attacker_cores, "clients": load.clients_cores },
+                "largest_replica_mib": load.memory_mib,
+            })
+        };
+        json!({
+            "attack": self.name,
+            "before": load(&self.before),
+            "during": load(&self.during),
+            "after": load(&self.after),
+            "control": load(&self.control),
+            "kept": self.kept(&self.before),
+            "kept_of_control": self.kept(&self.control),
+            "attacker": self.attacker,
+        })
+    }
+}
+
+/// Carries out `bezant-lab attacker`, until its standard input ends.
+pub async fn run_attacker(args: &AttackerArgs) -> Result<Done, Failure> {
+    let limits = getrlimit(Resource::Nofile);
+    let wanted = limits.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    // With fewer there are fewer connections.
+    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(wanted), ..limits });
+    let target = Arc::new(Target::load(&args.cluster, args.keys)?);
+    match args.burn {
+        Some(cores) => (0..cores.ceil() as usize).for_each(|_| drop(thread::spawn(move || burn(cores)))),
+        None => {
+            let attack = ATTACKS.iter().find(|attack| attack.name == args.name).ok_or_else(|| Failure::wrong("there is no such attack"))?;
+            attack.parts.iter().try_for_each(|part| part(&target))?;
+        }
+    }
+    let ended = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    ended.await.attempt("wait", "standard input")?.attempt("read", "standard input")?;
+    out!("{}", target.counts.to_json());
+    // Nothing waits for what the attack has under way.
+    std::process::exit(0)
+}
+
+/// Keeps so many cores busy, over all threads that do so.
+fn burn(cores: f64) {
+    let begun = Instant::now();
+    loop {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        if used.tv_sec as f64 + used.tv_nsec as f64 / 1e9 >= cores * begun.elapsed().as_secs_f64() {
+            thread::sleep(BURN_STEP);
+        } else {
+            let step = Instant::now();
+            while step.elapsed() < BURN_STEP {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
