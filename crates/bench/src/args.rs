@@ -9,8 +9,8 @@ use crate::{BenchError, CheatArgs};
 
 /// The most clients of one run.
 const CLIENTS_MAX: u64 = 10_000;
-/// The most connections of one run.
-const CONNECTIONS_MAX: u64 = 256;
+/// The most connections of one run: no client may have more.
+const CONNECTIONS_MAX: u64 = 64;
 /// The longest warm-up, window or cool-down: a day.
 const SECONDS_MAX: f64 = 86_400.0;
 /// The smallest and the largest scale: whoever wants more says how many keys.

@@ -163,14 +163,16 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         self.held.is_some()
     }
 
-    /// Counts a message that is dropped; too many end the connection.
+    /// Counts a message that is dropped; too many, or one with a bad signature, end the connection.
     fn reject(&mut self, rejection: &Rejection) -> Result<(), CloseReason> {
         self.intake.shell.count_rejected(rejection.label());
         self.rejections += 1;
         if self.share.may_log(Instant::now()) {
             tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
         }
-        if self.rejections >= self.intake.limits.rejections_max { Err(CloseReason::Rejections) } else { Ok(()) }
+        // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
+        let is_bad = matches!(rejection, Rejection::BadSignature { .. }) || self.rejections >= self.intake.limits.rejections_max;
+        if is_bad { Err(CloseReason::Rejections) } else { Ok(()) }
     }
 
     async fn hand_on(&mut self, messages: Vec<W>, permit: Option<Permit>) -> Result<(), CloseReason> {

@@ -3,9 +3,13 @@
 //! Anybody can open one and say nothing. So there are only so many of them, and when there are more, one makes way: the oldest of those
 //! from the address that has the most. Who shakes hands takes milliseconds and is through before its turn comes; who holds many
 //! connections open loses its own. So strangers cannot keep a member out by waiting.
+//!
+//! Nor by shaking hands without end: what a handshake costs, this node's signature above all, is paid by one connection at a time, and the
+//! turns go round the addresses that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -16,8 +20,23 @@ use tokio::sync::oneshot;
 pub(crate) struct HalfOpen {
     max: usize,
     state: Mutex<State>,
+    turns: Mutex<Turns>,
     gauge: Gauge,
 }
+
+/// Whose turn it is to shake hands.
+#[derive(Debug, Default)]
+struct Turns {
+    is_taken: bool,
+    /// Whose turn it is or was last.
+    last: Option<Network>,
+    /// Those who wait, in the order in which they came. Each has a place, or has just lost it.
+    waiting: BTreeMap<Network, VecDeque<oneshot::Sender<Turn>>>,
+}
+
+/// One connection's turn to shake hands; dropping it gives the next one its turn.
+#[derive(Debug)]
+pub(crate) struct Turn(Option<Arc<HalfOpen>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -46,7 +65,7 @@ pub(crate) struct Place {
 
 impl HalfOpen {
     pub fn new(max: usize, gauge: Gauge) -> Self {
-        Self { max: max.max(1), state: Mutex::default(), gauge }
+        Self { max: max.max(1), state: Mutex::default(), turns: Mutex::default(), gauge }
     }
 
     /// Gives a new connection from `address` a place, at the cost of another where there are too many.
@@ -66,6 +85,41 @@ impl HalfOpen {
         Place { all: Arc::clone(self), number, taken }
     }
 
+    /// Waits for a turn to shake hands.
+    pub async fn turn(self: &Arc<Self>, address: IpAddr) -> Turn {
+        let network = network(address);
+        let waiting = {
+            let mut turns = self.lock_turns();
+            if turns.is_taken {
+                let (give, waiting) = oneshot::channel();
+                turns.waiting.entry(network).or_default().push_back(give);
+                Some(waiting)
+            } else {
+                (turns.is_taken, turns.last) = (true, Some(network));
+                None
+            }
+        };
+        match waiting {
+            None => Turn(Some(Arc::clone(self))),
+            Some(waiting) => waiting.await.expect("whoever waits is given a turn, and leaves the queue by that alone"),
+        }
+    }
+
+    fn pass_turn(self: &Arc<Self>) {
+        loop {
+            let Some(next) = self.lock_turns().next() else { return };
+            match next.send(Turn(Some(Arc::clone(self)))) {
+                Ok(()) => return,
+                // It does not wait any more, and whoever comes after it has its turn: not by this one's end.
+                Err(mut turn) => turn.0 = None,
+            }
+        }
+    }
+
+    fn lock_turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn count(&self, state: &State) {
         self.gauge.set(i64::try_from(state.places.len()).unwrap_or(i64::MAX));
     }
@@ -73,6 +127,33 @@ impl HalfOpen {
     /// Nothing panics while it is held.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    /// The one that has waited longest in the network after the last one's.
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.waiting.range((after, Bound::Unbounded)).next();
+        let Some(network) = later.or_else(|| self.waiting.iter().next()).map(|(network, _)| *network) else {
+            self.is_taken = false;
+            return None;
+        };
+        self.last = Some(network);
+        let queue = self.waiting.get_mut(&network)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(&network);
+        }
+        next
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(all) = self.0.take() {
+            all.pass_turn();
+        }
     }
 }
 
@@ -106,6 +187,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     #[test]
@@ -126,5 +209,26 @@ mod tests {
         let mut last = enter("192.0.2.5");
         assert!(is_taken(&mut honest), "among equals it is the oldest");
         assert!(!is_taken(&mut late) && !is_taken(&mut last));
+    }
+
+    #[test]
+    fn turns_to_shake_hands_go_round_the_addresses() {
+        let all = Arc::new(HalfOpen::new(4, Gauge::default()));
+        let [greedy, honest] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().expect("an address"));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut many: Vec<_> = (0..100).map(|_| Box::pin(all.turn(greedy))).collect();
+        let mut one = Box::pin(all.turn(honest));
+        let Poll::Ready(first) = many[0].as_mut().poll(&mut context) else { panic!("nobody else has it") };
+        assert!(many[1..].iter_mut().all(|turn| turn.as_mut().poll(&mut context).is_pending()));
+        assert!(one.as_mut().poll(&mut context).is_pending());
+        drop(first);
+        let Poll::Ready(second) = one.as_mut().poll(&mut context) else { panic!("it is the turn of the other address") };
+        drop(second);
+        // Those who went while they waited, before or after their turn came, hold nobody up.
+        many.drain(..50);
+        let Poll::Ready(third) = many[0].as_mut().poll(&mut context) else { panic!("the first that still waits") };
+        drop((third, many));
+        let mut last = Box::pin(all.turn(greedy));
+        assert!(last.as_mut().poll(&mut context).is_ready());
     }
 }

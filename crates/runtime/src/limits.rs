@@ -28,8 +28,10 @@ pub struct Limits {
     /// The most connections at a time whose owner is not known yet. One more takes the place of another: of those from the address that
     /// has the most, the oldest.
     pub unauthenticated_max: usize,
-    /// How many messages with a bad signature or structure close a connection.
+    /// How many messages that contradict themselves or name nobody close a connection. Of those with a bad signature, one does.
     pub rejections_max: u32,
+    /// How long a member is refused that sent a frame that cannot be read, a bad signature, or too many bad messages: no correct one does.
+    pub expelled_ms: u64,
     /// How long connecting may take, and how long the TLS handshake and the greeting may take together.
     pub greeting_timeout_ms: u64,
     /// How long a peer may take to read a megabyte of what waits for it.
@@ -73,6 +75,7 @@ impl Default for Limits {
             clients_connections_max: 16_384,
             unauthenticated_max: 256,
             rejections_max: 16,
+            expelled_ms: 10_000,
             greeting_timeout_ms: 5_000,
             write_timeout_ms: 10_000,
             heartbeat_ms: 5_000,

@@ -46,8 +46,10 @@ pub(crate) enum CloseReason {
     Greeting(FrameError),
     /// A frame was malformed.
     Frame(FrameError),
-    /// Too many messages with bad signatures or structure.
+    /// A message with a bad signature, or too many that are bad otherwise.
     Rejections,
+    /// Its member sent what no correct member sends, on this connection before or on another.
+    Expelled,
     /// The peer does not read what it is sent.
     NotReading,
     /// Nothing was heard for too long.
@@ -80,6 +82,7 @@ impl CloseReason {
             Self::Greeting(_) => "greeting",
             Self::Frame(error) => error.label(),
             Self::Rejections => "rejections",
+            Self::Expelled => "expelled",
             Self::NotReading => "not_reading",
             Self::Silent => "silent",
             Self::Ended => "ended",
@@ -88,6 +91,13 @@ impl CloseReason {
             Self::Replaced => "replaced",
             Self::Stopping => "stopping",
         }
+    }
+}
+
+impl CloseReason {
+    /// Whether no correct member gives this reason, whatever the network does.
+    pub fn is_misbehavior(&self) -> bool {
+        matches!(self, Self::Frame(_) | Self::Rejections)
     }
 }
 
@@ -105,7 +115,8 @@ impl fmt::Display for CloseReason {
             Self::TooManyConnections => formatter.write_str("as many connections are open as there may be"),
             Self::Greeting(error) => write!(formatter, "its greeting is malformed: {error}"),
             Self::Frame(error) => write!(formatter, "it sent what cannot be understood: {error}"),
-            Self::Rejections => formatter.write_str("it sent too many messages with bad signatures or structure"),
+            Self::Rejections => formatter.write_str("it sent a bad signature, or too many messages that are bad otherwise"),
+            Self::Expelled => formatter.write_str("its owner is refused for a while, having sent what no correct member sends"),
             Self::NotReading => formatter.write_str("it does not read what it is sent"),
             Self::Silent => formatter.write_str("nothing was heard of it for too long"),
             Self::Ended => formatter.write_str("it ended the connection"),
@@ -483,6 +494,16 @@ impl Links {
             // What waits may have been written meanwhile, or be on connections that are closed already.
             let Some((_, 1.., link)) = waiting.into_values().max_by_key(|(sum, ..)| *sum) else { return };
             link.close(CloseReason::NotReading);
+        }
+    }
+
+    /// Closes all connections of `member`, which has misbehaved on one of them.
+    pub fn expel(&self, member: Member) {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        for (party, link) in &state.open {
+            if Member::from(*party) == member {
+                link.close(CloseReason::Expelled);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Who shares what a node has: replicas and clients, each client with all its connections.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,15 @@ use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
 pub(crate) enum Member {
     Replica(ReplicaId),
     Client(ClientId),
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replica(replica) => write!(formatter, "replica {replica}"),
+            Self::Client(client) => write!(formatter, "client {client}"),
+        }
+    }
 }
 
 impl From<Party> for Member {
@@ -31,6 +41,8 @@ pub(crate) struct Share {
     pub incoming: Arc<Semaphore>,
     /// Held while signatures are checked: a member's connections take turns, so that many of them get no more of the cores than one.
     pub checking: tokio::sync::Mutex<()>,
+    /// Until when it is refused, after it sent what no correct member sends.
+    expelled_until: Mutex<Option<Instant>>,
     /// When this minute began, and what was logged in it.
     logged: Mutex<(Instant, u32)>,
 }
@@ -38,7 +50,19 @@ pub(crate) struct Share {
 impl Share {
     pub fn new(limits: &Limits) -> Self {
         let incoming = Arc::new(Semaphore::new(limits.incoming_bytes_max));
-        Self { incoming, checking: tokio::sync::Mutex::default(), logged: Mutex::new((Instant::now(), 0)) }
+        let logged = Mutex::new((Instant::now(), 0));
+        Self { incoming, checking: tokio::sync::Mutex::default(), expelled_until: Mutex::default(), logged }
+    }
+
+    /// Refuses it for a while.
+    pub fn expel(&self, now: Instant, duration: Duration) {
+        *self.expelled_until.lock().unwrap_or_else(PoisonError::into_inner) = now.checked_add(duration);
+    }
+
+    /// For how long it is still refused, if it is.
+    pub fn expelled_for(&self, now: Instant) -> Option<Duration> {
+        let until = *self.expelled_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until?.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
     /// Whether one more line about this member may go to the log: what it does must not fill the disk.
@@ -64,5 +88,15 @@ mod tests {
         assert_eq!(logged(now), LOGGED_A_MINUTE_MAX as usize);
         assert_eq!(logged(now + Duration::from_secs(59)), 0);
         assert_eq!(logged(now + Duration::from_secs(120)), LOGGED_A_MINUTE_MAX as usize);
+    }
+
+    #[test]
+    fn who_is_expelled_is_refused_for_that_long() {
+        let share = Share::new(&Limits::default());
+        let now = Instant::now();
+        assert_eq!(share.expelled_for(now), None);
+        share.expel(now, Duration::from_secs(10));
+        assert_eq!(share.expelled_for(now + Duration::from_secs(4)), Some(Duration::from_secs(6)));
+        assert_eq!(share.expelled_for(now + Duration::from_secs(10)), None);
     }
 }

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 use types::codec::Decode;
 use types::{Cluster, Party, ReplicaId};
 
@@ -238,10 +238,11 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     self.states.set(replica, state);
                 }
             }
-            let jittered_ms = rand::random_range(wait_ms / 2..=wait_ms);
+            let jittered = Duration::from_millis(rand::random_range(wait_ms / 2..=wait_ms));
             wait_ms = wait_ms.saturating_mul(2).min(limits.redial_max_ms);
+            let expelled = self.cluster.replica_key(replica).and_then(|key| self.members.get(key)?.1.expelled_for(Instant::now()));
             tokio::select! {
-                () = sleep(Duration::from_millis(jittered_ms)) => {}
+                () = sleep(jittered.max(expelled.unwrap_or_default())) => {}
                 () = stopped(&mut stopping) => return,
             }
         }
@@ -310,7 +311,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place, socket: OwnedSemaphorePermit) {
         let known = tokio::select! {
-            known = self.meet(stream) => known,
+            known = self.meet(stream, address) => known,
             () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
         drop((place, socket));
@@ -334,11 +335,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Handshake and greeting, within the time that both may take.
-    async fn meet(&self, stream: TcpStream) -> Result<Known, CloseReason> {
+    async fn meet(&self, stream: TcpStream, address: SocketAddr) -> Result<Known, CloseReason> {
         let meeting = async {
-            let acceptor = TlsAcceptor::from(self.identity.server_config());
-            let accepted = acceptor.accept(buffered(stream)).await;
-            let mut stream = accepted.map_err(|error| CloseReason::Handshake(describe(&error)))?;
+            let failed = |error| CloseReason::Handshake(describe(&error));
+            let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), buffered(stream)).await.map_err(failed)?;
+            // Not before it has said something: who is silent holds up nobody.
+            let turn = self.half_open.turn(address.ip()).await;
+            let accepting = hello.into_stream(self.identity.server_config());
+            drop(turn);
+            let mut stream = accepting.await.map_err(failed)?;
             stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
             let mut stream = Stream::from(stream);
             let known = self.recognise(&mut stream).await;
@@ -370,6 +375,10 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
             return Err((CloseReason::UnknownKey, Some(reason)));
         };
+        if let Some(left) = share.expelled_for(Instant::now()) {
+            let reason = format!("{member} sent what no correct member sends, and is refused for another {} s", left.as_secs() + 1);
+            return Err((CloseReason::Expelled, Some(reason)));
+        }
         let (meant, theirs, role) = match read_greeting(stream, &self.cluster).await {
             Ok(Greeting::Hello { cluster, configuration, role }) => (cluster, configuration, role),
             Ok(_) => {
@@ -386,18 +395,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             let reason = format!("this is cluster {cluster}, not {meant}: check the addresses");
             return Err((CloseReason::WrongCluster, Some(reason)));
         }
-        let party = match (*member, role) {
-            (Member::Replica(replica), Role::Replica) if Party::Replica(replica) != self.identity.party() => Party::Replica(replica),
-            (Member::Client(client), Role::Client(session)) => Party::Client(client, session),
-            (Member::Replica(replica), _) => {
-                let reason = format!("this key is that of replica {replica}, which may be nothing else here");
-                return Err((CloseReason::WrongRole, Some(reason)));
-            }
-            (Member::Client(client), _) => {
-                let reason = format!("this key is that of client {client}, which is no replica");
-                return Err((CloseReason::WrongRole, Some(reason)));
-            }
-        };
+        let party = self.party_of(*member, role)?;
         if let Ok(key) = &key {
             self.compare(key, party, &theirs);
         }
@@ -421,6 +419,18 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
+    /// What a member is here, if it may be that.
+    fn party_of(&self, member: Member, role: Role) -> Result<Party, (CloseReason, Option<String>)> {
+        match (member, role) {
+            (Member::Replica(replica), Role::Replica) if Party::Replica(replica) != self.identity.party() => Ok(Party::Replica(replica)),
+            (Member::Client(client), Role::Client(session)) => Ok(Party::Client(client, session)),
+            (Member::Replica(_), _) => {
+                Err((CloseReason::WrongRole, Some(format!("this key is that of {member}, which may be nothing else here"))))
+            }
+            (Member::Client(_), _) => Err((CloseReason::WrongRole, Some(format!("this key is that of {member}, which is no replica")))),
+        }
+    }
+
     /// Says once of a member that its `cluster.toml` differs from this one's.
     fn compare(&self, key: &[u8; 32], party: Party, theirs: &Configuration) {
         if let Some(differs) = self.configuration.difference(theirs)
@@ -430,8 +440,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
+    /// Counts and logs the end of a connection; a member that has misbehaved is refused for a while.
     fn count(&self, close_reason: &CloseReason, member: Option<(Party, &Share)>, address: SocketAddr) {
         self.intake.shell.count_closed(close_reason.label());
+        if let Some((party, share)) = member
+            && close_reason.is_misbehavior()
+        {
+            share.expel(Instant::now(), Duration::from_millis(self.intake.limits.expelled_ms));
+            self.links.expel(party.into());
+        }
         let party = member.map(|(party, _)| party);
         match (party, close_reason) {
             // Clients come and go, and a stopping node says so once.

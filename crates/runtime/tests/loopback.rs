@@ -119,8 +119,9 @@ async fn a_dialler_believes_only_the_key_it_expects() {
 
 #[tokio::test]
 async fn invalid_input_closes_only_its_own_connection() {
-    let server = Server::start(0, Limits::default()).await;
-    let mut honest = Client::start(server.address());
+    // Whoever lies comes back at once, to lie again.
+    let server = Server::start(0, Limits { expelled_ms: 0, ..Limits::default() }).await;
+    let mut honest = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), Limits::default());
     honest.asks_and_is_answered(0).await;
 
     let mut plain = TcpStream::connect(server.address()).await.expect("it listens");
@@ -174,18 +175,45 @@ async fn invalid_input_closes_only_its_own_connection() {
 }
 
 #[tokio::test]
-async fn messages_with_bad_signatures_are_dropped_and_too_many_close_the_connection() {
-    let server = Server::start(0, Limits { rejections_max: 2, ..Limits::default() }).await;
+async fn bad_messages_are_dropped_and_a_bad_signature_expels_its_sender() {
+    let server = Server::start(0, Limits { rejections_max: 4, expelled_ms: 0, ..Limits::default() }).await;
     let mut raw = Raw::welcomed(server.address()).await;
     let doubled = Doubled { signer: replica(3), number: 1, double: 3, count: 1 };
     let batch_signer = BatchSigner::new(replica_secret(4), CLUSTER, replica(3), Signatures::Ed25519);
     let forge = || Box::new(batch_signer.sign(&[crypto::leaf(CLUSTER, replica(3), &doubled)]).remove(0));
-    raw.send(&messages(&[Message::Answer(doubled, forge()), Message::Ask(7)])).await;
-    eventually("the forgery is dropped", || server.metrics.rejected("bad_signature") == 1).await;
+    let unknown = Doubled { signer: replica(77), ..doubled };
+    raw.send(&messages(&[Message::Answer(unknown, forge()), Message::Ask(7)])).await;
+    eventually("what nobody can have signed is dropped", || server.metrics.rejected("unknown_signer") == 1).await;
     eventually("its neighbour is answered", || server.metrics.to_text().contains("bezant_statements_signed_total 1\n")).await;
+    raw.send(&messages(&vec![Message::Answer(unknown, forge()); 3])).await;
+    raw.is_closed().await;
+    eventually("it is closed", || server.metrics.closed("rejections") == 1).await;
+
+    let mut raw = Raw::welcomed(server.address()).await;
     raw.send(&messages(&[Message::Answer(doubled, forge())])).await;
     raw.is_closed().await;
-    eventually("the forger is closed", || server.metrics.closed("rejections") == 1).await;
+    eventually("the forger is closed at once", || server.metrics.closed("rejections") == 2).await;
+    assert_eq!(server.metrics.rejected("bad_signature"), 1);
+}
+
+#[tokio::test]
+async fn a_member_that_lied_is_refused_for_a_while_and_nobody_else() {
+    let server = Server::start(0, Limits { expelled_ms: 600_000, ..Limits::default() }).await;
+    let slow = Limits { redial_ms: 60_000, redial_max_ms: 60_000, ..Limits::default() };
+    let same = Client::start_as(1, Session(1), &cluster(CLUSTER, 3), server.address(), slow.clone());
+    let mut other = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), slow.clone());
+    same.connected().await;
+    other.connected().await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    raw.send(&frame(FRAME_VERSION, &[])).await;
+    raw.is_closed().await;
+    // Its other connections end with the one on which it lied.
+    same.peers_until(|state| matches!(state, PeerState::Unreachable(_))).await;
+    eventually("it is counted", || server.metrics.closed("expelled") == 1).await;
+    let words = "client c1 sent what no correct member sends, and is refused for another";
+    let again = Client::start_as(1, Session(2), &cluster(CLUSTER, 3), server.address(), slow);
+    again.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains(words))).await;
+    other.asks_and_is_answered(1).await;
 }
 
 #[tokio::test]
