@@ -49,6 +49,15 @@ pub(crate) struct Intake<C, W> {
     pub shell: Arc<Shell>,
 }
 
+impl<C, W> Intake<C, W> {
+    /// Has the node loop look again at what it holds back of `link`, if its peer has read enough.
+    fn release(&self, link: &Link) {
+        if link.release() {
+            self.mailbox.wake();
+        }
+    }
+}
+
 /// Runs an open connection until it ends, and says why it did. `share` is what its member may take of this node.
 pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, share: Arc<Share>, intake: Arc<Intake<C, W>>) -> CloseReason
 where
@@ -60,13 +69,13 @@ where
         let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
         async move {
             let close_reason = tokio::select! {
-                close_reason = write_all(write, &link, &intake.limits, &intake.shell) => close_reason,
+                close_reason = write_all(write, &link, &intake) => close_reason,
                 close_reason = link.closed() => close_reason,
             };
             link.close(close_reason);
         }
     });
-    let mut reader = Reader { link: Arc::clone(&link), share, intake, held: None, rejections: 0 };
+    let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, rejections: 0 };
     let close_reason = tokio::select! {
         close_reason = reader.run(read) => close_reason,
         close_reason = link.closed() => close_reason,
@@ -74,6 +83,7 @@ where
     link.close(close_reason);
     // The writer ends as soon as the link is closed, or by a panic.
     let _ = writing.await;
+    intake.release(&link);
     link.closed().await
 }
 
@@ -97,6 +107,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 buffer = BytesMut::new();
             }
             buffer.reserve(READ_BYTES);
+            self.link.drained().await;
             match stream.read_buf(&mut buffer).await {
                 Ok(0) if buffer.is_empty() => return CloseReason::Ended,
                 Ok(0) => return CloseReason::Cut,
@@ -196,7 +207,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         if verified.is_empty() {
             return Ok(());
         }
-        let inbound = Inbound::Messages { from: self.link.party(), messages: verified, permit };
+        let link = Some(Arc::clone(&self.link));
+        let inbound = Inbound::Messages { from: self.link.party(), messages: verified, link, permit };
         if self.intake.mailbox.push(inbound).is_err() {
             // The node is stopping: what is queued for the peer may still be written.
             self.link.closed().await;
@@ -205,7 +217,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 }
 
-async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, shell: &Shell) -> CloseReason {
+async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>) -> CloseReason {
+    let (limits, shell) = (&intake.limits, &intake.shell);
     let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat.reset();
@@ -236,6 +249,7 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
         for (at, chunk) in frames.bytes().chunks(WRITE_BYTES).enumerate() {
             if at > 0 {
                 link.wrote(WRITE_BYTES);
+                intake.release(link);
             }
             match timeout(write_timeout, stream.write_all(chunk)).await {
                 Ok(Ok(())) => {}
@@ -248,6 +262,8 @@ async fn write_all(mut stream: WriteHalf<Stream>, link: &Link, limits: &Limits, 
             Ok(Err(error)) => return CloseReason::Broken(error.kind()),
             Err(_) => return CloseReason::NotReading,
         }
+        link.wrote(frames.bytes().len());
+        intake.release(link);
         shell.frames_sent.inc_by(frames.frames());
         shell.messages_sent.inc_by(frames.messages());
         shell.bytes_sent.inc_by(frames.bytes().len() as u64);

@@ -3,8 +3,10 @@
 //! Each member has a queue of its own, all connections of a client together. Turns go round the queues (deficit round robin): in each
 //! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry. So who
 //! sends much waits for itself, and everybody else for one round.
+//!
+//! A client that does not read its answers is asked for no more of them: what came over its connection is held back until it has.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crypto::Verified;
@@ -15,7 +17,8 @@ use types::Party;
 
 use crate::clock::Clock;
 use crate::limits::{COMMANDS_A_ROUND_MAX, QUANTUM_BYTES, TURN_BYTES_MAX};
-use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit};
+use crate::link::Link;
+use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit, Taken};
 use crate::member::Member;
 use crate::metrics::Metrics;
 
@@ -31,7 +34,9 @@ pub(crate) struct Inbox<C, W> {
     queues: BTreeMap<Member, Queue<W>>,
     /// Whoever has something in its queue, in the order in which their turns come.
     ring: VecDeque<Member>,
-    /// How many arrivals are in queues.
+    /// Whoever has something held back.
+    held_back: BTreeSet<Member>,
+    /// How many arrivals are in queues, what is held back not counted.
     arrivals: usize,
     /// The mailbox may bring more.
     is_open: bool,
@@ -40,6 +45,8 @@ pub(crate) struct Inbox<C, W> {
 /// What one member has sent.
 struct Queue<W> {
     arrivals: VecDeque<Arrival<W>>,
+    /// Those whose answers would wait for a client that does not read.
+    held_back: VecDeque<Arrival<W>>,
     /// How many bytes it may still cost in this round; below zero when it took more.
     credit: i64,
 }
@@ -47,6 +54,8 @@ struct Queue<W> {
 /// The messages that one read from a connection brought.
 struct Arrival<W> {
     from: Party,
+    /// Where the answers go.
+    link: Option<Arc<Link>>,
     messages: std::vec::IntoIter<Verified<W>>,
     /// What each of them costs.
     bytes: i64,
@@ -57,7 +66,8 @@ struct Arrival<W> {
 impl<C, W> Inbox<C, W> {
     pub fn new(mailbox: Arc<Mailbox<Inbound<C, W>>>, command_permits: Arc<Semaphore>, metrics: Metrics) -> Self {
         let (taken, commands, ring) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { mailbox, command_permits, metrics, taken, commands, queues: BTreeMap::new(), ring, arrivals: 0, is_open: true }
+        let (queues, held_back) = (BTreeMap::new(), BTreeSet::new());
+        Self { mailbox, command_permits, metrics, taken, commands, queues, ring, held_back, arrivals: 0, is_open: true }
     }
 
     /// Gives `turn` what has arrived, as much of it as it takes.
@@ -71,6 +81,12 @@ impl<C, W> Inbox<C, W> {
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
+                if arrival.link.as_ref().is_some_and(|link| link.holds_back()) {
+                    queue.held_back.extend(queue.arrivals.pop_front());
+                    self.held_back.insert(member);
+                    self.arrivals -= 1;
+                    continue;
+                }
                 if let Some(message) = arrival.messages.next() {
                     let before = turn.answer_bytes();
                     turn.step(clock.now(), Input::Message { from: arrival.from, message });
@@ -91,7 +107,7 @@ impl<C, W> Inbox<C, W> {
 
     /// What the machine has said to itself.
     pub fn push_own(&mut self, me: Party, messages: Vec<Verified<W>>) {
-        self.enter(me, messages, None);
+        self.enter(me, messages, None, None);
     }
 
     /// Whether the last turn took all there was.
@@ -118,31 +134,48 @@ impl<C, W> Inbox<C, W> {
     /// Puts what is in the mailbox into the queues.
     fn take(&mut self) {
         if self.is_open {
-            self.is_open = self.mailbox.take(&mut self.taken);
+            let Taken { is_open, was_woken } = self.mailbox.take(&mut self.taken);
+            self.is_open = is_open;
+            if was_woken {
+                self.release();
+            }
         }
         let mut taken = std::mem::take(&mut self.taken);
         for inbound in taken.drain(..) {
             match inbound {
                 Inbound::Command(command) => self.commands.push_back(command),
-                Inbound::Messages { from, messages, permit } => self.enter(from, messages, permit),
+                Inbound::Messages { from, messages, link, permit } => self.enter(from, messages, link, permit),
             }
         }
         self.taken = taken;
         self.metrics.shell.arrivals_waiting.set(i64::try_from(self.arrivals).unwrap_or(i64::MAX));
     }
 
-    fn enter(&mut self, from: Party, messages: Vec<Verified<W>>, permit: Option<Permit>) {
+    /// Puts what was held back before what came later: some of it can be answered now.
+    fn release(&mut self) {
+        for member in std::mem::take(&mut self.held_back) {
+            let Some(queue) = self.queues.get_mut(&member) else { continue };
+            if queue.arrivals.is_empty() {
+                self.ring.push_back(member);
+            }
+            self.arrivals += queue.held_back.len();
+            queue.held_back.append(&mut queue.arrivals);
+            std::mem::swap(&mut queue.held_back, &mut queue.arrivals);
+        }
+    }
+
+    fn enter(&mut self, from: Party, messages: Vec<Verified<W>>, link: Option<Arc<Link>>, permit: Option<Permit>) {
         if messages.is_empty() {
             return;
         }
         let member = Member::from(from);
-        let queue = self.queues.entry(member).or_insert_with(|| Queue { arrivals: VecDeque::new(), credit: 0 });
+        let queue = self.queues.entry(member).or_insert_with(|| Queue { arrivals: VecDeque::new(), held_back: VecDeque::new(), credit: 0 });
         if queue.arrivals.is_empty() {
             self.ring.push_back(member);
         }
         let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        queue.arrivals.push_back(Arrival { from, messages: messages.into_iter(), bytes, _permit: permit });
+        queue.arrivals.push_back(Arrival { from, link, messages: messages.into_iter(), bytes, _permit: permit });
         self.arrivals += 1;
     }
 

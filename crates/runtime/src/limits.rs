@@ -14,6 +14,9 @@ pub struct Limits {
     /// The most received bytes of one member, over all its connections, that the machine has not processed yet. While a
     /// member is at its limit, the node does not read from it; other members are not affected.
     pub incoming_bytes_max: usize,
+    /// While so many bytes wait to be written to one connection of a client, those included that are being written, nothing more of it is
+    /// read or answered. One that reads answers as they come never has so many.
+    pub unread_bytes_max: usize,
     /// The most bytes that wait to be written to one connection, those included that are being written; a connection with more is
     /// closed, since its peer does not read.
     pub outgoing_bytes_max: usize,
@@ -69,6 +72,7 @@ impl Default for Limits {
             turn_inputs_max: INPUTS_MAX,
             commands_max: 4_096,
             incoming_bytes_max: 16 << 20,
+            unread_bytes_max: 16 << 20,
             outgoing_bytes_max: 64 << 20,
             outgoing_total_bytes_max: 256 << 20,
             client_connections_max: 64,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -20,6 +20,8 @@ use crate::metrics::Shell;
 
 /// How much memory an idle connection keeps for the next frames to send.
 const KEEP_BYTES: usize = 256 << 10;
+/// While half of what may wait on all connections does, a client has to read when so much waits for it on one.
+const UNREAD_CROWDED_BYTES: usize = 1 << 20;
 
 /// Why a connection was closed or refused.
 #[derive(Clone, Debug)]
@@ -140,8 +142,14 @@ pub(crate) struct Link {
     closing: Notify,
     limits: Arc<Limits>,
     shell: Arc<Shell>,
-    /// How many bytes wait to be written, over all links.
+    /// How many bytes wait to be written, those included that are being written.
+    unread: AtomicUsize,
+    /// The same over all links.
     total: Arc<AtomicUsize>,
+    /// Whether the node loop holds back what came over it.
+    holds_back: AtomicBool,
+    /// Told when the peer has read enough.
+    drained: Notify,
     /// Injected latency, where there is any.
     hold: Option<DelayLine>,
 }
@@ -256,7 +264,7 @@ impl Link {
         Poll::Pending
     }
 
-    /// Notes that the writer has written so many bytes of its frames, and has more to write.
+    /// Notes that the writer has written so many more bytes of its frames.
     pub fn wrote(&self, bytes: usize) {
         let mut outgoing = self.lock();
         let bytes = bytes.min(outgoing.writing);
@@ -326,14 +334,54 @@ impl Link {
         self.party
     }
 
+    /// Whether a client has to read before it is answered anything more. Of two replicas each would wait for the other, so they are not
+    /// held back.
+    pub fn is_backed_up(&self) -> bool {
+        let unread = self.unread.load(Ordering::SeqCst);
+        let is_crowded = || self.total.load(Ordering::Relaxed) >= self.limits.outgoing_total_bytes_max / 2;
+        matches!(self.party, Party::Client(..))
+            && (unread >= self.limits.unread_bytes_max || (unread >= UNREAD_CROWDED_BYTES && is_crowded()))
+    }
+
+    /// For the node loop: whether it is to hold back what came over this connection. It is told when that changes ([`Link::release`]).
+    pub fn holds_back(&self) -> bool {
+        if !self.is_backed_up() {
+            return false;
+        }
+        self.holds_back.store(true, Ordering::SeqCst);
+        // The writer may have looked just before; then nobody would tell.
+        self.is_backed_up() || !self.holds_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// For the writer, which has written something: lets the reader go on when the peer has read enough. `true` when the node loop is to
+    /// be told too.
+    pub fn release(&self) -> bool {
+        if self.is_backed_up() {
+            return false;
+        }
+        self.drained.notify_one();
+        self.holds_back.load(Ordering::SeqCst) && self.holds_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// For the reader: waits until the peer has read enough.
+    pub async fn drained(&self) {
+        while self.is_backed_up() {
+            self.pause_silence();
+            self.drained.notified().await;
+            self.heard();
+        }
+    }
+
     /// Counts bytes that wait now; returns how many wait over all links.
     fn queued(&self, bytes: usize) -> usize {
         self.shell.outgoing_bytes.inc_by(signed(bytes));
+        self.unread.fetch_add(bytes, Ordering::SeqCst);
         self.total.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
     fn unqueued(&self, bytes: usize) {
         self.shell.outgoing_bytes.dec_by(signed(bytes));
+        self.unread.fetch_sub(bytes, Ordering::SeqCst);
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -404,7 +452,10 @@ impl Links {
             closing: Notify::new(),
             limits: Arc::clone(&self.limits),
             shell: Arc::clone(&self.shell),
+            unread: AtomicUsize::new(0),
             total: Arc::clone(&self.total),
+            holds_back: AtomicBool::new(false),
+            drained: Notify::new(),
             hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));

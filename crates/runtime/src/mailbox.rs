@@ -14,6 +14,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::Party;
 
+use crate::link::Link;
+
 /// The memory of a decoded message besides its own bytes, roughly.
 pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 256;
 
@@ -26,6 +28,8 @@ pub(crate) enum Inbound<C, W> {
     Messages {
         from: Party,
         messages: Vec<Verified<W>>,
+        /// The connection that they came over, and that answers go over; none for what the machine says to itself.
+        link: Option<Arc<Link>>,
         /// Returned when the machine has processed the last of them.
         permit: Option<Permit>,
     },
@@ -89,12 +93,23 @@ struct State<T> {
     items: VecDeque<T>,
     /// The reader, when it sleeps.
     reader: Option<Waker>,
+    /// Whether the reader has something to do besides taking.
+    woken: bool,
     closed: bool,
+}
+
+/// How it stands with a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// More may come.
+    pub is_open: bool,
+    /// [`Mailbox::wake`] was called.
+    pub was_woken: bool,
 }
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { items: VecDeque::new(), reader: None, closed: false }) }
+        Self { state: Mutex::new(State { items: VecDeque::new(), reader: None, woken: false, closed: false }) }
     }
 }
 
@@ -114,21 +129,32 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Moves everything to the back of `into`; `false` when the mailbox is closed.
-    pub fn take(&self, into: &mut VecDeque<T>) -> bool {
+    /// Has the reader look at what it has, although nothing new has come.
+    pub fn wake(&self) {
+        let mut state = self.lock();
+        state.woken = true;
+        let reader = state.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Moves everything to the back of `into`.
+    pub fn take(&self, into: &mut VecDeque<T>) -> Taken {
         let mut state = self.lock();
         if into.is_empty() {
             std::mem::swap(into, &mut state.items);
         } else {
             into.append(&mut state.items);
         }
-        !state.closed
+        Taken { is_open: !state.closed, was_woken: std::mem::take(&mut state.woken) }
     }
 
-    /// Ready when there is something to take or the mailbox is closed.
+    /// Ready when there is something to take or to look at, or the mailbox is closed.
     pub fn poll_ready(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if !state.items.is_empty() || state.closed {
+        if !state.items.is_empty() || state.woken || state.closed {
             return Poll::Ready(());
         }
         state.reader = Some(context.waker().clone());
@@ -165,11 +191,16 @@ mod tests {
         assert_eq!(mailbox.push(2), Ok(()));
         assert_eq!(mailbox.poll_ready(&context), Poll::Ready(()));
         let mut taken = VecDeque::from([0]);
-        assert!(mailbox.take(&mut taken));
+        assert_eq!(mailbox.take(&mut taken), Taken { is_open: true, was_woken: false });
+        // Woken before the reader sleeps, it does not fall asleep.
+        mailbox.wake();
+        assert_eq!(mailbox.poll_ready(&context), Poll::Ready(()));
+        assert!(mailbox.take(&mut taken).was_woken);
+        assert_eq!(mailbox.poll_ready(&context), Poll::Pending);
         assert_eq!(taken, [0, 1, 2]);
         mailbox.close();
         assert_eq!(mailbox.push(3), Err(3));
-        assert!(!mailbox.take(&mut taken));
+        assert!(!mailbox.take(&mut taken).is_open);
     }
 
     #[test]

@@ -229,6 +229,35 @@ async fn a_peer_that_does_not_read_is_disconnected_and_others_are_served() {
 }
 
 #[tokio::test]
+async fn who_does_not_read_is_answered_no_further_and_closed_in_the_end() {
+    // Far more answers than what may wait unread, and far fewer than what closes the connection at once.
+    let server = Server::start(0, Limits { unread_bytes_max: 1 << 20, ..Limits::default() }).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    raw.send(&messages(&vec![Message::Fill(1 << 18); 200])).await;
+    let mut other = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), server.address(), Limits::default());
+    // In as many turns the node could answer all of it.
+    for number in 0..40 {
+        other.asks_and_is_answered(number).await;
+    }
+    let text = server.metrics.to_text();
+    let waiting = text.lines().find_map(|line| line.strip_prefix("bezant_outgoing_bytes ")).and_then(|bytes| bytes.parse::<usize>().ok());
+    // What one turn answers may come on top.
+    assert!(waiting.is_some_and(|bytes| (1 << 20..11 << 20).contains(&bytes)), "{waiting:?} bytes wait");
+    // Nothing is lost by that.
+    raw.reads(200 << 18).await;
+    raw.send(&messages(&[Message::Ask(1)])).await;
+    eventually("its next question is answered", || server.metrics.to_text().contains("bezant_statements_signed_total 41\n")).await;
+    drop(raw);
+
+    let server = Server::start(0, Limits { unread_bytes_max: 1 << 20, write_timeout_ms: 50, ..Limits::default() }).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    raw.send(&messages(&vec![Message::Fill(1 << 18); 200])).await;
+    eventually("it is closed", || server.metrics.closed("not_reading") == 1).await;
+    eventually("its queue is gone", || server.metrics.to_text().contains("bezant_outgoing_bytes 0\n")).await;
+    eventually("so is what it asked", || server.metrics.to_text().contains("bezant_incoming_bytes 0\n")).await;
+}
+
+#[tokio::test]
 async fn a_silent_peer_is_disconnected_at_every_stage() {
     let limits =
         Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };
