@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
 use crypto::{Compress, Rejection, SignatureClaims, Verified, Verifier};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::io::{AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
-use types::limits::{FRAME_BYTES_MAX, FRAME_MESSAGES_MAX};
+use types::limits::FRAME_MESSAGES_MAX;
 
 use crate::frame::{self, Frames, HEADER_BYTES};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
@@ -20,11 +19,8 @@ use crate::link::{CloseReason, Link, Next};
 use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit};
 use crate::member::Share;
 use crate::metrics::Shell;
+use crate::read_buffer::ReadBuffer;
 
-/// How much is read at a time.
-pub(crate) const READ_BYTES: usize = 64 << 10;
-/// A read buffer that grew beyond this is freed.
-const READ_KEEP_BYTES: usize = 1 << 20;
 /// How many messages are checked together before they are passed on.
 const CHECK_MESSAGES_MAX: usize = 512;
 /// The fewest bytes a message takes on the wire, roughly.
@@ -98,17 +94,13 @@ struct Reader<C, W> {
 
 impl<C: Send + 'static, W: Wire> Reader<C, W> {
     async fn run(&mut self, mut stream: ReadHalf<Stream>) -> CloseReason {
-        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let mut buffer = ReadBuffer::default();
         loop {
             if let Err(close_reason) = self.take_frames(&mut buffer).await {
                 return close_reason;
             }
-            if buffer.is_empty() && buffer.capacity() > READ_KEEP_BYTES {
-                buffer = BytesMut::new();
-            }
-            buffer.reserve(READ_BYTES);
             self.link.drained().await;
-            match stream.read_buf(&mut buffer).await {
+            match buffer.fill(&mut stream).await {
                 Ok(0) if buffer.is_empty() => return CloseReason::Ended,
                 Ok(0) => return CloseReason::Cut,
                 Ok(_) => self.link.heard(),
@@ -121,22 +113,18 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 
     /// Takes all complete frames out of `buffer` and hands their messages on.
-    async fn take_frames(&mut self, buffer: &mut BytesMut) -> Result<(), CloseReason> {
+    async fn take_frames(&mut self, buffer: &mut ReadBuffer) -> Result<(), CloseReason> {
         loop {
             let (mut messages, mut permit) = (Vec::new(), None);
             while messages.len() < CHECK_MESSAGES_MAX {
-                let Some(needed) = frame::room_needed(buffer).map_err(CloseReason::Frame)? else { break };
-                let Some(length) = frame::body_length(buffer, FRAME_BYTES_MAX).map_err(CloseReason::Frame)? else { break };
+                let Some(head) = buffer.head().map_err(CloseReason::Frame)? else { break };
                 // Do not wait while holding messages: two connections of one member could wait for each other.
-                if !self.hold_permit(needed, messages.is_empty() && permit.is_none()).await || buffer.len() < HEADER_BYTES + length {
+                if !self.hold_permit(head.needed, messages.is_empty() && permit.is_none()).await {
                     break;
                 }
-                buffer.advance(HEADER_BYTES);
-                // Copied, so that a key which the machine keeps references this frame and not the whole read buffer.
-                let body = Bytes::copy_from_slice(&buffer[..length]);
-                buffer.advance(length);
+                let Some(body) = buffer.take_body(head) else { break };
                 self.intake.shell.frames_received.inc();
-                self.intake.shell.bytes_received.inc_by((HEADER_BYTES + length) as u64);
+                self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
                 let cluster = self.intake.verifier.cluster().id();
                 let count = frame::decode_messages(body, cluster, &mut messages).map_err(CloseReason::Frame)?;
                 self.intake.shell.messages_received.inc_by(count as u64);
@@ -147,7 +135,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             }
             if messages.is_empty() {
                 // At most heartbeats were received; their permit is returned here. Continue if the next frame waited for it.
-                if permit.is_some() && self.held.is_none() && frame::room_needed(buffer).is_ok_and(|needed| needed.is_some()) {
+                if permit.is_some() && self.held.is_none() && buffer.head().is_ok_and(|head| head.is_some()) {
                     continue;
                 }
                 return Ok(());

@@ -23,7 +23,7 @@ use types::codec::Decode;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::configuration::Configuration;
-use crate::connection::{self, Intake, READ_BYTES, Stream, Wire};
+use crate::connection::{self, Intake, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::half_open::{HalfOpen, Place};
 use crate::injected_latency::Delays;
@@ -31,6 +31,7 @@ use crate::limits::LEAVING_MAX;
 use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
+use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
 
 /// How much plaintext TLS buffers before it must write.
