@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crypto::{Rejection, Verifier};
+use crypto::{BadMember, Rejection, Signatures, Verifier};
+use engine::{Proof as _, ProvenCommit};
 
 use crate::transaction::Transaction;
+use types::Cluster;
 use types::codec::{Decode as _, DecodeError, Encode as _};
 
 use crate::certificate::{Certificate, Decision, Proof, ShardProof};
@@ -13,6 +15,9 @@ use crate::message::Message;
 
 /// What the bytes of a receipt begin with: a format version, and the engine.
 const HEADER: &[u8] = b"\x01basil\0";
+
+/// How many checked roots are remembered while one receipt is checked.
+const ROOTS_MAX: usize = 1_024;
 
 /// Proof that a transaction committed.
 #[derive(Clone, Debug)]
@@ -35,6 +40,9 @@ pub enum ReceiptError {
     /// They prove something other than a commit.
     #[error("the receipt is not about a commit")]
     NotACommit,
+    /// The cluster's keys are no good keys.
+    #[error("{0}")]
+    Keys(#[from] BadMember),
     /// A signature or a quorum is missing, or the certificate is another transaction's.
     #[error("the receipt proves nothing: {0}")]
     Rejected(#[from] Rejection),
@@ -50,13 +58,23 @@ impl Receipt {
             return Err(ReceiptError::Header);
         }
         let message = Message::from_bytes(bytes.slice(HEADER.len()..), verifier.cluster().id())?;
-        if !matches!(&message, Message::Writeback { transaction: Some(_), certificate, .. } if certificate.decision == Decision::Commit) {
+        if !matches!(&message, Message::Writeback { transaction: Some(_), certificate, relay: false } if certificate.decision == Decision::Commit)
+        {
             return Err(ReceiptError::NotACommit);
         }
         match verifier.verify(message)?.into_inner() {
             Message::Writeback { transaction: Some(transaction), certificate, .. } => Ok(Self { transaction, certificate }),
             _ => Err(ReceiptError::NotACommit),
         }
+    }
+
+    /// The same for who has nothing but the cluster's public keys.
+    ///
+    /// # Errors
+    /// [`ReceiptError`], when anything is missing.
+    pub fn verify_by_keys(bytes: &Bytes, cluster: Arc<Cluster>, signatures: Signatures) -> Result<Self, ReceiptError> {
+        let verifier = Verifier::new(cluster, signatures, ROOTS_MAX)?;
+        Self::verify(bytes, &verifier)
     }
 }
 
@@ -81,6 +99,19 @@ impl engine::Proof for Receipt {
                 format!("{voted} of {voted} replicas")
             }
             Proof::Logged(logged) => format!("{} replicas of shard {}", logged.voters.len(), logged.shard),
+        }
+    }
+}
+
+impl From<&Receipt> for ProvenCommit {
+    fn from(receipt: &Receipt) -> Self {
+        let transaction = &receipt.transaction;
+        Self {
+            id: transaction.id(),
+            timestamp: transaction.timestamp(),
+            reads: transaction.reads().iter().map(|read| read.key.clone()).collect(),
+            writes: transaction.writes().iter().map(|write| (write.key.clone(), write.value.clone())).collect(),
+            summary: receipt.summary(),
         }
     }
 }

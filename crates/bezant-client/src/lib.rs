@@ -26,9 +26,11 @@ pub mod cheating;
 use std::path::Path;
 
 use basil::{Coordinator, CoordinatorOptions};
+use bytes::Bytes;
 pub use client::*;
+use config::Topology;
 pub use config::{Config, ConfigError};
-use engine::{PoolMaker, Profile};
+use engine::{PoolMaker, Profile, ProvenCommit};
 pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
 
 /// The engines that a cluster may run.
@@ -55,6 +57,20 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
             Client::start(config, session, Some(pools)).await
         }
         name => Err(ConnectError::UnknownEngine(name.to_owned())),
+    }
+}
+
+/// Checks a receipt ([`Commit::receipt`]) with nothing but what `cluster.toml` says, and gives what it proves.
+///
+/// # Errors
+/// Why it proves nothing, in words: it is damaged, or another cluster's, or a signature is missing.
+pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<ProvenCommit, String> {
+    match topology.engine.name {
+        name if name == basil::PROFILE.name => {
+            let receipt = basil::Receipt::verify_by_keys(receipt, topology.cluster.clone(), topology.signatures);
+            receipt.map(|receipt| (&receipt).into()).map_err(|error| error.to_string())
+        }
+        name => Err(format!("there is no engine {name}")),
     }
 }
 

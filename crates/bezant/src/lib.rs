@@ -15,6 +15,7 @@ mod mutant;
 mod node;
 pub mod output;
 mod process;
+mod receipt;
 mod regions;
 pub mod script;
 mod shell;
@@ -67,6 +68,8 @@ pub enum Command {
     Delete(statements::DeleteArgs),
     #[command(after_help = "Example:\n  bezant txn 'get a; put b \"two words\"; delete c'")]
     Txn(statements::TxnArgs),
+    #[command(subcommand, about = "Checks the proof of a commit")]
+    Receipt(receipt::ReceiptCommand),
     #[command(after_help = "Example:\n\
         \x20 bezant shell\n\
         \x20 bezant> begin\n\
@@ -119,6 +122,7 @@ impl Command {
             Self::Put(args) => statements::put(&args).await,
             Self::Delete(args) => statements::delete(&args).await,
             Self::Txn(args) => statements::txn(&args).await,
+            Self::Receipt(command) => receipt::run(&command),
             Self::Shell(args) => shell::run(&args).await,
             Self::Status(args) => status::run(&args).await,
             Self::Bench(args) => bench::run(&args).await,

@@ -12,6 +12,7 @@ use types::{Key, Value};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
+use crate::receipt::Keep;
 use crate::regions::ClientRegions;
 use crate::script::{self, Statement};
 
@@ -54,6 +55,8 @@ pub struct PutArgs {
     #[arg(allow_negative_numbers = true)]
     value: String,
     #[command(flatten)]
+    keep: Keep,
+    #[command(flatten)]
     reach: Reach,
 }
 
@@ -64,6 +67,8 @@ pub struct DeleteArgs {
     #[arg(allow_negative_numbers = true)]
     key: String,
     #[command(flatten)]
+    keep: Keep,
+    #[command(flatten)]
     reach: Reach,
 }
 
@@ -72,6 +77,8 @@ pub struct DeleteArgs {
 pub struct TxnArgs {
     /// Statements separated by `;`: get KEY, put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
     script: String,
+    #[command(flatten)]
+    keep: Keep,
     #[command(flatten)]
     reach: Reach,
 }
@@ -103,16 +110,18 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
 /// Carries out `bezant put`.
 pub async fn put(args: &PutArgs) -> Result<Done, Failure> {
     let statement = Statement::Put(script::key(&args.key)?, script::value(&args.value)?);
-    write(statement, &args.reach).await
+    write(statement, &args.keep, &args.reach).await
 }
 
 /// Carries out `bezant delete`.
 pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
-    write(Statement::Delete(script::key(&args.key)?), &args.reach).await
+    write(Statement::Delete(script::key(&args.key)?), &args.keep, &args.reach).await
 }
 
-async fn write(statement: Statement, reach: &Reach) -> Result<Done, Failure> {
+async fn write(statement: Statement, keep: &Keep, reach: &Reach) -> Result<Done, Failure> {
+    keep.check()?;
     let outcome = once(reach, vec![statement]).await?;
+    keep.keep(&outcome.commit)?;
     if reach.json {
         out!("{}", outcome.to_json());
     } else {
@@ -130,7 +139,9 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
             None => script.to_owned(),
         },
     };
+    args.keep.check()?;
     let outcome = once(&args.reach, plain_statements(&script)?).await?;
+    args.keep.keep(&outcome.commit)?;
     if args.reach.json {
         out!("{}", outcome.to_json());
     } else {
@@ -298,7 +309,7 @@ pub fn print_get(key: &Key, value: Option<&Value>) {
 }
 
 /// Text as text, other bytes as `0x…`. JSON can hold any text.
-fn json_text(bytes: &[u8]) -> String {
+pub fn json_text(bytes: &[u8]) -> String {
     text_of(bytes).map_or_else(|| format!("0x{}", hex::encode(bytes)), str::to_owned)
 }
 

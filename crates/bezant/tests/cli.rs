@@ -77,6 +77,34 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
 }
 
 /// Runs the shell over a script.
+#[test]
+fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["txn", "get a; put a 1; delete b", "--receipt", "paid.receipt"]).expect(0);
+    place.run(&["put", "a", "2", "--receipt", "paid.receipt"]).expect(2).says("exists already");
+    place.run(&["get", "a"]).expect(0).prints("1\n");
+    place.run(&["txn", "get a", "--receipt", "read.receipt"]).expect(0).says("leaves no receipt");
+    assert!(!place.path("read.receipt").exists());
+    place.run(&["down"]).expect(0);
+
+    let said = place.run(&["receipt", "verify", "paid.receipt", "--cluster", "bezant-data/cluster.toml"]).expect(0);
+    assert!(said.out.starts_with("committed ") && said.out.ends_with(" replicas\nread a\nput a = 1\ndelete b\n"), "{said:#?}");
+    let json = place.run(&["receipt", "verify", "paid.receipt", "--json"]).expect(0).json();
+    assert_eq!((&json["reads"][0], &json["writes"][0]["value"]), (&"a".into(), &"1".into()));
+
+    let whole = fs::read(place.path("paid.receipt")).expect("read");
+    for at in [0, whole.len() / 2, whole.len() - 1] {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        fs::write(place.path("changed.receipt"), changed).expect("written");
+        place.run(&["receipt", "verify", "changed.receipt"]).expect(2).says("error: ");
+    }
+    place.run(&["init", "another"]).expect(0);
+    place.run(&["receipt", "verify", "paid.receipt", "--cluster", "another"]).expect(2).says("its own cluster");
+}
+
 fn shell(place: &Place, script: &str) -> Said {
     let input = place.path("script");
     fs::write(&input, script).expect("written");

@@ -136,7 +136,7 @@ pub use offer::{
     Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
 };
 pub use opaque::{Evidence, Private};
-pub use outcome::{Commit, CommitPath, Found, Notice, Proof, Receipt, Response, Tell};
+pub use outcome::{Commit, CommitPath, Found, Notice, Proof, ProvenCommit, Receipt, Response, Tell};
 pub use pool::{
     BATCH_MAX, BatchSize, Committed, ConflictRule, Errand, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolTurn, Work,
 };

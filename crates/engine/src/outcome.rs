@@ -123,6 +123,21 @@ impl fmt::Debug for Receipt {
     }
 }
 
+/// A commit that a receipt proves.
+#[derive(Clone, Debug)]
+pub struct ProvenCommit {
+    /// The transaction's id.
+    pub id: TransactionId,
+    /// Its place in the serial order.
+    pub timestamp: Timestamp,
+    /// The keys it read, in key order.
+    pub reads: Vec<Key>,
+    /// What it wrote, in key order; `None` where it deleted.
+    pub writes: Vec<(Key, Option<Value>)>,
+    /// Who vouches for it, in a few words for people.
+    pub summary: String,
+}
+
 /// Something that a server tells a client unasked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {

@@ -1,0 +1,125 @@
+//! `bezant receipt`: keeps the proof of a commit in a file, and checks one.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use bezant_client::{ENGINES, verify_receipt};
+use clap::{Args, Subcommand};
+use client::Commit;
+use config::Topology;
+use serde_json::json;
+use types::limits::FRAME_BYTES_MAX;
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::out;
+use crate::statements::json_text;
+
+/// Where to keep the receipt of what is committed.
+#[derive(Args, Debug)]
+pub struct Keep {
+    /// Keep the proof of the commit in this file, which must not exist: anyone with cluster.toml can check it
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
+}
+
+impl Keep {
+    /// Refuses a file that there is already, before anything is committed.
+    pub fn check(&self) -> Result<(), Failure> {
+        match &self.receipt {
+            Some(path) if path.exists() => Err(occupied(path)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the receipt of `commit`, durably.
+    pub fn keep(&self, commit: &Commit) -> Result<(), Failure> {
+        let Some(path) = &self.receipt else { return Ok(()) };
+        let Some(receipt) = &commit.receipt else {
+            eprintln!(
+                "warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt",
+                path.display()
+            );
+            return Ok(());
+        };
+        let written = File::create_new(path).and_then(|mut file| {
+            file.write_all(&receipt.to_bytes())?;
+            file.sync_all()
+        });
+        written.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => occupied(path),
+            _ => Failure::failed(format!("the transaction is committed, but its receipt cannot be written: {error}")).at(path.display()),
+        })
+    }
+}
+
+fn occupied(path: &Path) -> Failure {
+    Failure::wrong("this file exists already, and may be another receipt").at(path.display()).help("name another file")
+}
+
+/// Checks receipts.
+#[derive(Debug, Subcommand)]
+pub enum ReceiptCommand {
+    /// Checks that a receipt proves a commit, with nothing but the cluster's public keys: it asks nobody
+    #[command(after_help = "Example:\n\
+        \x20 bezant put account/1 100 --receipt paid.receipt\n\
+        \x20 bezant receipt verify paid.receipt --cluster bezant-data/cluster.toml\n\n\
+        Ends with exit code 2 when the receipt proves nothing, and says why.")]
+    Verify(VerifyArgs),
+}
+
+/// What to check.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// The receipt
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The cluster's cluster.toml, or a folder with it
+    #[arg(long, value_name = "PATH", default_value = "./bezant-data")]
+    cluster: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Carries out `bezant receipt`.
+pub fn run(command: &ReceiptCommand) -> Result<Done, Failure> {
+    let ReceiptCommand::Verify(args) = command;
+    let is_folder = fs::metadata(&args.cluster).is_ok_and(|found| found.is_dir());
+    let topology = if is_folder { args.cluster.join("cluster.toml") } else { args.cluster.clone() };
+    let topology = Topology::load(&topology, ENGINES)?;
+    let proven = verify_receipt(&read(&args.file)?.into(), &topology)
+        .map_err(|why| Failure::wrong(why).at(args.file.display()).help("a receipt is checked with the cluster.toml of its own cluster"))?;
+    let id = hex::encode(proven.id.0);
+    if args.json {
+        let reads: Vec<String> = proven.reads.iter().map(|key| json_text(key.as_bytes())).collect();
+        let writes = proven.writes.iter().map(
+            |(key, value)| json!({"key": json_text(key.as_bytes()), "value": value.as_ref().map(|value| json_text(value.as_bytes()))}),
+        );
+        let writes: Vec<_> = writes.collect();
+        let timestamp = proven.timestamp.to_string();
+        out!("{}", json!({"id": id, "timestamp": timestamp, "by": proven.summary, "reads": reads, "writes": writes}));
+        return Ok(Done::Well);
+    }
+    out!("committed {id} at {} by {}", proven.timestamp, proven.summary);
+    for key in &proven.reads {
+        out!("read {key}");
+    }
+    for (key, value) in &proven.writes {
+        match value {
+            Some(value) => out!("put {key} = {value}"),
+            None => out!("delete {key}"),
+        }
+    }
+    Ok(Done::Well)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let file = File::open(path).map_err(|error| Failure::wrong(format!("the receipt cannot be read: {error}")).at(path.display()))?;
+    let mut bytes = Vec::new();
+    file.take(FRAME_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).attempt("read the receipt", path.display())?;
+    if bytes.len() > FRAME_BYTES_MAX {
+        return Err(Failure::wrong("no receipt is so long").at(path.display()));
+    }
+    Ok(bytes)
+}
