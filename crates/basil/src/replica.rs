@@ -411,6 +411,7 @@ impl<M: StorageBackend> Replica<M> {
                 }
                 let conflict = self.conflict_of(now, abort_reason);
                 self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);
+                self.expedite_hidden(now, transaction, abort_reason, out);
             }
         }
         Ok(())

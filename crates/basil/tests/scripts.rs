@@ -44,6 +44,7 @@ scripts! {
     a_dependency_that_has_committed_is_not_waited_for
     a_fabricated_writer_is_not_read
     a_guessed_transaction_is_refused_without_permission
+    a_hidden_transaction_in_the_way_is_finished_at_once
     a_hidden_write_prevents_validation
     a_late_author_gets_a_vote_on_a_transaction_brought_by_another
     a_late_refusal_does_not_end_a_commit

@@ -6,7 +6,7 @@
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::{Key, Party};
+use types::{ClientId, Key, Party};
 
 use super::early_requests::EarlyRequest;
 use super::{Out, Replica};
@@ -148,11 +148,14 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn may_see(&self, party: Party, transaction: &Transaction) -> bool {
         match party {
             Party::Replica(_) => true,
-            Party::Client(client, _) => {
-                let permission = self.cluster.permission(client);
-                permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key))) || broken(Mutant::SecretShown)
-            }
+            Party::Client(client, _) => self.may_client_see(client, transaction),
         }
+    }
+
+    /// The same of a client.
+    pub(super) fn may_client_see(&self, client: ClientId, transaction: &Transaction) -> bool {
+        let permission = self.cluster.permission(client);
+        permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key))) || broken(Mutant::SecretShown)
     }
 
     /// Whether `party` may hear of `transaction` at all. Else whoever may not read its keys could guess at it until an answer

@@ -6,21 +6,24 @@
 //!   gathered for a while and finished many at a time: one signature then covers many votes.
 //! - What stands in the way of a transaction that somebody else wants to finish, and what stands in the way of that. A client would
 //!   learn of the links of such a chain one by one. The replicas know all of them, and expedite them.
+//! - What a transaction was voted down for whose author may not see it, and so cannot finish it.
 //!
 //! **Ranks.** If every replica of a shard finished what is abandoned there, each of them would ask all of them. So each has a rank for
 //! each transaction, by its id. The first `f + 1` ranks act one after the other, and one of them is correct; the others follow together.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::TransactionId;
+use types::{ClientId, TransactionId};
 
 use super::{Out, Replica, ReplicaEvent};
+use crate::check::AbortReason;
 use crate::quorum::Quorums;
 use crate::recovery::leader_of;
-use crate::transaction_state::Phase;
+use crate::transaction::Transaction;
+use crate::transaction_state::{Phase, TransactionState};
 
 /// What nobody waits for is gathered for this part of `janitor_timeout_ms`.
 const GATHER_PART: u64 = 8;
@@ -32,6 +35,9 @@ const EXPEDITED_RANK_PART: u64 = 20;
 const EXPEDITED_PART: u64 = 40;
 /// One request expedites so many transactions at most.
 const EXPEDITED_MAX: usize = 64;
+/// So many hidden transactions are expedited for one client at most, in this part of `janitor_timeout_ms`.
+const HIDDEN_MAX: u32 = 64;
+const HIDDEN_PART: u64 = 10;
 
 /// The undecided transactions, by when to look at them.
 #[derive(Debug, Default)]
@@ -40,17 +46,31 @@ pub(super) struct StallTimers {
     all: VecDeque<(Time, TransactionId)>,
     /// Those that are to be finished here, unless they have ended by then.
     turns: BTreeSet<(Time, TransactionId)>,
+    /// How many hidden transactions were expedited for each client since then.
+    hidden: BTreeMap<ClientId, u32>,
+    hidden_since: Time,
 }
 
 impl StallTimers {
     /// Looks at these from `now` on.
     pub fn new(undecided: impl IntoIterator<Item = TransactionId>, now: Time) -> Self {
-        Self { all: undecided.into_iter().map(|id| (now, id)).collect(), turns: BTreeSet::new() }
+        Self { all: undecided.into_iter().map(|id| (now, id)).collect(), ..Self::default() }
     }
 
     /// A transaction is met.
     pub fn met(&mut self, now: Time, id: TransactionId) {
         self.all.push_back((now, id));
+    }
+
+    /// Whether one more hidden transaction may be expedited for `client`, of so many in `every_ms`.
+    fn may_expedite_hidden(&mut self, now: Time, client: ClientId, every_ms: u64) -> bool {
+        if self.hidden_since.after_ms(every_ms) <= now {
+            self.hidden.clear();
+            self.hidden_since = now;
+        }
+        let count = self.hidden.entry(client).or_default();
+        *count += 1;
+        *count <= HIDDEN_MAX
     }
 
     /// When to look next.
@@ -82,10 +102,9 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
     pub(super) fn expedite(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
-        let stall_us = self.options.janitor_timeout_ms * 1_000;
-        let (mut chain, mut forgotten_up_to) = (vec![id], 0);
-        while let Some(id) = chain.get(forgotten_up_to).copied() {
-            forgotten_up_to += 1;
+        let (mut chain, mut looked_at) = (vec![id], 0);
+        while let Some(id) = chain.get(looked_at).copied() {
+            looked_at += 1;
             let Some(state) = self.table.get(id) else { continue };
             if !matches!(state.phase, Phase::Waiting { .. }) {
                 continue;
@@ -93,17 +112,41 @@ impl<M: StorageBackend> Replica<M> {
             let transaction = state.transaction.clone();
             for read in transaction.reads() {
                 let is_judged = self.table.holds(&read.key) && chain.len() <= EXPEDITED_MAX;
-                let Some(dependency) = read.dependency.filter(|_| is_judged) else { continue };
-                let rank = rank(dependency, self.me.index, self.quorums);
-                let Some(state) = self.table.get_mut(dependency) else { continue };
-                if state.decision().is_none() && !std::mem::replace(&mut state.is_expedited, true) {
-                    let first = state.since.after_us(stall_us / EXPEDITED_PART).max(now);
-                    self.stall_timers.turns.insert((first.after_us(rank * stall_us / EXPEDITED_RANK_PART), dependency));
+                if let Some(dependency) = read.dependency.filter(|_| is_judged)
+                    && self.expedite_one(now, dependency)
+                {
                     chain.push(dependency);
                 }
             }
         }
         self.finish_due(now, out);
+    }
+
+    /// Brings the time forward at which this replica finishes `id`; `false` if it was already, or `id` has ended.
+    fn expedite_one(&mut self, now: Time, id: TransactionId) -> bool {
+        let stall_us = self.options.janitor_timeout_ms * 1_000;
+        let rank = rank(id, self.me.index, self.quorums);
+        let Some(state) = self.table.get_mut(id).filter(|state| state.is_open() && !state.is_expedited) else { return false };
+        state.is_expedited = true;
+        let first = state.since.after_us(stall_us / EXPEDITED_PART).max(now);
+        self.stall_timers.turns.insert((first.after_us(rank * stall_us / EXPEDITED_RANK_PART), id));
+        true
+    }
+
+    /// `transaction` was voted down because of another that its author may not see. Whoever tries again would find the next of its kind in the
+    /// way, if its author leaves them faster than they end by themselves. So this one ends soon.
+    pub(super) fn expedite_hidden(&mut self, now: Time, transaction: &Transaction, abort_reason: AbortReason, out: &mut Out<M>) {
+        let author = transaction.timestamp().client;
+        let is_hidden = |state: &TransactionState| {
+            state.is_open() && state.transaction.timestamp().client != author && !self.may_client_see(author, &state.transaction)
+        };
+        let hidden = abort_reason.conflicting().filter(|other| self.table.get(*other).is_some_and(is_hidden));
+        let Some(hidden) = hidden.filter(|_| !broken(Mutant::HiddenLeft)) else { return };
+        if self.stall_timers.may_expedite_hidden(now, author, self.options.janitor_timeout_ms / HIDDEN_PART)
+            && self.expedite_one(now, hidden)
+        {
+            self.expedite(now, hidden, out);
+        }
     }
 
     /// Hands over what was left and is to be finished here.
