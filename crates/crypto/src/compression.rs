@@ -152,6 +152,7 @@ impl SignatureCompression {
     /// When there are more, or one is malformed.
     pub fn decompress_sequence<T: Compress>(&mut self, reader: &mut Reader, what: &'static str, max: usize) -> Result<Vec<T>, DecodeError> {
         let count = reader.count(what, max)?;
+        reader.note_sequence::<T>(count);
         let mut values = Vec::with_capacity(count.min(SEQUENCE_AT_ONCE_MAX));
         for _ in 0..count {
             values.push(T::decompress(reader, self)?);

@@ -13,12 +13,13 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
 use types::limits::FRAME_MESSAGES_MAX;
 
-use crate::frame::{self, Frames, HEADER_BYTES};
+use crate::frame::{self, Frames, HEADER_BYTES, MESSAGE_OVERHEAD_BYTES};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
-use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit};
+use crate::mailbox::{Inbound, Mailbox};
 use crate::member::Share;
 use crate::metrics::Shell;
+use crate::quota::Permit;
 use crate::read_buffer::ReadBuffer;
 
 /// How many messages are checked together before they are passed on.
@@ -71,7 +72,7 @@ where
             link.close(close_reason);
         }
     });
-    let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, rejections: 0 };
+    let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, large_since: None, rejections: 0 };
     let close_reason = tokio::select! {
         close_reason = reader.run(read) => close_reason,
         close_reason = link.closed() => close_reason,
@@ -89,6 +90,8 @@ struct Reader<C, W> {
     intake: Arc<Intake<C, W>>,
     /// The permit for the frame that is being received.
     held: Option<Permit>,
+    /// When the large frame began that is being received.
+    large_since: Option<Instant>,
     rejections: u32,
 }
 
@@ -103,6 +106,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             match buffer.fill(&mut stream).await {
                 Ok(0) if buffer.is_empty() => return CloseReason::Ended,
                 Ok(0) => return CloseReason::Cut,
+                Ok(_) if self.is_slow(&buffer) => return CloseReason::SlowFrame,
                 Ok(_) => self.link.heard(),
                 // A peer that closes without TLS's close_notify between two frames has cut nothing off.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && buffer.is_empty() => return CloseReason::Ended,
@@ -110,6 +114,16 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 Err(error) => return CloseReason::Broken(error.kind()),
             }
         }
+    }
+
+    /// Whether a large frame comes so slowly that it is only to hold the room that it was given.
+    fn is_slow(&mut self, buffer: &ReadBuffer) -> bool {
+        let Some(bytes) = buffer.large_bytes() else {
+            self.large_since = None;
+            return false;
+        };
+        let allowed_ms = self.intake.limits.write_timeout_ms.saturating_mul((bytes / WRITE_BYTES) as u64 + 1);
+        self.large_since.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(allowed_ms)
     }
 
     /// Takes all complete frames out of `buffer` and hands their messages on.
@@ -126,8 +140,11 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 self.intake.shell.frames_received.inc();
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
                 let cluster = self.intake.verifier.cluster().id();
-                let count = frame::decode_messages(body, cluster, &mut messages).map_err(CloseReason::Frame)?;
-                self.intake.shell.messages_received.inc_by(count as u64);
+                let decoded = frame::decode_messages(body, cluster, &mut messages).map_err(CloseReason::Frame)?;
+                self.intake.shell.messages_received.inc_by(decoded.messages as u64);
+                if let Some(held) = &mut self.held {
+                    held.resize(head.needed + decoded.bytes);
+                }
                 permit = match (permit, self.held.take()) {
                     (Some(permit), Some(more)) => Some(Permit::join(permit, more)),
                     (permit, more) => permit.or(more),
@@ -151,12 +168,10 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         }
         let count = (needed / MESSAGE_BYTES_MIN).min(FRAME_MESSAGES_MAX);
         let bytes = (needed + count * MESSAGE_OVERHEAD_BYTES).min(self.intake.limits.incoming_bytes_max);
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let gauge = &self.intake.shell.incoming_bytes;
-        self.held = Permit::try_take(&self.share.incoming, bytes, gauge);
+        self.held = self.share.incoming.try_take(bytes);
         if self.held.is_none() && wait {
             self.link.pause_silence();
-            self.held = Some(Permit::take(&self.share.incoming, bytes, gauge).await);
+            self.held = Some(self.share.incoming.take(bytes).await);
             self.link.heard();
         }
         self.held.is_some()

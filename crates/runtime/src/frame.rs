@@ -25,6 +25,8 @@ pub const FRAME_VERSION: u8 = 1;
 pub const HEADER_BYTES: usize = 5;
 /// The two counts before a body's messages.
 const COUNTS_BYTES: usize = 8;
+/// The memory of a decoded message besides its own bytes, roughly.
+pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// The longest reason of a refusal, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The longest greeting, its header not counted.
@@ -107,11 +109,20 @@ pub fn room_needed(buffer: &[u8]) -> Result<Option<usize>, FrameError> {
     Ok(Some(needed))
 }
 
-/// The messages in a frame's body; none for a heartbeat.
+/// What a frame's body held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// How many messages; none for a heartbeat.
+    pub messages: usize,
+    /// How much memory they take besides the bytes that they had on the wire.
+    pub bytes: usize,
+}
+
+/// Decodes the messages in a frame's body.
 ///
 /// # Errors
 /// Any [`FrameError::Body`].
-pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<usize, FrameError> {
+pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &mut Vec<W>) -> Result<Decoded, FrameError> {
     let mut reader = Reader::new(body, cluster);
     let omitted = u32::decode(&mut reader)? as usize;
     let mut compression = SignatureCompression::allowing(omitted);
@@ -123,7 +134,7 @@ pub fn decode_messages<W: Compress>(body: Bytes, cluster: ClusterId, messages: &
         return Err(DecodeError::NotCanonical("what a frame leaves out").into());
     }
     reader.finish()?;
-    Ok(count)
+    Ok(Decoded { messages: count, bytes: reader.sequences_bytes() + count * size_of::<W>().max(MESSAGE_OVERHEAD_BYTES) })
 }
 
 /// Frames ready to be written. A message joins the last frame while it fits, so all messages between two writes leave as one

@@ -16,11 +16,13 @@ use tokio::sync::Semaphore;
 use types::Party;
 
 use crate::clock::Clock;
+use crate::frame::MESSAGE_OVERHEAD_BYTES;
 use crate::limits::{COMMANDS_A_ROUND_MAX, QUANTUM_BYTES, TURN_BYTES_MAX};
 use crate::link::Link;
-use crate::mailbox::{Inbound, MESSAGE_OVERHEAD_BYTES, Mailbox, Permit, Taken};
+use crate::mailbox::{Inbound, Mailbox, Taken};
 use crate::member::Member;
 use crate::metrics::Metrics;
+use crate::quota::Permit;
 
 /// What has arrived for the loop.
 pub(crate) struct Inbox<C, W> {

@@ -37,6 +37,7 @@ mod mailbox;
 mod member;
 pub mod metrics;
 pub mod node;
+mod quota;
 mod read_buffer;
 pub mod shutdown;
 pub mod tls;

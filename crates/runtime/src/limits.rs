@@ -11,9 +11,11 @@ pub struct Limits {
     pub turn_inputs_max: usize,
     /// The most commands that wait for the loop; further callers wait.
     pub commands_max: usize,
-    /// The most received bytes of one member, over all its connections, that the machine has not processed yet. While a
+    /// The most memory for what one member sent, over all its connections, and the machine has not processed yet. While a
     /// member is at its limit, the node does not read from it; other members are not affected.
     pub incoming_bytes_max: usize,
+    /// The same for all members together. While they are at it, each may have an equal part, and what is more than that waits.
+    pub incoming_total_bytes_max: usize,
     /// While so many bytes wait to be written to one connection of a client, those included that are being written, nothing more of it is
     /// read or answered. One that reads answers as they come never has so many.
     pub unread_bytes_max: usize,
@@ -37,7 +39,7 @@ pub struct Limits {
     pub expelled_ms: u64,
     /// How long connecting may take, and how long the TLS handshake and the greeting may take together.
     pub greeting_timeout_ms: u64,
-    /// How long a peer may take to read a megabyte of what waits for it.
+    /// How long a peer may take to read a megabyte of what waits for it, or to send one of a large frame.
     pub write_timeout_ms: u64,
     /// An idle connection sends an empty frame as a heartbeat after this time.
     pub heartbeat_ms: u64,
@@ -72,6 +74,7 @@ impl Default for Limits {
             turn_inputs_max: INPUTS_MAX,
             commands_max: 4_096,
             incoming_bytes_max: 16 << 20,
+            incoming_total_bytes_max: 256 << 20,
             unread_bytes_max: 16 << 20,
             outgoing_bytes_max: 64 << 20,
             outgoing_total_bytes_max: 256 << 20,

@@ -54,6 +54,8 @@ pub(crate) enum CloseReason {
     Expelled,
     /// The peer does not read what it is sent.
     NotReading,
+    /// A frame takes too long to come.
+    SlowFrame,
     /// Nothing was heard for too long.
     Silent,
     /// The peer ended it between two frames.
@@ -86,6 +88,7 @@ impl CloseReason {
             Self::Rejections => "rejections",
             Self::Expelled => "expelled",
             Self::NotReading => "not_reading",
+            Self::SlowFrame => "slow_frame",
             Self::Silent => "silent",
             Self::Ended => "ended",
             Self::Cut => "cut",
@@ -120,6 +123,7 @@ impl fmt::Display for CloseReason {
             Self::Rejections => formatter.write_str("it sent a bad signature, or too many messages that are bad otherwise"),
             Self::Expelled => formatter.write_str("its owner is refused for a while, having sent what no correct member sends"),
             Self::NotReading => formatter.write_str("it does not read what it is sent"),
+            Self::SlowFrame => formatter.write_str("it takes too long to send a frame that it has begun"),
             Self::Silent => formatter.write_str("nothing was heard of it for too long"),
             Self::Ended => formatter.write_str("it ended the connection"),
             Self::Cut => formatter.write_str("it ended the connection inside a frame"),

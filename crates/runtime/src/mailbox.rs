@@ -10,14 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crypto::Verified;
-use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::Party;
 
 use crate::link::Link;
-
-/// The memory of a decoded message besides its own bytes, roughly.
-pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 256;
+use crate::quota::Permit;
 
 /// One input for the loop.
 #[derive(Debug)]
@@ -33,53 +29,6 @@ pub(crate) enum Inbound<C, W> {
         /// Returned when the machine has processed the last of them.
         permit: Option<Permit>,
     },
-}
-
-/// A permit for received bytes, out of one member's quota.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    permit: OwnedSemaphorePermit,
-    gauge: Gauge,
-}
-
-impl Permit {
-    /// Takes a permit for `bytes`, if they are free now.
-    pub fn try_take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Option<Self> {
-        let permit = Arc::clone(from).try_acquire_many_owned(bytes).ok()?;
-        Some(Self::new(permit, gauge))
-    }
-
-    /// Takes a permit for `bytes` as soon as they are free.
-    pub async fn take(from: &Arc<Semaphore>, bytes: u32, gauge: &Gauge) -> Self {
-        let permit = Arc::clone(from).acquire_many_owned(bytes).await.expect("rooms are never closed");
-        Self::new(permit, gauge)
-    }
-
-    /// Both permits as one.
-    pub fn join(mut self, mut other: Self) -> Self {
-        let bytes = other.permit.num_permits();
-        if let Some(permit) = other.permit.split(bytes) {
-            // `other` has nothing to return now; the gauge still counts the whole.
-            self.permit.merge(permit);
-        }
-        self
-    }
-
-    /// How many bytes it is for.
-    pub fn bytes(&self) -> usize {
-        self.permit.num_permits()
-    }
-
-    fn new(permit: OwnedSemaphorePermit, gauge: &Gauge) -> Self {
-        gauge.inc_by(i64::try_from(permit.num_permits()).unwrap_or(i64::MAX));
-        Self { permit, gauge: gauge.clone() }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.gauge.dec_by(i64::try_from(self.permit.num_permits()).unwrap_or(i64::MAX));
-    }
 }
 
 /// A queue with many writers and one reader.
@@ -201,17 +150,5 @@ mod tests {
         mailbox.close();
         assert_eq!(mailbox.push(3), Err(3));
         assert!(!mailbox.take(&mut taken).is_open);
-    }
-
-    #[test]
-    fn joined_permits_are_returned_whole() {
-        let (all, gauge) = (Arc::new(Semaphore::new(10)), Gauge::default());
-        let one = Permit::try_take(&all, 3, &gauge).expect("there is room");
-        let two = Permit::try_take(&all, 4, &gauge).expect("there is room");
-        let both = one.join(two);
-        assert_eq!((all.available_permits(), gauge.get()), (3, 7));
-        assert!(Permit::try_take(&all, 4, &gauge).is_none());
-        drop(both);
-        assert_eq!((all.available_permits(), gauge.get()), (10, 0));
     }
 }

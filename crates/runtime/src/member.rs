@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
 use types::{ClientId, Party, ReplicaId};
 
 use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
+use crate::quota::{Quota, Total};
 
 /// The owner of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ impl From<Party> for Member {
 #[derive(Debug)]
 pub(crate) struct Share {
     /// Room for what was received and not stepped through.
-    pub incoming: Arc<Semaphore>,
+    pub incoming: Arc<Quota>,
     /// Held while signatures are checked: a member's connections take turns, so that many of them get no more of the cores than one.
     pub checking: tokio::sync::Mutex<()>,
     /// Until when it is refused, after it sent what no correct member sends.
@@ -48,8 +48,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    pub fn new(limits: &Limits) -> Self {
-        let incoming = Arc::new(Semaphore::new(limits.incoming_bytes_max));
+    pub fn new(limits: &Limits, total: &Arc<Total>) -> Self {
+        let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total)));
         let logged = Mutex::new((Instant::now(), 0));
         Self { incoming, checking: tokio::sync::Mutex::default(), expelled_until: Mutex::default(), logged }
     }
@@ -80,9 +80,13 @@ impl Share {
 mod tests {
     use super::*;
 
+    fn share() -> Share {
+        Share::new(&Limits::default(), &Arc::new(Total::new(1, 1, Default::default())))
+    }
+
     #[test]
     fn what_one_member_does_is_logged_so_often_a_minute() {
-        let share = Share::new(&Limits::default());
+        let share = share();
         let now = Instant::now();
         let logged = |at: Instant| (0..1_000).filter(|_| share.may_log(at)).count();
         assert_eq!(logged(now), LOGGED_A_MINUTE_MAX as usize);
@@ -92,7 +96,7 @@ mod tests {
 
     #[test]
     fn who_is_expelled_is_refused_for_that_long() {
-        let share = Share::new(&Limits::default());
+        let share = share();
         let now = Instant::now();
         assert_eq!(share.expelled_for(now), None);
         share.expel(now, Duration::from_secs(10));

@@ -83,6 +83,11 @@ impl ReadBuffer {
         }
     }
 
+    /// How much is here of a large frame that is not complete.
+    pub fn large_bytes(&self) -> Option<usize> {
+        self.large.as_ref().map(|(_, body)| body.len())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.rest().is_empty() && self.large.is_none()
     }

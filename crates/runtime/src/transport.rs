@@ -31,6 +31,7 @@ use crate::limits::LEAVING_MAX;
 use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
+use crate::quota::Total;
 use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
 
@@ -152,7 +153,9 @@ pub(crate) struct Transport<C, W> {
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
     pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>, delays: Option<Delays>) -> std::io::Result<Arc<Self>> {
-        let share = || Arc::new(Share::new(&intake.limits));
+        let members_max = cluster.replicas().count() + cluster.clients().len();
+        let total = Arc::new(Total::new(intake.limits.incoming_total_bytes_max, members_max, intake.shell.incoming_bytes.clone()));
+        let share = || Arc::new(Share::new(&intake.limits, &total));
         let mut members = BTreeMap::new();
         for replica in cluster.replicas() {
             if let Some(key) = cluster.replica_key(replica) {

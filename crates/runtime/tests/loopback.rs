@@ -258,6 +258,21 @@ async fn who_does_not_read_is_answered_no_further_and_closed_in_the_end() {
 }
 
 #[tokio::test]
+async fn a_large_frame_that_hardly_comes_loses_the_room_that_it_holds() {
+    let server = Server::start(0, Limits { write_timeout_ms: 50, ..Limits::default() }).await;
+    let mut raw = Raw::welcomed(server.address()).await;
+    let begun = [&u32::try_from(FRAME_BYTES_MAX).expect("the limit fits").to_le_bytes(), [FRAME_VERSION, 0, 0, 0, 0].as_slice()].concat();
+    raw.send(&begun).await;
+    let held = || server.metrics.to_text().contains("bezant_incoming_bytes 16777216\n");
+    eventually("it holds room", held).await;
+    while server.metrics.closed("slow_frame") == 0 {
+        raw.send(&[0]).await;
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    eventually("it is free again", || server.metrics.to_text().contains("bezant_incoming_bytes 0\n")).await;
+}
+
+#[tokio::test]
 async fn a_silent_peer_is_disconnected_at_every_stage() {
     let limits =
         Limits { greeting_timeout_ms: 300, heartbeat_ms: 20, silence_timeout_ms: 200, unauthenticated_max: 1, ..Limits::default() };

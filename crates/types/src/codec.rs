@@ -82,13 +82,14 @@ pub trait Decode: Sized {
 pub struct Reader {
     bytes: Bytes,
     cluster: ClusterId,
+    sequences_bytes: usize,
 }
 
 impl Reader {
     /// Reads `bytes` as said in `cluster`.
     #[must_use]
     pub fn new(bytes: Bytes, cluster: ClusterId) -> Self {
-        Self { bytes, cluster }
+        Self { bytes, cluster, sequences_bytes: 0 }
     }
 
     /// The cluster whose statements these are.
@@ -101,6 +102,17 @@ impl Reader {
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// How much memory the sequences take that were read so far, which may be several times what they take on the wire.
+    #[must_use]
+    pub fn sequences_bytes(&self) -> usize {
+        self.sequences_bytes
+    }
+
+    /// Counts a sequence of `count` values that is read by other means than [`Reader::sequence`].
+    pub fn note_sequence<T>(&mut self, count: usize) {
+        self.sequences_bytes = self.sequences_bytes.saturating_add(count.saturating_mul(size_of::<T>()));
     }
 
     /// The rest of the input, not consumed: pair with [`Reader::remaining`] to keep a value's own bytes.
@@ -172,6 +184,7 @@ impl Reader {
     /// As [`Reader::count`] and as the values' own decoders.
     pub fn sequence<T: Decode>(&mut self, what: &'static str, max: usize) -> Result<Vec<T>, DecodeError> {
         let count = self.count(what, max)?;
+        self.note_sequence::<T>(count);
         let mut values = Vec::with_capacity(count.min(SEQUENCE_AT_ONCE_MAX));
         for _ in 0..count {
             values.push(T::decode(self)?);
@@ -256,5 +269,23 @@ impl<const N: usize> Encode for [u8; N] {
 impl<const N: usize> Decode for [u8; N] {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         reader.array()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_knows_how_much_memory_its_sequences_take() {
+        let mut out = Vec::new();
+        encode_sequence(&[None::<u64>; 100], &mut out);
+        encode_sequence(&[7u8; 3], &mut out);
+        let mut reader = Reader::new(out.into(), ClusterId::new([0; 16]));
+        let options: Vec<Option<u64>> = reader.sequence("options", 100).expect("as encoded");
+        // One byte each on the wire.
+        assert_eq!((options.len(), reader.sequences_bytes()), (100, 1_600));
+        let bytes: Vec<u8> = reader.sequence("bytes", 3).expect("as encoded");
+        assert_eq!((bytes.len(), reader.sequences_bytes()), (3, 1_603));
     }
 }

@@ -60,7 +60,7 @@ fn cut(buffer: &mut BytesMut, messages: &mut Vec<Message>) -> Result<(), frame::
         let mut of_frame: Vec<Message> = Vec::new();
         let mut body = received.clone();
         body.advance(HEADER_BYTES);
-        let count = frame::decode_messages(body, CLUSTER, &mut of_frame)?;
+        let count = frame::decode_messages(body, CLUSTER, &mut of_frame)?.messages;
         assert_eq!(count, of_frame.len());
         // What says the same is the same frame.
         let mut again = Frames::default();
