@@ -7,7 +7,10 @@
 //! DIR/client/  DIR/client-2/ …     one folder a client, the same
 //!     client.toml  cluster.toml  key (secret)  certificate.pem
 //! ```
+//!
+//! Where members bring keys of their own (`--members`), no folder has a key, a certificate or `data`: `bezant key use` adds these.
 
+mod cards;
 mod experiments;
 mod ports;
 mod write;
@@ -28,10 +31,12 @@ use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId,
 use crate::failure::{Done, Failure};
 use crate::given::Given;
 use crate::out;
+use cards::Cards;
+pub use cards::{Card, address_from_text};
 use config::Settings;
 use experiments::Experiments;
 use ports::BasePort;
-pub use write::refuse_unfinished;
+pub use write::{empty_data, identity, refuse_unfinished, sync, text};
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
 const CLIENTS_MAX: u64 = 10_000;
@@ -86,6 +91,10 @@ pub struct InitArgs {
     /// Let a host hold more than F replicas of a shard, and accept that the loss of that one host stops the shard
     #[arg(long)]
     allow_crowded_hosts: bool,
+    /// Make the cluster of members who have drawn their own keys: a file with a line for each, as `bezant key new` prints it. The replicas
+    /// of the first shard come first. No folder gets a key: each member puts its own there with `bezant key use`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "clients", "base_port"])]
+    members: Option<PathBuf>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -110,7 +119,8 @@ struct Plan {
     engine: &'static Profile,
     cluster: Cluster,
     members: Vec<Member>,
-    clients: Vec<(ClientId, SecretKey)>,
+    /// Their secret keys, where they were drawn here.
+    clients: Vec<(ClientId, Option<SecretKey>)>,
     read_quorum: ReadQuorum,
     experiments: Experiments,
     settings: Settings,
@@ -118,7 +128,9 @@ struct Plan {
 
 struct Member {
     name: ReplicaId,
-    secret: SecretKey,
+    public_key: [u8; 32],
+    /// Where it was drawn here.
+    secret: Option<SecretKey>,
     /// `host:port`, as others reach it.
     address: String,
     listen: SocketAddr,
@@ -127,12 +139,16 @@ struct Member {
 
 /// Carries out `bezant init`.
 pub fn run(args: &InitArgs) -> Result<Done, Failure> {
+    let cards = args.members.as_deref().map(Cards::read).transpose()?;
+    let hosts = cards.as_ref().map_or_else(|| args.hosts.clone(), Cards::hosts);
     if !args.allow_crowded_hosts {
-        refuse_crowded_hosts(&args.hosts, &args.shape)?;
+        refuse_crowded_hosts(&hosts, &args.shape)?;
     }
-    create(&args.folder, &args.hosts, &args.shape)?;
+    make(&args.folder, &hosts, &args.shape, cards.as_ref())?;
     let folder = args.folder.display();
-    if is_local(&args.hosts) {
+    if cards.is_some() {
+        eprintln!("{folder} is made, without any key. Next: give each member its folder, and there run: bezant key use KEY-FOLDER FOLDER");
+    } else if is_local(&args.hosts) {
         eprintln!("{folder} is made. Next: bezant up {folder}, then bezant put a 1 --cluster {folder}");
     } else {
         eprintln!("{folder} is made. Next: copy each s*-r* folder to its host in cluster.toml, and there run: bezant node FOLDER");
@@ -167,9 +183,13 @@ fn refuse_crowded_hosts(hosts: &[String], shape: &Shape) -> Result<(), Failure> 
 
 /// Makes the cluster's folder, which must not exist yet, or be empty.
 pub fn create(folder: &Path, hosts: &[String], shape: &Shape) -> Result<(), Failure> {
+    make(folder, hosts, shape, None)
+}
+
+fn make(folder: &Path, hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<(), Failure> {
     shape.settings.check().map_err(|what| Failure::wrong(what).help("raise --window-ms, or lower --time-bound-ms"))?;
     write::refuse_occupied(folder)?;
-    let plan = plan(hosts, shape)?;
+    let plan = plan(hosts, shape, cards)?;
     write::folder(folder, &plan)
 }
 
@@ -213,7 +233,7 @@ fn count(number: u64) -> usize {
     usize::try_from(number).expect("clap bounds it")
 }
 
-fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
+fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, Failure> {
     let engine = shape.engine();
     let [faults, shards] = [shape.faults, shape.shards].map(count);
     let per_shard = (engine.shard_size)(faults);
@@ -221,19 +241,29 @@ fn plan(hosts: &[String], shape: &Shape) -> Result<Plan, Failure> {
         return Err(Failure::wrong(format!("{shards} shards of {per_shard} replicas are more than {REPLICAS_MAX}"))
             .help("lower --shards or --faults"));
     }
-    let members = members(hosts, shape.base_port, shards, per_shard)?;
-    let keys = members.chunks(per_shard).map(|shard| shard.iter().map(|member| member.secret.public()).collect()).collect();
-    let clients: Vec<_> = (1..=shape.clients).map(|number| (ClientId(number), SecretKey::generate())).collect();
+    let members = match cards {
+        Some(cards) => cards.members(shards, per_shard)?,
+        None => members(hosts, shape.base_port, shards, per_shard)?,
+    };
+    let keys = members.chunks(per_shard).map(|shard| shard.iter().map(|member| member.public_key).collect()).collect();
+    let clients: Vec<(ClientId, [u8; 32], Option<SecretKey>)> = match cards {
+        Some(cards) => (1..).zip(cards.clients()).map(|(number, public_key)| (ClientId(number), public_key, None)).collect(),
+        None => (1..=shape.clients)
+            .map(|number| (ClientId(number), SecretKey::generate()))
+            .map(|(id, key)| (id, key.public(), Some(key)))
+            .collect(),
+    };
     let everything = || vec![Key::from("")];
     let permissions = clients
         .iter()
-        .map(|(number, secret)| {
-            (*number, Permission { public_key: secret.public(), read_prefixes: everything(), write_prefixes: everything() })
+        .map(|(number, public_key, _)| {
+            (*number, Permission { public_key: *public_key, read_prefixes: everything(), write_prefixes: everything() })
         })
         .collect();
     let cluster = Cluster::new(ClusterId::new(rand::random()), faults, shape.placement.0.clone(), keys, permissions)
         .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?;
     let (experiments, settings) = (shape.experiments.clone(), shape.settings.clone());
+    let clients = clients.into_iter().map(|(number, _, secret)| (number, secret)).collect();
     Ok(Plan { engine, cluster, members, clients, read_quorum: shape.read_quorum, experiments, settings })
 }
 
@@ -252,18 +282,25 @@ fn members(hosts: &[String], base_port: BasePort, shards: usize, per_shard: usiz
         // `refuse_crowded_hosts` counts on it.
         let host = &hosts[(at % per_shard) % hosts.len()];
         let listen = listen_ip(host);
+        let secret = SecretKey::generate();
         members.push(Member {
-            name: ReplicaId {
-                shard: ShardId(u16::try_from(at / per_shard).expect("SHARDS_MAX fits")),
-                index: u16::try_from(at % per_shard).expect("FAULTS_MAX bounds it"),
-            },
-            secret: SecretKey::generate(),
+            name: name(at, per_shard),
+            public_key: secret.public(),
+            secret: Some(secret),
             address: format!("{host}:{}", peer_ports[at]),
             listen: SocketAddr::new(listen, peer_ports[at]),
             http: SocketAddr::new(loopback, http_ports[at]),
         });
     }
     Ok(members)
+}
+
+/// The name of the replica at place `at`.
+fn name(at: usize, per_shard: usize) -> ReplicaId {
+    ReplicaId {
+        shard: ShardId(u16::try_from(at / per_shard).expect("SHARDS_MAX fits")),
+        index: u16::try_from(at % per_shard).expect("FAULTS_MAX bounds it"),
+    }
 }
 
 /// A loopback host hears only this computer; any other hears on all its addresses.

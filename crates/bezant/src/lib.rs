@@ -10,6 +10,7 @@ mod dev;
 pub mod failure;
 mod given;
 mod init;
+mod key;
 mod logs;
 mod mutant;
 mod node;
@@ -48,8 +49,11 @@ pub enum Command {
     #[command(after_help = "Examples:\n\
         \x20 bezant init bezant-data\n\
         \x20 bezant init shared --shards 2 --clients 3 --hosts a.example,b.example,c.example,d.example,e.example,f.example\n\
-        \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000")]
+        \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000\n\
+        \x20 bezant init shared --members cards.txt")]
     Init(init::InitArgs),
+    #[command(subcommand, about = "Draws keys where they belong")]
+    Key(key::KeyCommand),
     #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
     Node(node::NodeArgs),
     #[command(after_help = "Example:\n  bezant init bezant-data && bezant up bezant-data")]
@@ -115,6 +119,7 @@ impl Command {
         match self {
             Self::Dev(args) => dev::run(&args).await,
             Self::Init(args) => init::run(&args),
+            Self::Key(command) => key::run(&command),
             Self::Node(args) => node::run(&args).await,
             Self::Up(args) => up::up(&args).await,
             Self::Down(args) => up::down(&args).await,

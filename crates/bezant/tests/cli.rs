@@ -105,6 +105,43 @@ fn a_receipt_is_checked_without_the_cluster_and_a_changed_byte_is_noticed() {
     place.run(&["receipt", "verify", "paid.receipt", "--cluster", "another"]).expect(2).says("its own cluster");
 }
 
+#[test]
+fn members_draw_their_own_keys_and_the_cluster_is_made_of_their_cards() {
+    let place = Place::new();
+    // Ports that are free, as `auto` finds them.
+    place.run(&["init", "ports", "--base-port", "auto"]).expect(0);
+    let text = fs::read_to_string(place.path("ports/cluster.toml")).expect("read");
+    let all = |name: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix(name)?.strip_suffix('"')).map(str::to_owned).collect()
+    };
+    let mut cards = String::from("# the members\n");
+    for (at, (address, http)) in all("address = \"").iter().zip(all("http = \"")).enumerate() {
+        cards += &place.run(&["key", "new", &format!("key-{at}"), "--replica", address, "--http", &http]).expect(0).out;
+    }
+    cards += &place.run(&["key", "new", "key-c", "--client"]).expect(0).out;
+    assert_private(&place.path("key-c/key"));
+    place.run(&["key", "new", "key-c", "--client"]).expect(2).says("a key here already");
+    fs::write(place.path("few"), &cards[..cards.len() / 2]).expect("written");
+    place.run(&["init", "shared", "--members", "few"]).expect(2).says("few, line ");
+    fs::write(place.path("cards"), &cards).expect("written");
+    place.run(&["init", "shared", "--members", "cards", "--shards", "2"]).expect(2).says("take 12");
+    place.run(&["init", "shared", "--members", "cards"]).expect(0).says("key use");
+    assert!(!place.path("shared/s0-r0/key").exists() && !place.path("shared/s0-r0/data").exists());
+
+    place.run(&["key", "use", "key-1", "shared/s0-r0"]).expect(2).says("s0-r0");
+    assert!(!place.path("shared/s0-r0/key").exists() && !place.path("shared/s0-r0/data").exists());
+    place.run(&["key", "use", "key-c", "shared/s0-r0"]).expect(2).says("for nobody of this kind");
+    for at in 0..6 {
+        place.run(&["key", "use", &format!("key-{at}"), &format!("shared/s0-r{at}")]).expect(0);
+    }
+    place.run(&["key", "use", "key-c", "shared/client"]).expect(0);
+    place.run(&["key", "use", "key-c", "shared/client"]).expect(2).says("its key already");
+    place.run(&["up", "shared"]).expect(0);
+    place.run(&["put", "a", "1", "--cluster", "shared"]).expect(0);
+    place.run(&["get", "a", "--cluster", "shared/client"]).expect(0).prints("1\n");
+    place.run(&["down", "shared"]).expect(0);
+}
+
 fn shell(place: &Place, script: &str) -> Said {
     let input = place.path("script");
     fs::write(&input, script).expect("written");

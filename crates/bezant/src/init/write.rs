@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use config::Timeouts;
 use crypto::SecretKey;
-use types::{ClientId, ClusterId, Key, Placement};
+use types::{ClientId, Cluster, ClusterId, Key, Placement, ReplicaId};
 
 use super::{Member, Plan};
 use crate::failure::{Attempt as _, Failure};
@@ -65,10 +65,10 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
     for member in &plan.members {
         let own = folder.join(member.name.to_string());
         create(&own)?;
-        let data = own.join("data");
-        // Only here: a replica that finds no data must never take that for a beginning.
-        store::Disk::create(&data, &node::owner(&plan.cluster, member.name)).attempt("make the store", data.display())?;
-        identity(&own, &member.secret, &member.name.to_string(), plan.cluster.id())?;
+        if let Some(secret) = &member.secret {
+            empty_data(&own, &plan.cluster, member.name)?;
+            identity(&own, secret, &member.name.to_string(), plan.cluster.id())?;
+        }
         cluster.name(&own.join(CLUSTER))?;
         text(&own.join("node.toml"), &node_toml(member, plan))?;
         sync(&own)?;
@@ -76,7 +76,9 @@ pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
     for (number, secret) in &plan.clients {
         let own = folder.join(client_folder(*number));
         create(&own)?;
-        identity(&own, secret, &number.to_string(), plan.cluster.id())?;
+        if let Some(secret) = secret {
+            identity(&own, secret, &number.to_string(), plan.cluster.id())?;
+        }
         cluster.name(&own.join(CLUSTER))?;
         text(&own.join("client.toml"), &client_toml(*number, plan))?;
         sync(&own)?;
@@ -150,11 +152,11 @@ fn create_all(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Makes the names in a folder durable.
-fn sync(folder: &Path) -> Result<(), Failure> {
+pub fn sync(folder: &Path) -> Result<(), Failure> {
     File::open(folder).and_then(|folder| folder.sync_all()).attempt("sync the folder", folder.display())
 }
 
-fn text(path: &Path, content: &str) -> Result<(), Failure> {
+pub fn text(path: &Path, content: &str) -> Result<(), Failure> {
     let written = File::create(path).and_then(|mut file| {
         file.write_all(content.as_bytes())?;
         file.sync_all()
@@ -162,8 +164,14 @@ fn text(path: &Path, content: &str) -> Result<(), Failure> {
     written.attempt("write the file", path.display())
 }
 
+/// A replica's empty store. Only where a member is made: a replica that finds no data must never take that for a beginning.
+pub fn empty_data(folder: &Path, cluster: &Cluster, replica: ReplicaId) -> Result<(), Failure> {
+    let data = folder.join("data");
+    store::Disk::create(&data, &node::owner(cluster, replica)).attempt("make the store", data.display())
+}
+
 /// The secret key, readable by its owner alone from its first moment, and its certificate.
-fn identity(folder: &Path, secret: &SecretKey, name: &str, cluster: ClusterId) -> Result<(), Failure> {
+pub fn identity(folder: &Path, secret: &SecretKey, name: &str, cluster: ClusterId) -> Result<(), Failure> {
     let written = runtime::make_certificate(secret, name, cluster).and_then(|certificate| {
         runtime::tls::write_private_key(&folder.join("key"), secret)?;
         runtime::tls::write_certificate(&folder.join("certificate.pem"), &certificate)
@@ -206,7 +214,7 @@ fn cluster_toml(plan: &Plan) -> String {
             member.name,
             quote(&member.address),
             member.http,
-            hex::encode(member.secret.public())
+            hex::encode(member.public_key)
         );
     }
     out += "# Every client, and the beginnings of the keys it may read and write; \"\" begins every key.\n";
