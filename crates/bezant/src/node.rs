@@ -12,7 +12,7 @@ use clap::Args;
 use crypto::{BatchSigner, Signable, Signatures, Verified, Verifier};
 use machine::Machine;
 use monitoring::server::{self, Site};
-use runtime::{Identity, Limits, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
+use runtime::{Identity, Limits, LogLimit, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use types::{Cluster, Party, ReplicaId};
@@ -28,6 +28,9 @@ use engine::{Misbehavior, Replica};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
+
+/// How many proved lies a minute go to the log, with their evidence. Metrics count all.
+const LIES_LOGGED_A_MINUTE_MAX: u32 = 30;
 
 /// Runs one replica until it is asked to stop (SIGTERM or Ctrl-C).
 #[derive(Args, Debug)]
@@ -211,10 +214,14 @@ impl Launch {
         let Self { replica, options, signer, board, window } = self;
         board.post(&machine);
         let (looker, accuser) = (board.clone(), board.clone());
+        let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
             if let Some(Misbehavior { who, what, evidence }) = R::misbehavior(&event) {
                 accuser.count_misbehavior();
-                tracing::error!(%who, evidence, "{what}");
+                // A liar can lie without end.
+                if let Some(left_out) = log.admit(Instant::now()) {
+                    tracing::error!(%who, evidence, left_out, "{what}");
+                }
             }
         };
         let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)

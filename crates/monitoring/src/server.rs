@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 pub use hyper::StatusCode;
@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use runtime::Metrics;
+use runtime::{LogLimit, Metrics};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
@@ -33,6 +33,8 @@ pub const CONNECTIONS_MAX: usize = 64;
 pub const CONNECTION_TIMEOUT_MS: u64 = 5_000;
 /// How long accepting pauses when the system refuses a connection, for want of file descriptors perhaps.
 const ACCEPT_PAUSE_MS: u64 = 50;
+/// How many lines a minute go to the log about connections that could not be accepted.
+const FAILURES_LOGGED_A_MINUTE_MAX: u32 = 8;
 /// The content type of [`Metrics::to_text`].
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -145,6 +147,7 @@ pub fn host_of(authority: &str) -> &str {
 /// Serves at `listener` until dropped.
 pub async fn serve(listener: TcpListener, site: Site) {
     let site = Arc::new(site);
+    let failures = LogLimit::new(FAILURES_LOGGED_A_MINUTE_MAX);
     let mut connections = JoinSet::new();
     // In the order in which they came.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTIONS_MAX);
@@ -164,7 +167,9 @@ pub async fn serve(listener: TcpListener, site: Site) {
                     }));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an HTTP connection could not be accepted");
+                    if let Some(left_out) = failures.admit(Instant::now()) {
+                        tracing::warn!(%error, left_out, "an HTTP connection could not be accepted");
+                    }
                     sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                 }
             },

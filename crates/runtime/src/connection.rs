@@ -16,6 +16,7 @@ use types::limits::FRAME_MESSAGES_MAX;
 use crate::frame::{self, Frames, HEADER_BYTES, MESSAGE_OVERHEAD_BYTES};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
+use crate::log_limit::LogLimit;
 use crate::mailbox::{Inbound, Mailbox};
 use crate::member::Share;
 use crate::metrics::Shell;
@@ -43,10 +44,25 @@ pub(crate) struct Intake<C, W> {
     pub mailbox: Arc<Mailbox<Inbound<C, W>>>,
     pub verifier: Arc<Verifier>,
     pub limits: Limits,
+    /// Lines in the log about all others.
+    pub log: LogLimit,
     pub shell: Arc<Shell>,
 }
 
 impl<C, W> Intake<C, W> {
+    /// Whether one more line may go to the log about somebody whose limit is `own`: then how many lines about it or anybody were left out
+    /// since the last one.
+    pub fn may_log(&self, own: &LogLimit) -> Option<u64> {
+        let now = Instant::now();
+        let own_left_out = own.admit(now);
+        let left_out = own_left_out.and_then(|own| Some(own + self.log.admit(now)?));
+        if left_out.is_none() {
+            own.leave_out(own_left_out.unwrap_or(0));
+            self.shell.log_lines_left_out.inc();
+        }
+        left_out
+    }
+
     /// Has the node loop look again at what it holds back of `link`, if its peer has read enough.
     fn release(&self, link: &Link) {
         if link.release() {
@@ -181,8 +197,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     fn reject(&mut self, rejection: &Rejection) -> Result<(), CloseReason> {
         self.intake.shell.count_rejected(rejection.label());
         self.rejections += 1;
-        if self.share.may_log(Instant::now()) {
-            tracing::warn!(party = %self.link.party(), %rejection, "a message was dropped");
+        if let Some(left_out) = self.intake.may_log(&self.share.log) {
+            tracing::warn!(party = %self.link.party(), %rejection, left_out, "a message was dropped");
         }
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
         let is_bad = matches!(rejection, Rejection::BadSignature { .. }) || self.rejections >= self.intake.limits.rejections_max;

@@ -66,6 +66,8 @@ pub(crate) const LEAVING_MAX: usize = 32;
 pub(crate) const CHECKED_ROOTS_MAX: usize = 128;
 /// How many lines a minute go to the log about what one member does: lies are counted in metrics, and must not fill the disk.
 pub(crate) const LOGGED_A_MINUTE_MAX: u32 = 8;
+/// The same about all members together, and whatever else others can cause.
+pub(crate) const LOGGED_OF_ALL_A_MINUTE_MAX: u32 = 120;
 
 impl Default for Limits {
     fn default() -> Self {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use types::{ClientId, Party, ReplicaId};
 
 use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
+use crate::log_limit::LogLimit;
 use crate::quota::{Quota, Total};
 
 /// The owner of a key.
@@ -43,15 +44,15 @@ pub(crate) struct Share {
     pub checking: tokio::sync::Mutex<()>,
     /// Until when it is refused, after it sent what no correct member sends.
     expelled_until: Mutex<Option<Instant>>,
-    /// When this minute began, and what was logged in it.
-    logged: Mutex<(Instant, u32)>,
+    /// Lines in the log about it.
+    pub log: LogLimit,
 }
 
 impl Share {
     pub fn new(limits: &Limits, total: &Arc<Total>) -> Self {
         let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total)));
-        let logged = Mutex::new((Instant::now(), 0));
-        Self { incoming, checking: tokio::sync::Mutex::default(), expelled_until: Mutex::default(), logged }
+        let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
+        Self { incoming, checking: tokio::sync::Mutex::default(), expelled_until: Mutex::default(), log }
     }
 
     /// Refuses it for a while.
@@ -64,16 +65,6 @@ impl Share {
         let until = *self.expelled_until.lock().unwrap_or_else(PoisonError::into_inner);
         until?.checked_duration_since(now).filter(|left| !left.is_zero())
     }
-
-    /// Whether one more line about this member may go to the log: what it does must not fill the disk.
-    pub fn may_log(&self, now: Instant) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_duration_since(logged.0) >= Duration::from_secs(60) {
-            *logged = (now, 0);
-        }
-        logged.1 = logged.1.saturating_add(1);
-        logged.1 <= LOGGED_A_MINUTE_MAX
-    }
 }
 
 #[cfg(test)]
@@ -82,16 +73,6 @@ mod tests {
 
     fn share() -> Share {
         Share::new(&Limits::default(), &Arc::new(Total::new(1, 1, Default::default())))
-    }
-
-    #[test]
-    fn what_one_member_does_is_logged_so_often_a_minute() {
-        let share = share();
-        let now = Instant::now();
-        let logged = |at: Instant| (0..1_000).filter(|_| share.may_log(at)).count();
-        assert_eq!(logged(now), LOGGED_A_MINUTE_MAX as usize);
-        assert_eq!(logged(now + Duration::from_secs(59)), 0);
-        assert_eq!(logged(now + Duration::from_secs(120)), LOGGED_A_MINUTE_MAX as usize);
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub(crate) struct Shell {
     pub bytes_sent: Counter,
     pub messages_rejected: Family<Reason, Counter>,
     pub messages_unsent: Family<Reason, Counter>,
+    pub log_lines_left_out: Counter,
     pub incoming_bytes: Gauge,
     pub outgoing_bytes: Gauge,
     pub commands_waiting: Gauge,
@@ -87,6 +88,7 @@ impl Default for Metrics {
             bytes_sent: Counter::default(),
             messages_rejected: Family::default(),
             messages_unsent: Family::default(),
+            log_lines_left_out: Counter::default(),
             incoming_bytes: Gauge::default(),
             outgoing_bytes: Gauge::default(),
             commands_waiting: Gauge::default(),
@@ -174,7 +176,12 @@ impl Shell {
         registry.register("sent_bytes", "Bytes of frames sent", self.bytes_sent.clone());
         registry.register("messages_rejected", "Received messages that were dropped, by reason", self.messages_rejected.clone());
         registry.register("messages_unsent", "Messages that were not sent, by reason", self.messages_unsent.clone());
-        registry.register("incoming_bytes", "Bytes received and not stepped through yet", self.incoming_bytes.clone());
+        registry.register(
+            "log_lines_left_out",
+            "Lines about what others do that were kept out of the log",
+            self.log_lines_left_out.clone(),
+        );
+        registry.register("incoming_bytes", "Memory for what was received and not stepped through yet", self.incoming_bytes.clone());
         registry.register("outgoing_bytes", "Bytes waiting to be written", self.outgoing_bytes.clone());
         registry.register("commands_waiting", "Commands waiting for the node loop", self.commands_waiting.clone());
         registry.register(

@@ -27,8 +27,9 @@ use crate::connection::{self, Intake, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
 use crate::half_open::{HalfOpen, Place};
 use crate::injected_latency::Delays;
-use crate::limits::LEAVING_MAX;
+use crate::limits::{LEAVING_MAX, LOGGED_A_MINUTE_MAX};
 use crate::link::{CloseReason, Links, NotOpened, OpenLink};
+use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
 use crate::quota::Total;
@@ -106,22 +107,7 @@ impl PeerStates {
         }
     }
 
-    fn set(&self, replica: ReplicaId, state: PeerState) {
-        if !self.change(replica, state.clone()) {
-            return;
-        }
-        match &state {
-            PeerState::Connecting | PeerState::Awaited => {}
-            PeerState::Connected => tracing::info!(%replica, "connected"),
-            PeerState::Refused(reason) => tracing::warn!(%replica, reason, "refused"),
-            // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
-            PeerState::Down(reason) | PeerState::WrongKey(reason) | PeerState::Unreachable(reason) => {
-                tracing::info!(%replica, reason, "not reached");
-            }
-        }
-    }
-
-    /// Without a word in the log. `true` when it is news.
+    /// `true` when it is news.
     fn change(&self, replica: ReplicaId, state: PeerState) -> bool {
         let before = self.states.lock().unwrap_or_else(PoisonError::into_inner).insert(replica, state.clone());
         let is_news = before.as_ref() != Some(&state);
@@ -188,6 +174,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
         // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
+        let failures = LogLimit::new(LOGGED_A_MINUTE_MAX);
         let sockets = Arc::new(Semaphore::new(self.intake.limits.unauthenticated_max + LEAVING_MAX));
         loop {
             let accepting = async {
@@ -201,7 +188,9 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                         connections.spawn(Arc::clone(&self).receive(stream, address, place, socket));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        if let Some(left_out) = self.intake.may_log(&failures) {
+                            tracing::warn!(%error, left_out, "a connection could not be accepted");
+                        }
                         sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                     }
                 },
@@ -217,7 +206,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     pub async fn dial(self: Arc<Self>, replica: ReplicaId, address: SocketAddr, mut stopping: watch::Receiver<bool>) {
         let limits = &self.intake.limits;
         let mut wait_ms = limits.redial_ms;
-        self.states.set(replica, PeerState::Connecting);
+        self.set_state(replica, PeerState::Connecting);
         loop {
             let reached = tokio::select! {
                 reached = self.reach(replica, address) => reached,
@@ -226,7 +215,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             match reached {
                 Ok((stream, share)) => {
                     let Ok(open) = self.links.open(Party::Replica(replica)) else { return };
-                    self.states.set(replica, PeerState::Connected);
+                    self.set_state(replica, PeerState::Connected);
                     let opened = Instant::now();
                     let close_reason = connection::run(stream, open.link(), Arc::clone(&share), Arc::clone(&self.intake)).await;
                     drop(open);
@@ -239,7 +228,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 }
                 Err(state) => {
                     self.intake.shell.dials_failed.inc();
-                    self.states.set(replica, state);
+                    self.set_state(replica, state);
                 }
             }
             let jittered = Duration::from_millis(rand::random_range(wait_ms / 2..=wait_ms));
@@ -326,7 +315,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         let link = open.link();
         let party = link.party();
         if let Party::Replica(replica) = party {
-            self.states.set(replica, PeerState::Connected);
+            self.set_state(replica, PeerState::Connected);
         }
         let close_reason = connection::run(stream, link, Arc::clone(&share), Arc::clone(&self.intake)).await;
         drop(open);
@@ -444,6 +433,24 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
+    /// Notes how it stands with `replica`, and logs it if it is news.
+    fn set_state(&self, replica: ReplicaId, state: PeerState) {
+        if !self.states.change(replica, state.clone()) || matches!(state, PeerState::Connecting | PeerState::Awaited) {
+            return;
+        }
+        let share = self.cluster.replica_key(replica).and_then(|key| self.members.get(key));
+        let Some(left_out) = share.and_then(|(_, share)| self.intake.may_log(&share.log)) else { return };
+        match &state {
+            PeerState::Connecting | PeerState::Awaited => {}
+            PeerState::Connected => tracing::info!(%replica, left_out, "connected"),
+            PeerState::Refused(reason) => tracing::warn!(%replica, reason, left_out, "refused"),
+            // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
+            PeerState::Down(reason) | PeerState::WrongKey(reason) | PeerState::Unreachable(reason) => {
+                tracing::info!(%replica, reason, left_out, "not reached");
+            }
+        }
+    }
+
     /// Counts and logs the end of a connection; a member that has misbehaved is refused for a while.
     fn count(&self, close_reason: &CloseReason, member: Option<(Party, &Share)>, address: SocketAddr) {
         self.intake.shell.count_closed(close_reason.label());
@@ -458,10 +465,10 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             // Clients come and go, and a stopping node says so once.
             (Some(party @ Party::Client(..)), CloseReason::Ended) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             (Some(party), CloseReason::Stopping) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
-            (Some(party), _) if member.is_some_and(|(_, share)| share.may_log(Instant::now())) => {
-                tracing::info!(%party, %address, %close_reason, "a connection ended");
-            }
-            (Some(party), _) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
+            (Some(party), _) => match member.and_then(|(_, share)| self.intake.may_log(&share.log)) {
+                Some(left_out) => tracing::info!(%party, %address, %close_reason, left_out, "a connection ended"),
+                None => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
+            },
             // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
             (None, _) => tracing::debug!(%address, %close_reason, "a connection was refused"),
         }
