@@ -35,6 +35,8 @@ use crate::round_trip::{RequestKind, RoundTrips};
 use crate::tally::{Outcome, Tally};
 use crate::transaction::Transaction;
 
+pub(crate) use self::recovery::FINISHES_MAX;
+
 pub use self::interface::{Command, CoordinatorCounts, CoordinatorOptions, Event, Failure, FastPath, Path, ReadOnly};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,6 +132,11 @@ impl Coordinator {
     #[must_use]
     pub fn counts(&self) -> CoordinatorCounts {
         self.counts
+    }
+
+    /// How many transactions are being finished for others.
+    pub(crate) fn finishing(&self) -> usize {
+        self.finishing
     }
 
     /// How many reads and how many transactions are under way.

@@ -8,7 +8,7 @@ use store::{StorageBackend, StoreError};
 use types::ClientId;
 
 use crate::check::AbortReason;
-use crate::coordinator::{Command, Coordinator, CoordinatorCounts};
+use crate::coordinator::{Command, Coordinator, CoordinatorCounts, FINISHES_MAX};
 use crate::message::{Message, Unsigned};
 use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
 
@@ -54,7 +54,11 @@ impl<M: StorageBackend> Node<M> {
         let events = outbox.lend(|outbox| self.replica.step(now, input, outbox));
         for event in events {
             match event {
-                ReplicaEvent::Stalled(transaction) => self.step_janitor(now, Input::Command(Command::Finish { transaction }), outbox),
+                // Whatever waits, there is room for what it waits for.
+                ReplicaEvent::Stalled { is_waiting: true, .. } if self.janitor.finishing() >= FINISHES_MAX / 2 => {}
+                ReplicaEvent::Stalled { transaction, .. } => {
+                    self.step_janitor(now, Input::Command(Command::Finish { transaction }), outbox);
+                }
                 ReplicaEvent::Misbehavior { client, transaction } => outbox.emit(NodeEvent::Misbehavior { client, transaction }),
             }
         }

@@ -459,7 +459,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// L15 to L19, for a transaction whose vote waited.
-    fn dependency_ended(&mut self, id: TransactionId, decision: Decision, out: &mut Out<M>) {
+    fn dependency_ended(&mut self, now: Time, id: TransactionId, decision: Decision, out: &mut Out<M>) {
         let Some(state) = self.table.get_mut(id) else { return };
         let Phase::Waiting { dependencies } = &mut state.phase else { return };
         match decision {
@@ -468,11 +468,13 @@ impl<M: StorageBackend> Replica<M> {
             }
             Decision::Abort | Decision::Commit => {
                 *dependencies = dependencies.saturating_sub(1);
-                if *dependencies == 0 {
-                    self.cast(id, Vote::Commit, None, None, out); // L19
+                if *dependencies > 0 {
+                    return;
                 }
+                self.cast(id, Vote::Commit, None, None, out); // L19
             }
         }
+        self.finish_next(now, id);
     }
 }
 
@@ -662,7 +664,7 @@ impl<M: StorageBackend> Replica<M> {
             self.proven.push_back((now, id));
         }
         for dependent in self.table.conclude(id, decision, certificate) {
-            self.dependency_ended(dependent, decision, out);
+            self.dependency_ended(now, dependent, decision, out);
         }
         for party in waiting {
             self.repeat_answer(now, party, id, out);

@@ -4,11 +4,14 @@
 #[allow(dead_code, reason = "scripts use more of it")]
 mod members;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
-use basil::{Certificate, Decision, Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write};
+use basil::{
+    Certificate, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write,
+};
 use crypto::leaf;
 use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
 use machine::{Durable as _, Input, Machine as _, Outbox, Time};
@@ -215,6 +218,48 @@ fn a_commit_relayed_for_its_author_is_not_abandoned() {
     assert!(said.len() == 11 && said.iter().all(|message| *message == Message::CommitNotice { id }), "{said:?}");
     assert!(answer(&members, &mut replica, LIAR, proof(&transactions[3], true)).is_empty());
     assert_eq!((replica.counts().committed, replica.counts().abandoned), (4, 2));
+}
+
+/// Somebody leaves a chain of many transactions, of which each read from the one before. All but the first wait for others: the janitor leaves its places
+/// to the first, and to what somebody else left later.
+#[test]
+fn a_long_chain_leaves_the_janitors_free() {
+    const LINKS: u64 = 14_000;
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let now = Time(NOW_MS * 1_000_000);
+    let replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+    let mut node = Node::new(replica, Coordinator::new(members.cluster.clone(), CoordinatorOptions::default()));
+    // Six bring the links in turn, as no client may bring so many.
+    let client = |link: u64| ClientId(1 + link % 6);
+    let verifier = members.stranger();
+    let mut prepare = |transaction: &Transaction| {
+        let message = verifier.verify(Message::Prepare { transaction: transaction.clone() }).expect("it is well-formed");
+        let author = transaction.timestamp().client;
+        node.step(now, Input::Message { from: Party::Client(author, Session(1)), message }, &mut Outbox::default());
+    };
+    let mut last: Option<Transaction> = None;
+    for link in 0..LINKS {
+        let timestamp = Timestamp::new((NOW_MS - 1) * 1_000_000 + link, client(link));
+        let read = |last: &Transaction| Read { key: Key::from("c"), version: last.timestamp(), dependency: Some(last.id()) };
+        let write = Write { key: Key::from("c"), value: Some(Value::from("1")) };
+        let link = Transaction::new(members.cluster.id(), timestamp, last.iter().map(read).collect(), vec![write]).expect("small enough");
+        prepare(&link);
+        last = Some(link);
+    }
+    let alone = transaction(&members, ClientId(8), NOW_MS, &[], ("a", "1"));
+    prepare(&alone);
+    assert_eq!(node.replica().load(), (LINKS as usize + 1, LINKS as usize + 1));
+    let mut finished = BTreeSet::new();
+    for ms in (0..4_000).step_by(50) {
+        let mut outbox = Outbox::default();
+        node.step(Time(now.0 + ms * 1_000_000), Input::Tick, &mut outbox);
+        finished.extend(outbox.sends.iter().filter_map(|(_, message)| match message {
+            Message::Recover { transaction, .. } => Some(transaction.id()),
+            _ => None,
+        }));
+    }
+    assert!(finished.len() == 2 && finished.contains(&alone.id()), "{} are being finished", finished.len());
 }
 
 /// What nobody has touched for longer than the window lies folded, so that whoever starts again has nothing to replay.

@@ -124,6 +124,7 @@ mutants! {
     OutcomeUnrepeated: "§5", "an outcome that was not logged is not logged later";
     JanitorAsleep: "§5", "replicas finish nothing of their own accord";
     HiddenLeft: "§5", "a replica leaves a transaction to its author that stands in the way of those who may not see it";
+    WaitingFinished: "§5", "a replica sets out to finish what waits for another transaction there";
     LowWatermarkUnlogged: "orphan resolution", "the low watermark is not written to the journal";
     LowWatermarkIgnored: "orphan resolution", "transactions below the low watermark are judged";
     OrphanReleasedByFew: "orphan resolution", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";

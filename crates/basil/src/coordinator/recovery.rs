@@ -13,7 +13,7 @@ use crate::certificate::{Certificate, logging_shard};
 use crate::message::{Justified, Message};
 
 /// Transactions of others being finished at once; more wait until somebody meets them again.
-const FINISHES_MAX: usize = 1_024;
+pub(crate) const FINISHES_MAX: usize = 1_024;
 /// What a transaction read from is given so many times as long to end as this process's own transactions usually take,
 const DEPENDENCY_TIMES: u64 = 2;
 /// but not less than this, in microseconds.

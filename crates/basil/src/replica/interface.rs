@@ -67,7 +67,12 @@ impl Default for ReplicaOptions {
 #[derive(Clone, Debug)]
 pub enum ReplicaEvent {
     /// A transaction has been undecided for too long: somebody should finish it.
-    Stalled(Transaction),
+    Stalled {
+        /// The transaction.
+        transaction: Transaction,
+        /// This replica's vote on it waits for another transaction.
+        is_waiting: bool,
+    },
     /// A client claimed to have read from its own future: proof that it lies, kept with its name.
     Misbehavior {
         /// Whose transaction it is.

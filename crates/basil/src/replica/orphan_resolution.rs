@@ -309,7 +309,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let dependents = self.table.get_mut(id).map(|state| std::mem::take(&mut state.dependents)).unwrap_or_default();
         for dependent in dependents {
-            self.dependency_ended(dependent, Decision::Abort, out);
+            self.dependency_ended(now, dependent, Decision::Abort, out);
         }
     }
 }

@@ -6,6 +6,7 @@
 //!   gathered for a while and finished many at a time: one signature then covers many votes.
 //! - What stands in the way of a transaction that somebody else wants to finish, and what stands in the way of that. A client would
 //!   learn of the links of such a chain one by one. The replicas know all of them, and expedite them.
+//! - What waits for something that is finished, as soon as that has ended: never before, or what waits would take the places of what it waits for.
 //! - What a transaction was voted down for whose author may not see it, and so cannot finish it.
 //!
 //! **Ranks.** If every replica of a shard finished what is abandoned there, each of them would ask all of them. So each has a rank for
@@ -20,6 +21,7 @@ use types::{ClientId, TransactionId};
 
 use super::{Out, Replica, ReplicaEvent};
 use crate::check::AbortReason;
+use crate::coordinator::FINISHES_MAX;
 use crate::quorum::Quorums;
 use crate::recovery::leader_of;
 use crate::transaction::Transaction;
@@ -176,16 +178,32 @@ impl<M: StorageBackend> Replica<M> {
         (!state.awaits_author || state.is_prepared() || state.logged.is_some()) && !broken(Mutant::JanitorAsleep)
     }
 
+    /// The vote on `id` waited for another, and does no more. Now it can be finished.
+    pub(super) fn finish_next(&mut self, now: Time, id: TransactionId) {
+        if self.is_overdue(now, id) {
+            self.expedite_one(now, id);
+        }
+    }
+
+    /// The oldest first: what reads from another is younger than that. What waits for another here gets a vote when that has ended,
+    /// and not before; so nobody sets out to finish it, except within a chain that somebody waits for.
     fn finish_due(&mut self, now: Time, out: &mut Out<M>) {
+        let mut due = Vec::new();
         while self.stall_timers.turns.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, id)) = self.stall_timers.turns.pop_first() else { break };
             let is_stalled = self.is_stalled(id);
             let Some(state) = self.table.get_mut(id) else { continue };
-            state.is_expedited = false;
-            if is_stalled {
-                out.emit(ReplicaEvent::Stalled(state.transaction.clone()));
-                self.counts.stalled += 1;
+            let is_expedited = std::mem::take(&mut state.is_expedited);
+            let is_waiting = matches!(state.phase, Phase::Waiting { .. }) && !broken(Mutant::WaitingFinished);
+            if is_stalled && (!is_waiting || is_expedited) {
+                due.push((state.order_key, id, is_waiting));
             }
+        }
+        due.sort_unstable();
+        for (_, id, is_waiting) in due.into_iter().take(FINISHES_MAX) {
+            let Some(state) = self.table.get(id) else { continue };
+            out.emit(ReplicaEvent::Stalled { transaction: state.transaction.clone(), is_waiting });
+            self.counts.stalled += 1;
         }
     }
 }
