@@ -21,8 +21,8 @@ pub(crate) struct TransactionState {
     pub order_key: OrderKey,
     /// When this replica, or this process of it, first met the transaction.
     pub since: Time,
-    /// Whose quota it takes until it is decided.
-    pub quota_owner: QuotaOwner,
+    /// What its contents count as.
+    pub counted_as: CountedAs,
     pub phase: Phase,
     /// What this replica has logged about it, as a member of the logging shard.
     pub logged: Option<LoggedDecision>,
@@ -38,6 +38,19 @@ pub(crate) struct TransactionState {
     pub awaits_author: bool,
     /// The time at which this replica finishes it was already brought forward.
     pub is_expedited: bool,
+}
+
+/// What the contents of a transaction count as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedAs {
+    /// As undecided, in somebody's quota.
+    Undecided(QuotaOwner),
+    /// As voted down long ago, to be forgotten below the watermark.
+    VotedDown,
+    /// As a released orphan's.
+    Released,
+    /// As a decided transaction's.
+    Decided,
 }
 
 /// The states of a transaction at a replica. Each leads only to later ones.
@@ -114,7 +127,7 @@ impl TransactionState {
             transaction,
             order_key,
             since,
-            quota_owner,
+            counted_as: CountedAs::Undecided(quota_owner),
             phase: Phase::Unjudged,
             logged: None,
             dependents: Vec::new(),

@@ -19,7 +19,7 @@ use crate::message::KeyVersion;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
-use crate::transaction_state::{Conclusion, Phase, QuotaOwner, TransactionState};
+use crate::transaction_state::{Conclusion, CountedAs, Phase, QuotaOwner, TransactionState};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
@@ -29,6 +29,9 @@ const READ_CEILING_STEP_NS: u64 = 500_000_000;
 /// oldest is forgotten but for its tombstone. Then this replica says nothing of it any more.
 const RELEASED_MAX: usize = 1 << 15;
 const RELEASED_BYTES_MAX: usize = 32 << 20;
+
+/// The most bytes of transactions that were voted down long ago and count as undecided no more. Others go on to count.
+const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
@@ -119,6 +122,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// Orphans that were released and are undecided, oldest first, and their bytes.
     released: BTreeSet<OrderKey>,
     released_bytes: usize,
+    /// The bytes of what was voted down long ago.
+    voted_down_bytes: usize,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
     tombstones: Tombstones,
@@ -153,6 +158,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             undecided_of: BTreeMap::new(),
             released: BTreeSet::new(),
             released_bytes: 0,
+            voted_down_bytes: 0,
             highest: 0,
             tombstones: Tombstones::new(seed),
             has_logged_tombstones: false,
@@ -254,11 +260,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     fn release(&mut self, id: TransactionId) {
         self.unindex(id);
         let Some(state) = self.entries.get_mut(&id).filter(|state| state.is_open()) else { return };
-        let (quota_owner, bytes, order_key) = (state.quota_owner, state.transaction.encoded_bytes(), state.order_key);
         state.phase = Phase::Released { vote: state.vote().unwrap_or(Vote::Abort) };
-        self.release_quota(quota_owner, bytes);
-        self.released.insert(order_key);
-        self.released_bytes += bytes;
+        self.count_as(id, CountedAs::Released);
         while self.released.len() > RELEASED_MAX || self.released_bytes > RELEASED_BYTES_MAX {
             let Some(oldest) = self.released.first().map(|oldest| self.id_of(*oldest)) else { break };
             self.forget(oldest);
@@ -313,15 +316,37 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.highest
     }
 
-    /// `id` is about to be concluded or forgotten: if it was undecided up to now, it is counted no more.
-    fn no_longer_undecided(&mut self, id: TransactionId) {
+    /// From now on `id` counts as something else.
+    fn count_as(&mut self, id: TransactionId, what: CountedAs) {
+        let Some(state) = self.entries.get_mut(&id) else { return };
+        let (bytes, order_key) = (state.transaction.encoded_bytes(), state.order_key);
+        match std::mem::replace(&mut state.counted_as, what) {
+            CountedAs::Undecided(quota_owner) => self.release_quota(quota_owner, bytes),
+            CountedAs::VotedDown => self.voted_down_bytes -= bytes,
+            CountedAs::Released => {
+                self.released.remove(&order_key);
+                self.released_bytes -= bytes;
+            }
+            CountedAs::Decided => {}
+        }
+        match what {
+            CountedAs::Undecided(_) | CountedAs::Decided => {}
+            CountedAs::VotedDown => self.voted_down_bytes += bytes,
+            CountedAs::Released => {
+                self.released.insert(order_key);
+                self.released_bytes += bytes;
+            }
+        }
+    }
+
+    /// `id` was voted down long ago. If nothing here depends on it, it counts as undecided no more: nobody can be kept out by what was
+    /// made up. It is kept for the vote, which is final.
+    pub fn set_aside(&mut self, id: TransactionId) {
         let Some(state) = self.get(id) else { return };
-        let (quota_owner, bytes, order_key) = (state.quota_owner, state.transaction.encoded_bytes(), state.order_key);
-        if state.is_open() {
-            self.release_quota(quota_owner, bytes);
-        } else if state.is_released() {
-            self.released.remove(&order_key);
-            self.released_bytes -= bytes;
+        let is_undecided = matches!(state.counted_as, CountedAs::Undecided(_)) && !state.is_binding();
+        let fits = self.voted_down_bytes + state.transaction.encoded_bytes() <= VOTED_DOWN_BYTES_MAX;
+        if is_undecided && fits && !broken(Mutant::VotedDownCounted) {
+            self.count_as(id, CountedAs::VotedDown);
         }
     }
 
@@ -424,7 +449,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             Decision::Commit => {}
             Decision::Abort => self.unindex(id),
         }
-        self.no_longer_undecided(id);
+        self.count_as(id, CountedAs::Decided);
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
         let (vote, reason) = (state.vote(), state.abort_reason());
         state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
@@ -561,7 +586,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unindex(id);
-        self.no_longer_undecided(id);
+        self.count_as(id, CountedAs::Decided);
         let end = self.remembered_outcome(id);
         if let Some(state) = self.entries.remove(&id) {
             let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };

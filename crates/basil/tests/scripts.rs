@@ -167,6 +167,7 @@ scripts! {
     two_transactions_with_one_timestamp_do_not_both_commit
     undecided_transactions_are_bounded_per_replica_and_per_client
     undecided_work_counts_against_its_sender
+    what_liars_made_up_leaves_room_for_others
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
     writeback_brings_the_transaction_to_a_replica_that_missed_it
 }

@@ -57,6 +57,7 @@ impl<M: StorageBackend> Replica<M> {
             table.log_bounds();
         }
         table.forget_below(Timestamp::new(watermark, ClientId(0)));
+        table.undecided_ids().into_iter().for_each(|id| table.set_aside(id));
         let stall_timers = StallTimers::new(table.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
         let checkpoint_at = next_checkpoint(now, options.checkpoint_ms, me, &cluster);

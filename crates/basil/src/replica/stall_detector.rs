@@ -164,6 +164,7 @@ impl<M: StorageBackend> Replica<M> {
             let at = now.after_us((others + rank(id, self.me.index, self.quorums)) * janitor_timeout_ms * 1_000 / RANK_PART);
             self.stall_timers.turns.insert((gathered(at, janitor_timeout_ms * 1_000 / GATHER_PART), id));
             self.stall_timers.all.push_back((now, id));
+            self.table.set_aside(id);
             if self.is_stalled(id) {
                 self.query_status(now, id, out);
             }
