@@ -220,7 +220,7 @@ impl Launch {
                 accuser.count_misbehavior();
                 // A liar can lie without end.
                 if let Some(left_out) = log.admit(Instant::now()) {
-                    tracing::error!(%who, evidence, left_out, "{what}");
+                    tracing::error!(%who, evidence, left_out = left_out.noted(), "{what}");
                 }
             }
         };

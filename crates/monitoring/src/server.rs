@@ -168,7 +168,7 @@ pub async fn serve(listener: TcpListener, site: Site) {
                 }
                 Err(error) => {
                     if let Some(left_out) = failures.admit(Instant::now()) {
-                        tracing::warn!(%error, left_out, "an HTTP connection could not be accepted");
+                        tracing::warn!(%error, left_out = left_out.noted(), "an HTTP connection could not be accepted");
                     }
                     sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                 }

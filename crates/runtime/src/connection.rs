@@ -16,7 +16,7 @@ use types::limits::FRAME_MESSAGES_MAX;
 use crate::frame::{self, Frames, HEADER_BYTES, MESSAGE_OVERHEAD_BYTES};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LeftOut, LogLimit};
 use crate::mailbox::{Inbound, Mailbox};
 use crate::member::Share;
 use crate::metrics::Shell;
@@ -52,12 +52,12 @@ pub(crate) struct Intake<C, W> {
 impl<C, W> Intake<C, W> {
     /// Whether one more line may go to the log about somebody whose limit is `own`: then how many lines about it or anybody were left out
     /// since the last one.
-    pub fn may_log(&self, own: &LogLimit) -> Option<u64> {
+    pub fn may_log(&self, own: &LogLimit) -> Option<LeftOut> {
         let now = Instant::now();
         let own_left_out = own.admit(now);
-        let left_out = own_left_out.and_then(|own| Some(own + self.log.admit(now)?));
+        let left_out = own_left_out.and_then(|own| Some(own.and(self.log.admit(now)?)));
         if left_out.is_none() {
-            own.leave_out(own_left_out.unwrap_or(0));
+            own.leave_out(own_left_out.unwrap_or_default());
             self.shell.log_lines_left_out.inc();
         }
         left_out
@@ -198,7 +198,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
         self.intake.shell.count_rejected(rejection.label());
         self.rejections += 1;
         if let Some(left_out) = self.intake.may_log(&self.share.log) {
-            tracing::warn!(party = %self.link.party(), %rejection, left_out, "a message was dropped");
+            tracing::warn!(party = %self.link.party(), %rejection, left_out = left_out.noted(), "a message was dropped");
         }
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
         let is_bad = matches!(rejection, Rejection::BadSignature { .. }) || self.rejections >= self.intake.limits.rejections_max;

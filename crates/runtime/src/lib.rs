@@ -50,7 +50,7 @@ pub use connection::Wire;
 pub use injected_latency::Delay;
 pub use injected_latency::Delays;
 pub use limits::Limits;
-pub use log_limit::LogLimit;
+pub use log_limit::{LeftOut, LogLimit};
 pub use metrics::Metrics;
 pub use node::{Durable, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, StartError, Stopped, start};
 pub use tls::{Identity, IdentityError, make_certificate};

@@ -189,7 +189,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     }
                     Err(error) => {
                         if let Some(left_out) = self.intake.may_log(&failures) {
-                            tracing::warn!(%error, left_out, "a connection could not be accepted");
+                            tracing::warn!(%error, left_out = left_out.noted(), "a connection could not be accepted");
                         }
                         sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                     }
@@ -442,11 +442,11 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         let Some(left_out) = share.and_then(|(_, share)| self.intake.may_log(&share.log)) else { return };
         match &state {
             PeerState::Connecting | PeerState::Awaited => {}
-            PeerState::Connected => tracing::info!(%replica, left_out, "connected"),
-            PeerState::Refused(reason) => tracing::warn!(%replica, reason, left_out, "refused"),
+            PeerState::Connected => tracing::info!(%replica, left_out = left_out.noted(), "connected"),
+            PeerState::Refused(reason) => tracing::warn!(%replica, reason, left_out = left_out.noted(), "refused"),
             // Any peer may be down or stopping, and the cluster is made for that; status and metrics show who is.
             PeerState::Down(reason) | PeerState::WrongKey(reason) | PeerState::Unreachable(reason) => {
-                tracing::info!(%replica, reason, left_out, "not reached");
+                tracing::info!(%replica, reason, left_out = left_out.noted(), "not reached");
             }
         }
     }
@@ -466,7 +466,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             (Some(party @ Party::Client(..)), CloseReason::Ended) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             (Some(party), CloseReason::Stopping) => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             (Some(party), _) => match member.and_then(|(_, share)| self.intake.may_log(&share.log)) {
-                Some(left_out) => tracing::info!(%party, %address, %close_reason, left_out, "a connection ended"),
+                Some(left_out) => tracing::info!(%party, %address, %close_reason, left_out = left_out.noted(), "a connection ended"),
                 None => tracing::debug!(%party, %address, %close_reason, "a connection ended"),
             },
             // Anybody can cause these, so they stay out of the log of a node in use; the metric counts them.
