@@ -42,7 +42,7 @@ use crate::record::Record;
 use crate::recovery::Ballots;
 use crate::tombstones::RememberedOutcome;
 use crate::transaction::Transaction;
-use crate::transaction_state::{Phase, TransactionState};
+use crate::transaction_state::{Phase, Purpose, Quota, TransactionState};
 use crate::transaction_table::TransactionTable;
 
 pub use self::interface::{ReplicaCounts, ReplicaEvent, ReplicaOptions};
@@ -104,7 +104,7 @@ impl<M: StorageBackend> Replica<M> {
     /// How many transactions are known, and how many of them undecided.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.table.tracked(), self.table.undecided().transactions)
+        (self.table.tracked(), self.table.undecided())
     }
 
     /// Every transaction whose end is not known here, oldest first; for whoever wants to know what is stuck.
@@ -153,7 +153,7 @@ impl<M: StorageBackend> Replica<M> {
                 out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });
                 Ok(())
             }
-            Message::Prepare { transaction } => self.on_prepare(now, from, &transaction, out),
+            Message::Prepare { transaction } => self.on_prepare(now, from, Purpose::Prepare, &transaction, out),
             Message::Recover { transaction, evidence } => {
                 self.on_recover(now, from, &transaction, &evidence, out)?;
                 self.expedite(now, transaction.id(), out);
@@ -208,7 +208,14 @@ impl<M: StorageBackend> Replica<M> {
 /// Voting: ST1 (basil.txt §4.2), and RP (§5), by which somebody else asks for the same vote.
 impl<M: StorageBackend> Replica<M> {
     /// ST1 (§4.2).
-    fn on_prepare(&mut self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> Result<(), StoreError> {
+    fn on_prepare(
+        &mut self,
+        now: Time,
+        from: Party,
+        purpose: Purpose,
+        transaction: &Transaction,
+        out: &mut Out<M>,
+    ) -> Result<(), StoreError> {
         if self.repeat_answer(now, from, transaction.id(), out) {
             return Ok(());
         }
@@ -217,12 +224,13 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let oldest = if authored && broken(Mutant::LateRefused) { self.youngest_watermark(now) } else { self.watermark(now) };
-        let quota_owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
-        if let Err(refusal) = self.may_begin(now, from, transaction).and_then(|()| self.may_enter(now, oldest, quota_owner, transaction)) {
+        let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
+        let admitted = self.may_begin(now, from, transaction);
+        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, oldest, Quota { purpose, owner }, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
-        self.enter(now, from, transaction);
+        self.enter(now, from, purpose, transaction);
         self.note_authored(transaction.id(), authored);
         if authored && transaction.timestamp().time < self.youngest_watermark(now) && !broken(Mutant::WindowUnhalved) {
             // Not refused: the author could take that to mean that it never happens, while others finish it with this vote.
@@ -248,7 +256,8 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
         if evidence.is_empty() || self.table.get(transaction.id()).is_some_and(|state| state.vote().is_some() || state.is_prepared()) {
-            return self.on_prepare(now, from, transaction, out);
+            let purpose = if is_author(from, transaction) { Purpose::Prepare } else { Purpose::Finish };
+            return self.on_prepare(now, from, purpose, transaction, out);
         }
         if self.repeat_answer(now, from, transaction.id(), out) && !self.is_unauthored(transaction.id()) {
             return Ok(());
@@ -257,11 +266,11 @@ impl<M: StorageBackend> Replica<M> {
             return Ok(());
         }
         let admitted = self.may_begin(now, from, transaction);
-        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), from.into(), transaction)) {
+        if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), Quota::finish(from), transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
-        self.enter(now, from, transaction);
+        self.enter(now, from, Purpose::Finish, transaction);
         if self.shows_authorship(transaction, evidence) {
             self.note_authored(transaction.id(), true);
             self.vote(now, transaction, out)
@@ -290,11 +299,11 @@ impl<M: StorageBackend> Replica<M> {
             return false;
         }
         let id = transaction.id();
-        if let Err(refusal) = self.may_enter(now, 0, from.into(), transaction) {
+        if let Err(refusal) = self.may_enter(now, 0, Quota::finish(from), transaction) {
             self.refuse(from, Subject::Transaction(id), refusal, out);
             return true;
         }
-        self.enter(now, from, transaction);
+        self.enter(now, from, Purpose::Finish, transaction);
         if let Some(state) = self.table.get_mut(id) {
             state.awaits_author = true; // Its end is a matter of those who hold it: the janitor here leaves it to them.
         }
@@ -515,13 +524,13 @@ impl<M: StorageBackend> Replica<M> {
         }
         if self.table.get(id).is_none() {
             let oldest = if self.table.remembers(transaction) { 0 } else { self.watermark(now) };
-            if let Err(refusal) = self.may_enter(now, oldest, from.into(), transaction) {
+            if let Err(refusal) = self.may_enter(now, oldest, Quota::finish(from), transaction) {
                 self.refuse(from, Subject::Transaction(id), refusal, out);
                 return false;
             }
             self.stall_timers.met(now, transaction.id());
         }
-        let certificate = self.table.enter(transaction, now, from.into()).certificate().cloned();
+        let certificate = self.table.enter(transaction, now, Quota::finish(from)).certificate().cloned();
         if let Some(certificate) = certificate.filter(|certificate| self.may_see_proof(from, certificate)) {
             out.send(from, Message::Decided { certificate });
             return false;
@@ -587,11 +596,11 @@ impl<M: StorageBackend> Replica<M> {
             }
             (Some(_), _) => {}
             (None, Some(transaction)) => {
-                if let Err(refusal) = self.may_enter_concluded(now, from.into(), transaction, certificate.decision) {
+                if let Err(refusal) = self.may_enter_concluded(now, Quota::prepare(from), transaction, certificate.decision) {
                     self.refuse(from, Subject::Transaction(id), refusal, out);
                     return;
                 }
-                self.table.enter(transaction, now, author(transaction));
+                self.table.enter(transaction, now, Quota::prepare(author(transaction)));
             }
             (None, None) => {
                 self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);

@@ -40,11 +40,36 @@ pub(crate) struct TransactionState {
     pub is_expedited: bool,
 }
 
+/// What undecided work is taken in for. Each has room of its own, so that whoever prepares much keeps nobody from finishing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    Prepare,
+    /// Somebody else's, brought to be finished.
+    Finish,
+}
+
+/// Whose quota undecided work takes, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Quota {
+    pub purpose: Purpose,
+    pub owner: QuotaOwner,
+}
+
+impl Quota {
+    pub fn prepare(owner: impl Into<QuotaOwner>) -> Self {
+        Self { purpose: Purpose::Prepare, owner: owner.into() }
+    }
+
+    pub fn finish(owner: impl Into<QuotaOwner>) -> Self {
+        Self { purpose: Purpose::Finish, owner: owner.into() }
+    }
+}
+
 /// What the contents of a transaction count as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedAs {
     /// As undecided, in somebody's quota.
-    Undecided(QuotaOwner),
+    Undecided(Quota),
     /// As voted down long ago, to be forgotten below the watermark.
     VotedDown,
     /// As a released orphan's.
@@ -105,7 +130,7 @@ pub(crate) struct Election {
     pub interested: SmallVec<[Party; 1]>,
 }
 
-/// Whose quota undecided work takes: the party that brought it, which need not be the author it names.
+/// The party that brought undecided work, which need not be the author it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QuotaOwner {
     Client(ClientId),
@@ -122,12 +147,12 @@ impl From<Party> for QuotaOwner {
 }
 
 impl TransactionState {
-    pub fn new(transaction: Transaction, order_key: OrderKey, since: Time, quota_owner: QuotaOwner) -> Self {
+    pub fn new(transaction: Transaction, order_key: OrderKey, since: Time, quota: Quota) -> Self {
         Self {
             transaction,
             order_key,
             since,
-            counted_as: CountedAs::Undecided(quota_owner),
+            counted_as: CountedAs::Undecided(quota),
             phase: Phase::Unjudged,
             logged: None,
             dependents: Vec::new(),

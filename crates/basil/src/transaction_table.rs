@@ -19,7 +19,7 @@ use crate::message::KeyVersion;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
-use crate::transaction_state::{Conclusion, CountedAs, Phase, QuotaOwner, TransactionState};
+use crate::transaction_state::{Conclusion, CountedAs, Phase, Purpose, Quota, TransactionState};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
 /// one that lives writes a small record as often.
@@ -117,8 +117,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     entered: u64,
     /// The prepared or committed transaction of each timestamp.
     timestamp_holders: HashMap<Timestamp, TransactionId>,
-    undecided: Load,
-    undecided_of: BTreeMap<QuotaOwner, Load>,
+    undecided: BTreeMap<Purpose, Load>,
+    undecided_of: BTreeMap<Quota, Load>,
     /// Orphans that were released and are undecided, oldest first, and their bytes.
     released: BTreeSet<OrderKey>,
     released_bytes: usize,
@@ -135,7 +135,27 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub transactions: usize,
+    pub keys: usize,
     pub bytes: usize,
+}
+
+impl Load {
+    pub fn of(transaction: &Transaction) -> Self {
+        let keys = transaction.reads().len() + transaction.writes().len();
+        Self { transactions: 1, keys, bytes: transaction.encoded_bytes() }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.transactions += other.transactions;
+        self.keys += other.keys;
+        self.bytes += other.bytes;
+    }
+
+    fn remove(&mut self, other: Self) {
+        self.transactions -= other.transactions;
+        self.keys -= other.keys;
+        self.bytes -= other.bytes;
+    }
 }
 
 impl<M: StorageBackend> TransactionTable<M> {
@@ -154,7 +174,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             forgotten_up_to: (Timestamp::ZERO, 0),
             entered: 0,
             timestamp_holders: HashMap::new(),
-            undecided: Load::default(),
+            undecided: BTreeMap::new(),
             undecided_of: BTreeMap::new(),
             released: BTreeSet::new(),
             released_bytes: 0,
@@ -282,19 +302,17 @@ impl<M: StorageBackend> TransactionTable<M> {
     }
 
     /// The entry of `transaction`, made now if there is none.
-    pub fn enter(&mut self, transaction: &Transaction, now: Time, quota_owner: QuotaOwner) -> &mut TransactionState {
+    pub fn enter(&mut self, transaction: &Transaction, now: Time, quota: Quota) -> &mut TransactionState {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.highest = self.highest.max(transaction.timestamp().time);
-            let bytes = transaction.encoded_bytes();
-            for load in [&mut self.undecided, self.undecided_of.entry(quota_owner).or_default()] {
-                load.transactions += 1;
-                load.bytes += bytes;
+            for load in [self.undecided.entry(quota.purpose).or_default(), self.undecided_of.entry(quota).or_default()] {
+                load.add(Load::of(transaction));
             }
             self.entered += 1;
             let order_key = (transaction.timestamp(), self.entered);
             self.by_timestamp.insert(order_key, id);
-            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), order_key, now, quota_owner)));
+            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), order_key, now, quota)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -303,12 +321,17 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.entries.len()
     }
 
-    pub fn undecided(&self) -> Load {
-        self.undecided
+    /// How many transactions are undecided, whoever brought them.
+    pub fn undecided(&self) -> usize {
+        self.undecided.values().map(|load| load.transactions).sum()
     }
 
-    pub fn undecided_of(&self, quota_owner: QuotaOwner) -> Load {
-        self.undecided_of.get(&quota_owner).copied().unwrap_or_default()
+    pub fn undecided_for(&self, purpose: Purpose) -> Load {
+        self.undecided.get(&purpose).copied().unwrap_or_default()
+    }
+
+    pub fn undecided_of(&self, quota: Quota) -> Load {
+        self.undecided_of.get(&quota).copied().unwrap_or_default()
     }
 
     /// The highest timestamp ever entered, in nanoseconds: no record holds a higher one.
@@ -319,9 +342,9 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// From now on `id` counts as something else.
     fn count_as(&mut self, id: TransactionId, what: CountedAs) {
         let Some(state) = self.entries.get_mut(&id) else { return };
-        let (bytes, order_key) = (state.transaction.encoded_bytes(), state.order_key);
+        let (load, bytes, order_key) = (Load::of(&state.transaction), state.transaction.encoded_bytes(), state.order_key);
         match std::mem::replace(&mut state.counted_as, what) {
-            CountedAs::Undecided(quota_owner) => self.release_quota(quota_owner, bytes),
+            CountedAs::Undecided(quota) => self.release_quota(quota, load),
             CountedAs::VotedDown => self.voted_down_bytes -= bytes,
             CountedAs::Released => {
                 self.released.remove(&order_key);
@@ -350,14 +373,12 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
     }
 
-    fn release_quota(&mut self, quota_owner: QuotaOwner, bytes: usize) {
-        self.undecided.transactions -= 1;
-        self.undecided.bytes -= bytes;
-        if let Some(load) = self.undecided_of.get_mut(&quota_owner) {
-            load.transactions -= 1;
-            load.bytes -= bytes;
+    fn release_quota(&mut self, quota: Quota, released: Load) {
+        self.undecided.entry(quota.purpose).or_default().remove(released);
+        if let Some(load) = self.undecided_of.get_mut(&quota) {
+            load.remove(released);
             if load.transactions == 0 {
-                self.undecided_of.remove(&quota_owner);
+                self.undecided_of.remove(&quota);
             }
         }
     }
@@ -658,6 +679,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
 #[cfg(test)]
 mod tests {
     use crate::transaction::Write;
+    use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
     use types::{ClusterId, Placement, Value};
 
@@ -684,7 +706,7 @@ mod tests {
     fn enter(table: &mut TransactionTable<Memory>, time: u64, is_decided: bool) {
         let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
         let transaction = Transaction::new(table.cluster.id(), at(time), vec![], vec![write]).expect("it is small");
-        table.enter(&transaction, Time(0), QuotaOwner::Client(AUTHOR));
+        table.enter(&transaction, Time(0), Quota::prepare(QuotaOwner::Client(AUTHOR)));
         table.restore_vote(transaction.id(), Vote::Commit);
         if is_decided {
             table.conclude(transaction.id(), Decision::Commit, None);

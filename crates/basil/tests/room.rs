@@ -220,6 +220,58 @@ fn a_commit_relayed_for_its_author_is_not_abandoned() {
     assert_eq!((replica.counts().committed, replica.counts().abandoned), (4, 2));
 }
 
+/// One client may hold so many undecided transactions, and so many keys; others find room beside it.
+#[test]
+fn one_client_holds_few_undecided_transactions_and_few_keys() {
+    let members = members(1);
+    let now = Time(NOW_MS * 1_000_000);
+    let verifier = members.stranger();
+    let held = |keys: u64, others: u64| {
+        let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+        let mut replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+        let mut prepare = |client: u64, number: u64| {
+            let write = |key: u64| Write { key: Key::from(format!("{client}/{number}/{key}").as_str()), value: None };
+            let timestamp = Timestamp::new((NOW_MS - 1) * 1_000_000 + number, ClientId(client));
+            let transaction =
+                Transaction::new(members.cluster.id(), timestamp, vec![], (0..keys).map(write).collect()).expect("small enough");
+            let message = verifier.verify(Message::Prepare { transaction }).expect("it is well-formed");
+            let mut outbox = Outbox::default();
+            replica.step(now, Input::Message { from: Party::Client(ClientId(client), Session(1)), message }, &mut outbox);
+            assert!(outbox.sends.iter().all(|(_, message)| matches!(message, Message::Refused { refusal: Refusal::Overloaded, .. })));
+            outbox.sends.is_empty()
+        };
+        let held = (0..3_000).take_while(|number| prepare(2, *number)).count();
+        assert!((0..others).all(|number| prepare(1, number)), "others find room");
+        held
+    };
+    assert_eq!(held(1, 100), 2_048);
+    assert_eq!(held(4_096, 1), 15);
+}
+
+/// What others bring to finish it has room of its own.
+#[test]
+fn what_is_to_be_finished_finds_room_where_much_is_prepared() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { undecided_max: 8, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS - 900 + number, &[], ("a", "1"));
+    let is_full = |answers: &[Message]| matches!(answers, [Message::Refused { refusal: Refusal::Overloaded, .. }]);
+    for client in 1..=6 {
+        let party = Party::Client(ClientId(client), Session(client));
+        (0..2).for_each(|number| {
+            drop(answer(&members, &mut replica, party, Message::Prepare { transaction: of(client, 10 * client + number) }))
+        });
+    }
+    let late = Party::Client(ClientId(8), Session(8));
+    let refused = (0..8).any(|number| is_full(&answer(&members, &mut replica, late, Message::Prepare { transaction: of(8, number) })));
+    assert!(refused, "no more is prepared");
+    let recover = |number: u64| Message::Recover { transaction: of(8, 100 + number), evidence: Vec::new() };
+    assert!(answer(&members, &mut replica, HONEST, recover(0)).is_empty());
+    assert!(is_full(&answer(&members, &mut replica, HONEST, recover(1))), "one party has a part of that room, too");
+    assert!(answer(&members, &mut replica, LIAR, recover(1)).is_empty());
+}
+
 /// Somebody leaves a chain of many transactions, of which each read from the one before. All but the first wait for others: the janitor leaves its places
 /// to the first, and to what somebody else left later.
 #[test]
@@ -230,8 +282,8 @@ fn a_long_chain_leaves_the_janitors_free() {
     let now = Time(NOW_MS * 1_000_000);
     let replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
     let mut node = Node::new(replica, Coordinator::new(members.cluster.clone(), CoordinatorOptions::default()));
-    // Six bring the links in turn, as no client may bring so many.
-    let client = |link: u64| ClientId(1 + link % 6);
+    // Seven bring the links in turn, as no client may bring so many.
+    let client = |link: u64| ClientId([1, 2, 3, 4, 5, 6, 8][link as usize % 7]);
     let verifier = members.stranger();
     let mut prepare = |transaction: &Transaction| {
         let message = verifier.verify(Message::Prepare { transaction: transaction.clone() }).expect("it is well-formed");
@@ -247,7 +299,7 @@ fn a_long_chain_leaves_the_janitors_free() {
         prepare(&link);
         last = Some(link);
     }
-    let alone = transaction(&members, ClientId(8), NOW_MS, &[], ("a", "1"));
+    let alone = transaction(&members, ClientId(9), NOW_MS, &[], ("x", "1"));
     prepare(&alone);
     assert_eq!(node.replica().load(), (LINKS as usize + 1, LINKS as usize + 1));
     let mut finished = BTreeSet::new();

@@ -13,7 +13,15 @@ use super::{Out, Replica};
 use crate::certificate::{Certificate, Decision};
 use crate::message::{Message, Refusal, Subject};
 use crate::transaction::Transaction;
-use crate::transaction_state::{QuotaOwner, TransactionState};
+use crate::transaction_state::{Purpose, Quota, QuotaOwner, TransactionState};
+use crate::transaction_table::Load;
+
+/// The most undecided transactions that one client may hold, and the keys that they read and write. Whoever fills these stands in the way of
+/// few, until others finish them; whoever finishes its own needs far less.
+const CLIENT_UNDECIDED_MAX: usize = 2_048;
+const CLIENT_KEYS_MAX: usize = 65_000;
+/// The most keys of all undecided transactions that were prepared.
+const UNDECIDED_KEYS_MAX: usize = 1 << 20;
 
 /// The most parties that may wait for one vote; those who come later ask again. The author always finds a place.
 pub(super) const REQUESTERS_MAX: usize = 64;
@@ -74,7 +82,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Whether a transaction not known yet may be judged at all. Whatever is refused here gets no vote, now or later.
-    pub(super) fn may_enter(&self, now: Time, oldest: u64, quota_owner: QuotaOwner, transaction: &Transaction) -> Result<(), Refusal> {
+    pub(super) fn may_enter(&self, now: Time, oldest: u64, quota: Quota, transaction: &Transaction) -> Result<(), Refusal> {
         let timestamp = transaction.timestamp();
         if timestamp.time < oldest && !broken(Mutant::PastEntered) {
             return Err(Refusal::TooOld);
@@ -87,31 +95,46 @@ impl<M: StorageBackend> Replica<M> {
         if !transaction.keys().any(|key| self.table.holds(key)) {
             return Err(Refusal::WrongShard);
         }
-        let options = &self.options;
-        let (all, own) = (self.table.undecided(), self.table.undecided_of(quota_owner));
-        let full = self.table.tracked() >= options.tracked_max
-            || is_full(all.transactions, own.transactions, options.undecided_max)
-            || is_full(all.bytes, own.bytes, options.undecided_bytes_max);
-        if full && !broken(Mutant::LoadUnlimited) && self.table.get(transaction.id()).is_none() {
+        if !self.has_room(quota, transaction) && !broken(Mutant::LoadUnlimited) && self.table.get(transaction.id()).is_none() {
             return Err(Refusal::Overloaded);
         }
         Ok(())
     }
 
+    /// Whether there is room for one more undecided transaction. What is brought to be finished has room of its own, a quarter as much as
+    /// what is prepared: it is never refused for what others have prepared.
+    fn has_room(&self, quota: Quota, transaction: &Transaction) -> bool {
+        let options = &self.options;
+        let is_finished = quota.purpose == Purpose::Finish && !broken(Mutant::FinishingUnreserved);
+        let purpose = if is_finished { Purpose::Finish } else { Purpose::Prepare };
+        let part = |max: usize| if is_finished { (max / 4).max(1) } else { max };
+        let tracked_max = options.tracked_max - if is_finished { 0 } else { options.tracked_max / 16 };
+        let (all, own, new) =
+            (self.table.undecided_for(purpose), self.table.undecided_of(Quota { purpose, ..quota }), Load::of(transaction));
+        // A replica finishes what others brought, and brings nothing itself.
+        let is_client = matches!(quota.owner, QuotaOwner::Client(_)) && !broken(Mutant::ShareUnlimited);
+        let (own_max, own_keys_max) = if is_client { (CLIENT_UNDECIDED_MAX, CLIENT_KEYS_MAX) } else { (usize::MAX, usize::MAX) };
+        let keys = share(all.keys, part(UNDECIDED_KEYS_MAX)).min(own_keys_max);
+        self.table.tracked() < tracked_max
+            && own.transactions < share(all.transactions, part(options.undecided_max)).min(own_max)
+            && (own.keys == 0 && keys > 0 || own.keys + new.keys <= keys)
+            && own.bytes < share(all.bytes, part(options.undecided_bytes_max))
+    }
+
     /// The same of one that comes with the proof that it aborted. Anybody can make up any number of transactions that conflict with
     /// a committed one, and so the proofs. They may take half the room at most.
-    fn may_enter_aborted(&self, now: Time, quota_owner: QuotaOwner, transaction: &Transaction) -> Result<(), Refusal> {
+    fn may_enter_aborted(&self, now: Time, quota: Quota, transaction: &Transaction) -> Result<(), Refusal> {
         if self.table.tracked() >= self.options.tracked_max / 2 && !broken(Mutant::LoadUnlimited) {
             return Err(Refusal::Overloaded);
         }
-        self.may_enter(now, self.watermark(now), quota_owner, transaction)
+        self.may_enter(now, self.watermark(now), quota, transaction)
     }
 
     /// The same for a transaction that is first heard of along with the proof of its outcome.
     pub(super) fn may_enter_concluded(
         &self,
         now: Time,
-        quota_owner: QuotaOwner,
+        quota: Quota,
         transaction: &Transaction,
         decision: Decision,
     ) -> Result<(), Refusal> {
@@ -123,17 +146,17 @@ impl<M: StorageBackend> Replica<M> {
             return Err(Refusal::TooNew);
         }
         match decision {
-            Decision::Abort if !broken(Mutant::FabricatedAbortKept) => self.may_enter_aborted(now, quota_owner, transaction),
+            Decision::Abort if !broken(Mutant::FabricatedAbortKept) => self.may_enter_aborted(now, quota, transaction),
             Decision::Abort | Decision::Commit => Ok(()),
         }
     }
 
-    pub(super) fn enter(&mut self, now: Time, from: Party, transaction: &Transaction) {
+    pub(super) fn enter(&mut self, now: Time, from: Party, purpose: Purpose, transaction: &Transaction) {
         if self.table.get(transaction.id()).is_none() {
             self.stall_timers.met(now, transaction.id());
         }
-        let quota_owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
-        note_requester(self.table.enter(transaction, now, quota_owner), from);
+        let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
+        note_requester(self.table.enter(transaction, now, Quota { purpose, owner }), from);
     }
 
     /// Whether the author may read and write what `transaction` does.
@@ -171,11 +194,11 @@ impl<M: StorageBackend> Replica<M> {
     }
 }
 
-/// Whether a party that holds `own` of `all` may hold no more, where there is room for `max`: it may have a quarter, and half of what is
-/// free. So shares shrink as the table fills, and however many hoard, whoever comes next finds room.
-fn is_full(all: usize, own: usize, max: usize) -> bool {
-    let share = (max / 4).min(max.saturating_sub(all).div_ceil(2));
-    all >= max || (own >= share && !broken(Mutant::ShareUnlimited))
+/// How much a party may hold where all hold `all` and there is room for `max`: a quarter, and half of what is free. So shares shrink as the table
+/// fills, and however many hoard, whoever comes next finds room.
+fn share(all: usize, max: usize) -> usize {
+    let free = max.saturating_sub(all);
+    if broken(Mutant::ShareUnlimited) { free.saturating_add(max) } else { (max / 4).max(1).min(free.div_ceil(2)) }
 }
 
 pub(super) fn note_requester(state: &mut TransactionState, from: Party) {

@@ -21,7 +21,8 @@ pub struct ReplicaOptions {
     pub authorship_wait_ms: u64,
     /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
     pub checkpoint_ms: u64,
-    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`](crate::Refusal::Overloaded). One client may have a quarter, and half of what is free.
+    /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`](crate::Refusal::Overloaded).
+    /// One client may have 2,048 with 65,000 keys, a quarter, and half of what is free. What others finish has room of its own, a quarter as much.
     pub undecided_max: usize,
     /// The most bytes of undecided transactions held. One client may have a quarter, and half of what is free.
     pub undecided_bytes_max: usize,

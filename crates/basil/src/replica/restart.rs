@@ -19,7 +19,7 @@ use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
-use crate::transaction_state::{QuotaOwner, TransactionState};
+use crate::transaction_state::{Quota, QuotaOwner, TransactionState};
 use crate::transaction_table::TransactionTable;
 
 /// Why a replica cannot come back from its journal.
@@ -42,10 +42,10 @@ impl<M: StorageBackend> Replica<M> {
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
         let mut table = TransactionTable::new(cluster.clone(), me.shard, store, options.seed, options.read_timestamps);
         // Who brought what is in the journal is not known any more. It may have been others than the authors, so it is not their quota's.
-        let owner = QuotaOwner::Replica(me);
+        let quota = Quota::prepare(QuotaOwner::Replica(me));
         while let Some(batch) = table.store.replay()? {
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
-                restore(&cluster, &mut table, record, owner, now)?;
+                restore(&cluster, &mut table, record, quota, now)?;
             }
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
@@ -92,18 +92,18 @@ fn restore<M: StorageBackend>(
     cluster: &Arc<Cluster>,
     table: &mut TransactionTable<M>,
     record: Bytes,
-    owner: QuotaOwner,
+    quota: Quota,
     now: Time,
 ) -> Result<(), DecodeError> {
     match Record::from_bytes(record, cluster.id())? {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
-            table.enter(&transaction, now, owner);
+            table.enter(&transaction, now, quota);
             table.restore_vote(id, vote);
         }
         Record::Logged { transaction, id, decision, view } => {
             if let Some(transaction) = &transaction {
-                table.enter(transaction, now, owner);
+                table.enter(transaction, now, quota);
             }
             if let Some(state) = table.get_mut(id) {
                 state.set_logged(decision, view);
@@ -127,7 +127,7 @@ fn restore<M: StorageBackend>(
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
-                table.enter(transaction, now, owner);
+                table.enter(transaction, now, quota);
             }
             // Where the transaction is not known, its segment was released after its writes were checkpointed.
             if table.get(id).is_some_and(|state| state.decision().is_none()) {
