@@ -139,6 +139,7 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         out.counter("store_base_table_reads", "Reads that went to the base table on disk", store.base_table_reads);
         out.gauge("transactions_known", "Transactions remembered", known as u64).in_status("transactions.known");
         out.gauge("transactions_undecided", "Transactions without an end yet", undecided as u64).in_status("transactions.undecided");
+        out.gauge("transactions_decided_bytes", "Memory of decided transactions", self.replica.decided_bytes() as u64);
         out.gauge("store_memtable_versions", "Versions that are not in the base table yet", store.memtable_versions as u64)
             .in_status("store.memtable_versions");
         out.gauge("store_memtable_bytes", "Memory of the versions that are not in the base table yet", store.memtable_bytes as u64)

@@ -107,6 +107,12 @@ impl<M: StorageBackend> Replica<M> {
         (self.table.tracked(), self.table.undecided())
     }
 
+    /// The memory that decided transactions take, in bytes.
+    #[must_use]
+    pub fn decided_bytes(&self) -> usize {
+        self.table.decided_bytes()
+    }
+
     /// Every transaction whose end is not known here, oldest first; for whoever wants to know what is stuck.
     pub fn undecided(&self) -> impl Iterator<Item = &Transaction> {
         self.table.undecided_ids().into_iter().filter_map(|id| self.table.get(id)).map(|state| &state.transaction)
@@ -373,7 +379,8 @@ impl<M: StorageBackend> Replica<M> {
     fn state_outcome(&mut self, id: TransactionId, out: &mut Out<M>) {
         let Some(state) = self.table.get(id) else { return };
         let Some(decision) = state.decision() else { return };
-        let (voted, is_logged_here) = (state.vote().is_some(), self.logs(&state.transaction));
+        // Without its values it cannot be written down with a vote.
+        let (voted, is_logged_here) = (state.vote().is_some() || !state.transaction.is_whole(), self.logs(&state.transaction));
         if state.logged.is_none() && is_logged_here && !broken(Mutant::OutcomeUnrepeated) {
             self.log_decision(id, decision, 0);
         }

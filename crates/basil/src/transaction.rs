@@ -163,6 +163,33 @@ impl Transaction {
     }
 }
 
+/// What a replica needs no more of a transaction that has ended.
+impl Transaction {
+    /// The same transaction without the values that it writes, in memory of its own: it has its name and its keys, and cannot be encoded.
+    pub(crate) fn without_values(&self) -> Self {
+        let Content { id, timestamp, reads, writes, .. } = &*self.0;
+        let reads = reads.iter().map(|read| Read { key: read.key.detached(), ..*read }).collect();
+        let writes = writes.iter().map(|write| Write { key: write.key.detached(), value: None }).collect();
+        Self(Arc::new(Content { id: *id, timestamp: *timestamp, reads, writes, encoded: Bytes::new() }))
+    }
+
+    /// Its values were not let go.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.0.encoded.is_empty()
+    }
+
+    /// The bytes of the values that it writes.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.0.writes.iter().filter_map(|write| write.value.as_ref()).map(|value| value.as_bytes().len()).sum()
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let keys = if self.is_whole() { self.0.encoded.len() } else { self.keys().map(|key| key.as_bytes().len()).sum() };
+        keys + size_of_val(self.reads()) + size_of_val(self.writes())
+    }
+}
+
 fn name(cluster: ClusterId, encoded: &[u8]) -> TransactionId {
     let cluster = if broken(Mutant::ClusterUnnamed) { ClusterId::new([0; 16]) } else { cluster };
     let mut hasher = Sha256::new();
@@ -203,6 +230,7 @@ impl fmt::Debug for Transaction {
 
 impl Encode for Transaction {
     fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.is_whole(), "a transaction without its values is neither sent nor written");
         out.extend_from_slice(&self.0.encoded);
     }
 }

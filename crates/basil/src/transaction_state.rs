@@ -76,6 +76,8 @@ pub(crate) enum CountedAs {
     Released,
     /// As a decided transaction's.
     Decided,
+    /// It is being forgotten.
+    Nothing,
 }
 
 /// The states of a transaction at a replica. Each leads only to later ones.

@@ -1,6 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
@@ -32,6 +32,9 @@ const RELEASED_BYTES_MAX: usize = 32 << 20;
 
 /// The most bytes of transactions that were voted down long ago and count as undecided no more. Others go on to count.
 const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
+
+/// Shorter values of a decided transaction are not worth being let go.
+const VALUES_BYTES_MIN: usize = 512;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
@@ -124,6 +127,11 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     released_bytes: usize,
     /// The bytes of what was voted down long ago.
     voted_down_bytes: usize,
+    /// The memory of decided transactions, and the most that may be before values are let go.
+    decided_bytes: usize,
+    decided_bytes_max: usize,
+    /// Decided transactions with long values, in the order in which they ended.
+    valued: VecDeque<TransactionId>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
     tombstones: Tombstones,
@@ -179,6 +187,9 @@ impl<M: StorageBackend> TransactionTable<M> {
             released: BTreeSet::new(),
             released_bytes: 0,
             voted_down_bytes: 0,
+            decided_bytes: 0,
+            decided_bytes_max: usize::MAX,
+            valued: VecDeque::new(),
             highest: 0,
             tombstones: Tombstones::new(seed),
             has_logged_tombstones: false,
@@ -342,7 +353,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// From now on `id` counts as something else.
     fn count_as(&mut self, id: TransactionId, what: CountedAs) {
         let Some(state) = self.entries.get_mut(&id) else { return };
-        let (load, bytes, order_key) = (Load::of(&state.transaction), state.transaction.encoded_bytes(), state.order_key);
+        let (load, memory, order_key) = (Load::of(&state.transaction), state.transaction.memory_bytes(), state.order_key);
+        let bytes = load.bytes;
         match std::mem::replace(&mut state.counted_as, what) {
             CountedAs::Undecided(quota) => self.release_quota(quota, load),
             CountedAs::VotedDown => self.voted_down_bytes -= bytes,
@@ -350,10 +362,12 @@ impl<M: StorageBackend> TransactionTable<M> {
                 self.released.remove(&order_key);
                 self.released_bytes -= bytes;
             }
-            CountedAs::Decided => {}
+            CountedAs::Decided => self.decided_bytes -= memory,
+            CountedAs::Nothing => {}
         }
         match what {
-            CountedAs::Undecided(_) | CountedAs::Decided => {}
+            CountedAs::Undecided(_) | CountedAs::Nothing => {}
+            CountedAs::Decided => self.decided_bytes += memory,
             CountedAs::VotedDown => self.voted_down_bytes += bytes,
             CountedAs::Released => {
                 self.released.insert(order_key);
@@ -478,7 +492,53 @@ impl<M: StorageBackend> TransactionTable<M> {
         if decision == Decision::Commit {
             self.make_versions(&transaction, order_key);
         }
+        self.note_values(id, decision, vote);
         dependents
+    }
+
+    /// The most memory that decided transactions may take before values are let go.
+    pub fn limit_decided_bytes(&mut self, max: usize) {
+        self.decided_bytes_max = max;
+        self.let_go_values();
+    }
+
+    /// The memory that decided transactions take.
+    pub fn decided_bytes(&self) -> usize {
+        self.decided_bytes
+    }
+
+    /// `id` has ended. What a committed one wrote has become versions, so its values are let go when there is not room for all, the
+    /// oldest first. Those of an aborted one are let go at once, unless this replica may yet have to write it down with its vote.
+    fn note_values(&mut self, id: TransactionId, decision: Decision, vote: Option<Vote>) {
+        while self.valued.front().is_some_and(|oldest| !self.entries.contains_key(oldest)) {
+            self.valued.pop_front();
+        }
+        if self.get(id).is_none_or(|state| state.transaction.value_bytes() < VALUES_BYTES_MIN) || broken(Mutant::ValuesKept) {
+            return;
+        }
+        if decision == Decision::Abort && vote.is_some() {
+            self.let_go_values_of(id);
+        } else {
+            self.valued.push_back(id);
+        }
+        self.let_go_values();
+    }
+
+    fn let_go_values(&mut self) {
+        while self.decided_bytes > self.decided_bytes_max {
+            let Some(oldest) = self.valued.pop_front() else { return };
+            self.let_go_values_of(oldest);
+        }
+    }
+
+    /// With the values goes the proof, since whoever is shown that as a conflict is shown the transaction, too.
+    fn let_go_values_of(&mut self, id: TransactionId) {
+        let Some(state) = self.entries.get_mut(&id).filter(|state| state.transaction.is_whole()) else { return };
+        let Phase::Concluded(conclusion) = &mut state.phase else { return };
+        conclusion.certificate = conclusion.certificate.take().filter(|_| conclusion.decision == Decision::Abort);
+        let before = state.transaction.memory_bytes();
+        state.transaction = state.transaction.without_values();
+        self.decided_bytes = self.decided_bytes + state.transaction.memory_bytes() - before;
     }
 
     fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
@@ -607,7 +667,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Forgets one transaction altogether.
     pub fn forget(&mut self, id: TransactionId) {
         self.unindex(id);
-        self.count_as(id, CountedAs::Decided);
+        self.count_as(id, CountedAs::Nothing);
         let end = self.remembered_outcome(id);
         if let Some(state) = self.entries.remove(&id) {
             let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };

@@ -248,6 +248,43 @@ fn one_client_holds_few_undecided_transactions_and_few_keys() {
     assert_eq!(held(4_096, 1), 15);
 }
 
+/// What was written has become versions; of decided transactions a bounded part keeps its values, of aborted ones none.
+#[test]
+fn values_of_decided_transactions_are_let_go() {
+    const DECIDED_BYTES_MAX: usize = 300_000;
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { decided_bytes_max: DECIDED_BYTES_MAX, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let long = "v".repeat(100_000);
+    for number in 0..20 {
+        let key = number.to_string();
+        let written = transaction(&members, ClientId(1), NOW_MS - 100 + number, &[], (&key, &long));
+        let certificate = Arc::new(committed(&members, &written));
+        assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: written.clone() }).is_empty());
+        let writeback = Message::Writeback { transaction: None, certificate, relay: false };
+        assert!(answer(&members, &mut replica, HONEST, writeback).is_empty());
+        assert!(replica.decided_bytes() <= DECIDED_BYTES_MAX, "{} bytes", replica.decided_bytes());
+        // Who asks for the first again is answered as ever.
+        let first = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &long));
+        assert!(answer(&members, &mut replica, HONEST, Message::Prepare { transaction: first }).len() <= 1);
+    }
+    let read = Message::Read { request: 1, timestamp: Timestamp::new(NOW_MS * 1_000_000, ClientId(1)), keys: vec![Key::from("0")] };
+    let answers = answer(&members, &mut replica, HONEST, read);
+    assert!(matches!(&answers[..], [Message::ReadReply { results, .. }] if results[0].value == Some(Value::from(&*long))));
+    // One that missed what is committed is voted down, and keeps nothing from the first.
+    let before = replica.decided_bytes();
+    let aborted = transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", &long));
+    assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: aborted.clone() }).is_empty());
+    let other = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", &long));
+    let certificate = Arc::new(committed(&members, &other));
+    let proof = ShardProof::Conflict { shard: SHARD, transaction: other, certificate };
+    let certificate = Arc::new(Certificate { id: aborted.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) });
+    assert!(answer(&members, &mut replica, LIAR, Message::Writeback { transaction: None, certificate, relay: false }).is_empty());
+    assert_eq!(replica.counts().aborted, 1);
+    assert!(replica.decided_bytes() < before + 1_000);
+}
+
 /// What others bring to finish it has room of its own.
 #[test]
 fn what_is_to_be_finished_finds_room_where_much_is_prepared() {

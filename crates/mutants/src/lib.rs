@@ -84,6 +84,7 @@ mutants! {
     LoadUnlimited: "limits", "undecided work is taken in without bound";
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
     FinishingUnreserved: "limits", "what is brought to be finished finds no room where others have prepared much";
+    ValuesKept: "limits", "what decided transactions wrote is kept with them, however much it is";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";
     FabricatedAbortKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";
     AuthorCharged: "limits", "undecided work counts against the author it names, whoever brought it";

@@ -115,7 +115,9 @@ impl<M: StorageBackend> Replica<M> {
         let is_client = matches!(quota.owner, QuotaOwner::Client(_)) && !broken(Mutant::ShareUnlimited);
         let (own_max, own_keys_max) = if is_client { (CLIENT_UNDECIDED_MAX, CLIENT_KEYS_MAX) } else { (usize::MAX, usize::MAX) };
         let keys = share(all.keys, part(UNDECIDED_KEYS_MAX)).min(own_keys_max);
-        self.table.tracked() < tracked_max
+        let is_crowded = !is_finished && self.table.decided_bytes() > options.decided_bytes_max.saturating_mul(2);
+        !is_crowded
+            && self.table.tracked() < tracked_max
             && own.transactions < share(all.transactions, part(options.undecided_max)).min(own_max)
             && (own.keys == 0 && keys > 0 || own.keys + new.keys <= keys)
             && own.bytes < share(all.bytes, part(options.undecided_bytes_max))

@@ -33,6 +33,9 @@ pub struct ReplicaOptions {
     pub abandoned_burst_seconds: u32,
     /// The most transactions remembered, decided ones included.
     pub tracked_max: usize,
+    /// The most memory that decided transactions take with the values that they wrote; beyond, the oldest are kept without these. Nothing new is
+    /// prepared when they take twice as much.
+    pub decided_bytes_max: usize,
     /// Versions are checkpointed into the base table when those in memory take so many bytes,
     pub memtable_bytes_max: usize,
     /// or when the journal is so long.
@@ -56,6 +59,7 @@ impl Default for ReplicaOptions {
             abandoned_per_second: 50,
             abandoned_burst_seconds: 10,
             tracked_max: 2_000_000,
+            decided_bytes_max: 1 << 30,
             memtable_bytes_max: 128 << 20,
             journal_bytes_max: 512 << 20,
             read_timestamps: 1 << 20,

@@ -41,6 +41,7 @@ impl<M: StorageBackend> Replica<M> {
     /// [`RecoverError`] when the store cannot be read; the message says where.
     pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: ReplicaOptions, store: Store<M>, now: Time) -> Result<Self, RecoverError> {
         let mut table = TransactionTable::new(cluster.clone(), me.shard, store, options.seed, options.read_timestamps);
+        table.limit_decided_bytes(options.decided_bytes_max);
         // Who brought what is in the journal is not known any more. It may have been others than the authors, so it is not their quota's.
         let quota = Quota::prepare(QuotaOwner::Replica(me));
         while let Some(batch) = table.store.replay()? {
