@@ -20,6 +20,7 @@ use crate::log_limit::{LeftOut, LogLimit};
 use crate::mailbox::{Inbound, Mailbox};
 use crate::member::Share;
 use crate::metrics::Shell;
+use crate::priority::LowPriority;
 use crate::quota::Permit;
 use crate::read_buffer::ReadBuffer;
 
@@ -47,6 +48,8 @@ pub(crate) struct Intake<C, W> {
     /// Lines in the log about all others.
     pub log: LogLimit,
     pub shell: Arc<Shell>,
+    /// Where members are served that take too much.
+    pub low_priority: Arc<LowPriority>,
 }
 
 impl<C, W> Intake<C, W> {
@@ -78,22 +81,30 @@ where
     W: Wire,
 {
     let (read, write) = tokio::io::split(stream);
+    let (usage, low_priority) = (Arc::clone(&share.usage), Arc::clone(&intake.low_priority));
     let writing = tokio::spawn({
         let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
-        async move {
+        let (usage, low_priority) = (Arc::clone(&usage), Arc::clone(&low_priority));
+        let writing = async move {
             let close_reason = tokio::select! {
                 close_reason = write_all(write, &link, &intake) => close_reason,
                 close_reason = link.closed() => close_reason,
             };
             link.close(close_reason);
-        }
+        };
+        async move { low_priority.run(&usage, writing).await }
     });
     let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, large_since: None, rejections: 0 };
-    let close_reason = tokio::select! {
-        close_reason = reader.run(read) => close_reason,
-        close_reason = link.closed() => close_reason,
+    let reading = {
+        let link = Arc::clone(&link);
+        async move {
+            tokio::select! {
+                close_reason = reader.run(read) => close_reason,
+                close_reason = link.closed() => close_reason,
+            }
+        }
     };
-    link.close(close_reason);
+    link.close(low_priority.run(&usage, reading).await.unwrap_or(CloseReason::Stopping));
     // The writer ends as soon as the link is closed, or by a panic.
     let _ = writing.await;
     intake.release(&link);

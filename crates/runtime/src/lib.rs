@@ -17,6 +17,7 @@
 //!   channel proved ([`tls`], [`transport`]).
 //! - **Bounded resources.** Every queue, buffer, count and wait has a bound in [`Limits`] or `types::limits`. A member's
 //!   messages use only that member's quota. Whatever a peer sends can at worst close its own connection.
+//! - **Floods go last.** Whoever takes far more of the workers' time than any other client is served at low priority.
 //! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
@@ -38,6 +39,7 @@ mod mailbox;
 mod member;
 pub mod metrics;
 pub mod node;
+mod priority;
 mod quota;
 mod read_buffer;
 pub mod shutdown;

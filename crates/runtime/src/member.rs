@@ -8,6 +8,7 @@ use types::{ClientId, Party, ReplicaId};
 
 use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
 use crate::log_limit::LogLimit;
+use crate::priority::Usage;
 use crate::quota::{Quota, Total};
 
 /// The owner of a key.
@@ -42,6 +43,8 @@ pub(crate) struct Share {
     pub incoming: Arc<Quota>,
     /// Held while signatures are checked: a member's connections take turns, so that many of them get no more of the cores than one.
     pub checking: tokio::sync::Mutex<()>,
+    /// What it takes of the workers' time.
+    pub usage: Arc<Usage>,
     /// Until when it is refused, after it sent what no correct member sends.
     expelled_until: Mutex<Option<Instant>>,
     /// Lines in the log about it.
@@ -50,9 +53,10 @@ pub(crate) struct Share {
 
 impl Share {
     pub fn new(limits: &Limits, total: &Arc<Total>) -> Self {
-        let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total)));
+        let usage = Arc::default();
+        let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total), Arc::clone(&usage)));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
-        Self { incoming, checking: tokio::sync::Mutex::default(), expelled_until: Mutex::default(), log }
+        Self { incoming, checking: tokio::sync::Mutex::default(), usage, expelled_until: Mutex::default(), log }
     }
 
     /// Refuses it for a while.

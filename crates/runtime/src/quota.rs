@@ -13,8 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 
+use crate::priority::Usage;
+
 /// However many members there are, each may have so much waiting.
 const PART_BYTES_MIN: usize = 64 << 10;
+/// So much may whoever is served at low priority have waiting. It is little, so that the node loop, whose priority is not low, does no
+/// more for it than the thread that serves it brings.
+const LOW_PRIORITY_BYTES_MAX: usize = 64 << 10;
 
 /// What all members of a node may have waiting.
 #[derive(Debug)]
@@ -35,6 +40,7 @@ pub(crate) struct Quota {
     /// How much it has, which is more than `max` when messages were larger than expected.
     bytes: Mutex<usize>,
     total: Arc<Total>,
+    usage: Arc<Usage>,
     freed: Notify,
 }
 
@@ -63,8 +69,8 @@ impl Total {
 }
 
 impl Quota {
-    pub fn new(max: usize, total: Arc<Total>) -> Self {
-        Self { max, bytes: Mutex::new(0), total, freed: Notify::new() }
+    pub fn new(max: usize, total: Arc<Total>, usage: Arc<Usage>) -> Self {
+        Self { max, bytes: Mutex::new(0), total, usage, freed: Notify::new() }
     }
 
     /// Takes a permit for `bytes`, if they are free now.
@@ -72,8 +78,9 @@ impl Quota {
         let mut own = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.total.bytes.load(Ordering::SeqCst);
         let is_crowded = all > 0 && all + bytes > self.total.max;
+        let max = if self.usage.is_low() { self.max.min(LOW_PRIORITY_BYTES_MAX) } else { self.max };
         // A frame that is larger than the quota passes alone.
-        if (is_crowded && *own + bytes > self.total.part) || (*own > 0 && *own + bytes > self.max) {
+        if (is_crowded && *own + bytes > self.total.part) || (*own > 0 && *own + bytes > max) {
             return None;
         }
         *own += bytes;
@@ -149,7 +156,7 @@ mod tests {
     fn quotas(total: usize, each: usize) -> (Gauge, [Arc<Quota>; 2]) {
         let gauge = Gauge::default();
         let total = Arc::new(Total::new(total, 2, gauge.clone()));
-        (gauge, [(); 2].map(|()| Arc::new(Quota::new(each, Arc::clone(&total)))))
+        (gauge, [(); 2].map(|()| Arc::new(Quota::new(each, Arc::clone(&total), Arc::default()))))
     }
 
     #[test]
@@ -178,6 +185,19 @@ mod tests {
         drop(one);
         assert_eq!(gauge.get(), 0);
         assert!(quota.try_take(50).is_some(), "it passes alone");
+    }
+
+    #[test]
+    fn who_is_served_at_low_priority_may_have_little() {
+        let (_, [quota, _]) = quotas(64 << 20, 16 << 20);
+        let one = quota.try_take(LOW_PRIORITY_BYTES_MAX).expect("there is room");
+        quota.usage.set_low(true);
+        assert!(quota.try_take(1).is_none());
+        drop(one);
+        let _large = quota.try_take(1 << 20).expect("a large frame passes alone");
+        assert!(quota.try_take(1).is_none());
+        quota.usage.set_low(false);
+        assert!(quota.try_take(1).is_some());
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 use types::codec::Decode;
 use types::{Cluster, Party, ReplicaId};
@@ -32,6 +32,7 @@ use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
+use crate::priority::{USAGE_INTERVAL_MS, Usage, UsageMonitor};
 use crate::quota::Total;
 use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
@@ -131,6 +132,8 @@ pub(crate) struct Transport<C, W> {
     told: Mutex<BTreeSet<[u8; 32]>>,
     /// Each member's key, and what it may take of this node.
     members: BTreeMap<[u8; 32], (Member, Arc<Share>)>,
+    /// What those take whose keys are not known yet.
+    strangers: Arc<Usage>,
     half_open: Arc<HalfOpen>,
     pub links: Arc<Links>,
     pub states: Arc<PeerStates>,
@@ -160,6 +163,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         Ok(Arc::new(Self {
             identity,
             members,
+            strangers: Arc::default(),
             configuration: Configuration::of(&cluster, intake.verifier.signatures()),
             told: Mutex::default(),
             cluster,
@@ -173,6 +177,10 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Accepts connections until `stopping`, then waits for those that are open to end.
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
+        let members = self.members.values().map(|(member, share)| (Arc::clone(&share.usage), matches!(member, Member::Client(_))));
+        let mut monitor = UsageMonitor::new(members.chain([(Arc::clone(&self.strangers), false)]));
+        let mut looking = interval(Duration::from_millis(USAGE_INTERVAL_MS));
+        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
         let failures = LogLimit::new(LOGGED_A_MINUTE_MAX);
         let sockets = Arc::new(Semaphore::new(self.intake.limits.unauthenticated_max + LEAVING_MAX));
@@ -195,6 +203,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     }
                 },
                 Some(_) = connections.join_next() => {}
+                now = looking.tick() => monitor.look(now.into_std()),
                 () = stopped(&mut stopping) => break,
             }
         }
@@ -304,7 +313,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place, socket: OwnedSemaphorePermit) {
         let known = tokio::select! {
-            known = self.meet(stream, address) => known,
+            known = self.intake.low_priority.run(&self.strangers, Arc::clone(&self).meet(stream, address)) => known.unwrap_or(Err(CloseReason::Stopping)),
             () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
         drop((place, socket));
@@ -328,7 +337,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Handshake and greeting, within the time that both may take.
-    async fn meet(&self, stream: TcpStream, address: SocketAddr) -> Result<Known, CloseReason> {
+    async fn meet(self: Arc<Self>, stream: TcpStream, address: SocketAddr) -> Result<Known, CloseReason> {
         let meeting = async {
             let failed = |error| CloseReason::Handshake(describe(&error));
             let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), buffered(stream)).await.map_err(failed)?;
