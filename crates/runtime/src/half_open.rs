@@ -5,15 +5,22 @@
 //! connections open loses its own. So strangers cannot keep a member out by waiting.
 //!
 //! Nor by shaking hands without end: what a handshake costs, this node's signature above all, is paid by one connection at a time, and the
-//! turns go round the addresses that wait.
+//! turns go round the addresses that wait. After a burst there are only so many a second, so that members keep the node's cores. Of one
+//! address the last that came is the first: the others are about to make way.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::oneshot;
+
+/// So many handshakes may follow one another without a pause, as when this node was away and its clients come back.
+const HANDSHAKES_AT_ONCE_MAX: u32 = 512;
+/// How often one more may begin: a hundred a second take a twentieth of a core, and members reconnect far less often.
+const HANDSHAKE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The connections of a node whose owner is not known yet.
 #[derive(Debug)]
@@ -30,8 +37,33 @@ struct Turns {
     is_taken: bool,
     /// Whose turn it is or was last.
     last: Option<Network>,
+    pace: Pace,
     /// Those who wait, in the order in which they came. Each has a place, or has just lost it.
     waiting: BTreeMap<Network, VecDeque<oneshot::Sender<Turn>>>,
+}
+
+/// How fast turns follow one another.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When all turns so far are paid for.
+    paid_at: Option<Instant>,
+}
+
+impl Pace {
+    /// Takes a turn at `now`.
+    ///
+    /// # Errors
+    /// How long to wait, when too many were taken.
+    fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        let paid_at = self.paid_at.map_or(now, |paid_at| paid_at.max(now));
+        let wait = paid_at.saturating_duration_since(now).saturating_sub(HANDSHAKE_INTERVAL * HANDSHAKES_AT_ONCE_MAX);
+        if wait.is_zero() {
+            self.paid_at = Some(paid_at + HANDSHAKE_INTERVAL);
+            Ok(())
+        } else {
+            Err(wait)
+        }
+    }
 }
 
 /// One connection's turn to shake hands; dropping it gives the next one its turn.
@@ -92,16 +124,28 @@ impl HalfOpen {
             let mut turns = self.lock_turns();
             if turns.is_taken {
                 let (give, waiting) = oneshot::channel();
-                turns.waiting.entry(network).or_default().push_back(give);
+                let queue = turns.waiting.entry(network).or_default();
+                // Those who made way are gone, and their turns will not come.
+                if queue.len() >= 2 * self.max {
+                    queue.retain(|waiting| !waiting.is_closed());
+                }
+                queue.push_back(give);
                 Some(waiting)
             } else {
                 (turns.is_taken, turns.last) = (true, Some(network));
                 None
             }
         };
-        match waiting {
+        let turn = match waiting {
             None => Turn(Some(Arc::clone(self))),
             Some(waiting) => waiting.await.expect("whoever waits is given a turn, and leaves the queue by that alone"),
+        };
+        loop {
+            let taken = self.lock_turns().pace.take(Instant::now());
+            match taken {
+                Ok(()) => return turn,
+                Err(wait) => tokio::time::sleep(wait).await,
+            }
         }
     }
 
@@ -131,7 +175,7 @@ impl HalfOpen {
 }
 
 impl Turns {
-    /// The one that has waited longest in the network after the last one's.
+    /// The one that came last from the network after the last one's.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.waiting.range((after, Bound::Unbounded)).next();
@@ -141,7 +185,7 @@ impl Turns {
         };
         self.last = Some(network);
         let queue = self.waiting.get_mut(&network)?;
-        let next = queue.pop_front();
+        let next = queue.pop_back();
         if queue.is_empty() {
             self.waiting.remove(&network);
         }
@@ -225,10 +269,22 @@ mod tests {
         let Poll::Ready(second) = one.as_mut().poll(&mut context) else { panic!("it is the turn of the other address") };
         drop(second);
         // Those who went while they waited, before or after their turn came, hold nobody up.
-        many.drain(..50);
-        let Poll::Ready(third) = many[0].as_mut().poll(&mut context) else { panic!("the first that still waits") };
+        many.truncate(50);
+        let Poll::Ready(third) = many[49].as_mut().poll(&mut context) else { panic!("the last that still waits") };
         drop((third, many));
         let mut last = Box::pin(all.turn(greedy));
         assert!(last.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn after_a_burst_there_are_so_many_handshakes_a_second() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut taken = |at: Instant| (0..1_000).filter(|_| pace.take(at).is_ok()).count();
+        let burst = HANDSHAKES_AT_ONCE_MAX as usize + 1;
+        assert_eq!(taken(start), burst);
+        assert_eq!(taken(start + HANDSHAKE_INTERVAL / 2), 0);
+        assert_eq!(taken(start + HANDSHAKE_INTERVAL * 10), 10);
+        assert_eq!(taken(start + Duration::from_secs(60)), burst);
+        assert_eq!(pace.take(start + Duration::from_secs(60)), Err(HANDSHAKE_INTERVAL));
     }
 }

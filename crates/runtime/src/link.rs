@@ -20,7 +20,7 @@ use crate::metrics::Shell;
 
 /// How much memory an idle connection keeps for the next frames to send.
 const KEEP_BYTES: usize = 256 << 10;
-/// While half of what may wait on all connections does, a client has to read when so much waits for it on one.
+/// While a quarter of what may wait on all connections does, a client has to read when so much waits for it on one.
 const UNREAD_CROWDED_BYTES: usize = 1 << 20;
 
 /// Why a connection was closed or refused.
@@ -342,7 +342,7 @@ impl Link {
     /// held back.
     pub fn is_backed_up(&self) -> bool {
         let unread = self.unread.load(Ordering::SeqCst);
-        let is_crowded = || self.total.load(Ordering::Relaxed) >= self.limits.outgoing_total_bytes_max / 2;
+        let is_crowded = || self.total.load(Ordering::Relaxed) >= self.limits.outgoing_total_bytes_max / 4;
         matches!(self.party, Party::Client(..))
             && (unread >= self.limits.unread_bytes_max || (unread >= UNREAD_CROWDED_BYTES && is_crowded()))
     }
