@@ -233,7 +233,7 @@ fn a_client_that_is_no_member_is_told_so_in_words() {
 #[test]
 fn garbage_costs_one_connection_and_one_count_each() {
     let place = Place::new();
-    place.init(&[]);
+    place.init(&["--clients", "5"]);
     place.run(&["up"]).expect(0);
     let address = place.address("s0-r0", "address");
     let member = || Raw::connect(address, Shows::member(&place.path("bezant-data/client")));
@@ -245,12 +245,17 @@ fn garbage_costs_one_connection_and_one_count_each() {
     };
     let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
     let configuration = runtime::Configuration::of(&topology.cluster, topology.signatures);
-    let greeted = |bytes: &[u8]| {
-        let mut raw = member();
+    let greet = |client: &str| {
+        let mut raw = Raw::connect(address, Shows::member(&place.path("bezant-data").join(client)));
         raw.send(
             &Greeting::Hello { cluster: ClusterId::new(cluster_bytes(&place)), configuration, role: Role::Client(Session(7)) }.to_frame(),
         );
-        assert_eq!(raw.greeting(), Some(Greeting::Welcome(configuration)));
+        let answer = raw.greeting();
+        (raw, answer)
+    };
+    let greeted = |client: &str, bytes: &[u8]| {
+        let (mut raw, answer) = greet(client);
+        assert_eq!(answer, Some(Greeting::Welcome(configuration)));
         raw.send_last(bytes);
     };
     let too_long = u32::try_from(FRAME_BYTES_MAX + 1).expect("the limit fits").to_le_bytes();
@@ -263,10 +268,16 @@ fn garbage_costs_one_connection_and_one_count_each() {
     costs_one(&place, "handshake", cut);
     costs_one(&place, "greeting", || member().send_last(&[0xff; 64]));
     costs_one(&place, "greeting", || member().send_last(&[too_long.as_slice(), &[FRAME_VERSION]].concat()));
-    costs_one(&place, "frame_too_long", || greeted(&too_long));
-    costs_one(&place, "frame_too_long", || greeted(&[0xff; 100]));
-    costs_one(&place, "body_over_limit", || greeted(&[12, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 255, 255, 255, 255, 1, 2, 3, 4]));
-    costs_one(&place, "body_unknown_tag", || greeted(&[9, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 251]));
+    costs_one(&place, "frame_too_long", || greeted("client-2", &too_long));
+    costs_one(&place, "frame_too_long", || greeted("client-3", &[0xff; 100]));
+    costs_one(&place, "body_over_limit", || greeted("client-4", &[12, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 255, 255, 255, 255, 1, 2, 3, 4]));
+    costs_one(&place, "body_unknown_tag", || greeted("client-5", &[9, 0, 0, 0, FRAME_VERSION, 0, 0, 0, 0, 1, 0, 0, 0, 251]));
+
+    // Who sent a frame that cannot be read is refused for a while, in words.
+    costs_one(&place, "expelled", || {
+        let (_, answer) = greet("client-2");
+        assert!(matches!(&answer, Some(Greeting::Refused(words)) if words.contains("no correct member sends")), "{answer:?}");
+    });
 
     // Nothing else happened: the cluster is whole, and its log has not grown by a complaint.
     place.run(&["put", "a", "1"]).expect(0).says("over the fast path by 6 of 6 replicas");
