@@ -25,6 +25,8 @@ pub(crate) const USAGE_INTERVAL_MS: u64 = 100;
 const USAGE_PERCENT_MIN: u64 = 5;
 /// Whoever takes more than so many times what any other client does takes too much.
 const USAGE_TIMES_MAX: u64 = 2;
+/// So many times in a row it must be found to do so: clients that begin at the same time differ much at first.
+const LOOKS_MIN: u32 = 5;
 /// For how long whoever takes too much is served at low priority, before it is tried again.
 const LOW_PRIORITY_MS: u64 = 10_000;
 
@@ -140,8 +142,11 @@ impl Usage {
     }
 }
 
-/// Looks now and then at who takes how much, and decides who takes too much: more than some part of a core, and more than twice what any
-/// other client does that is served like anybody, while there is one. Who is alone takes all there is.
+/// Looks now and then at who takes how much, and decides who takes too much: for some time more than some part of a core, and more than
+/// twice what any other client does. Who is alone takes all there is.
+///
+/// At low priority one takes less than one would. So what it took when that began is remembered, and counts instead: others that take no
+/// more than this are not to blame, and when one does take more, it is no longer the one who takes too much.
 #[derive(Debug)]
 pub(crate) struct UsageMonitor {
     members: Vec<Watched>,
@@ -153,39 +158,73 @@ struct Watched {
     is_client: bool,
     /// What it took of late, in nanoseconds: of each interval half as much as of the next.
     recent_ns: u64,
-    low_until: Option<Instant>,
+    /// How many times in a row it has taken too much.
+    looks: u32,
+    low: Option<Low>,
+}
+
+/// Since somebody is served at low priority.
+#[derive(Clone, Copy, Debug)]
+struct Low {
+    until: Instant,
+    /// What it took of late when that began.
+    took_ns: u64,
+}
+
+/// The two clients of which something is greatest: one of them is another than whoever is judged.
+#[derive(Clone, Copy, Default)]
+struct Greatest([Option<(u64, usize)>; 2]);
+
+impl Greatest {
+    fn note(&mut self, number: u64, at: usize) {
+        let Self([first, second]) = self;
+        if first.is_none_or(|(most, _)| number > most) {
+            *second = first.replace((number, at));
+        } else if second.is_none_or(|(most, _)| number > most) {
+            *second = Some((number, at));
+        }
+    }
+
+    /// Of all but this one; nothing when there is no other.
+    fn besides(&self, at: usize) -> u64 {
+        self.0.iter().flatten().find(|(_, other)| *other != at).map_or(0, |(number, _)| *number)
+    }
 }
 
 impl UsageMonitor {
     /// Of the usages of all, each with whether it is a client's.
     pub fn new(usages: impl Iterator<Item = (Arc<Usage>, bool)>) -> Self {
-        let watched = |(usage, is_client)| Watched { usage, is_client, recent_ns: 0, low_until: None };
+        let watched = |(usage, is_client)| Watched { usage, is_client, recent_ns: 0, looks: 0, low: None };
         Self { members: usages.map(watched).collect() }
     }
 
     /// Decides. To be called every [`USAGE_INTERVAL_MS`].
     pub fn look(&mut self, now: Instant) {
-        // The two clients that took most, of those who are served like anybody: one of them is another than whoever is judged. Whoever is
-        // served at low priority takes little because of that, and is no measure for others.
-        let mut most = [(0, usize::MAX); 2];
+        let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
         for (at, member) in self.members.iter_mut().enumerate() {
             member.recent_ns = member.recent_ns / 2 + member.usage.spent_ns.swap(0, Ordering::Relaxed);
-            if member.is_client && member.low_until.is_none() && member.recent_ns > most[1].0 {
-                most[1] = (member.recent_ns, at);
-                most.sort_unstable_by(|a, b| b.cmp(a));
+            if member.is_client {
+                recent.note(member.recent_ns, at);
+                wanted.note(member.low.map_or(member.recent_ns, |low| low.took_ns), at);
+                if member.low.is_none() {
+                    recent_normal.note(member.recent_ns, at);
+                }
             }
         }
         // What is remembered comes to twice an interval's.
         let least_ns = 2 * USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
         for (at, member) in self.members.iter_mut().enumerate() {
-            let (others_ns, _) = if most[0].1 == at { most[1] } else { most[0] };
-            let is_too_much = others_ns > 0 && member.recent_ns > least_ns.max(others_ns.saturating_mul(USAGE_TIMES_MAX));
-            if is_too_much {
-                member.low_until = now.checked_add(Duration::from_millis(LOW_PRIORITY_MS));
-            } else if others_ns == 0 || member.low_until.is_some_and(|until| until <= now) {
-                member.low_until = None;
-            }
-            member.usage.set_low(member.low_until.is_some());
+            let is_alone = recent.besides(at) == 0;
+            let most_ns = least_ns.max(wanted.besides(at).saturating_mul(USAGE_TIMES_MAX));
+            member.looks = if !is_alone && member.recent_ns > most_ns { member.looks + 1 } else { 0 };
+            member.low = match member.low {
+                Some(low) if is_alone || low.until <= now || recent_normal.besides(at) > low.took_ns => None,
+                None if member.looks >= LOOKS_MIN => {
+                    Some(Low { until: now + Duration::from_millis(LOW_PRIORITY_MS), took_ns: member.recent_ns })
+                }
+                low => low,
+            };
+            member.usage.set_low(member.low.is_some());
         }
     }
 }
@@ -212,27 +251,49 @@ mod tests {
         (0..usages.len()).filter(|at| usages[*at].is_low()).collect()
     }
 
+    /// The same after many such intervals.
+    fn low_at_last(monitor: &mut UsageMonitor, usages: &[Arc<Usage>], now: &mut Instant, spent_ms: [u64; 4]) -> Vec<usize> {
+        (0..10).map(|_| low(monitor, usages, now, spent_ms)).last().unwrap_or_default()
+    }
+
     #[test]
     fn who_takes_far_more_than_any_other_client_is_served_at_low_priority_for_a_while() {
         let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([0, 90, 0, 0]), [], "it is alone");
+        assert_eq!(at_last([0, 90, 60, 0]), [], "not twice as much");
+        assert_eq!(at_last([0, 4, 1, 1]), [], "less than the least that counts");
+        assert_eq!(at_last([50, 4, 1, 1]), [0], "a replica");
+        assert_eq!(at_last([50, 40, 1, 1]), [0, 1]);
+        assert_eq!(at_last([1, 1, 30, 1]), [0, 1], "who takes less now than they did is not to blame");
+        let intervals = (0..1_000).take_while(|_| !low(&mut monitor, &usages, &mut now, [1, 1, 30, 1]).is_empty()).count() as u64;
+        assert!(intervals < LOW_PRIORITY_MS / USAGE_INTERVAL_MS, "their time is over: {intervals}");
+    }
+
+    #[test]
+    fn who_was_there_before_a_flood_is_not_taken_for_it() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
         let mut low = |spent_ms| low(&mut monitor, &usages, &mut now, spent_ms);
-        assert_eq!(low([0, 90, 0, 0]), [], "it is alone");
-        assert_eq!(low([0, 90, 80, 0]), [], "not twice as much");
-        for _ in 0..10 {
-            assert_eq!(low([0, 4, 3, 1]), [], "less than the least that counts");
+        for spent_ms in [1, 5, 20, 40, 60, 60, 60] {
+            assert_eq!(low([0, 20, spent_ms, 0]), [], "it begins, and the other suffers later");
         }
-        assert_eq!(low([50, 4, 1, 1]), [0], "a replica");
-        assert_eq!(low([50, 50, 1, 1]), [0, 1]);
-        assert_eq!(low([0, 0, 40, 40]), [0, 1], "those who take little at low priority are no measure for others");
-        assert_eq!(low([0, 0, 1, 1]), [0, 1]);
-        let intervals = (0..1_000).take_while(|_| !low([1, 1, 1, 1]).is_empty()).count() as u64;
-        assert!((90..110).contains(&intervals), "about ten seconds from when it took much: {intervals}");
+        let found = (0..20).map(|_| low([0, 2, 60, 0])).find(|low| !low.is_empty());
+        assert_eq!(found, Some(vec![2]));
+        assert_eq!((0..50).map(|_| low([0, 20, 2, 0])).last(), Some(vec![2]), "although it takes less now");
+    }
+
+    #[test]
+    fn who_lets_another_be_blamed_first_is_found_nevertheless() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([0, 20, 1, 0]), [1]);
+        assert_eq!(at_last([0, 2, 60, 0]), [2], "the other takes more than the first did, and it is exchanged");
     }
 
     #[test]
     fn who_is_alone_again_is_served_as_before() {
         let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
-        assert_eq!(low(&mut monitor, &usages, &mut now, [0, 90, 1, 0]), [1]);
+        assert_eq!(low_at_last(&mut monitor, &usages, &mut now, [0, 90, 1, 0]), [1]);
         let alone = (0..40).map(|_| low(&mut monitor, &usages, &mut now, [0, 90, 0, 0])).position(|low| low.is_empty());
         assert!(alone > Some(5), "the other is forgotten after a while: {alone:?}");
     }
