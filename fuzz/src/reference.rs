@@ -22,6 +22,7 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::ReadReply { .. }
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }
+        | Message::ClockProposal { .. }
         | Message::Refused { .. }
         | Message::StatusQuery { .. }
         | Message::StatusReply { .. }

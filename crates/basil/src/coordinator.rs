@@ -619,6 +619,7 @@ impl Machine for Coordinator {
                     Message::Refused { subject: Subject::Transaction(id), refusal } => self.on_refused(from, id, refusal, outbox),
                     // Requests; the replica beside this machine hears those.
                     Message::Read { .. }
+                    | Message::ClockProposal { .. }
                     | Message::ClockQuery { .. }
                     | Message::Prepare { .. }
                     | Message::Recover { .. }

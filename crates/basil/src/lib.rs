@@ -42,6 +42,7 @@ mod commit_relay;
 pub mod coordinator;
 pub mod message;
 pub mod node;
+mod peer_clocks;
 pub mod quorum;
 pub mod read_only;
 pub mod reading;

@@ -68,6 +68,13 @@ pub enum Message {
         /// What the replica's clock shows, in nanoseconds.
         clock: u64,
     },
+    /// Replica to another of its shard that asks the same while this one's clock is not set yet (`peer_clocks.rs`).
+    ClockProposal {
+        /// The question's.
+        asked_at: u64,
+        /// What its clock would show if nobody else were heard.
+        clock: u64,
+    },
 
     // Deciding (§4.2, §4.3).
     /// Client to every replica of every shard it touched: ST1, asking for a vote (§4.2 (1)). The channel proves the author.
@@ -187,6 +194,7 @@ impl Message {
         match self {
             Self::Read { .. }
             | Self::ClockQuery { .. }
+            | Self::ClockProposal { .. }
             | Self::Prepare { .. }
             | Self::Recover { .. }
             | Self::Log { .. }
@@ -227,6 +235,7 @@ impl SignatureClaims for Message {
             Self::Read { .. }
             | Self::ClockQuery { .. }
             | Self::ClockReply { .. }
+            | Self::ClockProposal { .. }
             | Self::Prepare { .. }
             | Self::ReadReply { .. }
             | Self::Refused { .. }
@@ -389,6 +398,11 @@ impl Compress for Message {
                 asked_at.encode(out);
                 clock.encode(out);
             }
+            Self::ClockProposal { asked_at, clock } => {
+                out.push(19);
+                asked_at.encode(out);
+                clock.encode(out);
+            }
         }
     }
 
@@ -444,6 +458,7 @@ impl Compress for Message {
             16 => Self::CommitNotice { id: TransactionId::decode(reader)? },
             17 => Self::ClockQuery { asked_at: u64::decode(reader)? },
             18 => Self::ClockReply { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
+            19 => Self::ClockProposal { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

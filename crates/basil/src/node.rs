@@ -2,14 +2,16 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
-use engine::{Histogram, Statistics};
+use engine::{ClockReport, Histogram, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
-use types::ClientId;
+use types::{ClientId, Cluster, Party, ReplicaId};
 
 use crate::check::AbortReason;
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts, FINISHES_MAX};
 use crate::message::{Message, Unsigned};
+use crate::peer_clocks::{PeerClocks, Standing};
+use crate::quorum::Quorums;
 use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
 
 /// What a node tells its own side.
@@ -22,6 +24,8 @@ pub enum NodeEvent {
         /// The transaction, which proves it.
         transaction: Transaction,
     },
+    /// How it stands with its clock, now and then.
+    Clock(ClockReport),
 }
 
 /// One replica's process as a machine.
@@ -29,13 +33,30 @@ pub struct Node<M: StorageBackend> {
     replica: Replica<M>,
     janitor: Coordinator,
     from_janitor: OutboxOf<Coordinator>,
+    peers: Option<Peers>,
+}
+
+/// The other replicas of its shard, and their clocks.
+struct Peers {
+    others: Vec<ReplicaId>,
+    clocks: PeerClocks,
 }
 
 impl<M: StorageBackend> Node<M> {
     /// Puts a replica and its janitor together.
     #[must_use]
     pub fn new(replica: Replica<M>, janitor: Coordinator) -> Self {
-        Self { replica, janitor, from_janitor: Outbox::default() }
+        Self { replica, janitor, from_janitor: Outbox::default(), peers: None }
+    }
+
+    /// The same, with a clock that is held near those of the other replicas in its shard. Until enough of them have said what time it
+    /// is, it does nothing.
+    #[must_use]
+    pub fn with_peers(replica: Replica<M>, janitor: Coordinator, cluster: &Cluster, now: Time) -> Self {
+        let me = replica.id();
+        let clocks = PeerClocks::new(me, Quorums::new(cluster.faults()), now, replica.clock_floor());
+        let others = cluster.replicas_of(me.shard).filter(|other| *other != me).collect();
+        Self { peers: Some(Peers { others, clocks }), ..Self::new(replica, janitor) }
     }
 
     /// The replica, for its counts.
@@ -64,6 +85,44 @@ impl<M: StorageBackend> Node<M> {
         }
     }
 
+    /// What is about clocks is done here: `now` is the shell's. Gives the time by which the rest goes, if there is one yet, and the rest.
+    fn step_clock(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) -> Option<(Time, InputOf<Self>)> {
+        let Some(Peers { others, clocks }) = &mut self.peers else { return Some((now, input)) };
+        let mut is_first = false;
+        match &input {
+            Input::Message { from: from @ Party::Replica(_), message } if let Message::ClockQuery { asked_at } = **message => {
+                let clock = clocks.read(now).0.max(self.replica.clock_floor());
+                let is_set = clocks.is_set();
+                outbox
+                    .send(*from, if is_set { Message::ClockReply { asked_at, clock } } else { Message::ClockProposal { asked_at, clock } });
+                return None;
+            }
+            Input::Message { from: Party::Replica(from), message } if let Message::ClockReply { asked_at, clock } = **message => {
+                is_first = clocks.note(now, *from, Time(asked_at), clock, Standing::Set);
+            }
+            Input::Message { from: Party::Replica(from), message } if let Message::ClockProposal { asked_at, clock } = **message => {
+                is_first = clocks.note(now, *from, Time(asked_at), clock, Standing::Proposed);
+            }
+            Input::Tick if clocks.due() <= now => {
+                is_first = clocks.adjust(now);
+                clocks.asked(now);
+                for other in others {
+                    outbox.send(Party::Replica(*other), Message::ClockQuery { asked_at: now.0 });
+                }
+                if !is_first {
+                    outbox.emit(NodeEvent::Clock(clocks.report()));
+                }
+            }
+            _ => {}
+        }
+        let time = clocks.read(now);
+        if is_first {
+            self.replica.set_clock(time);
+            outbox.emit(NodeEvent::Clock(clocks.report()));
+        }
+        clocks.is_set().then_some((time, input))
+    }
+
     fn step_janitor(&mut self, now: Time, input: InputOf<Coordinator>, outbox: &mut OutboxOf<Self>) {
         self.janitor.step(now, input, &mut self.from_janitor);
         outbox.sends.append(&mut self.from_janitor.sends);
@@ -79,6 +138,7 @@ impl<M: StorageBackend> Machine for Node<M> {
     type Event = NodeEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let Some((now, input)) = self.step_clock(now, input, outbox) else { return };
         match input {
             Input::Command(never) => match never {},
             Input::Message { from, message } if message.is_reply() => self.step_janitor(now, Input::Message { from, message }, outbox),
@@ -91,7 +151,10 @@ impl<M: StorageBackend> Machine for Node<M> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        [self.replica.deadline(), self.janitor.deadline()].into_iter().flatten().min()
+        let own = [self.replica.deadline(), self.janitor.deadline()].into_iter().flatten().min();
+        let Some(Peers { clocks, .. }) = &self.peers else { return own };
+        let own = own.filter(|_| clocks.is_set()).map(|at| clocks.when(at));
+        [own, Some(clocks.due())].into_iter().flatten().min()
     }
 }
 
@@ -150,13 +213,21 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     }
 
     fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
-        let NodeEvent::Misbehavior { client, transaction } = event;
+        let NodeEvent::Misbehavior { client, transaction } = event else { return None };
         let evidence = transaction.id().0.iter().map(|byte| format!("{byte:02x}")).collect();
         Some(engine::Misbehavior {
             who: engine::Liar::Client(*client),
             what: "this client claims to have read from its own future: it lies",
             evidence,
         })
+    }
+
+    fn clock(&self) -> Option<ClockReport> {
+        self.peers.as_ref().map(|peers| peers.clocks.report())
+    }
+
+    fn clock_of(event: &NodeEvent) -> Option<ClockReport> {
+        if let NodeEvent::Clock(report) = event { Some(*report) } else { None }
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

@@ -93,6 +93,19 @@ impl Quorums {
         known.saturating_sub(3 * self.faults)
     }
 
+    /// The clocks of `3f` others, and its own, tell a replica what time it is: the median of these lies between two correct ones. With fewer the
+    /// shard can commit nothing (`peer_clocks.rs`).
+    #[must_use]
+    pub const fn timekeepers(self) -> usize {
+        3 * self.faults
+    }
+
+    /// `2f + 1` others that know what time it is tell a replica that starts: the median lies between two correct ones.
+    #[must_use]
+    pub const fn clocks_set(self) -> usize {
+        2 * self.faults + 1
+    }
+
     /// `3f + 1` replicas in a view or past it: at least `2f + 1` of them are correct, so that any `4f + 1` answers hold
     /// `f + 1` of these, and whoever hears that many can follow (§5 (2)).
     #[must_use]

@@ -195,8 +195,9 @@ impl<M: StorageBackend> Replica<M> {
             }
             Message::StatusQuery { id, timestamp, keys } => self.on_status_query(now, from, id, timestamp, &keys, out),
             Message::StatusReply { id, end, versions } => self.on_status_reply(now, from, id, Answer { end, versions }, out),
-            // Replies; the coordinator beside this machine hears those.
+            // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }
+            | Message::ClockProposal { .. }
             | Message::ClockReply { .. }
             | Message::Voted { .. }
             | Message::Logged { .. }

@@ -177,6 +177,7 @@ impl Desk {
             Message::CommitNotice { id: transaction.id() },
             Message::ClockQuery { asked_at: 7 },
             Message::ClockReply { asked_at: 7, clock: 8 },
+            Message::ClockProposal { asked_at: 7, clock: 8 },
             Message::ReadReply { request: 5, clock: 6, results, prepared: vec![other.clone()] },
             Message::Voted { vote: vote(Vote::Commit), conflict: None },
             Message::Voted { vote: vote(Vote::Abort), conflict: Some(committed) },

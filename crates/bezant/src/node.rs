@@ -212,7 +212,7 @@ impl Launch {
         R::Event: Send,
     {
         let Self { replica, options, signer, board, window } = self;
-        board.post(&machine);
+        board.post_first(&machine);
         let (looker, accuser) = (board.clone(), board.clone());
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
@@ -222,6 +222,9 @@ impl Launch {
                 if let Some(left_out) = log.admit(Instant::now()) {
                     tracing::error!(%who, evidence, left_out = left_out.noted(), "{what}");
                 }
+            }
+            if let Some(report) = R::clock_of(&event) {
+                accuser.note_clock(report);
             }
         };
         let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)

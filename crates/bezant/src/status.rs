@@ -61,6 +61,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", render(&answers, line_letters()));
         warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
         warn_of_injected_latency(&answers);
+        warn_of_clocks(&answers);
         up::warn_of_other_copies(&args.cluster);
         shards(&topology, &answers);
     }
@@ -189,6 +190,15 @@ fn warn_of_injected_latency(answers: &[Answer]) {
     let apart: Vec<String> = apart.collect();
     if !apart.is_empty() {
         eprintln!("{}", wrap(&format!("warning: latency is injected: {}", apart.join(", ")), line_letters(), 2));
+    }
+}
+
+/// Says whose clock is off.
+fn warn_of_clocks(answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        if let Some(words) = answer.as_ref().ok().and_then(|status| status["clock"]["words"].as_str()) {
+            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+        }
     }
 }
 

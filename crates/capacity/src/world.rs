@@ -19,6 +19,8 @@ use crate::prediction::{Attempts, Prediction};
 use crate::process::{CostAccounting, Heard, Kind, Phase, Process, Said};
 use crate::{ClusterSpec, Costs, Hosting};
 
+/// Lanes begin after so much, and two round trips: replicas serve once they have told one another what time it is.
+const READY_NS: u64 = 8_000_000;
 /// Lanes begin within this time, evenly.
 const BEGIN_NS: u64 = 5_000_000;
 /// How many roots a replica and a client remember, as in the real program.
@@ -103,8 +105,9 @@ impl<'a, S: Engine> World<'a, S> {
         for process in 0..self.processes.len() {
             self.arm(process);
         }
+        let ready = READY_NS + 4_000 * self.accounting.spec.network_us;
         for number in 0..clients * closed_loop_clients {
-            let after = BEGIN_NS * number as u64 / (clients * closed_loop_clients) as u64;
+            let after = ready + BEGIN_NS * number as u64 / (clients * closed_loop_clients) as u64;
             // One lane of each client after another.
             let (client, loop_client) = (self.accounting.replicas() + number % clients, number / clients);
             self.queue.add(EPOCH_NS + after, Happening::LaneBegins { client, loop_client });

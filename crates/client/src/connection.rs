@@ -80,7 +80,7 @@ impl Connection {
             limits: Limits::default(),
             run_on: RunOn::Task,
             metrics: metrics.clone(),
-            clock: Some(clock),
+            clock: Some(clock.clone()),
             delays,
         };
         let waiters: Waiters = Arc::default();

@@ -32,3 +32,14 @@ impl ClusterClock {
 pub fn stretched(elapsed_ns: u64) -> u64 {
     elapsed_ns.saturating_add((elapsed_ns / 1_000).saturating_mul(DRIFT_PPM) / 1_000)
 }
+
+/// How it stands with a replica's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReport {
+    /// Whether it is known well enough to go by it. Until then the replica does nothing.
+    pub is_set: bool,
+    /// What it shows.
+    pub shows: Time,
+    /// By how much it is ahead of the other replicas', in nanoseconds, if that is known.
+    pub ahead_ns: Option<i64>,
+}

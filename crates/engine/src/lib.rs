@@ -131,7 +131,7 @@ mod pool;
 mod refusal;
 mod request;
 
-pub use clock::{ClusterClock, DRIFT_PPM, stretched};
+pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, stretched};
 pub use offer::{
     Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
 };

@@ -6,6 +6,7 @@ use std::fmt;
 use machine::{Durable, Machine};
 use types::{ClientId, ReplicaId};
 
+use crate::clock::ClockReport;
 use crate::outcome::Tell;
 use crate::request::Ask;
 
@@ -92,6 +93,16 @@ pub trait Replica: Durable + Machine<Command = Infallible> {
 
     /// What lie an event proves, if it does.
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
+
+    /// How it stands with its clock, where it holds that near the other replicas'.
+    fn clock(&self) -> Option<ClockReport> {
+        None
+    }
+
+    /// What an event says of that, if it does.
+    fn clock_of(_event: &Self::Event) -> Option<ClockReport> {
+        None
+    }
 
     /// Stops it gracefully. It takes no step after this.
     ///

@@ -31,10 +31,12 @@
 //! }
 //! ```
 
+mod even_clock;
 mod timers;
 pub mod turn;
 mod voters;
 
+pub use even_clock::EvenClock;
 pub use timers::Timers;
 use types::Party;
 pub use voters::Voters;

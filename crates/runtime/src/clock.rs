@@ -1,50 +1,42 @@
-//! The node's clock: wall time that never runs backwards; or, for who asks others what time it is, time that just goes on.
+//! The node's clock: what has passed, as no one sets it, and the wall clock, which anybody may set.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use machine::Time;
+use machine::{EvenClock, Time};
+use rustix::time::{ClockId, clock_gettime};
 
-/// Time in nanoseconds.
+/// Time in nanoseconds, never earlier than before.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// Wall time, made monotonic.
-    ///
-    /// When the system's clock is set back, this one neither stops (timers would) nor stays ahead for ever: it runs at
-    /// half speed until the wall has caught up.
-    Wall { last: u64, read_at: Instant },
-    /// Nobody sets it.
+    /// A replica's: wall time, made even.
+    Even(EvenClock),
+    /// A client's.
     Steady(SteadyClock),
 }
 
 impl Clock {
-    pub fn wall() -> Self {
-        Self::Wall { last: wall(), read_at: Instant::now() }
+    pub fn even() -> Self {
+        Self::Even(EvenClock::new(passed(), wall()))
     }
 
     /// What time it is; never earlier than what it said before.
     pub fn now(&mut self) -> Time {
         match self {
             Self::Steady(clock) => clock.now(),
-            Self::Wall { last, read_at } => {
-                let now = Instant::now();
-                *last = advance(*last, wall(), now.duration_since(*read_at));
-                *read_at = now;
-                Time(*last)
-            }
+            Self::Even(clock) => clock.read(passed(), wall()),
         }
     }
 }
 
-/// A clock that showed the wall's time when it was made, and goes on evenly whatever becomes of that. Copies show the same.
-#[derive(Clone, Copy, Debug)]
-pub struct SteadyClock {
-    began: u64,
-    began_at: Instant,
-}
+/// A clock that showed the wall's time when it was made. It goes on evenly, and never too little: also for as long as the process, or the machine,
+/// stood still, as far as anything here shows that. Copies show the same.
+#[derive(Clone, Debug)]
+pub struct SteadyClock(Arc<Mutex<Steady>>);
 
 impl Default for SteadyClock {
     fn default() -> Self {
-        Self { began: wall(), began_at: Instant::now() }
+        Self(Arc::new(Mutex::new(Steady::new(Reading::now()))))
     }
 }
 
@@ -52,9 +44,63 @@ impl SteadyClock {
     /// What it shows.
     #[must_use]
     pub fn now(&self) -> Time {
-        let elapsed = u64::try_from(self.began_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Time(self.began.saturating_add(elapsed))
+        // A panic elsewhere cannot leave it half changed.
+        let mut steady = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        steady.read(Reading::now())
     }
+}
+
+/// A wall clock that went ahead of what has passed by more was set forward, or the machine was paused and nothing here counted that, in
+/// nanoseconds.
+const STOOD_STILL_NS: u64 = 5_000_000;
+
+/// What both clocks showed: what had passed just before the wall clock was read, and just after.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    before: u64,
+    wall: u64,
+    after: u64,
+}
+
+impl Reading {
+    fn now() -> Self {
+        Self { before: passed(), wall: wall(), after: passed() }
+    }
+}
+
+#[derive(Debug)]
+struct Steady {
+    /// What is added to what has passed.
+    added: u64,
+    /// By how much the wall clock was ahead of what had passed.
+    ahead: i128,
+    shows: u64,
+}
+
+impl Steady {
+    fn new(reading: Reading) -> Self {
+        let added = reading.wall.saturating_sub(reading.before);
+        Self { added, ahead: i128::from(reading.wall) - i128::from(reading.before), shows: reading.wall }
+    }
+
+    fn read(&mut self, Reading { before, wall, after }: Reading) -> Time {
+        // If the wall clock was only set forward, this one is now ahead by that. It may be: what replicas say brings it back.
+        let stood_still = i128::from(wall) - i128::from(after) - self.ahead;
+        if stood_still > i128::from(STOOD_STILL_NS) {
+            self.added = self.added.saturating_add(u64::try_from(stood_still).unwrap_or(u64::MAX));
+            self.ahead += stood_still;
+        }
+        self.ahead = self.ahead.min(i128::from(wall) - i128::from(before));
+        self.shows = self.shows.max(after.saturating_add(self.added));
+        Time(self.shows)
+    }
+}
+
+/// How much has passed since the machine started, in nanoseconds, its sleep included.
+fn passed() -> u64 {
+    let passed = clock_gettime(ClockId::Boottime);
+    let (seconds, nanoseconds) = (u64::try_from(passed.tv_sec).unwrap_or(0), u64::try_from(passed.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
 /// What the machine's clock shows, in nanoseconds since the Unix epoch.
@@ -122,20 +168,33 @@ impl SetOff {
     }
 }
 
-fn advance(last: u64, wall: u64, elapsed: Duration) -> u64 {
-    let slow = u64::try_from(elapsed.as_nanos() / 2).unwrap_or(u64::MAX);
-    wall.max(last.saturating_add(slow))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
+    fn reading(passed: u64, wall: u64) -> Reading {
+        Reading { before: passed, wall, after: passed + 1_000 }
+    }
+
     #[test]
-    fn a_clock_set_back_is_caught_up_with_at_half_speed() {
-        assert_eq!(advance(1_000, 1_500, Duration::from_nanos(500)), 1_500);
-        assert_eq!(advance(1_000, 400, Duration::from_nanos(500)), 1_250);
-        assert_eq!(advance(1_250, 1_300, Duration::from_nanos(20)), 1_300);
+    fn a_clients_clock_counts_what_was_slept_through() {
+        let mut clock = Steady::new(reading(0, 100 * SECOND));
+        assert!(clock.read(reading(SECOND, 101 * SECOND)).0 < 101 * SECOND + 5_000);
+        // The machine was paused for a minute, and its wall clock was set right afterwards.
+        assert!(clock.read(reading(2 * SECOND, 162 * SECOND)).0 >= 162 * SECOND);
+        assert!(clock.read(reading(3 * SECOND, 163 * SECOND)).0 < 163 * SECOND + 5_000);
+    }
+
+    #[test]
+    fn a_clients_clock_is_not_set_back_and_notices_a_pause_after_that() {
+        let mut clock = Steady::new(reading(0, 100 * SECOND));
+        let before = clock.read(reading(SECOND, 11 * SECOND)).0;
+        assert!((101 * SECOND..101 * SECOND + 5_000).contains(&before));
+        assert!(clock.read(reading(2 * SECOND, 72 * SECOND)).0 >= 162 * SECOND);
+        let mut clock = Steady::new(reading(0, u64::MAX - SECOND));
+        assert_eq!(clock.read(reading(9 * SECOND, u64::MAX)).0, u64::MAX);
     }
 
     #[test]
@@ -148,7 +207,7 @@ mod tests {
 
     #[test]
     fn time_never_runs_backwards() {
-        let mut clock = Clock::wall();
+        let mut clock = Clock::even();
         let mut before = clock.now();
         for _ in 0..1_000 {
             let now = clock.now();

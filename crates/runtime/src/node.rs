@@ -70,7 +70,7 @@ pub struct NodeOptions {
     pub run_on: RunOn,
     /// Where it counts.
     pub metrics: Metrics,
-    /// The clock its machine goes by; the wall's when there is none.
+    /// The clock its machine goes by; an even one that starts with the wall's time when there is none.
     pub clock: Option<SteadyClock>,
     /// How far away everybody is to seem; for measuring and testing only.
     pub delays: Option<Delays>,
@@ -244,7 +244,7 @@ where
         inbox: Inbox::new(Arc::clone(&mailbox), Arc::clone(&command_permits), metrics.clone()),
         links: Arc::clone(&transport.links),
         metrics: metrics.clone(),
-        clock: clock.map_or_else(Clock::wall, Clock::Steady),
+        clock: clock.map_or_else(Clock::even, Clock::Steady),
     };
     match run_on {
         RunOn::Task => drop(tokio::spawn(async move { drop(finished.send(node_loop.run_as_task().await)) })),

@@ -157,8 +157,14 @@ impl<S: System> World<S> {
                 };
             }
             FaultKind::ClockJump => match self.anyone() {
+                Actor::Replica(at) if self.may_be_paused(at) && self.faults.chance(500) => {
+                    self.replicas[at].clock.stand_still(&mut self.faults);
+                }
                 Actor::Replica(at) => self.replicas[at].clock.jump(&mut self.faults, self.setting.clocks),
-                Actor::Client(at) => self.clients[at].clock.stand_still(&mut self.faults),
+                Actor::Client(at) => {
+                    self.clients[at].clock.stand_still(&mut self.faults);
+                    self.clients[at].was_paused = true;
+                }
             },
             FaultKind::CrashReplica => {
                 let at = self.faults.index(self.replicas.len());
@@ -188,6 +194,15 @@ impl<S: System> World<S> {
         if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
             self.counts.network_faults += 1;
         }
+    }
+
+    /// Whether a replica is one of those whose machines are paused: such a replica's clock is set forward afterwards, and counts as faulty for
+    /// so long.
+    fn may_be_paused(&self, at: usize) -> bool {
+        let id = self.replicas[at].id;
+        let is_with_faulty = self.setting.faulty.keys().any(|faulty| faulty.shard == id.shard);
+        let is_first = usize::from(id.index) < self.setting.faults && !is_with_faulty;
+        self.setting.faulty.contains_key(&id) || (is_first && !self.setting.fault_kinds.contains(&FaultKind::Upgrade))
     }
 
     fn everybody(&self) -> Vec<Actor> {

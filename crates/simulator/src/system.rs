@@ -313,6 +313,8 @@ pub struct Scene<'a, S: System> {
     pub party: Party,
     /// What its clock shows.
     pub local: Time,
+    /// Whether its machine was paused, and nothing that its process could see shows that.
+    pub was_paused: bool,
     /// What it draws from.
     pub random: &'a mut Random,
     /// The run's settings.

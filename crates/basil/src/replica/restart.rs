@@ -50,14 +50,13 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
-        let by_clock = now.0.saturating_sub(options.window_ms * 1_000_000);
+        // The clock may not be right yet: what is old by it alone is forgotten later.
         let checkpointed = table.store.watermark().time;
-        let watermark = by_clock.max(checkpointed.saturating_add(1));
         table.may_have_forgotten_up_to(checkpointed);
         if !table.has_logged_tombstones() {
             table.log_bounds();
         }
-        table.forget_below(Timestamp::new(watermark, ClientId(0)));
+        table.forget_below(Timestamp::new(checkpointed.saturating_add(1), ClientId(0)));
         table.undecided_ids().into_iter().for_each(|id| table.set_aside(id));
         let stall_timers = StallTimers::new(table.undecided_ids(), now);
         let quorums = Quorums::new(cluster.faults());
@@ -85,6 +84,25 @@ impl<M: StorageBackend> Replica<M> {
             segments: VecDeque::new(),
             checkpointed: 0,
         })
+    }
+}
+
+impl<M: StorageBackend> Replica<M> {
+    /// What this replica has voted for lies below; its clock never shows less.
+    pub(crate) fn clock_floor(&self) -> u64 {
+        self.table.clock(Time(0))
+    }
+
+    /// Its clock shows `now`, and that is known only now: so far it has done nothing since it was opened.
+    pub(crate) fn set_clock(&mut self, now: Time) {
+        let undecided = self.table.undecided_ids();
+        for id in &undecided {
+            if let Some(state) = self.table.get_mut(*id) {
+                state.since = now;
+            }
+        }
+        self.stall_timers = StallTimers::new(undecided, now);
+        self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
     }
 }
 

@@ -507,7 +507,7 @@ impl World {
         let silenced = self.silenced.contains(&replica);
         let mut outbox = std::mem::take(written.outbox());
         for event in outbox.events.drain(..) {
-            let NodeEvent::Misbehavior { client, transaction } = event;
+            let NodeEvent::Misbehavior { client, transaction } = event else { continue };
             self.notes.does(replica, format!("keep{{s}} {} as proof that {client} lies", self.names.of(transaction.id())));
         }
         for (_, unsigned) in &mut outbox.unsigned {
@@ -852,9 +852,10 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),
         Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
         Message::CommitNotice { id } => (Kind::CommitNotice, Some(*id)),
-        Message::ReadReply { .. } | Message::ClockReply { .. } | Message::Refused { subject: Subject::Request(_), .. } => {
-            (Kind::Reply, None)
-        }
+        Message::ReadReply { .. }
+        | Message::ClockReply { .. }
+        | Message::ClockProposal { .. }
+        | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
         Message::Voted { vote, .. } => (Kind::Vote, Some(vote.statement.id)),
         Message::Logged { logged } => (Kind::Logged, Some(logged.statement.id)),
         Message::Decided { certificate } => (Kind::Decided, Some(certificate.id)),

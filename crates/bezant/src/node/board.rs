@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use config::NodeConfig;
-use engine::{Histogram, Replica, Statistic, StatisticKind, Statistics};
+use engine::{ClockReport, Histogram, Replica, Statistic, StatisticKind, Statistics};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -21,8 +21,67 @@ use types::{Party, ReplicaId};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
 
-/// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk) or `warming` (not doing all yet).
+/// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk), `waiting` (for what other replicas' clocks
+/// show) or `warming` (not doing all yet). While its clock is far from the others', it is `clock off`.
 const SERVING: &str = "serving";
+/// A clock that is off by so much is spoken of, in nanoseconds.
+const CLOCK_OFF_NS: u128 = 500_000_000;
+
+/// How it stood with the clock when the replica last said so.
+#[derive(Clone, Copy, Debug)]
+struct ClockState {
+    report: ClockReport,
+    /// By how much the machine's clock was ahead of the replica's.
+    machine_ahead_ns: i128,
+}
+
+impl ClockState {
+    /// Whether the replica's clock is far from the others', so that it cannot take part.
+    fn is_off(&self) -> bool {
+        self.report.ahead_ns.is_some_and(|ahead| u128::from(ahead.unsigned_abs()) >= CLOCK_OFF_NS)
+    }
+
+    /// What to tell people, if anything.
+    fn words(&self) -> Option<String> {
+        let seconds = |ahead_ns: i128| {
+            let tenths = (ahead_ns.unsigned_abs() + 50_000_000) / 100_000_000;
+            format!("{}.{} s", tenths / 10, tenths % 10)
+        };
+        let ClockReport { is_set, ahead_ns, .. } = self.report;
+        if !is_set {
+            return Some("waits until enough of the other replicas have said what time it is".to_owned());
+        }
+        match ahead_ns.map(i128::from).filter(|_| self.is_off()) {
+            Some(ahead) if ahead > 0 => {
+                let by = seconds(ahead);
+                return Some(format!(
+                    "clock ahead by {by}: this replica's shows more than most others', and goes at half speed until it is right"
+                ));
+            }
+            Some(ahead) => {
+                let by = seconds(ahead);
+                return Some(format!(
+                    "clock behind by {by}: this replica's shows less than most others', and is set forward within seconds"
+                ));
+            }
+            None => {}
+        }
+        let side = if self.machine_ahead_ns > 0 { "ahead" } else { "behind" };
+        let is_off = self.machine_ahead_ns.unsigned_abs() >= CLOCK_OFF_NS;
+        let by = seconds(self.machine_ahead_ns);
+        is_off.then(|| format!("machine's clock {side} by {by}: the replica goes by the other replicas' clocks instead, but set it right"))
+    }
+
+    fn to_json(self) -> serde_json::Value {
+        let ms = |nanoseconds: i128| i64::try_from(nanoseconds / 1_000_000).unwrap_or(i64::MAX);
+        json!({
+            "is_set": self.report.is_set,
+            "error_ms": self.report.ahead_ns.map(|ahead| ms(ahead.into())),
+            "machine_error_ms": ms(self.machine_ahead_ns),
+            "words": self.words(),
+        })
+    }
+}
 
 /// What is known of one replica, for whoever asks.
 pub struct Board {
@@ -39,6 +98,7 @@ pub struct Board {
     started: Instant,
     statistics: Mutex<Statistics>,
     misbehaviors: AtomicU64,
+    clock: Mutex<Option<ClockState>>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
 }
@@ -60,6 +120,7 @@ impl Board {
             started: Instant::now(),
             statistics: Mutex::default(),
             misbehaviors: AtomicU64::new(0),
+            clock: Mutex::default(),
             serving: OnceLock::new(),
         })
     }
@@ -74,13 +135,32 @@ impl Board {
         self.misbehaviors.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The replica says how it stands with its clock.
+    pub fn note_clock(&self, report: ClockReport) {
+        let machine_ahead_ns = i128::from(runtime::clock::wall()) - i128::from(report.shows.0);
+        let state = ClockState { report, machine_ahead_ns };
+        let before = self.clock_state().replace(state);
+        let words = state.words();
+        if report.is_set && words.is_some() != before.is_some_and(|before| before.words().is_some()) {
+            match words {
+                Some(words) => tracing::warn!(replica = self.replica, "{words}"),
+                None => tracing::info!(replica = self.replica, "the clock is right"),
+            }
+        }
+    }
+
+    fn clock_state(&self) -> MutexGuard<'_, Option<ClockState>> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The pages `/health` and `/status`.
     pub fn pages(self: Arc<Self>) -> Pages {
         Box::new(move |path| match path {
             "/health" => {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                Some(Page::text(status, format!("{state}\n")))
+                let words = self.clock_state().and_then(|clock| clock.words()).map(|words| format!("{words}\n"));
+                Some(Page::text(status, format!("{state}\n{}", words.unwrap_or_default())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
             _ => None,
@@ -99,6 +179,14 @@ impl Board {
         replica.statistics(&mut statistics);
     }
 
+    /// The same, before the replica runs.
+    pub fn post_first(&self, replica: &impl Replica) {
+        self.post(replica);
+        if let Some(report) = replica.clock() {
+            self.note_clock(report);
+        }
+    }
+
     fn statistics(&self) -> MutexGuard<'_, Statistics> {
         self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,6 +194,8 @@ impl Board {
     fn state(&self) -> &'static str {
         match self.serving.get() {
             None => "starting",
+            Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => "waiting",
+            Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => "clock off",
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
@@ -135,6 +225,7 @@ impl Board {
             "uptime_seconds": self.started.elapsed().as_secs(),
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
             "peers": peers,
+            "clock": self.clock_state().map(ClockState::to_json),
         });
         for statistic in self.statistics().all().iter().filter(|statistic| !statistic.status.is_empty()) {
             let mut place = &mut status;
@@ -174,6 +265,22 @@ impl Collector for Shown {
         let misbehaviors = ConstCounter::new(self.0.misbehaviors.load(Ordering::Relaxed));
         let described = encoder.encode_descriptor("misbehaviors", "Lies that were proved", None, misbehaviors.metric_type())?;
         misbehaviors.encode(described)?;
+        let clock = *self.0.clock_state();
+        if let Some(ClockState { report, machine_ahead_ns }) = clock {
+            let errors = [
+                (
+                    "clock_error_seconds",
+                    "By how much the replica's clock is ahead of most others' of its shard",
+                    report.ahead_ns.map(i128::from),
+                ),
+                ("machine_clock_error_seconds", "By how much the machine's clock is ahead of the replica's", Some(machine_ahead_ns)),
+            ];
+            for (name, help, nanoseconds) in errors {
+                let Some(nanoseconds) = nanoseconds else { continue };
+                let gauge = ConstGauge::new(nanoseconds as f64 / 1e9);
+                gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+            }
+        }
         let statistics = self.0.statistics().clone();
         for family in statistics.all().chunk_by(|one, next| one.name == next.name) {
             encode(family, &mut encoder)?;

@@ -47,9 +47,10 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let opened = tokio::task::spawn_blocking(move || {
         let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
-        let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, Time(runtime::clock::wall()))
-            .map_err(|error| error.to_string())?;
-        Ok::<_, String>(basil::Node::new(opened, Coordinator::new(cluster, CoordinatorOptions::default())))
+        let now = || Time(runtime::clock::wall());
+        let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
+        let janitor = Coordinator::new(cluster.clone(), CoordinatorOptions::default());
+        Ok::<_, String>(basil::Node::with_peers(opened, janitor, &cluster, now()))
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
 }

@@ -60,7 +60,13 @@ impl Place {
 
     /// Starts the program in this folder, and leaves it running.
     pub fn spawn(&self, arguments: &[&str]) -> Running {
-        let child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        self.spawn_with(arguments, "UNUSED", "")
+    }
+
+    /// The same, with one more variable in its environment.
+    pub fn spawn_with(&self, arguments: &[&str], name: &str, value: &str) -> Running {
+        let mut command = self.command(arguments);
+        let child = command.env(name, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         Running { asked: arguments.iter().map(|argument| (*argument).to_owned()).collect(), child: Some(child) }
     }
 

@@ -9,7 +9,7 @@ use basil::{Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decis
 use crypto::Verified;
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
-use simulator::{Client, Clocks, FaultKind, Goal, Next};
+use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Key, Timestamp, Value};
 
 use super::Basil;
@@ -41,7 +41,7 @@ struct Task {
     /// What no other task of this client has.
     number: u64,
     tag: String,
-    /// When it began, in true time; nothing where clocks jump, so that nothing follows from it.
+    /// When it began, in true time; nothing where its machine was paused, so that nothing follows from it.
     began: Option<u64>,
     /// The number of the operation it waits for.
     operation: u64,
@@ -232,8 +232,7 @@ impl Client<Basil> for BasilClient {
         let number = self.operations;
         let tag = format!("{}.{number}", scene.id);
         let buffer = Some(Buffer::new(timestamp));
-        let is_even = scene.setting.clocks != Clocks::Wild && !scene.setting.fault_kinds.contains(&FaultKind::ClockJump);
-        let began = is_even.then_some(scene.now);
+        let began = (!scene.was_paused).then_some(scene.now);
         self.task = Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), attempt: None });
         self.advance(scene)
     }

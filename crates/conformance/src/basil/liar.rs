@@ -323,7 +323,9 @@ impl simulator::Liar<Basil> for Liar {
                     let asked = self.readers.get(&(*to, *request)).cloned();
                     self.bend_reply(asked, results, prepared);
                 }
-                Message::ClockReply { asked_at, clock } => *clock = another_time(*clock, *asked_at),
+                Message::ClockReply { asked_at, clock } | Message::ClockProposal { asked_at, clock } => {
+                    *clock = another_time(*clock, *asked_at)
+                }
                 _ => {}
             }
         }

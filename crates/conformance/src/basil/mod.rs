@@ -256,7 +256,7 @@ impl System for Basil {
     ) -> Result<Node<Memory>, String> {
         let store = Store::open(medium.clone(), store).map_err(|error| error.to_string())?;
         let replica = Replica::open(cluster.clone(), replica, options.replica, store, now).map_err(|error| error.to_string())?;
-        Ok(Node::new(replica, Coordinator::new(cluster.clone(), options.coordinator)))
+        Ok(Node::with_peers(replica, Coordinator::new(cluster.clone(), options.coordinator), cluster, now))
     }
 
     fn close(mut node: Node<Memory>) -> Result<(), String> {

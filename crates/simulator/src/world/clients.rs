@@ -47,6 +47,7 @@ impl<S: System> World<S> {
             id: client.id,
             party: client.party(),
             local: client.clock.read(self.now),
+            was_paused: client.was_paused,
             random: &mut client.random,
             setting: &self.setting,
             checker: &mut self.checker,

@@ -79,6 +79,7 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::ReadReply { .. }
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }
+        | Message::ClockProposal { .. }
         | Message::StatusReply { .. }
         | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}

@@ -50,7 +50,7 @@ pub(crate) enum Told {
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     pub plan: Plan,
-    /// When it began, in true time, where clocks go evenly.
+    /// When it began, in true time, unless its machine was paused.
     pub began: Option<u64>,
     pub reads: Vec<(Key, Timestamp, Option<Value>)>,
     pub transaction: Transaction,
@@ -422,12 +422,15 @@ impl Checker {
     fn acknowledged(&mut self, now: u64, id: TransactionId) {
         let Some(history) = self.histories.get(&id) else { return };
         let at = history.transaction.timestamp();
+        // Of what only read, the others must come after what it saw. (That nobody writes underneath, other checkers see.)
+        let seen = history.transaction.reads().iter().map(|read| read.version).max();
+        let to_follow = if history.transaction.writes().is_empty() { seen.unwrap_or(Timestamp::ZERO) } else { at };
         let before = history.began.and_then(|began| self.acknowledged.range(..began).next_back());
         if let Some((_, before)) = before.filter(|(_, before)| **before >= at) {
             let what = format!("{id:?} at {at:?} committed, and {before:?} was acknowledged before it began");
             self.violation("order", what);
         }
-        let highest = self.acknowledged.range(..=now).next_back().map_or(at, |(_, highest)| at.max(*highest));
+        let highest = self.acknowledged.range(..=now).next_back().map_or(to_follow, |(_, highest)| to_follow.max(*highest));
         self.acknowledged.insert(now, highest);
     }
 
