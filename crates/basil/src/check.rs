@@ -22,8 +22,8 @@ pub(crate) trait Knowledge {
     fn newest_prepared(&self, read: usize) -> Option<(Timestamp, TransactionId)>;
     /// The committed transaction that wrote a version, where it is still known.
     fn writer_of(&self, version: Timestamp) -> Option<TransactionId>;
-    /// A prepared or committed transaction above `timestamp` that read a version of `key` below it.
-    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId>;
+    /// Whether a prepared or committed transaction above `timestamp` read a version of `key` below it.
+    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast;
     /// `RTS`: the newest timestamp at which anybody may have read `key`.
     fn read_timestamp(&self, key: &Key) -> Timestamp;
 }
@@ -36,6 +36,17 @@ pub(crate) enum Dependency {
     Aborted,
     /// It is not known here, or it did not write that version.
     Invalid,
+}
+
+/// What a replica knows of those who read past a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReaderPast {
+    /// There is none.
+    None,
+    /// This transaction is one.
+    Is(TransactionId),
+    /// There are more readers than are looked at for one vote, and so there may be one.
+    Unknown,
 }
 
 /// What a replica's own clock and memory let it judge.
@@ -204,10 +215,10 @@ fn missed_write(known: &impl Knowledge, read: usize, version: Timestamp) -> Resu
 }
 
 fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
-    if let Some(other) = known.reader_past(&write.key, timestamp)
-        && !broken(Mutant::ReaderMissed)
-    {
-        return Err(AbortReason::ReadByOther(other)); // L10-11
+    match known.reader_past(&write.key, timestamp) {
+        ReaderPast::Is(other) if !broken(Mutant::ReaderMissed) => return Err(AbortReason::ReadByOther(other)), // L10-11
+        ReaderPast::Unknown => return Err(AbortReason::ReadTimestamp), // As if one were found: a vote to abort is always safe.
+        ReaderPast::None | ReaderPast::Is(_) => {}
     }
     let is_read_past = known.read_timestamp(&write.key) > timestamp && !broken(Mutant::ReadTimestampIgnored);
     if is_read_past || (timestamp.time < bounds.write_floor && !broken(Mutant::WriteFloorIgnored)) {
@@ -256,7 +267,7 @@ mod tests {
         dependency: Option<Dependency>,
         committed: Option<u64>,
         prepared: Option<u64>,
-        reader_past: Option<TransactionId>,
+        reader_past: Option<ReaderPast>,
         read_timestamp: u64,
     }
 
@@ -279,8 +290,8 @@ mod tests {
         fn writer_of(&self, _: Timestamp) -> Option<TransactionId> {
             None
         }
-        fn reader_past(&self, _: &Key, _: Timestamp) -> Option<TransactionId> {
-            self.reader_past
+        fn reader_past(&self, _: &Key, _: Timestamp) -> ReaderPast {
+            self.reader_past.unwrap_or(ReaderPast::None)
         }
         fn read_timestamp(&self, _: &Key) -> Timestamp {
             at(self.read_timestamp)
@@ -331,8 +342,10 @@ mod tests {
     #[test]
     fn lines_9_to_13_judge_the_key_written() {
         let result = |known: &Known, bounds| check(known, &transaction(50, vec![], &["a"]), bounds);
-        let read_past = Known { reader_past: Some(OTHER), ..Known::default() };
+        let read_past = Known { reader_past: Some(ReaderPast::Is(OTHER)), ..Known::default() };
         assert_eq!(result(&read_past, BOUNDS), Err(AbortReason::ReadByOther(OTHER)));
+        let unknown = Known { reader_past: Some(ReaderPast::Unknown), ..Known::default() };
+        assert_eq!(result(&unknown, BOUNDS), Err(AbortReason::ReadTimestamp));
         let read_at = |read_timestamp| Known { read_timestamp, ..Known::default() };
         assert_eq!((result(&read_at(50), BOUNDS), result(&read_at(51), BOUNDS)), (Ok(vec![]), Err(AbortReason::ReadTimestamp)));
         assert_eq!(result(&read_at(0), Bounds { write_floor: 51, ..BOUNDS }), Err(AbortReason::ReadTimestamp));
@@ -340,7 +353,13 @@ mod tests {
 
     #[test]
     fn keys_of_other_shards_are_left_to_them() {
-        let known = Known { committed: Some(40), prepared: Some(40), reader_past: Some(OTHER), read_timestamp: 60, ..Known::default() };
+        let known = Known {
+            committed: Some(40),
+            prepared: Some(40),
+            reader_past: Some(ReaderPast::Is(OTHER)),
+            read_timestamp: 60,
+            ..Known::default()
+        };
         let elsewhere = transaction(50, vec![read("z", 99, Some(OTHER))], &["z"]);
         assert_eq!(check(&known, &elsewhere, BOUNDS), Ok(vec![]));
     }

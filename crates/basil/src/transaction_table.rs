@@ -1,5 +1,6 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
-use crate::check::{AbortReason, Dependency, Knowledge};
+use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast};
 use crate::message::KeyVersion;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
@@ -32,6 +33,10 @@ const RELEASED_BYTES_MAX: usize = 32 << 20;
 
 /// The most bytes of transactions that were voted down long ago and count as undecided no more. Others go on to count.
 const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
+
+/// The most readers that one vote looks at, and more for each write: a key may have very many, above a write that comes late.
+const READERS_MAX: usize = 256;
+const READERS_EACH_MAX: usize = 4;
 
 /// Shorter values of a decided transaction are not worth being let go.
 const VALUES_BYTES_MIN: usize = 512;
@@ -426,7 +431,9 @@ impl<M: StorageBackend> TransactionTable<M> {
                 (None, None)
             });
         }
-        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest })
+        let readers_max = READERS_MAX + READERS_EACH_MAX * transaction.writes().len();
+        let readers_left = Cell::new(if broken(Mutant::ReadersUncounted) { usize::MAX } else { readers_max });
+        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest, readers_left })
     }
 
     /// The id of a transaction that is entered at a key.
@@ -686,6 +693,8 @@ pub(crate) struct TableKnowledge<'a, M: StorageBackend> {
     timestamp: Timestamp,
     /// The newest committed version and the newest prepared writer below `timestamp` of each key read.
     newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
+    /// How many more readers are looked at.
+    readers_left: Cell<usize>,
 }
 
 impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
@@ -726,9 +735,16 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
         (self.table.get(id)?.decision() == Some(Decision::Commit)).then_some(id)
     }
 
-    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> Option<TransactionId> {
-        let mut readers = self.table.store.meta(key)?.readers.above(timestamp);
-        readers.find(|(_, version)| *version < timestamp).map(|(reader, _)| self.table.id_of(*reader))
+    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast {
+        let Some(meta) = self.table.store.meta(key) else { return ReaderPast::None };
+        for (reader, version) in meta.readers.above(timestamp) {
+            if *version < timestamp {
+                return ReaderPast::Is(self.table.id_of(*reader));
+            }
+            let Some(left) = self.readers_left.get().checked_sub(1) else { return ReaderPast::Unknown };
+            self.readers_left.set(left);
+        }
+        ReaderPast::None
     }
 
     fn read_timestamp(&self, key: &Key) -> Timestamp {
@@ -738,7 +754,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
 
 #[cfg(test)]
 mod tests {
-    use crate::transaction::Write;
+    use crate::transaction::{Read, Write};
     use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
     use types::{ClusterId, Placement, Value};
@@ -781,6 +797,26 @@ mod tests {
     fn a_clock_that_is_set_back_stays_at_what_was_voted_for() {
         let table = table();
         assert_eq!((table.clock(Time(50)), table.clock(Time(200))), (99, 200));
+    }
+
+    #[test]
+    fn a_vote_looks_at_a_bounded_number_of_readers() {
+        let mut table = table();
+        let read = |time: u64| {
+            let read = Read { key: Key::from("b"), version: at(2_000), dependency: None };
+            Transaction::new(table.cluster.id(), at(time), vec![read], vec![]).expect("it is small")
+        };
+        let readers: Vec<Transaction> = (3_000..4_000).map(read).collect();
+        for (number, reader) in readers.iter().enumerate() {
+            table.enter(reader, Time(0), Quota::prepare(QuotaOwner::Client(AUTHOR)));
+            table.restore_vote(reader.id(), Vote::Commit);
+            let write = Write { key: Key::from("b"), value: None };
+            let late = Transaction::new(table.cluster.id(), at(1_000), vec![], vec![write]).expect("it is small");
+            let known = table.knowledge(&late).expect("memory does not fail");
+            let found = known.reader_past(&Key::from("b"), at(1_000));
+            let is_looked_at = number < READERS_MAX + READERS_EACH_MAX;
+            assert_eq!(found, if is_looked_at { ReaderPast::None } else { ReaderPast::Unknown }, "{number} before");
+        }
     }
 
     #[test]

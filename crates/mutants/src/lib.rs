@@ -87,6 +87,8 @@ mutants! {
     ShareUnlimited: "limits", "one client may fill all the room there is for undecided work";
     FinishingUnreserved: "limits", "what is brought to be finished finds no room where others have prepared much";
     ValuesKept: "limits", "what decided transactions wrote is kept with them, however much it is";
+    ReadersUncounted: "limits", "one vote looks at all readers of a key, however many there are";
+    EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";
     FabricatedAbortKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";
     AuthorCharged: "limits", "undecided work counts against the author it names, whoever brought it";

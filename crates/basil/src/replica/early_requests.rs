@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use machine::Time;
+use mutants::{Mutant, broken};
 use types::Party;
 
 use crate::message::Message;
@@ -35,6 +36,8 @@ pub(super) struct EarlyRequest {
 struct Queue {
     requests: BTreeMap<(u64, u64), EarlyRequest>,
     bytes: usize,
+    /// How many of them were taken out in this turn.
+    taken: usize,
 }
 
 /// All that waits.
@@ -45,6 +48,8 @@ pub(super) struct EarlyRequests {
     numbered: u64,
     requests: usize,
     bytes: usize,
+    /// How many of one party's are taken out in this turn.
+    each_max: usize,
 }
 
 impl EarlyRequests {
@@ -70,10 +75,22 @@ impl EarlyRequests {
         self.queues.values().filter_map(|queue| queue.requests.first_key_value()).map(|((due, _), _)| Time(*due)).min()
     }
 
-    /// Takes out the first whose time has come, by its timestamp, whosever it is.
+    /// A turn begins: what it takes out, [`DUE_MAX`], is shared evenly among those of whose requests some are due.
+    pub fn begin_turn(&mut self, now: Time) {
+        let is_due = |queue: &Queue| queue.requests.first_key_value().is_some_and(|((due, _), _)| *due <= now.0);
+        let parties = self.queues.values().filter(|queue| is_due(queue)).count();
+        self.each_max = DUE_MAX.div_ceil(parties.max(1));
+        self.queues.values_mut().for_each(|queue| queue.taken = 0);
+    }
+
+    /// Takes out the first whose time has come, by its timestamp, of those who have not had their share of the turn. (In the order of
+    /// timestamps fewer are in one another's way.)
     pub fn next_due(&mut self, now: Time) -> Option<EarlyRequest> {
-        let firsts = self.queues.iter().filter_map(|(owner, queue)| Some((*queue.requests.first_key_value()?.0, *owner)));
+        let has_share = |queue: &Queue| queue.taken < self.each_max || broken(Mutant::EarlyUnshared);
+        let firsts = self.queues.iter().filter(|(_, queue)| has_share(queue));
+        let firsts = firsts.filter_map(|(owner, queue)| Some((*queue.requests.first_key_value()?.0, *owner)));
         let (place, owner) = firsts.min().filter(|((due, _), _)| *due <= now.0)?;
+        self.queues.get_mut(&owner)?.taken += 1;
         self.take(owner, place)
     }
 
@@ -111,11 +128,30 @@ mod tests {
             assert_eq!(keep(&mut early, client, due, 1), None);
         }
         assert_eq!(early.deadline(), Some(Time(10)));
-        let mut due = |now| std::iter::from_fn(|| early.next_due(Time(now))).map(|request| request.from).collect::<Vec<_>>();
+        let mut due = |now| {
+            early.begin_turn(Time(now));
+            std::iter::from_fn(|| early.next_due(Time(now))).map(|request| request.from).collect::<Vec<_>>()
+        };
         assert_eq!(due(9), []);
         assert_eq!(due(30), [party(2), party(1), party(1)]);
         assert_eq!(due(40), [party(2)]);
         assert_eq!((early.deadline(), early.bytes, early.queues.len()), (None, 0, 0));
+    }
+
+    #[test]
+    fn a_turn_is_shared_by_those_whose_requests_are_due() {
+        let mut early = EarlyRequests::default();
+        for due in 0..2 * DUE_MAX as u64 {
+            keep(&mut early, 1, due, 1);
+        }
+        keep(&mut early, 2, 5_000, 1);
+        keep(&mut early, 3, 5_001, 1);
+        early.begin_turn(Time(5_000));
+        let taken: Vec<Party> = std::iter::from_fn(|| early.next_due(Time(5_000))).map(|request| request.from).collect();
+        assert_eq!((taken.len(), taken.last()), (DUE_MAX / 2 + 1, Some(&party(2))));
+        early.begin_turn(Time(5_001));
+        let taken: Vec<Party> = std::iter::from_fn(|| early.next_due(Time(5_001))).map(|request| request.from).collect();
+        assert_eq!((taken.len(), taken.last()), (DUE_MAX / 2 + 1, Some(&party(3))));
     }
 
     #[test]

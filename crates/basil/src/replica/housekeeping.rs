@@ -51,6 +51,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        self.early.begin_turn(now);
         for _ in 0..DUE_MAX {
             if out.bytes >= ANSWER_BYTES_MAX {
                 break;
