@@ -136,6 +136,7 @@ mutants! {
     LowWatermarkIgnored: "orphan resolution", "transactions below the low watermark are judged";
     OrphanReleasedByFew: "orphan resolution", "a transaction never commits when one replica fewer than 3f+1 knows only what is older";
     ReleasedForgotten: "orphan resolution", "a replica that releases an orphan forgets what it said of it";
+    QueriesHogged: "orphan resolution", "inquiries without result keep out others";
     VersionTakenFromOne: "orphan resolution", "a newer version that one replica shows is taken over";
     OutcomeTakenFromOne: "orphan resolution", "an outcome that one replica remembers concludes a transaction";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not log it on request";

@@ -36,6 +36,8 @@ use crate::transaction_table::TransactionTable;
 const QUERIES_MAX: usize = 256;
 /// An inquiry without result makes room for another after so long, in milliseconds.
 const QUERY_MS: u64 = 20_000;
+/// The most inquiries without result that are kept in mind.
+const FRUITLESS_MAX: usize = 1 << 14;
 /// The first wait before everybody is asked again, in milliseconds; doubled each time.
 const ASK_AGAIN_MS: u64 = 1_000;
 
@@ -71,13 +73,32 @@ enum Resolution {
 
 /// The inquiries of one replica.
 #[derive(Debug, Default)]
-pub(super) struct StatusQueries(BTreeMap<TransactionId, OrphanQuery>);
+pub(super) struct StatusQueries {
+    open: BTreeMap<TransactionId, OrphanQuery>,
+    /// Transactions whose inquiry had its time without result, and until when others come first.
+    fruitless: BTreeMap<TransactionId, Time>,
+}
 
 impl StatusQueries {
     /// Ends those whose transaction has ended, and those that have had their time.
     pub(super) fn prune<M: StorageBackend>(&mut self, now: Time, table: &TransactionTable<M>) {
         let is_open = |id: &TransactionId| table.get(*id).is_some_and(TransactionState::is_open);
-        self.0.retain(|id, query| is_open(id) && query.since.after_ms(QUERY_MS) > now);
+        let fruitless = &mut self.fruitless;
+        self.open.retain(|id, query| {
+            let is_kept = is_open(id) && query.since.after_ms(QUERY_MS) > now;
+            if !is_kept && is_open(id) && fruitless.len() < FRUITLESS_MAX && !broken(Mutant::QueriesHogged) {
+                fruitless.insert(*id, now.after_ms(QUERY_MS));
+            }
+            is_kept
+        });
+        fruitless.retain(|_, until| *until > now);
+    }
+
+    /// Whether an inquiry about `id` may go on, or begin: not while there is no room, nor so soon after one without result that it
+    /// would keep out others.
+    fn admits(&self, id: TransactionId) -> bool {
+        self.open.contains_key(&id)
+            || (self.open.len() < QUERIES_MAX && (self.fruitless.len() < QUERIES_MAX || !self.fruitless.contains_key(&id)))
     }
 }
 
@@ -175,13 +196,12 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn query_status(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
         let Some(state) = self.table.get(id) else { return };
         let timestamp = state.transaction.timestamp();
-        let is_full = self.status_queries.0.len() >= QUERIES_MAX && !self.status_queries.0.contains_key(&id);
-        if timestamp.time >= self.watermark(now) || is_full {
+        if timestamp.time >= self.watermark(now) || !self.status_queries.admits(id) {
             return;
         }
         let begin =
             || OrphanQuery { transaction: state.transaction.clone(), since: now, ask_again: now, times_asked: 0, answers: Vec::new() };
-        let query = self.status_queries.0.entry(id).or_insert_with(begin);
+        let query = self.status_queries.open.entry(id).or_insert_with(begin);
         if query.ask_again > now {
             return;
         }
@@ -253,7 +273,7 @@ impl<M: StorageBackend> Replica<M> {
     ) -> Result<(), StoreError> {
         let Party::Replica(from) = from else { return Ok(()) };
         let watermark = self.watermark(now);
-        let Some(query) = self.status_queries.0.get_mut(&id) else { return Ok(()) };
+        let Some(query) = self.status_queries.open.get_mut(&id) else { return Ok(()) };
         if !query.note(&self.cluster, from, answer) {
             return Ok(());
         }
@@ -269,7 +289,7 @@ impl<M: StorageBackend> Replica<M> {
         if resolution == Resolution::NotYet {
             return Ok(());
         }
-        let Some(OrphanQuery { transaction, .. }) = self.status_queries.0.remove(&id) else { return Ok(()) };
+        let Some(OrphanQuery { transaction, .. }) = self.status_queries.open.remove(&id) else { return Ok(()) };
         if self.table.get(id).is_none_or(|state| !state.is_open()) || timestamp.time >= watermark {
             return Ok(());
         }
@@ -311,5 +331,51 @@ impl<M: StorageBackend> Replica<M> {
         for dependent in dependents {
             self.dependency_ended(now, dependent, Decision::Abort, out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Memory, Options, Store};
+    use types::{ClusterId, Placement};
+
+    use super::*;
+    use crate::transaction::Write;
+    use crate::transaction_state::{Quota, QuotaOwner};
+
+    /// More orphans than are asked about at once, none of which can be resolved: the others come next.
+    #[test]
+    fn inquiries_without_result_make_room_for_others() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let store = Store::open(Memory::new("orphans"), Options::default()).expect("a new store opens");
+        let mut table = TransactionTable::new(cluster.expect("the parts fit").into(), ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        let orphans: Vec<Transaction> = (0..2 * QUERIES_MAX as u64)
+            .map(|time| {
+                let write = Write { key: Key::from("a"), value: None };
+                Transaction::new(ClusterId::new([1; 16]), Timestamp::new(time, ClientId(1)), vec![], vec![write]).expect("it is small")
+            })
+            .collect();
+        for orphan in &orphans {
+            table.enter(orphan, Time(0), Quota::prepare(QuotaOwner::Client(ClientId(1))));
+            table.restore_vote(orphan.id(), Vote::Commit);
+        }
+        let mut queries = StatusQueries::default();
+        let mut asked_about = std::collections::BTreeSet::new();
+        for round in 0..2 {
+            let now = Time(0).after_ms(round * QUERY_MS);
+            queries.prune(now, &table);
+            for transaction in &orphans {
+                if queries.admits(transaction.id()) {
+                    let query =
+                        OrphanQuery { transaction: transaction.clone(), since: now, ask_again: now, times_asked: 0, answers: vec![] };
+                    queries.open.entry(transaction.id()).or_insert(query);
+                    asked_about.insert(transaction.id());
+                }
+            }
+            assert_eq!(queries.open.len(), QUERIES_MAX);
+        }
+        assert_eq!(asked_about.len(), orphans.len());
     }
 }

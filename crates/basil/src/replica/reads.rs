@@ -1,10 +1,12 @@
 //! How a replica answers reads (basil.txt §4.1).
 
+use std::collections::BTreeMap;
+
 use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
-use types::{Key, Party, Timestamp};
+use types::{Key, Party, Timestamp, TransactionId};
 
 use super::admission::is_author;
 use super::{Out, Replica};
@@ -31,6 +33,7 @@ impl<M: StorageBackend> Replica<M> {
         self.table.store.prefetch(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
         let mut prepared: Vec<Transaction> = Vec::new();
+        let mut places: BTreeMap<TransactionId, u16> = BTreeMap::new();
         let mut bytes = 0;
         for key in keys {
             if !broken(Mutant::ReadTimestampUnraised) {
@@ -45,13 +48,13 @@ impl<M: StorageBackend> Replica<M> {
                     if broken(Mutant::HiddenDenied) { PendingWrite::None } else { PendingWrite::Hidden }
                 }
                 Some(writer) => {
-                    let id = writer.transaction.id();
-                    let place = prepared.iter().position(|known| known.id() == id).unwrap_or_else(|| {
+                    let next = u16::try_from(prepared.len()).expect("a request names fewer keys");
+                    let place = *places.entry(writer.transaction.id()).or_insert(next);
+                    if place == next {
                         bytes += writer.transaction.encoded_bytes();
                         prepared.push(writer.transaction.clone());
-                        prepared.len() - 1
-                    });
-                    u16::try_from(place).map_or(PendingWrite::Hidden, PendingWrite::Prepared)
+                    }
+                    PendingWrite::Prepared(place)
                 }
             };
             results.push(ReadResult { version, value, pending });

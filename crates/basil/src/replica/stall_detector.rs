@@ -35,8 +35,9 @@ const RANK_PART: u64 = 4;
 const EXPEDITED_RANK_PART: u64 = 20;
 /// What somebody waits for may take this part of `janitor_timeout_ms` to end by itself.
 const EXPEDITED_PART: u64 = 40;
-/// One request expedites so many transactions at most.
+/// One request expedites so many transactions at most, and looks at so many of their reads.
 const EXPEDITED_MAX: usize = 64;
+const EXPEDITED_READS_MAX: usize = 8_192;
 /// So many hidden transactions are expedited for one client at most, in this part of `janitor_timeout_ms`.
 const HIDDEN_MAX: u32 = 64;
 const HIDDEN_PART: u64 = 10;
@@ -104,7 +105,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Somebody wants to finish `id`: what its vote waits for, and what stands behind that, is to end soon.
     pub(super) fn expedite(&mut self, now: Time, id: TransactionId, out: &mut Out<M>) {
-        let (mut chain, mut looked_at) = (vec![id], 0);
+        let (mut chain, mut looked_at, mut reads_left) = (vec![id], 0, EXPEDITED_READS_MAX);
         while let Some(id) = chain.get(looked_at).copied() {
             looked_at += 1;
             let Some(state) = self.table.get(id) else { continue };
@@ -112,7 +113,7 @@ impl<M: StorageBackend> Replica<M> {
                 continue;
             }
             let transaction = state.transaction.clone();
-            for read in transaction.reads() {
+            for read in transaction.reads().iter().take(reads_left) {
                 let is_judged = self.table.holds(&read.key) && chain.len() <= EXPEDITED_MAX;
                 if let Some(dependency) = read.dependency.filter(|_| is_judged)
                     && self.expedite_one(now, dependency)
@@ -120,6 +121,7 @@ impl<M: StorageBackend> Replica<M> {
                     chain.push(dependency);
                 }
             }
+            reads_left = reads_left.saturating_sub(transaction.reads().len());
         }
         self.finish_due(now, out);
     }
