@@ -1,7 +1,7 @@
 //! An interactive transaction: reads go to the cluster, writes wait for the commit.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use engine::{Commit, CommitRequest, Evidence, Operation, Refusal, Request, Response, Work};
@@ -20,7 +20,8 @@ pub struct Transaction {
     connection: Arc<Connection>,
     pool: Option<Pool>,
     read_only: bool,
-    timestamp: Timestamp,
+    /// Taken with the first read, or at the commit: the later, the less was acknowledged after it.
+    timestamp: Arc<OnceLock<Timestamp>>,
     /// `None` once committed or abandoned.
     progress: Arc<Mutex<Option<Progress>>>,
 }
@@ -44,8 +45,7 @@ impl Progress {
 
 impl Transaction {
     pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>) -> Self {
-        let timestamp = connection.next_timestamp();
-        Self { connection, pool, read_only: false, timestamp, progress: Arc::new(Mutex::new(Some(Progress::default()))) }
+        Self { connection, pool, read_only: false, timestamp: Arc::default(), progress: Arc::new(Mutex::new(Some(Progress::default()))) }
     }
 
     /// The same, which will write nothing.
@@ -77,7 +77,7 @@ impl Transaction {
         };
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
-            let (timestamp, read_only) = (self.timestamp, self.read_only);
+            let (timestamp, read_only) = (self.take_timestamp(), self.read_only);
             self.read(Request::Read { timestamp, keys: missing, read_only }).await?;
         }
         let slot = self.slot();
@@ -103,7 +103,7 @@ impl Transaction {
             let progress = slot.as_ref().ok_or_else(ended)?;
             progress.writes.range(&low..&high).filter(|(_, value)| value.is_none()).count()
         };
-        let (timestamp, read_only, asked) = (self.timestamp, self.read_only, limit.saturating_add(deleted));
+        let (timestamp, read_only, asked) = (self.take_timestamp(), self.read_only, limit.saturating_add(deleted));
         let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, read_only };
         let found = self.read(request).await?;
         let slot = self.slot();
@@ -154,11 +154,15 @@ impl Transaction {
         }
     }
 
-    /// The transaction's timestamp, which is its place in the serial order on an engine that orders by timestamps; `None` once
-    /// it has ended.
+    /// The transaction's timestamp, which is its place in the serial order on an engine that orders by timestamps; `None` before its first
+    /// read, and once it has ended.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        self.slot().as_ref().map(|_| self.timestamp)
+        self.slot().as_ref().and_then(|_| self.timestamp.get().copied())
+    }
+
+    fn take_timestamp(&self) -> Timestamp {
+        *self.timestamp.get_or_init(|| self.connection.next_timestamp())
     }
 
     /// Commits. When it returns `Ok`, all of the transaction took place, and lasts.
@@ -181,7 +185,7 @@ impl Transaction {
             ));
         }
         self.connection.may_write(writes.keys())?;
-        let timestamp = self.timestamp;
+        let timestamp = self.take_timestamp();
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone.
         if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty()) {

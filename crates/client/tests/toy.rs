@@ -122,6 +122,17 @@ async fn transactions_of_another_engine_run_through_the_same_client() {
 }
 
 #[tokio::test]
+async fn a_transaction_takes_its_timestamp_with_its_first_read() {
+    let (client, _nodes) = connect().await;
+    let (one, other) = (client.begin(), client.begin());
+    assert_eq!((one.timestamp(), other.timestamp()), (None, None));
+    for transaction in [&other, &one, &other] {
+        timeout(PATIENCE, transaction.get("4")).await.expect("it is answered").expect("it is read");
+    }
+    assert!(other.timestamp() < one.timestamp() && other.timestamp().is_some(), "the one that began first read last");
+}
+
+#[tokio::test]
 async fn nobody_waits_for_replicas_that_are_known_to_be_away() {
     let mut nodes = six().await;
     let at = addresses(&nodes);
