@@ -83,6 +83,11 @@ impl<C, W> Inbox<C, W> {
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
+                if arrival.link.as_ref().is_some_and(|link| link.is_discarded()) {
+                    queue.arrivals.pop_front();
+                    self.arrivals -= 1;
+                    continue;
+                }
                 if arrival.link.as_ref().is_some_and(|link| link.holds_back()) {
                     queue.held_back.extend(queue.arrivals.pop_front());
                     self.held_back.insert(member);

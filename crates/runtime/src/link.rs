@@ -20,7 +20,7 @@ use crate::metrics::Shell;
 
 /// How much memory an idle connection keeps for the next frames to send.
 const KEEP_BYTES: usize = 256 << 10;
-/// While a quarter of what may wait on all connections does, a client has to read when so much waits for it on one.
+/// While an eighth of what may wait on all connections does, a client has to read when so much waits for it on one.
 const UNREAD_CROWDED_BYTES: usize = 1 << 20;
 
 /// Why a connection was closed or refused.
@@ -152,6 +152,8 @@ pub(crate) struct Link {
     total: Arc<AtomicUsize>,
     /// Whether the node loop holds back what came over it.
     holds_back: AtomicBool,
+    /// Whether what came over it is not worth an answer any more.
+    is_discarded: AtomicBool,
     /// Told when the peer has read enough.
     drained: Notify,
     /// Injected latency, where there is any.
@@ -291,6 +293,9 @@ impl Link {
         if outgoing.close_reason.is_some() {
             return;
         }
+        // Of all others the last words count: a client may say them and go.
+        let is_discarded = matches!(close_reason, CloseReason::NotReading | CloseReason::Expelled);
+        self.is_discarded.store(is_discarded, Ordering::SeqCst);
         outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
         let unsent = outgoing.frames.messages() + outgoing.held.messages();
@@ -342,7 +347,7 @@ impl Link {
     /// held back.
     pub fn is_backed_up(&self) -> bool {
         let unread = self.unread.load(Ordering::SeqCst);
-        let is_crowded = || self.total.load(Ordering::Relaxed) >= self.limits.outgoing_total_bytes_max / 4;
+        let is_crowded = || self.total.load(Ordering::Relaxed) >= self.limits.outgoing_total_bytes_max / 8;
         matches!(self.party, Party::Client(..))
             && (unread >= self.limits.unread_bytes_max || (unread >= UNREAD_CROWDED_BYTES && is_crowded()))
     }
@@ -355,6 +360,12 @@ impl Link {
         self.holds_back.store(true, Ordering::SeqCst);
         // The writer may have looked just before; then nobody would tell.
         self.is_backed_up() || !self.holds_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// For the node loop: whether to drop what came over this connection, whose peer did not read, or whose owner was expelled. What it
+    /// asked for is often far more than it sent.
+    pub fn is_discarded(&self) -> bool {
+        self.is_discarded.load(Ordering::SeqCst)
     }
 
     /// For the writer, which has written something: lets the reader go on when the peer has read enough. `true` when the node loop is to
@@ -459,6 +470,7 @@ impl Links {
             unread: AtomicUsize::new(0),
             total: Arc::clone(&self.total),
             holds_back: AtomicBool::new(false),
+            is_discarded: AtomicBool::new(false),
             drained: Notify::new(),
             hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
         });

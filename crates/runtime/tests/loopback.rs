@@ -261,10 +261,13 @@ async fn who_does_not_read_is_answered_no_further_and_closed_in_the_end() {
 
     let server = Server::start(0, Limits { unread_bytes_max: 1 << 20, write_timeout_ms: 50, ..Limits::default() }).await;
     let mut raw = Raw::welcomed(server.address()).await;
-    raw.send(&messages(&vec![Message::Fill(1 << 18); 200])).await;
+    raw.send(&messages(&vec![Message::Fill(1 << 18); 800])).await;
     eventually("it is closed", || server.metrics.closed("not_reading") == 1).await;
     eventually("its queue is gone", || server.metrics.to_text().contains("bezant_outgoing_bytes 0\n")).await;
     eventually("so is what it asked", || server.metrics.to_text().contains("bezant_incoming_bytes 0\n")).await;
+    let text = server.metrics.to_text();
+    let stepped = text.lines().find_map(|line| line.strip_prefix("bezant_turn_inputs_sum ")).and_then(|inputs| inputs.parse::<f64>().ok());
+    assert!(stepped.is_some_and(|inputs| inputs < 400.0), "nobody is there for the answers to {stepped:?} questions");
 }
 
 #[tokio::test]
