@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crypto::Verified;
 use machine::turn::Turn;
@@ -22,6 +23,7 @@ use crate::link::Link;
 use crate::mailbox::{Inbound, Mailbox, Taken};
 use crate::member::Member;
 use crate::metrics::Metrics;
+use crate::priority::Usage;
 use crate::quota::Permit;
 
 /// What has arrived for the loop.
@@ -51,6 +53,8 @@ struct Queue<W> {
     held_back: VecDeque<Arrival<W>>,
     /// How many bytes it may still cost in this round; below zero when it took more.
     credit: i64,
+    /// What it takes of this node's time; nothing counts what the node says to itself.
+    usage: Option<Arc<Usage>>,
 }
 
 /// The messages that one read from a connection brought.
@@ -81,6 +85,7 @@ impl<C, W> Inbox<C, W> {
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
+            let begun = Instant::now();
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
                 if arrival.link.as_ref().is_some_and(|link| link.is_discarded()) {
@@ -105,6 +110,9 @@ impl<C, W> Inbox<C, W> {
                     queue.arrivals.pop_front();
                     self.arrivals -= 1;
                 }
+            }
+            if let Some(usage) = &queue.usage {
+                usage.note(begun.elapsed());
             }
             if !queue.arrivals.is_empty() {
                 self.ring.push_back(member);
@@ -176,7 +184,12 @@ impl<C, W> Inbox<C, W> {
             return;
         }
         let member = Member::from(from);
-        let queue = self.queues.entry(member).or_insert_with(|| Queue { arrivals: VecDeque::new(), held_back: VecDeque::new(), credit: 0 });
+        let queue = self.queues.entry(member).or_insert_with(|| Queue {
+            arrivals: VecDeque::new(),
+            held_back: VecDeque::new(),
+            credit: 0,
+            usage: permit.as_ref().map(Permit::usage),
+        });
         if queue.arrivals.is_empty() {
             self.ring.push_back(member);
         }
@@ -196,5 +209,36 @@ impl<C, W> Inbox<C, W> {
         }
         self.command_permits.add_permits(count);
         self.metrics.shell.commands_waiting.dec_by(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crypto::{Signatures, Verifier};
+    use machine::turn::{Bounds, Turns};
+    use toy::Doubler;
+    use toy::fixture::{CLUSTER, cluster, replica};
+    use types::{ClientId, Session};
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::member::Share;
+    use crate::quota::Total;
+
+    #[test]
+    fn what_the_loop_does_for_a_member_counts_as_its_usage() {
+        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
+        let question = verifier.verify(toy::Message::Ask(1)).expect("nothing of it is signed");
+        let share = Share::new(&Limits::default(), &Arc::new(Total::new(1 << 20, 1, Default::default())));
+        let mailbox = Arc::new(Mailbox::default());
+        let mut inbox = Inbox::new(Arc::clone(&mailbox), Arc::new(Semaphore::new(1)), Metrics::default());
+        let (from, permit) = (Party::Client(ClientId(1), Session(1)), share.incoming.try_take(100));
+        assert!(mailbox.push(Inbound::Messages { from, messages: vec![question], link: None, permit }).is_ok());
+        let mut turns = Turns::new(Doubler::new(replica(0)), Party::Replica(replica(0)), Bounds { inputs_max: 8, batch_max: 8 });
+        let mut clock = Clock::even();
+        let mut turn = turns.begin(clock.now());
+        inbox.fill(&mut turn, &mut clock);
+        assert_eq!(turn.inputs(), 1);
+        assert!(share.usage.take_ns() > 0);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Share {
     pub incoming: Arc<Quota>,
     /// Held while signatures are checked: a member's connections take turns, so that many of them get no more of the cores than one.
     pub checking: tokio::sync::Mutex<()>,
-    /// What it takes of the workers' time.
+    /// What it takes of this node's time.
     pub usage: Arc<Usage>,
     /// Until when it is refused, after it sent what no correct member sends.
     expelled_until: Mutex<Option<Instant>>,

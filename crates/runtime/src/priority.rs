@@ -30,7 +30,7 @@ const LOOKS_MIN: u32 = 5;
 /// For how long whoever takes too much is served at low priority, before it is tried again.
 const LOW_PRIORITY_MS: u64 = 10_000;
 
-/// What one member takes of the workers' time.
+/// What one member takes of a node's time: of its workers', and of the loop's for the steps that its messages cause.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// Since it was last looked at, in nanoseconds.
@@ -127,8 +127,14 @@ impl<R> Future for Part<R> {
 }
 
 impl Usage {
-    fn note(&self, spent: Duration) {
+    /// Notes that so long was worked for it.
+    pub fn note(&self, spent: Duration) {
         self.spent_ns.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// For how long that was since this was last asked, in nanoseconds.
+    pub fn take_ns(&self) -> u64 {
+        self.spent_ns.swap(0, Ordering::Relaxed)
     }
 
     /// Whether its work is done at low priority.
@@ -202,7 +208,7 @@ impl UsageMonitor {
     pub fn look(&mut self, now: Instant) {
         let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
         for (at, member) in self.members.iter_mut().enumerate() {
-            member.recent_ns = member.recent_ns / 2 + member.usage.spent_ns.swap(0, Ordering::Relaxed);
+            member.recent_ns = member.recent_ns / 2 + member.usage.take_ns();
             if member.is_client {
                 recent.note(member.recent_ns, at);
                 wanted.note(member.low.map_or(member.recent_ns, |low| low.took_ns), at);
@@ -315,7 +321,7 @@ mod tests {
             }
         };
         assert_eq!(low_priority.run(&usage, work).await, Some(vec![true, true, false, true]));
-        assert!(usage.spent_ns.load(Ordering::Relaxed) > 0);
+        assert!(usage.take_ns() > 0);
         assert_eq!(LowPriority::none().run(&usage, async { 1 }).await, Some(1));
     }
 

@@ -114,6 +114,11 @@ impl Permit {
         self
     }
 
+    /// What its member takes of this node's time.
+    pub fn usage(&self) -> Arc<Usage> {
+        Arc::clone(&self.quota.usage)
+    }
+
     /// How many bytes it is for.
     pub fn bytes(&self) -> usize {
         self.bytes
