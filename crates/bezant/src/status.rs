@@ -16,7 +16,11 @@ use crate::output::{line_letters, tame, wrap};
 use crate::up;
 
 /// The most that is shown of anything a replica says.
-const WORDS_LETTERS_MAX: usize = 200;
+pub const WORDS_LETTERS_MAX: usize = 200;
+/// The state of a replica that does all it is for.
+pub const SERVING: &str = "serving";
+/// The state of one that waits for what other replicas' clocks show.
+pub const WAITING: &str = "waiting";
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]
@@ -75,7 +79,7 @@ pub fn is_from(status: &Value, cluster: ClusterId, replica: ReplicaId) -> bool {
 
 /// Whether a replica says that it serves.
 pub fn serves(status: &Value) -> bool {
-    status["state"] == json!("serving")
+    status["state"] == json!(SERVING)
 }
 
 fn to_json(answers: &[Answer]) -> Value {

@@ -16,9 +16,10 @@ use crate::dev;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init;
 use crate::out;
+use crate::output::tame;
 use crate::process::Process;
 use crate::regions::{self, NodeRegions};
-use crate::status;
+use crate::status::{self, WORDS_LETTERS_MAX};
 use config::{NodeConfig, replica_from_name};
 
 /// How often a starting or stopping node is looked at.
@@ -82,8 +83,11 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
         started.push(Started { folder, config, process, logged });
     }
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
+    let all = nodes.first().map_or(0, |(_, config)| config.topology.cluster.replicas().count());
+    // Where others have to start the rest, nobody here can do more than wait for them.
+    let enough: &[&str] = if started.len() < all { &[status::SERVING, status::WAITING] } else { &[status::SERVING] };
     for node in &started {
-        node.serves(deadline).await?;
+        node.serves(deadline, enough).await?;
     }
     let list: Vec<Value> = started.iter().map(Started::to_json).collect();
     if args.json {
@@ -269,8 +273,8 @@ struct Started<'a> {
 }
 
 impl Started<'_> {
-    /// Waits until it answers that it serves.
-    async fn serves(&self, deadline: Instant) -> Result<(), Failure> {
+    /// Waits until it answers that it is in one of these states.
+    async fn serves(&self, deadline: Instant, enough: &[&str]) -> Result<(), Failure> {
         let Self { config, process, .. } = self;
         loop {
             let answer = http_client::get(&config.http_listen.to_string(), "/status").await;
@@ -278,7 +282,7 @@ impl Started<'_> {
             if !process.is_running() {
                 return Err(self.ended());
             }
-            match why_not(answer, config.topology.cluster.id(), config.replica, process.pid) {
+            match why_not(answer, config.topology.cluster.id(), config.replica, process.pid, enough) {
                 None => return Ok(()),
                 Some(why) if Instant::now() > deadline => {
                     return Err(Failure::failed(format!("{} does not serve yet: {why}", config.replica))
@@ -306,8 +310,8 @@ impl Started<'_> {
     }
 }
 
-/// Why this is not the answer of that process, serving; nothing when it is.
-fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaId, pid: u32) -> Option<String> {
+/// Why this is not the answer of that process in one of the states that are enough; nothing when it is.
+fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaId, pid: u32, enough: &[&str]) -> Option<String> {
     let status: Value = match answer {
         Ok(body) => serde_json::from_str(&body).unwrap_or_default(),
         Err(error) => return Some(error),
@@ -315,7 +319,9 @@ fn why_not(answer: Result<String, String>, cluster: ClusterId, replica: ReplicaI
     if !status::is_from(&status, cluster, replica) || status["pid"] != json!(pid) {
         return Some("somebody else answers at its HTTP port".to_owned());
     }
-    (!status::serves(&status)).then(|| "it is not ready".to_owned())
+    let is_ready = status["state"].as_str().is_some_and(|state| enough.contains(&state));
+    let because = status["clock"]["words"].as_str().map(|words| format!(": {}", tame(words, WORDS_LETTERS_MAX)));
+    (!is_ready).then(|| format!("it is not ready{}", because.unwrap_or_default()))
 }
 
 /// The end of what a log holds beyond so many bytes.
@@ -339,14 +345,15 @@ mod tests {
         let why = |name: &str, value: Value| {
             let mut status = status.clone();
             status[name] = value;
-            why_not(Ok(status.to_string()), cluster, replica, 12)
+            why_not(Ok(status.to_string()), cluster, replica, 12, &["serving", "waiting"])
         };
-        assert_eq!(why("state", json!("serving")), None);
+        assert_eq!((why("state", json!("serving")), why("state", json!("waiting"))), (None, None));
+        assert_eq!(why("clock", json!({"words": "a word"})), None);
         assert!(why("state", json!("warming")).is_some_and(|why| why.contains("not ready")));
         for (name, value) in [("cluster", json!("08".repeat(16))), ("replica", json!("s0-r4")), ("pid", json!(13)), ("pid", Value::Null)] {
             assert!(why(name, value).is_some_and(|why| why.contains("somebody else")), "{name}");
         }
-        assert!(why_not(Ok("serving".to_owned()), cluster, replica, 12).is_some());
-        assert_eq!(why_not(Err("refused".to_owned()), cluster, replica, 12), Some("refused".to_owned()));
+        assert!(why_not(Ok("serving".to_owned()), cluster, replica, 12, &["serving"]).is_some());
+        assert_eq!(why_not(Err("refused".to_owned()), cluster, replica, 12, &["serving"]), Some("refused".to_owned()));
     }
 }

@@ -19,11 +19,13 @@ use runtime::{Configuration, Metrics, NodeHandle, PeerState};
 use serde_json::json;
 use types::{Party, ReplicaId};
 
+use crate::status::{SERVING, WAITING};
+
 type Peers = BTreeMap<ReplicaId, PeerState>;
 
-/// The state of a replica that does all it is for. Before, it is `starting` (coming back from disk), `waiting` (for what other replicas' clocks
-/// show) or `warming` (not doing all yet). While its clock is far from the others', it is `clock off`.
-const SERVING: &str = "serving";
+/// The state of a replica whose clock is far from the others'. Before it is `serving`, it is `starting` (coming back from disk), `waiting`
+/// (for what other replicas' clocks show) or `warming` (not doing all yet).
+const CLOCK_OFF: &str = "clock off";
 /// A clock that is off by so much is spoken of, in nanoseconds.
 const CLOCK_OFF_NS: u128 = 500_000_000;
 
@@ -194,8 +196,8 @@ impl Board {
     fn state(&self) -> &'static str {
         match self.serving.get() {
             None => "starting",
-            Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => "waiting",
-            Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => "clock off",
+            Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
+            Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
