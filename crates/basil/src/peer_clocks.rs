@@ -26,6 +26,8 @@ const ASK_FIRST_MS: u64 = 50;
 const START_MS: u64 = 1_000;
 /// For how long each replica's turn to set its clock forward is, in nanoseconds.
 const TURN_NS: u64 = 2_000_000_000;
+/// An answer that takes longer says too little.
+const ROUND_TRIP_MS_MAX: u64 = 2_000;
 /// An answer counts for so long, in milliseconds.
 const FRESH_MS: u64 = 3 * ASK_MS;
 /// A clock is left alone while it is off by less, in nanoseconds: so much may a wall clock be that is kept right.
@@ -63,7 +65,6 @@ pub(crate) struct PeerClocks {
     /// By index.
     samples: Vec<Option<Sample>>,
     began: Time,
-    asked_at: Option<Time>,
     ask_at: Time,
     /// It showed this when the shell's clock showed that.
     shows: u64,
@@ -85,7 +86,6 @@ impl PeerClocks {
             quorums,
             samples: vec![None; quorums.replicas()],
             began: now,
-            asked_at: None,
             ask_at: now,
             shows: now.0.max(floor),
             at: now,
@@ -124,7 +124,6 @@ impl PeerClocks {
 
     /// They are asked now.
     pub fn asked(&mut self, now: Time) {
-        self.asked_at = Some(now);
         let is_off = self.error.is_some_and(|error| error.abs() > OFF_NS);
         self.ask_at = now.after_ms(match self.is_set {
             true if is_off => ASK_OFF_MS,
@@ -136,7 +135,9 @@ impl PeerClocks {
     /// `replica` said that its clock showed `reading` when it was asked at `asked_at`. Whether this clock is now set for the first time.
     pub fn note(&mut self, now: Time, replica: ReplicaId, asked_at: Time, reading: u64, standing: Standing) -> bool {
         let is_peer = replica.shard == self.me.shard && replica != self.me;
-        let place = self.samples.get_mut(usize::from(replica.index)).filter(|_| is_peer && self.asked_at == Some(asked_at));
+        // Others may have been asked again meanwhile. Whoever says that it was asked at another time lies, as it may about its clock.
+        let is_in_time = asked_at <= now && now <= asked_at.after_ms(ROUND_TRIP_MS_MAX);
+        let place = self.samples.get_mut(usize::from(replica.index)).filter(|_| is_peer && is_in_time);
         let Some(place) = place else { return false };
         let least = i128::from(reading) - i128::from(now.0);
         *place = Some(Sample { standing, heard_at: now, least, most: least + i128::from(now.since(asked_at)) });
@@ -307,7 +308,9 @@ mod tests {
         for who in [replica(1), replica(1), replica(2), replica(0), elsewhere, replica(9)] {
             assert!(!alone.note(Time(TRUE), who, Time(TRUE), 5, Standing::Set));
         }
-        assert!(!alone.note(Time(TRUE), replica(3), Time(TRUE - 1), 5, Standing::Set), "nobody asked then");
+        assert!(!alone.note(Time(TRUE), replica(3), Time(TRUE + 1), 5, Standing::Set), "nobody has asked then");
+        let late = Time(TRUE).after_ms(ROUND_TRIP_MS_MAX + 1);
+        assert!(!clock().note(late, replica(3), Time(TRUE), 5, Standing::Set), "too late");
         assert!(!alone.note(Time(TRUE), replica(4), Time(TRUE), 7, Standing::Proposed), "the others may still answer");
         assert!(!alone.adjust(Time(TRUE).after_ms(START_MS - 1)) && alone.adjust(Time(TRUE).after_ms(START_MS)) && alone.is_set());
         assert_eq!(alone.read(Time(TRUE).after_ms(START_MS)).0, 5 + START_MS * 1_000_000, "of 5, 5, 7 and its own");
@@ -318,6 +321,20 @@ mod tests {
         assert!(!clock.note(Time(TRUE), replica(3), Time(TRUE), 1, Standing::Proposed));
         assert!(clock.note(Time(TRUE), replica(4), Time(TRUE), 9, Standing::Set));
         assert_eq!(clock.read(Time(TRUE)).0, 8);
+    }
+
+    #[test]
+    fn answers_from_afar_count() {
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), 0);
+        let arrives = Time(TRUE).after_ms(300);
+        while clock.due() <= arrives {
+            clock.asked(clock.due());
+        }
+        for index in 1..=2 {
+            assert!(!clock.note(arrives, replica(index), Time(TRUE), TRUE, Standing::Set));
+        }
+        assert!(clock.note(arrives, replica(3), Time(TRUE), TRUE, Standing::Set) && clock.is_set(), "though it asked again");
+        assert_eq!(clock.read(arrives).0, TRUE + 150_000_000);
     }
 
     #[test]
