@@ -61,7 +61,7 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     let nodes = nodes(&args.folder)?;
     init::refuse_unfinished(&args.folder)?;
     dev::refuse_running(&args.folder)?;
-    warn_of_other_copies(&args.folder);
+    let other_copies = warn_of_other_copies(&args.folder);
     let is_apart = regions(args)?.is_some();
     // Whoever calls may hold locks by open files, which must not last as long as the nodes do.
     close_fds::set_fds_cloexec_threadsafe(FIRST_OWN_DESCRIPTOR, &[]);
@@ -84,9 +84,10 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     }
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let all = nodes.first().map_or(0, |(_, config)| config.topology.cluster.replicas().count());
-    // Where others have to start the rest, nobody here can do more than wait for them.
-    let enough: &[&str] = if started.len() < all { &[status::SERVING, status::WAITING] } else { &[status::SERVING] };
     for node in &started {
+        // Where others have to start the rest, nobody here can do more than wait for them; nor where the rest refuses a replica.
+        let may_wait = started.len() < all || other_copies.iter().any(|own| own == node.folder);
+        let enough: &[&str] = if may_wait { &[status::SERVING, status::WAITING] } else { &[status::SERVING] };
         node.serves(deadline, enough).await?;
     }
     let list: Vec<Value> = started.iter().map(Started::to_json).collect();
@@ -211,9 +212,9 @@ fn replica_folders(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-/// Warns of folders whose `cluster.toml` is not that of the cluster's own folder: each reads only its own.
-pub fn warn_of_other_copies(folder: &Path) {
-    let Ok(first) = fs::read(folder.join("cluster.toml")) else { return };
+/// Warns of folders whose `cluster.toml` is not that of the cluster's own folder: each reads only its own. Gives these folders.
+pub fn warn_of_other_copies(folder: &Path) -> Vec<PathBuf> {
+    let Ok(first) = fs::read(folder.join("cluster.toml")) else { return Vec::new() };
     let mut others = replica_folders(folder).unwrap_or_default();
     others.push(folder.join("client"));
     others.retain(|own| fs::read(own.join("cluster.toml")).is_ok_and(|copy| copy != first));
@@ -225,6 +226,7 @@ pub fn warn_of_other_copies(folder: &Path) {
             names.join(", ")
         );
     }
+    others
 }
 
 fn note_of(folder: &Path, replica: ReplicaId) -> PathBuf {

@@ -182,7 +182,8 @@ fn a_cluster_file_that_differs_is_told_on_all_sides() {
     eventually("the others have said it", || log("s0-r0").contains(shape));
     eventually("it has been told itself", || log("s0-r2").contains("your cluster.toml differs from this replica's in faults"));
     eventually("rights that differ are told too", || log("s0-r4").contains("differs from this one's in the clients and their rights"));
-    let status = place.run(&["status"]).expect(0);
+    // Whom all others refuse cannot serve, and says so.
+    let status = place.run(&["status"]).expect(1);
     status
         .says("the cluster.toml of s0-r2 differs from the one here in faults, shards, placement or signatures")
         .says("the cluster.toml of s0-r4 differs from the one here in the clients and their rights");
