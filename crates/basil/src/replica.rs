@@ -363,7 +363,8 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Some(state) = self.table.get_mut(id) else { return false };
         note_requester(state, from);
-        state.is_prepared() // Else known by a logged decision alone, or still waiting for its author.
+        // Else known by a logged decision alone, or still waiting for its author. One whose values were let go has ended, and is not judged.
+        state.is_prepared() || !state.transaction.is_whole()
     }
 
     /// True if it ended and lies below the watermark. Then it may have been forgotten and have come back with a late writeback, so this
@@ -438,7 +439,9 @@ impl<M: StorageBackend> Replica<M> {
     /// helps.
     fn cast(&mut self, id: TransactionId, vote: Vote, abort_reason: Option<AbortReason>, conflict: Option<Conflict>, out: &mut Out<M>) {
         let Some(state) = self.table.get_mut(id) else { return };
-        if state.vote().is_some() && !broken(Mutant::VoteReconsidered) {
+        // Without its values it cannot be written down with a vote, and so gets none.
+        let is_cast = state.vote().is_some() && !broken(Mutant::VoteReconsidered);
+        if is_cast || !state.transaction.is_whole() {
             return;
         }
         let requesters = std::mem::take(&mut state.requesters);
