@@ -285,6 +285,27 @@ fn values_of_decided_transactions_are_let_go() {
     assert!(replica.decided_bytes() < before + 1_000);
 }
 
+/// It aborted before this replica had voted, its values were let go, and its proof is not kept any more: it is not judged.
+#[test]
+fn what_ended_and_lost_its_values_is_not_voted_on() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let options = ReplicaOptions { decided_bytes_max: 1, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let long = "v".repeat(100_000);
+    let other = transaction(&members, ClientId(1), NOW_MS - 100, &[], ("0", "1"));
+    let aborted = transaction(&members, ClientId(2), NOW_MS - 10, &["0"], ("b", &long));
+    let certificate = Arc::new(committed(&members, &other));
+    let proof = ShardProof::Conflict { shard: SHARD, transaction: other, certificate };
+    let certificate = Arc::new(Certificate { id: aborted.id(), decision: Decision::Abort, proof: Proof::Fast(vec![proof]) });
+    let writeback = Message::Writeback { transaction: Some(aborted.clone()), certificate, relay: false };
+    assert!(answer(&members, &mut replica, LIAR, writeback).is_empty());
+    assert_eq!(replica.counts().aborted, 1);
+    replica.step(Time((NOW_MS + 5_000) * 1_000_000), Input::Tick, &mut Outbox::default());
+    assert!(answer(&members, &mut replica, LIAR, Message::Prepare { transaction: aborted }).is_empty());
+    assert_eq!(replica.counts().votes_commit + replica.counts().votes_abort, 0);
+}
+
 /// What others bring to finish it has room of its own.
 #[test]
 fn what_is_to_be_finished_finds_room_where_much_is_prepared() {
