@@ -117,7 +117,7 @@ impl Coordinator {
     #[must_use]
     pub fn for_client(cluster: Arc<Cluster>, options: CoordinatorOptions) -> Self {
         let mut coordinator = Self::new(cluster, options);
-        coordinator.clocks = Some(ReplicaClocks::new(coordinator.quorums, coordinator.suspects.len()));
+        coordinator.clocks = Some(ReplicaClocks::new(coordinator.quorums, coordinator.suspects.len(), options.clock_good_ms));
         coordinator.timers.set(Timer::Clocks, Time(0));
         coordinator
     }

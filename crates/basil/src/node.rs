@@ -54,7 +54,7 @@ impl<M: StorageBackend> Node<M> {
     #[must_use]
     pub fn with_peers(replica: Replica<M>, janitor: Coordinator, cluster: &Cluster, now: Time) -> Self {
         let me = replica.id();
-        let clocks = PeerClocks::new(me, Quorums::new(cluster.faults()), now, replica.clock_floor());
+        let clocks = PeerClocks::new(me, Quorums::new(cluster.faults()), now, replica.options().clock_good_ms, replica.earlier_process());
         let others = cluster.replicas_of(me.shard).filter(|other| *other != me).collect();
         Self { peers: Some(Peers { others, clocks }), ..Self::new(replica, janitor) }
     }
@@ -88,7 +88,7 @@ impl<M: StorageBackend> Node<M> {
     /// What is about clocks is done here: `now` is the shell's. Gives the time by which the rest goes, if there is one yet, and the rest.
     fn step_clock(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) -> Option<(Time, InputOf<Self>)> {
         let Some(Peers { others, clocks }) = &mut self.peers else { return Some((now, input)) };
-        let mut is_first = false;
+        let mut is_asking = false;
         match &input {
             Input::Message { from: from @ Party::Replica(_), message } if let Message::ClockQuery { asked_at } = **message => {
                 let clock = clocks.read(now).0.max(self.replica.clock_floor());
@@ -98,26 +98,27 @@ impl<M: StorageBackend> Node<M> {
                 return None;
             }
             Input::Message { from: Party::Replica(from), message } if let Message::ClockReply { asked_at, clock } = **message => {
-                is_first = clocks.note(now, *from, Time(asked_at), clock, Standing::Set);
+                clocks.note(now, *from, Time(asked_at), clock, Standing::Set);
             }
             Input::Message { from: Party::Replica(from), message } if let Message::ClockProposal { asked_at, clock } = **message => {
-                is_first = clocks.note(now, *from, Time(asked_at), clock, Standing::Proposed);
+                clocks.note(now, *from, Time(asked_at), clock, Standing::Proposed);
             }
             Input::Tick if clocks.due() <= now => {
-                is_first = clocks.adjust(now);
+                is_asking = true;
+                clocks.adjust(now);
                 clocks.asked(now);
                 for other in others {
                     outbox.send(Party::Replica(*other), Message::ClockQuery { asked_at: now.0 });
-                }
-                if !is_first {
-                    outbox.emit(NodeEvent::Clock(clocks.report()));
                 }
             }
             _ => {}
         }
         let time = clocks.read(now);
-        if is_first {
-            self.replica.set_clock(time);
+        let newly_set = clocks.newly_set(now);
+        if let Some(relied_on_ns) = newly_set {
+            self.replica.set_clock(time, relied_on_ns);
+        }
+        if newly_set.is_some() || is_asking {
             outbox.emit(NodeEvent::Clock(clocks.report()));
         }
         clocks.is_set().then_some((time, input))

@@ -8,10 +8,12 @@
 //!   enough; else all tell one another what they would show by themselves. Then its clock shows the lower median. But never less than what
 //!   an earlier process of this replica has voted for, which is in the journal: others rely on that ([`crate::replica_clocks`]).
 //! - **Ahead** of the median by more than a little, its clock goes at half speed: it never goes back.
-//! - **Behind**, its clock is set forward. A clock that is set forward counts as faulty until clients have heard of its new time. So
-//!   the replicas of a shard take turns, two seconds each.
+//! - **Behind**, its clock is set forward.
+//!
+//! Clients rely for a while on what they have heard of a replica's clock ([`crate::replica_clocks`]). So whenever it was set, by a new process or
+//! forward, the replica answers no read and casts no vote until nobody does so any more: what comes waits ([`crate::replica`]).
 
-use engine::ClockReport;
+use engine::{ClockReport, stretched};
 use machine::Time;
 use mutants::{Mutant, broken};
 use types::ReplicaId;
@@ -24,8 +26,6 @@ const ASK_OFF_MS: u64 = 500;
 const ASK_FIRST_MS: u64 = 50;
 /// For how long a replica that starts waits for all others, if enough have answered, in milliseconds.
 const START_MS: u64 = 1_000;
-/// For how long each replica's turn to set its clock forward is, in nanoseconds.
-const TURN_NS: u64 = 2_000_000_000;
 /// An answer that takes longer says too little.
 const ROUND_TRIP_MS_MAX: u64 = 2_000;
 /// An answer counts for so long, in milliseconds.
@@ -74,13 +74,22 @@ pub(crate) struct PeerClocks {
     /// By how much it is still to fall back, in nanoseconds, at half speed.
     ahead: u64,
     is_set: bool,
+    /// For how long clients rely on what it shows, in milliseconds.
+    good_ms: u64,
+    /// Until then clients may rely on what it showed before it was set.
+    relied_on_until: Time,
+    /// Whether it was set, and that has not been told yet.
+    is_newly_set: bool,
     /// By how much it is ahead of the others', in nanoseconds, once that is known.
     error: Option<i128>,
 }
 
 impl PeerClocks {
-    /// The clock of `me`, whose shell's clock shows `now`. An earlier process of it may have voted up to `floor`.
-    pub fn new(me: ReplicaId, quorums: Quorums, now: Time, floor: u64) -> Self {
+    /// The clock of `me`, whose shell's clock shows `now`. Clients rely on it for `good_ms`. What an earlier process of this replica voted
+    /// for lies up to `floor`, if there was one.
+    pub fn new(me: ReplicaId, quorums: Quorums, now: Time, good_ms: u64, floor: Option<u64>) -> Self {
+        let relied_on_until = if floor.is_some() { relied_on_until(now, good_ms) } else { now };
+        let floor = floor.unwrap_or(0);
         Self {
             me,
             quorums,
@@ -92,6 +101,9 @@ impl PeerClocks {
             floor,
             ahead: 0,
             is_set: broken(Mutant::StartsAlone),
+            good_ms,
+            relied_on_until,
+            is_newly_set: broken(Mutant::StartsAlone),
             error: None,
         }
     }
@@ -99,6 +111,11 @@ impl PeerClocks {
     /// Whether it is known well enough to go by it.
     pub fn is_set(&self) -> bool {
         self.is_set
+    }
+
+    /// If it was set, and that was not told before: for how long clients may rely on what it showed earlier, in nanoseconds.
+    pub fn newly_set(&mut self, now: Time) -> Option<u64> {
+        std::mem::take(&mut self.is_newly_set).then(|| self.relied_on_until.since(now))
     }
 
     /// What it shows when the shell's clock shows `now`. Before it is set, what it would show if nobody else were heard.
@@ -132,27 +149,27 @@ impl PeerClocks {
         });
     }
 
-    /// `replica` said that its clock showed `reading` when it was asked at `asked_at`. Whether this clock is now set for the first time.
-    pub fn note(&mut self, now: Time, replica: ReplicaId, asked_at: Time, reading: u64, standing: Standing) -> bool {
+    /// `replica` said that its clock showed `reading` when it was asked at `asked_at`.
+    pub fn note(&mut self, now: Time, replica: ReplicaId, asked_at: Time, reading: u64, standing: Standing) {
         let is_peer = replica.shard == self.me.shard && replica != self.me;
         // Others may have been asked again meanwhile. Whoever says that it was asked at another time lies, as it may about its clock.
         let is_in_time = asked_at <= now && now <= asked_at.after_ms(ROUND_TRIP_MS_MAX);
         let place = self.samples.get_mut(usize::from(replica.index)).filter(|_| is_peer && is_in_time);
-        let Some(place) = place else { return false };
+        let Some(place) = place else { return };
         let least = i128::from(reading) - i128::from(now.0);
         *place = Some(Sample { standing, heard_at: now, least, most: least + i128::from(now.since(asked_at)) });
-        self.adjust(now)
+        self.adjust(now);
     }
 
-    /// Whether this clock is now set for the first time.
-    pub fn adjust(&mut self, now: Time) -> bool {
+    /// Sets it, if enough is known.
+    pub fn adjust(&mut self, now: Time) {
         let own = i128::from(self.read(now).0) - i128::from(now.0);
         let fresh = |sample: &&Sample| sample.heard_at.after_ms(FRESH_MS) > now;
         let (set, proposed): (Vec<Sample>, Vec<Sample>) =
             self.samples.iter().flatten().filter(fresh).partition(|sample| sample.standing == Standing::Set);
         if self.is_set {
-            self.follow(own, &set);
-            return false;
+            self.follow(now, own, &set);
+            return;
         }
         let heard = set.len() + proposed.len();
         let median = if set.len() >= self.quorums.clocks_set() {
@@ -160,16 +177,15 @@ impl PeerClocks {
         } else if heard + 1 == self.quorums.replicas() || (heard >= self.quorums.timekeepers() && now >= self.began.after_ms(START_MS)) {
             lower_median(offsets(&[set, proposed].concat(), Some(own), Sample::middle))
         } else {
-            return false;
+            return;
         };
         self.shows = clamped(i128::from(now.0) + median).max(self.floor);
         self.error = Some(i128::from(self.shows) - i128::from(now.0) - median);
-        self.is_set = true;
-        true
+        (self.is_set, self.is_newly_set) = (true, true);
     }
 
     /// Goes by those whose clocks are set. This one is ahead of the shell's by `own`.
-    fn follow(&mut self, own: i128, set: &[Sample]) {
+    fn follow(&mut self, now: Time, own: i128, set: &[Sample]) {
         self.error = None;
         if set.len() < self.quorums.timekeepers() {
             return;
@@ -177,19 +193,15 @@ impl PeerClocks {
         self.error = Some(own - upper_median(offsets(set, Some(own), Sample::middle)));
         let behind = upper_median(offsets(set, Some(own), |sample| sample.least)) - own;
         let ahead = own - upper_median(offsets(set, Some(own), |sample| sample.most));
-        if behind > OFF_NS && self.is_in_turn(behind) {
+        if behind > OFF_NS {
             self.ahead = 0;
             self.shows = clamped(i128::from(self.shows) + behind);
             self.error = Some(0);
+            self.relied_on_until = relied_on_until(now, self.good_ms);
+            self.is_newly_set = true;
         } else if ahead > OFF_NS {
             self.ahead = clamped(ahead);
         }
-    }
-
-    /// Whether it is this replica's turn to set its clock forward, by the time that the others show.
-    fn is_in_turn(&self, behind: i128) -> bool {
-        let turn = clamped(i128::from(self.shows) + behind) / TURN_NS % self.quorums.replicas() as u64;
-        turn == u64::from(self.me.index) || broken(Mutant::SetForwardAtOnce)
     }
 
     /// How it stands with it.
@@ -197,6 +209,11 @@ impl PeerClocks {
         let nanoseconds = |error: i128| i64::try_from(error).unwrap_or(if error < 0 { i64::MIN } else { i64::MAX });
         ClockReport { is_set: self.is_set, shows: Time(self.shows), ahead_ns: self.error.map(nanoseconds) }
     }
+}
+
+/// Until when clients may rely on what a clock showed that was set at `now`: none whose own goes evenly does so for longer.
+fn relied_on_until(now: Time, good_ms: u64) -> Time {
+    if broken(Mutant::ServesAtOnce) { now } else { Time(now.0.saturating_add(stretched(good_ms.saturating_mul(1_000_000)))) }
 }
 
 /// What `of` gives for each, and `own`, in order.
@@ -224,6 +241,7 @@ mod tests {
 
     use super::*;
 
+    const GOOD_MS: u64 = 2_000;
     const MS: i128 = 1_000_000;
     const SECOND: i128 = 1_000 * MS;
     const TRUE: u64 = 1_800_000_000_000_000_000;
@@ -244,7 +262,7 @@ mod tests {
         fn new(off_s: [i128; 6]) -> Self {
             let off: Vec<i128> = off_s.iter().map(|off| off * SECOND).collect();
             let shell = |at: usize| Time(clamped(i128::from(TRUE) + off[at]));
-            let clock = |at: u16| PeerClocks::new(replica(at), Quorums::new(1), shell(at.into()), 0);
+            let clock = |at: u16| PeerClocks::new(replica(at), Quorums::new(1), shell(at.into()), GOOD_MS, None);
             Self { clocks: (0..6).map(clock).collect(), off, liars: Vec::new(), passed_ms: 0 }
         }
 
@@ -271,11 +289,17 @@ mod tests {
                     for (other, said) in said {
                         let before = self.said(at);
                         let standing = if self.clocks[usize::from(other)].is_set() { Standing::Set } else { Standing::Proposed };
-                        let is_first = self.clocks[at].note(Time(asked_at.0 + 1), replica(other), asked_at, said, standing);
-                        assert!(is_first || self.said(at) >= before, "it never goes back");
+                        let was_set = self.clocks[at].is_set();
+                        self.clocks[at].note(Time(asked_at.0 + 1), replica(other), asked_at, said, standing);
+                        assert!(!was_set || self.said(at) >= before, "it never goes back");
                     }
                 }
             }
+        }
+
+        fn newly_set(&mut self) -> Vec<Option<u64>> {
+            let shells: Vec<Time> = (0..6).map(|at| self.shell(at)).collect();
+            self.clocks.iter_mut().zip(shells).map(|(clock, shell)| clock.newly_set(shell)).collect()
         }
 
         /// By how much each is ahead of true time, in milliseconds.
@@ -299,41 +323,49 @@ mod tests {
     #[test]
     fn nobody_starts_by_the_word_of_few() {
         let clock = || {
-            let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), 0);
+            let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, None);
             clock.asked(Time(TRUE));
             clock
         };
+        let said_by =
+            |clock: &mut PeerClocks, index, reading, standing| clock.note(Time(TRUE), replica(index), Time(TRUE), reading, standing);
         let mut alone = clock();
         let elsewhere = ReplicaId { shard: ShardId(1), index: 2 };
         for who in [replica(1), replica(1), replica(2), replica(0), elsewhere, replica(9)] {
-            assert!(!alone.note(Time(TRUE), who, Time(TRUE), 5, Standing::Set));
+            alone.note(Time(TRUE), who, Time(TRUE), 5, Standing::Set);
         }
-        assert!(!alone.note(Time(TRUE), replica(3), Time(TRUE + 1), 5, Standing::Set), "nobody has asked then");
-        let late = Time(TRUE).after_ms(ROUND_TRIP_MS_MAX + 1);
-        assert!(!clock().note(late, replica(3), Time(TRUE), 5, Standing::Set), "too late");
-        assert!(!alone.note(Time(TRUE), replica(4), Time(TRUE), 7, Standing::Proposed), "the others may still answer");
-        assert!(!alone.adjust(Time(TRUE).after_ms(START_MS - 1)) && alone.adjust(Time(TRUE).after_ms(START_MS)) && alone.is_set());
+        // Nobody has asked then; and this comes too late.
+        alone.note(Time(TRUE), replica(3), Time(TRUE + 1), 5, Standing::Set);
+        alone.note(Time(TRUE).after_ms(ROUND_TRIP_MS_MAX + 1), replica(3), Time(TRUE), 5, Standing::Set);
+        said_by(&mut alone, 4, 7, Standing::Proposed);
+        assert!(!alone.is_set(), "the others may still answer");
+        alone.adjust(Time(TRUE).after_ms(START_MS - 1));
+        assert!(!alone.is_set());
+        alone.adjust(Time(TRUE).after_ms(START_MS));
+        assert!(alone.is_set());
         assert_eq!(alone.read(Time(TRUE).after_ms(START_MS)).0, 5 + START_MS * 1_000_000, "of 5, 5, 7 and its own");
         // Of those who know what time it is, 2f + 1 are enough at once.
         let mut clock = clock();
-        assert!(!clock.note(Time(TRUE), replica(1), Time(TRUE), 0, Standing::Set));
-        assert!(!clock.note(Time(TRUE), replica(2), Time(TRUE), 8, Standing::Set));
-        assert!(!clock.note(Time(TRUE), replica(3), Time(TRUE), 1, Standing::Proposed));
-        assert!(clock.note(Time(TRUE), replica(4), Time(TRUE), 9, Standing::Set));
-        assert_eq!(clock.read(Time(TRUE)).0, 8);
+        said_by(&mut clock, 1, 0, Standing::Set);
+        said_by(&mut clock, 2, 8, Standing::Set);
+        said_by(&mut clock, 3, 1, Standing::Proposed);
+        assert!(!clock.is_set());
+        said_by(&mut clock, 4, 9, Standing::Set);
+        assert_eq!((clock.is_set(), clock.read(Time(TRUE)).0), (true, 8));
     }
 
     #[test]
     fn answers_from_afar_count() {
-        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), 0);
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, None);
         let arrives = Time(TRUE).after_ms(300);
         while clock.due() <= arrives {
             clock.asked(clock.due());
         }
-        for index in 1..=2 {
-            assert!(!clock.note(arrives, replica(index), Time(TRUE), TRUE, Standing::Set));
+        for index in 1..=3 {
+            assert!(!clock.is_set());
+            clock.note(arrives, replica(index), Time(TRUE), TRUE, Standing::Set);
         }
-        assert!(clock.note(arrives, replica(3), Time(TRUE), TRUE, Standing::Set) && clock.is_set(), "though it asked again");
+        assert!(clock.is_set(), "though it asked again");
         assert_eq!(clock.read(arrives).0, TRUE + 150_000_000);
     }
 
@@ -343,7 +375,7 @@ mod tests {
         shard.run(3);
         for at in [0, 1, 2_u16] {
             shard.off[usize::from(at)] = 600 * SECOND;
-            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), 0);
+            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), GOOD_MS, Some(0));
         }
         for _ in 0..60 {
             shard.run(1);
@@ -363,9 +395,10 @@ mod tests {
     }
 
     #[test]
-    fn those_who_stood_still_are_set_forward_one_after_the_other() {
+    fn whoever_stood_still_is_set_forward_and_tells_for_how_long_clients_rely_on_its_earlier_time() {
         let mut shard = Shard::new([0, 0, 0, 0, 0, 0]);
         shard.run(3);
+        assert_eq!(shard.newly_set(), vec![Some(0); 6], "nobody relies on anything yet");
         for at in [1, 2, 4] {
             shard.off[at] -= 7 * SECOND;
             // The shell's clock stood still; it never goes back.
@@ -373,16 +406,28 @@ mod tests {
             shard.clocks[at].shows -= 7_000_000_000;
             shard.clocks[at].ask_at = shard.shell(at);
         }
-        let mut right = Vec::new();
-        for second in 0..30 {
-            shard.run(1);
-            let now_right = shard.ahead_ms().iter().filter(|ahead| ahead.abs() <= 10).count();
-            if right.last().is_none_or(|(_, count)| *count != now_right) {
-                right.push((second, now_right));
-            }
+        shard.run(1);
+        assert!(shard.ahead_ms().iter().all(|ahead| ahead.abs() <= 10), "{:?}", shard.ahead_ms());
+        let told = shard.newly_set();
+        assert!([0, 3, 5].iter().all(|at| told[*at].is_none()), "{told:?}");
+        let good_ns = GOOD_MS * 1_000_000;
+        assert!([1, 2, 4].iter().all(|at| told[*at].is_some_and(|for_ns| for_ns > good_ns - 1_000_000_000)), "{told:?}");
+        shard.run(10);
+        assert_eq!(shard.newly_set(), vec![None; 6]);
+    }
+
+    #[test]
+    fn clients_rely_on_an_earlier_process_for_a_while() {
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, Some(7));
+        assert_eq!(clock.newly_set(Time(TRUE)), None);
+        let set_at = Time(TRUE).after_ms(500);
+        clock.asked(set_at);
+        for index in 1..=3 {
+            clock.note(set_at, replica(index), set_at, TRUE, Standing::Set);
         }
-        let counts: Vec<usize> = right.iter().map(|(_, count)| *count).collect();
-        assert_eq!(counts, [4, 5, 6], "one at a time: {right:?}");
+        // Their clocks may be slower than this one.
+        assert!(clock.newly_set(set_at).is_some_and(|for_ns| set_at.0 + for_ns > Time(TRUE).after_ms(GOOD_MS).0));
+        assert_eq!(clock.newly_set(set_at), None);
     }
 
     #[test]
@@ -406,7 +451,7 @@ mod tests {
         let voted = TRUE + 5;
         let mut shard = Shard::new([-3_600; 6]);
         for at in 0..6_u16 {
-            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), voted);
+            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), GOOD_MS, Some(voted));
         }
         shard.run(5);
         assert!(shard.ahead_ms().iter().all(|ahead| (-2..=2).contains(ahead)), "{:?}", shard.ahead_ms());

@@ -54,6 +54,7 @@ pub struct Replica<M: StorageBackend> {
     cluster: Arc<Cluster>,
     quorums: Quorums,
     options: ReplicaOptions,
+    is_new: bool,
     table: TransactionTable<M>,
     counts: ReplicaCounts,
     /// Election messages, for the transactions and views that this replica may lead.
@@ -93,6 +94,11 @@ impl<M: StorageBackend> Replica<M> {
     #[must_use]
     pub fn id(&self) -> ReplicaId {
         self.me
+    }
+
+    /// What it was started with.
+    pub(crate) fn options(&self) -> &ReplicaOptions {
+        &self.options
     }
 
     /// What has been done since the start.

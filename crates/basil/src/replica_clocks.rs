@@ -9,6 +9,10 @@
 //! If bounds on `k` of the `5f + 1` clocks are known, at least `k − 3f` of them are on clocks of those `2f + 1`. So the
 //! `k − 3f`-th highest is at or above every timestamp acknowledged before, whatever `f` liars say; and as it is not among the
 //! `f` highest, no liars push it further than a correct replica's clock and one message's way. `k` is to be `4f + 1` at least.
+//!
+//! A replica's clock may be set forward, as when its process starts anew. Bounds from before do not hold for what it shows then. So a
+//! bound is *good* for a while from the question ([`CoordinatorOptions::clock_good_ms`](crate::CoordinatorOptions::clock_good_ms)), and a replica whose clock was set neither answers nor votes for as long
+//! ([`crate::peer_clocks`]). A timestamp that was taken when too few bounds were good may be too low.
 
 use engine::{ClusterClock, stretched};
 use machine::{Time, Voters};
@@ -19,21 +23,71 @@ use crate::quorum::Quorums;
 
 /// How long the first question for clocks waits for its answers, and how long at most, in milliseconds, until enough are known.
 const FIRST_MS: (u64, u64) = (4, 128);
-/// After how long clocks are asked for again while transactions run, and at most while none do, in milliseconds.
-const AGAIN_MS: (u64, u64) = (250, 8_000);
+/// The time for which bounds are good is looked at in so many parts.
+const PARTS: u64 = 8;
+/// After how many clocks are asked for again, while transactions run, and while none do.
+const AGAIN_PARTS: (u64, u64) = (1, 3);
+/// A bound counts while it is good for so many more; where enough others are, it must be for more. Before these are over there is time to ask again.
+const PARTS_LEFT: (u64, u64) = (2, 4);
+/// A bound is the lowest of those of so many parts at least; earlier ones count while they are good for so many more.
+const LOWEST_OF_PARTS: u64 = 2;
+const EARLIER_PARTS_LEFT: u64 = 4;
 /// A cluster's clock that is lower by less is not told anew, in nanoseconds.
 const LOWER_NS: u64 = 20_000;
 /// A clock that is beyond its bound by more was set forward, or this process has stood still, in nanoseconds. By less, it is one that is being
 /// set right.
 const STEP_NS: u64 = 5_000_000;
 
+/// What a replica's clock shows at most.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// The lowest answer's of some time. All of them were asked for at `since` or later.
+    lowest: ClusterClock,
+    since: Time,
+    /// The same of the time before that.
+    earlier: Option<(ClusterClock, Time)>,
+}
+
+impl Bound {
+    fn first(answer: ClusterClock, sent: Time) -> Self {
+        Self { lowest: answer, since: sent, earlier: None }
+    }
+
+    /// What it is, and until when that is good.
+    fn read(&self, now: Time, good_ms: u64) -> (u64, Time) {
+        let good_until = |since: Time| if broken(Mutant::ClockKnownForEver) { Time(u64::MAX) } else { since.after_ms(good_ms) };
+        let earlier = self.earlier.filter(|(_, since)| good_until(*since) >= now.after_ms(good_ms * EARLIER_PARTS_LEFT / PARTS));
+        match earlier {
+            Some((earlier, since)) if earlier.read(now) < self.lowest.read(now) => (earlier.read(now), good_until(since)),
+            _ => (self.lowest.read(now), good_until(self.since)),
+        }
+    }
+
+    /// Another answer, which agrees with it. Whether it is another one now.
+    fn renew(&mut self, now: Time, answer: ClusterClock, sent: Time, good_ms: u64) -> bool {
+        let is_over = sent > self.since.after_ms(good_ms * LOWEST_OF_PARTS / PARTS);
+        if is_over {
+            self.earlier = Some((self.lowest, self.since));
+        } else if answer.read(now) >= self.lowest.read(now) {
+            return false;
+        }
+        self.lowest = answer;
+        self.since = if is_over { sent } else { self.since.min(sent) };
+        true
+    }
+}
+
 /// The clocks of all replicas, as one client knows them.
 #[derive(Debug)]
 pub(crate) struct ReplicaClocks {
     quorums: Quorums,
+    /// For how long a bound is good, in milliseconds.
+    good_ms: u64,
     /// By shard and index: what the clock shows at most.
-    bounds: Vec<Vec<Option<ClusterClock>>>,
+    bounds: Vec<Vec<Option<Bound>>>,
     clock: Option<ClusterClock>,
+    /// Until when timestamps may be taken from `clock`.
+    good_until: Time,
     /// By shard: who was found far beyond its bound since clocks were last asked for.
     beyond: Vec<Voters>,
     /// Timestamps up to here, in nanoseconds, were given while clocks were taken to be earlier than they were.
@@ -45,10 +99,21 @@ pub(crate) struct ReplicaClocks {
 }
 
 impl ReplicaClocks {
-    pub fn new(quorums: Quorums, shards: usize) -> Self {
+    pub fn new(quorums: Quorums, shards: usize, good_ms: u64) -> Self {
         let bounds = vec![vec![None; quorums.replicas()]; shards];
         let beyond = vec![Voters::default(); shards];
-        Self { quorums, bounds, clock: None, beyond, too_low: 0, ask_at: Time(0), wait_ms: FIRST_MS.0, is_used: false }
+        Self {
+            quorums,
+            good_ms,
+            bounds,
+            clock: None,
+            good_until: Time(0),
+            beyond,
+            too_low: 0,
+            ask_at: Time(0),
+            wait_ms: FIRST_MS.0,
+            is_used: false,
+        }
     }
 
     /// The cluster's clock, once it is known.
@@ -58,12 +123,13 @@ impl ReplicaClocks {
 
     /// Whether a timestamp may lie below what was acknowledged before it was given.
     pub fn is_too_low(&self, time: u64) -> bool {
-        time <= self.too_low && !broken(Mutant::StepUnnoticed)
+        let is_before_step = time <= self.too_low && !broken(Mutant::StepUnnoticed);
+        is_before_step || self.clock.is_some_and(|clock| time > clock.read(self.good_until))
     }
 
     /// A transaction runs: clocks are to be known well. Whether they are now to be asked for sooner.
     pub fn used(&mut self, now: Time) -> bool {
-        let soon = now.after_ms(AGAIN_MS.0);
+        let soon = now.after_ms(self.good_ms * AGAIN_PARTS.0 / PARTS);
         let is_sooner = !std::mem::replace(&mut self.is_used, true) && soon < self.ask_at;
         self.ask_at = self.ask_at.min(soon);
         is_sooner
@@ -76,8 +142,13 @@ impl ReplicaClocks {
 
     /// They are asked now.
     pub fn asked(&mut self, now: Time) {
-        let (least_ms, most_ms) = if self.clock.is_some() { AGAIN_MS } else { FIRST_MS };
-        self.wait_ms = if std::mem::take(&mut self.is_used) { least_ms } else { (2 * self.wait_ms).clamp(least_ms, most_ms) };
+        let is_good = self.clock.is_some() && now <= self.good_until;
+        let is_used = std::mem::take(&mut self.is_used);
+        self.wait_ms = match is_good {
+            true if is_used => self.good_ms * AGAIN_PARTS.0 / PARTS,
+            true => self.good_ms * AGAIN_PARTS.1 / PARTS,
+            false => (2 * self.wait_ms).clamp(FIRST_MS.0, FIRST_MS.1),
+        };
         self.ask_at = now.after_ms(self.wait_ms);
         self.beyond.fill(Voters::default());
     }
@@ -86,49 +157,80 @@ impl ReplicaClocks {
     pub fn note(&mut self, now: Time, replica: ReplicaId, sent: Time, reading: u64) {
         let of_shard = self.bounds.get_mut(usize::from(replica.shard.0));
         let Some(kept) = of_shard.and_then(|shard| shard.get_mut(usize::from(replica.index))).filter(|_| sent <= now) else { return };
-        let bound = ClusterClock::new(now, reading.saturating_add(stretched(now.since(sent))));
-        let known = kept.map_or(u64::MAX, |kept| kept.read(now));
-        if bound.read(now) < known || known < reading {
-            *kept = Some(bound);
-            if known.saturating_add(STEP_NS) < reading {
-                self.found_beyond(now, replica);
+        let answer = ClusterClock::new(now, reading.saturating_add(stretched(now.since(sent))));
+        match kept {
+            Some(bound) if reading <= bound.read(now, self.good_ms).0 => {
+                if bound.renew(now, answer, sent, self.good_ms) {
+                    self.update(now);
+                }
             }
-            self.update(now);
+            _ => {
+                let known = kept.replace(Bound::first(answer, sent)).map(|known| known.read(now, self.good_ms).0);
+                let has_stepped = known.is_some_and(|known| known.saturating_add(STEP_NS) < reading) && self.found_beyond(replica);
+                self.update(now);
+                if has_stepped {
+                    self.began_too_low(now);
+                }
+            }
         }
     }
 
     /// One clock may have been set forward, and a liar's is anywhere. If `f + 1` are beyond their bounds, this process has stood still, or
     /// correct clocks were set: what it began before may lie too low.
-    fn found_beyond(&mut self, now: Time, replica: ReplicaId) {
-        let Some(beyond) = self.beyond.get_mut(usize::from(replica.shard.0)) else { return };
+    fn found_beyond(&mut self, replica: ReplicaId) -> bool {
+        let Some(beyond) = self.beyond.get_mut(usize::from(replica.shard.0)) else { return false };
         beyond.insert(replica.index);
-        if beyond.count() >= self.quorums.weak() {
+        let has_stepped = beyond.count() >= self.quorums.weak();
+        if has_stepped {
             *beyond = Voters::default();
-            self.too_low = self.clock.map_or(0, |clock| clock.read(now)).max(self.too_low);
         }
+        has_stepped
+    }
+
+    /// What has a timestamp below what the clock shows now may have been begun by one that showed too little. So may what begins before the new
+    /// one has been told.
+    fn began_too_low(&mut self, now: Time) {
+        self.too_low = self.too_low.max(self.clock.map_or(0, |clock| clock.read(now)).saturating_sub(1));
     }
 
     fn update(&mut self, now: Time) {
-        let Some(time) = self.highest_acknowledged(now) else { return };
-        let known = self.clock.map(|clock| clock.read(now));
-        if known.is_none_or(|known| time > known || known - time > LOWER_NS) {
+        let Some((time, good_until)) = self.highest_acknowledged(now) else { return };
+        let (known, was_good_until) = (self.clock, self.good_until);
+        let known_now = known.map(|clock| clock.read(now));
+        let is_lower = known_now.is_some_and(|known| known.saturating_sub(time) > LOWER_NS);
+        if is_lower || known_now.is_none_or(|known| time > known) {
             self.clock = Some(ClusterClock::new(now, time));
+        }
+        // A clock that shows more than what is found now is good for as long.
+        self.good_until = if is_lower { good_until } else { was_good_until.max(good_until) };
+        if now > was_good_until || known.is_some_and(|known| known.read(was_good_until) < time) {
+            self.began_too_low(now);
         }
     }
 
-    /// No correct client's transaction has been acknowledged above this.
-    fn highest_acknowledged(&self, now: Time) -> Option<u64> {
-        let of_shard = |shard: &Vec<Option<ClusterClock>>| {
-            let mut known: Vec<u64> = shard.iter().flatten().map(|bound| bound.read(now)).collect();
+    /// No correct client's transaction has been acknowledged above this; and until when that can be said of what a clock shows that
+    /// goes on from there.
+    fn highest_acknowledged(&self, now: Time) -> Option<(u64, Time)> {
+        let of_shard = |shard: &Vec<Option<Bound>>| {
+            let of = |parts_left: u64| -> Vec<(u64, Time)> {
+                let least = now.after_ms(self.good_ms * parts_left / PARTS);
+                let bounds = shard.iter().flatten().map(|bound| bound.read(now, self.good_ms));
+                bounds.filter(|(_, good_until)| *good_until >= least).collect()
+            };
+            // A liar's answer may be as old as it likes.
+            let fresh = of(PARTS_LEFT.1);
+            let mut known = if fresh.len() >= self.quorums.logged() { fresh } else { of(PARTS_LEFT.0) };
             known.sort_unstable_by(|one, other| other.cmp(one));
             let place = if broken(Mutant::LowestClock) { known.len() } else { self.quorums.bounded_clock(known.len()) };
-            (known.len() >= self.quorums.logged()).then(|| known[place.max(1) - 1])
+            let good_until = known.iter().map(|(_, good_until)| *good_until).min()?;
+            (known.len() >= self.quorums.logged()).then(|| (known[place.max(1) - 1].0, good_until))
         };
         if broken(Mutant::OwnClock) {
-            return Some(now.0);
+            return Some((now.0, now.after_ms(self.good_ms)));
         }
-        let each: Option<Vec<u64>> = self.bounds.iter().map(of_shard).collect();
-        each?.into_iter().max()
+        let each: Option<Vec<(u64, Time)>> = self.bounds.iter().map(of_shard).collect();
+        let each = each?;
+        Some((each.iter().map(|(time, _)| *time).max()?, each.iter().map(|(_, good_until)| *good_until).min()?))
     }
 }
 
@@ -139,6 +241,7 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+    const GOOD_MS: u64 = 2_000;
     /// What correct replicas' clocks show when the client's shows nothing.
     const TRUE: u64 = 1_000 * SECOND;
 
@@ -147,7 +250,7 @@ mod tests {
     }
 
     fn clocks() -> ReplicaClocks {
-        ReplicaClocks::new(Quorums::new(1), 1)
+        ReplicaClocks::new(Quorums::new(1), 1, GOOD_MS)
     }
 
     /// Each replica is asked at `sent`, answers in the middle, and is heard a millisecond later.
@@ -192,9 +295,37 @@ mod tests {
             assert!(ahead < 1_100_000, "{ahead}");
             hear(&mut clocks, now, &[0; 6]);
         }
-        // A bound that is not renewed grows, as the clock may run faster than the client's.
-        let now = 200 * SECOND;
-        assert!(time(&clocks, now).is_some_and(|time| time - (TRUE + now) > 50_000_000));
+    }
+
+    #[test]
+    fn what_was_heard_is_good_for_a_while() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        let at = |clocks: &ReplicaClocks, now: u64| time(clocks, now).expect("all are known");
+        // Four answers are too few to go on.
+        hear(&mut clocks, SECOND, &[0; 4]);
+        let good_until = GOOD_MS * 1_000_000;
+        assert!(!clocks.is_too_low(at(&clocks, good_until)));
+        let taken = at(&clocks, good_until + 1_000);
+        assert!(clocks.is_too_low(taken));
+        // It stays so, and what is taken now is not.
+        hear(&mut clocks, 3 * SECOND, &[0; 6]);
+        assert!(clocks.is_too_low(taken) && !clocks.is_too_low(at(&clocks, 3 * SECOND + 2_000_000)));
+    }
+
+    #[test]
+    fn an_old_answer_counts_no_more_though_it_was_lower() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        // All are set forward by less than would show: answers now take long.
+        for ask in 1..=20 {
+            let sent = ask * SECOND / 4;
+            for index in 0..6 {
+                clocks.note(Time(sent + 9_000_000), replica(index), Time(sent), TRUE + sent + 4_000_000);
+            }
+        }
+        let now = 5 * SECOND + 9_000_000;
+        assert!(time(&clocks, now).is_some_and(|time| time >= TRUE + now + 4_000_000));
     }
 
     #[test]
@@ -206,6 +337,44 @@ mod tests {
         hear(&mut clocks, 2_000_000, &[1_000_000_000, 1_000_000_000, 1_000_000_000]);
         assert!(clocks.is_too_low(before));
         assert!(time(&clocks, 3_000_000).is_some_and(|time| time > TRUE + SECOND && !clocks.is_too_low(time)));
+    }
+
+    #[test]
+    fn what_begins_before_the_new_time_is_told_is_too_low() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        // It heard nothing for long, and all were set forward meanwhile. Whoever has not been told goes on by the old clock.
+        let old = clocks.clock().expect("all are known");
+        let now = 10 * SECOND;
+        hear(&mut clocks, now, &[SECOND as i64; 6]);
+        let told = time(&clocks, now + 2_000_000).expect("all are known");
+        assert!(clocks.is_too_low(old.read(Time(now + 100_000_000))) && !clocks.is_too_low(told));
+    }
+
+    #[test]
+    fn a_client_that_stood_still_notices_though_its_last_answers_took_long() {
+        let mut clocks = clocks();
+        hear(&mut clocks, 0, &[0; 6]);
+        let answered = |clocks: &mut ReplicaClocks, sent: u64, took: u64, ahead: u64| {
+            for index in 0..6 {
+                clocks.note(Time(sent + took), replica(index), Time(sent), TRUE + sent + ahead);
+            }
+        };
+        answered(&mut clocks, SECOND * 6 / 10, 100_000_000, 0);
+        let before = time(&clocks, SECOND * 3 / 4).expect("all are known");
+        // It was paused, for less than those answers took.
+        answered(&mut clocks, SECOND * 4 / 5, 1_000_000, 60_000_000);
+        assert!(clocks.is_too_low(before));
+        assert!(time(&clocks, SECOND * 9 / 10).is_some_and(|time| time >= TRUE + SECOND * 9 / 10 + 60_000_000));
+    }
+
+    #[test]
+    fn an_old_answer_of_a_liar_ends_no_time() {
+        let mut clocks = clocks();
+        hear(&mut clocks, SECOND * 14 / 10, &[0; 5]);
+        clocks.note(Time(SECOND * 14 / 10 + 1_000_000), replica(5), Time(0), TRUE + SECOND);
+        let now = SECOND * 14 / 10 + (GOOD_MS - 10) * 1_000_000;
+        assert!(time(&clocks, now).is_some_and(|time| !clocks.is_too_low(time)));
     }
 
     #[test]
@@ -234,9 +403,12 @@ mod tests {
             asked - before
         };
         assert!((5..20).contains(&ask_until(&mut clocks, SECOND)), "nobody answers");
-        hear(&mut clocks, SECOND, &[0; 6]);
-        assert!(ask_until(&mut clocks, 60 * SECOND) < 20);
-        assert!(clocks.used(Time(60 * SECOND)) && !clocks.used(Time(60 * SECOND)));
-        assert!(clocks.due() <= Time(60 * SECOND).after_ms(AGAIN_MS.0));
+        for second in 1..60 {
+            hear(&mut clocks, second * SECOND, &[0; 6]);
+            assert!(ask_until(&mut clocks, (second + 1) * SECOND) <= 2 || second == 1, "nobody uses it");
+        }
+        let now = Time(clocks.due().0 - SECOND / 2);
+        assert!(clocks.used(now) && !clocks.used(now));
+        assert!(clocks.due() <= now.after_ms(GOOD_MS * AGAIN_PARTS.0 / PARTS));
     }
 }

@@ -533,7 +533,7 @@ impl Pool {
     /// It failed for another reason than a conflict.
     fn failed(&mut self, now: Time, in_flight: InFlightBatch, failure: Failure, otherwise: Failed, turn: &mut Turn) {
         match failure {
-            Failure::Refused(Refusal::TooOld) => self.aborted(now, in_flight, otherwise, turn),
+            Failure::Refused(Refusal::TooOld) | Failure::TooLow => self.aborted(now, in_flight, otherwise, turn),
             // One of them may be the reason; alone, each gets its own answer.
             Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if in_flight.members.len() > 1 => {
                 self.halve(in_flight.members, [now, now]);

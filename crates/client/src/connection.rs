@@ -233,7 +233,7 @@ impl Connection {
         let now = self.cluster_clock.borrow().map_or(now.0, |clock| clock.read(now));
         let mut time = now;
         let _ = self.last_time.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            time = now.max(last.saturating_add(1));
+            time = after(now, last);
             Some(time)
         });
         Timestamp::new(time, self.client)
@@ -337,10 +337,19 @@ impl fmt::Debug for Connection {
     }
 }
 
+/// More timestamps than anybody takes ahead of time, in nanoseconds.
+const NEAR_NS: u64 = 1_000_000;
 /// How long connecting waits for replicas that neither answer nor refuse, once it could go on without them.
 const ALL_CONNECTED_WAIT: Duration = Duration::from_millis(500);
 /// People are told of a clock that is off by so much, in milliseconds: more than a long way to the replicas explains.
 const CLOCK_OFF_MS: u64 = 500;
+
+/// A time of now, above `last`; even, as a session may give odd ones to what it tries again.
+fn after(now: u64, last: u64) -> u64 {
+    // One far above now comes from a clock that was wrong: whoever went on from there would stay wrong.
+    let last = if last.saturating_sub(now) < NEAR_NS { last } else { 0 };
+    now.max(last.saturating_add(1)).checked_next_multiple_of(2).unwrap_or(u64::MAX - 1)
+}
 
 /// Of how many replicas of `shard` `counts` holds.
 fn count(peers: &Peers, shard: ShardId, counts: impl Fn(&PeerState) -> bool) -> usize {
@@ -362,4 +371,18 @@ fn identity(config: &Config) -> Result<Identity, ConnectError> {
 fn session() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_even_and_rise_and_come_back_from_a_clock_that_was_wrong() {
+        assert_eq!([after(9, 0), after(10, 0), after(10, 10), after(10, 11)], [10, 10, 12, 12]);
+        let now = 1_000_000_000;
+        assert_eq!(after(now, now + NEAR_NS), now);
+        assert_eq!(after(now, now + NEAR_NS - 2), now + NEAR_NS);
+        assert_eq!(after(u64::MAX, u64::MAX), u64::MAX - 1);
+    }
 }

@@ -2,7 +2,7 @@
 
 use machine::Time;
 
-/// By how much two clocks may run apart, in parts of a million: as fast as a system slews its clock to set it right.
+/// By how much two clocks that go evenly may run apart, in parts of a million: twice a crystal's error, and what they are corrected by.
 pub const DRIFT_PPM: u64 = 500;
 
 /// A time that lies above the timestamps of all that was acknowledged before, and about when the servers' clocks will have reached it

@@ -49,7 +49,8 @@ mutants! {
     LowestClock: "order", "a client takes the lowest bound on a replica's clock for the cluster's time";
     StepUnnoticed: "order", "a client whose clock stood still goes on with what it began before it noticed";
     StartsAlone: "order", "a replica that starts goes by its machine's clock, whatever the others' show";
-    SetForwardAtOnce: "order", "replicas whose clocks are behind set them forward all at once";
+    ServesAtOnce: "order", "a replica whose clock was set reads and votes at once, while clients may rely on what it showed before";
+    ClockKnownForEver: "order", "a client goes on with what it has heard of the replicas' clocks, however long ago";
     PastEntered: "the window", "what lies below the window is still voted on";
     WindowUnhalved: "the window", "an author may begin at the very edge of the window";
     LateRefused: "the window", "what an author brings too late is refused, and others may still finish it";

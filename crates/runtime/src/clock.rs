@@ -1,5 +1,6 @@
 //! The node's clock: what has passed, as no one sets it, and the wall clock, which anybody may set.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,7 +30,7 @@ impl Clock {
     }
 }
 
-/// A clock that showed the wall's time when it was made. It goes on evenly, and never too little: also for as long as the process, or the machine,
+/// A clock that showed the wall's time when it was made. It goes on evenly, also for as long as the process, or the machine,
 /// stood still, as far as anything here shows that. Copies show the same.
 #[derive(Clone, Debug)]
 pub struct SteadyClock(Arc<Mutex<Steady>>);
@@ -54,17 +55,20 @@ impl SteadyClock {
 /// nanoseconds.
 const STOOD_STILL_NS: u64 = 5_000_000;
 
-/// What both clocks showed: what had passed just before the wall clock was read, and just after.
+/// What the clocks showed: how long the machine had run just before the wall clock was read, and just after. Whoever slews the wall clock slews that,
+/// too. And what had passed, which nobody slews.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     before: u64,
     wall: u64,
     after: u64,
+    passed: u64,
 }
 
 impl Reading {
     fn now() -> Self {
-        Self { before: passed(), wall: wall(), after: passed() }
+        let (before, wall, after) = (nanoseconds(ClockId::Boottime), wall(), nanoseconds(ClockId::Boottime));
+        Self { before, wall, after, passed: passed_when(after) }
     }
 }
 
@@ -79,11 +83,11 @@ struct Steady {
 
 impl Steady {
     fn new(reading: Reading) -> Self {
-        let added = reading.wall.saturating_sub(reading.before);
+        let added = reading.wall.saturating_sub(reading.passed);
         Self { added, ahead: i128::from(reading.wall) - i128::from(reading.before), shows: reading.wall }
     }
 
-    fn read(&mut self, Reading { before, wall, after }: Reading) -> Time {
+    fn read(&mut self, Reading { before, wall, after, passed }: Reading) -> Time {
         // If the wall clock was only set forward, this one is now ahead by that. It may be: what replicas say brings it back.
         let stood_still = i128::from(wall) - i128::from(after) - self.ahead;
         if stood_still > i128::from(STOOD_STILL_NS) {
@@ -91,15 +95,29 @@ impl Steady {
             self.ahead += stood_still;
         }
         self.ahead = self.ahead.min(i128::from(wall) - i128::from(before));
-        self.shows = self.shows.max(after.saturating_add(self.added));
+        self.shows = self.shows.max(passed.saturating_add(self.added));
         Time(self.shows)
     }
 }
 
-/// How much has passed since the machine started, in nanoseconds, its sleep included.
+/// How much has passed since the machine started, in nanoseconds, its sleep included. It goes as evenly as the machine's crystal: to set a
+/// wall clock right, daemons let it go, and with it the system's other clocks, some thousands of millionths faster or slower.
 fn passed() -> u64 {
-    let passed = clock_gettime(ClockId::Boottime);
-    let (seconds, nanoseconds) = (u64::try_from(passed.tv_sec).unwrap_or(0), u64::try_from(passed.tv_nsec).unwrap_or(0));
+    passed_when(nanoseconds(ClockId::Boottime))
+}
+
+/// The same, just after the machine had run for `ran`, its sleep included.
+fn passed_when(ran: u64) -> u64 {
+    static SLEPT: AtomicU64 = AtomicU64::new(0);
+    // Less than that by what passes between the two readings, and never more.
+    let slept = ran.saturating_sub(nanoseconds(ClockId::Monotonic));
+    let slept = SLEPT.fetch_max(slept, Ordering::Relaxed).max(slept);
+    nanoseconds(ClockId::MonotonicRaw).saturating_add(slept)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let shows = clock_gettime(clock);
+    let (seconds, nanoseconds) = (u64::try_from(shows.tv_sec).unwrap_or(0), u64::try_from(shows.tv_nsec).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
@@ -175,7 +193,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn reading(passed: u64, wall: u64) -> Reading {
-        Reading { before: passed, wall, after: passed + 1_000 }
+        Reading { before: passed, wall, after: passed + 1_000, passed: passed + 2_000 }
     }
 
     #[test]
@@ -185,6 +203,17 @@ mod tests {
         // The machine was paused for a minute, and its wall clock was set right afterwards.
         assert!(clock.read(reading(2 * SECOND, 162 * SECOND)).0 >= 162 * SECOND);
         assert!(clock.read(reading(3 * SECOND, 163 * SECOND)).0 < 163 * SECOND + 5_000);
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_is_not_followed() {
+        let mut clock = Steady::new(reading(0, 100 * SECOND));
+        for second in 1..100 {
+            // A daemon lets the wall clock lose five thousandths, and the system lets what it counts as passed lose as much.
+            let slewed = second * SECOND / 1_000 * 995;
+            let reading = Reading { passed: second * SECOND, ..reading(slewed, 100 * SECOND + slewed) };
+            assert_eq!(clock.read(reading).0, 100 * SECOND + second * SECOND);
+        }
     }
 
     #[test]

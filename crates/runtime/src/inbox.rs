@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crypto::Verified;
 use machine::turn::Turn;
-use machine::{Input, Machine};
+use machine::{Input, Machine, Time};
 use tokio::sync::Semaphore;
 use types::Party;
 
@@ -81,7 +81,9 @@ impl<C, W> Inbox<C, W> {
         self.take();
         let mut left = TURN_BYTES_MAX;
         while turn.room() > 0 && left > 0 && !self.is_idle() {
-            self.step_commands(turn, clock);
+            // All of it has arrived by now.
+            let now = clock.now();
+            self.step_commands(turn, now);
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
@@ -101,7 +103,7 @@ impl<C, W> Inbox<C, W> {
                 }
                 if let Some(message) = arrival.messages.next() {
                     let before = turn.answer_bytes();
-                    turn.step(clock.now(), Input::Message { from: arrival.from, message });
+                    turn.step(now, Input::Message { from: arrival.from, message });
                     let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
                     queue.credit -= cost;
                     left -= cost;
@@ -199,13 +201,13 @@ impl<C, W> Inbox<C, W> {
         self.arrivals += 1;
     }
 
-    fn step_commands<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
+    fn step_commands<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, now: Time) {
         let count = self.commands.len().min(turn.room()).min(COMMANDS_A_ROUND_MAX);
         if count == 0 {
             return;
         }
         for command in self.commands.drain(..count) {
-            turn.step(clock.now(), Input::Command(command));
+            turn.step(now, Input::Command(command));
         }
         self.command_permits.add_permits(count);
         self.metrics.shell.commands_waiting.dec_by(i64::try_from(count).unwrap_or(i64::MAX));

@@ -25,6 +25,9 @@ pub struct CoordinatorOptions {
     pub retry_ms: u64,
     /// After how long an operation is given up. The outcome of a commit is then unknown to this process.
     pub timeout_ms: u64,
+    /// For how long a client takes timestamps from what a replica has said of its clock, in milliseconds from when it was asked. No client of a
+    /// cluster may do so for longer than its replicas expect.
+    pub clock_good_ms: u64,
 }
 
 impl Default for CoordinatorOptions {
@@ -36,6 +39,7 @@ impl Default for CoordinatorOptions {
             read_escalation_ms: 20,
             retry_ms: 100,
             timeout_ms: 10_000,
+            clock_good_ms: 2_000,
         }
     }
 }

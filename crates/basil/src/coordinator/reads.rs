@@ -340,7 +340,7 @@ impl Coordinator {
     ) {
         let read_validation = ReadValidation::new(&self.cluster, self.quorums, operation, transaction, validated);
         match read_validation.verdict(self.quorums) {
-            Verdict::Validated => self.validated(operation, out),
+            Verdict::Validated => self.validated(operation, read_validation.transaction.timestamp(), out),
             Verdict::NotValidated => self.on_commit_command(now, Some(operation), read_validation.transaction, Vec::new(), out),
             Verdict::Open => {
                 self.counts.validation_rounds += 1;
@@ -376,10 +376,10 @@ impl Coordinator {
             Verdict::Open => {}
             Verdict::NotValidated => self.on_confirmation_over(now, number, out),
             Verdict::Validated => {
-                let operation = read_validation.operation;
+                let (operation, timestamp) = (read_validation.operation, read_validation.transaction.timestamp());
                 self.read_validations.remove(&number);
                 self.timers.cancel(&Timer::ReadValidation(number));
-                self.validated(operation, out);
+                self.validated(operation, timestamp, out);
             }
         }
     }
@@ -391,7 +391,11 @@ impl Coordinator {
         self.on_commit_command(now, Some(read_validation.operation), read_validation.transaction, Vec::new(), out);
     }
 
-    fn validated(&mut self, operation: u64, out: &mut Out) {
+    fn validated(&mut self, operation: u64, timestamp: Timestamp, out: &mut Out) {
+        if self.is_too_low(timestamp) {
+            out.emit(Event::Ended { operation, result: Err(Failure::TooLow) });
+            return;
+        }
         self.counts.validated += 1;
         out.emit(Event::Validated { operation });
     }

@@ -39,9 +39,10 @@ impl<M: StorageBackend> Replica<M> {
         self.watermark(now).max(now.0.saturating_sub(self.options.window_ms * 500_000))
     }
 
-    /// Gives `message` back, unless this replica's clock is not where it may be served: then it is kept until the time has come.
+    /// Gives `message` back, unless it asks for a read or a vote and is early ([`EarlyRequests`](super::EarlyRequests)): then it is kept until the
+    /// time has come.
     pub(super) fn keep_early(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Option<Message> {
-        let is_early = |time: u64| now.0 < time && time <= now.after_ms(self.options.time_bound_ms).0;
+        let is_early = |time: u64| self.early.is_early(now, time) && time <= now.after_ms(self.options.time_bound_ms).0;
         let (due, message, bytes) = match message {
             Message::Read { request, timestamp, keys } if is_early(timestamp.time) && !broken(Mutant::EarlyRead) => {
                 if let Err(refusal) = self.may_read(now, from, timestamp, &keys) {

@@ -2,7 +2,8 @@
 //!
 //! A replica answers no read and casts no vote before its own clock has reached the timestamp. So whatever is acknowledged lies in the
 //! past of `2f + 1` correct replicas' clocks ([`crate::replica_clocks`] builds on that), and nobody can read, or prepare, in the
-//! future to stop those who keep to the time. A request that comes early waits here, for the time bound at most.
+//! future to stop those who keep to the time. A request that comes early waits here, for the time bound at most. After the clock was
+//! set, all wait, until no client relies on what it showed before.
 
 use std::collections::BTreeMap;
 
@@ -50,9 +51,21 @@ pub(super) struct EarlyRequests {
     bytes: usize,
     /// How many of one party's are taken out in this turn.
     each_max: usize,
+    /// Until then all wait.
+    all_until: Time,
 }
 
 impl EarlyRequests {
+    /// All wait until `time`.
+    pub fn keep_all_until(&mut self, time: Time) {
+        self.all_until = time;
+    }
+
+    /// Whether a request at `time` is early.
+    pub fn is_early(&self, now: Time, time: u64) -> bool {
+        now.0 < time || now < self.all_until
+    }
+
     /// Keeps `message`, of so many bytes, until `due`. Gives the request for which there is no room then: the last one of whoever has most.
     pub fn keep(&mut self, now: Time, from: Party, message: Message, due: u64, bytes: usize) -> Option<EarlyRequest> {
         self.numbered += 1;
@@ -65,19 +78,26 @@ impl EarlyRequests {
         if self.bytes <= BYTES_MAX && self.requests <= REQUESTS_MAX {
             return None;
         }
-        let most = self.queues.iter().max_by_key(|(_, queue)| (queue.bytes, queue.requests.len())).map(|(owner, _)| *owner)?;
+        let are_too_many = self.requests > REQUESTS_MAX;
+        let size = |queue: &Queue| if are_too_many { queue.requests.len() } else { queue.bytes };
+        let most = self.queues.iter().max_by_key(|(_, queue)| size(queue)).map(|(owner, _)| *owner)?;
         let last = *self.queues.get(&most)?.requests.last_key_value()?.0;
         self.take(most, last)
     }
 
     /// When the first of them is due.
     pub fn deadline(&self) -> Option<Time> {
-        self.queues.values().filter_map(|queue| queue.requests.first_key_value()).map(|((due, _), _)| Time(*due)).min()
+        self.queues
+            .values()
+            .filter_map(|queue| queue.requests.first_key_value())
+            .map(|((due, _), _)| Time(*due))
+            .min()
+            .map(|due| due.max(self.all_until))
     }
 
     /// A turn begins: what it takes out, [`DUE_MAX`], is shared evenly among those of whose requests some are due.
     pub fn begin_turn(&mut self, now: Time) {
-        let is_due = |queue: &Queue| queue.requests.first_key_value().is_some_and(|((due, _), _)| *due <= now.0);
+        let is_due = |queue: &Queue| queue.requests.first_key_value().is_some_and(|((due, _), _)| !self.is_early(now, *due));
         let parties = self.queues.values().filter(|queue| is_due(queue)).count();
         self.each_max = DUE_MAX.div_ceil(parties.max(1));
         self.queues.values_mut().for_each(|queue| queue.taken = 0);
@@ -89,7 +109,7 @@ impl EarlyRequests {
         let has_share = |queue: &Queue| queue.taken < self.each_max || broken(Mutant::EarlyUnshared);
         let firsts = self.queues.iter().filter(|(_, queue)| has_share(queue));
         let firsts = firsts.filter_map(|(owner, queue)| Some((*queue.requests.first_key_value()?.0, *owner)));
-        let (place, owner) = firsts.min().filter(|((due, _), _)| *due <= now.0)?;
+        let (place, owner) = firsts.min().filter(|((due, _), _)| !self.is_early(now, *due))?;
         self.queues.get_mut(&owner)?.taken += 1;
         self.take(owner, place)
     }
@@ -136,6 +156,21 @@ mod tests {
         assert_eq!(due(30), [party(2), party(1), party(1)]);
         assert_eq!(due(40), [party(2)]);
         assert_eq!((early.deadline(), early.bytes, early.queues.len()), (None, 0, 0));
+    }
+
+    #[test]
+    fn after_the_clock_was_set_all_wait() {
+        let mut early = EarlyRequests::default();
+        for due in [5, 10, 30] {
+            keep(&mut early, 1, due, 1);
+        }
+        early.keep_all_until(Time(20));
+        assert_eq!((early.deadline(), early.is_early(Time(19), 3), early.is_early(Time(20), 3)), (Some(Time(20)), true, false));
+        let mut due = |now| {
+            early.begin_turn(Time(now));
+            std::iter::from_fn(|| early.next_due(Time(now))).count()
+        };
+        assert_eq!((due(19), due(20), due(30)), (0, 2, 1));
     }
 
     #[test]

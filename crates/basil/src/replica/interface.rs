@@ -5,6 +5,7 @@ use types::ClientId;
 
 use crate::certificate::{Certificate, Decision, Proof};
 use crate::check::AbortReason;
+use crate::coordinator::CoordinatorOptions;
 use crate::transaction::Transaction;
 
 /// How a replica is set. Every duration is in milliseconds.
@@ -15,6 +16,11 @@ pub struct ReplicaOptions {
     /// How far back a timestamp may lie at all: decided transactions below are forgotten. A transaction that is only
     /// now prepared may lie back half as far, so that whoever has to finish it has the other half to reach everybody.
     pub window_ms: u64,
+    /// For how long, in milliseconds, clients rely on what a replica has said of its clock: what [`CoordinatorOptions::clock_good_ms`] is for them.
+    /// For so long a replica whose clock was set answers no read and casts no vote.
+    ///
+    /// [`CoordinatorOptions::clock_good_ms`]: crate::CoordinatorOptions::clock_good_ms
+    pub clock_good_ms: u64,
     /// After how long an undecided transaction is finished by the replica itself, or named to those it stops.
     pub janitor_timeout_ms: u64,
     /// How long a transaction that somebody else brought waits for its author, or for evidence, before it is voted down.
@@ -51,6 +57,7 @@ impl Default for ReplicaOptions {
         Self {
             time_bound_ms: 500,
             window_ms: 30_000,
+            clock_good_ms: CoordinatorOptions::default().clock_good_ms,
             janitor_timeout_ms: 1_000,
             authorship_wait_ms: 2_000,
             checkpoint_ms: 5_000,

@@ -44,7 +44,10 @@ impl<M: StorageBackend> Replica<M> {
         table.limit_decided_bytes(options.decided_bytes_max);
         // Who brought what is in the journal is not known any more. It may have been others than the authors, so it is not their quota's.
         let quota = Quota::prepare(QuotaOwner::Replica(me));
+        // Nothing is said before something is durable.
+        let mut is_new = table.store.watermark().time == 0;
         while let Some(batch) = table.store.replay()? {
+            is_new = false;
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
                 restore(&cluster, &mut table, record, quota, now)?;
             }
@@ -66,6 +69,7 @@ impl<M: StorageBackend> Replica<M> {
             cluster,
             quorums,
             options,
+            is_new,
             table,
             counts: ReplicaCounts::default(),
             ballots: Ballots::default(),
@@ -93,8 +97,14 @@ impl<M: StorageBackend> Replica<M> {
         self.table.clock(Time(0))
     }
 
-    /// Its clock shows `now`, and that is known only now: so far it has done nothing since it was opened.
-    pub(crate) fn set_clock(&mut self, now: Time) {
+    /// The same, if an earlier process of this replica may have said anything.
+    pub(crate) fn earlier_process(&self) -> Option<u64> {
+        (!self.is_new).then(|| self.clock_floor())
+    }
+
+    /// Its clock was set and shows `now`. For so many nanoseconds clients may rely on what it showed before.
+    pub(crate) fn set_clock(&mut self, now: Time, relied_on_ns: u64) {
+        self.early.keep_all_until(Time(now.0.saturating_add(relied_on_ns)));
         let undecided = self.table.undecided_ids();
         for id in &undecided {
             if let Some(state) = self.table.get_mut(*id) {

@@ -238,13 +238,13 @@ impl System for Basil {
     }
 
     fn restarted(own: ProcessOptions, version: ProcessOptions, seed: u64) -> ProcessOptions {
-        let ReplicaOptions { window_ms, time_bound_ms, .. } = own.replica;
-        ProcessOptions { replica: ReplicaOptions { window_ms, time_bound_ms, seed, ..version.replica }, ..version }
+        let ReplicaOptions { window_ms, time_bound_ms, clock_good_ms, .. } = own.replica;
+        ProcessOptions { replica: ReplicaOptions { window_ms, time_bound_ms, clock_good_ms, seed, ..version.replica }, ..version }
     }
 
     /// Until then it votes for no write that it may have let be read past before.
     fn ready_after_ms(setting: &Setting) -> u64 {
-        setting.engine.replica.time_bound_ms + READY_MORE_MS
+        setting.engine.replica.time_bound_ms.max(setting.engine.replica.clock_good_ms) + READY_MORE_MS
     }
 
     fn open(

@@ -35,10 +35,13 @@ impl BasilSetting {
     pub(crate) fn draw(scenario: &Scenario, seed: u64) -> Self {
         let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
         let delays = scenario.has(FaultClass::DelayAttacks);
+        // Where replicas start anew all the time, clients that relied on their clocks for seconds would leave little to see.
+        let is_far = scenario.has(FaultClass::Distance);
+        let clock_good_ms = knob("clock-good").pick(if is_far { &[1_000, 1_500, 2_000] } else { &[200, 500, 2_000] });
         Self {
             plans: PlanKind::ALL.iter().copied().filter(|plan| *plan != PlanKind::Everything).collect(),
             delay_attacks: if delays { DelayAttack::draw(&mut knob("ploys")) } else { BTreeSet::new() },
-            replica: match draw_replica_options(&mut knob("replica")) {
+            replica: match (ReplicaOptions { clock_good_ms, ..draw_replica_options(&mut knob("replica")) }) {
                 // Half of it is over while there are faults, and before most clients lose patience.
                 options if delays => ReplicaOptions { window_ms: knob("short window").pick(&SHORT_WINDOWS_MS), ..options },
                 options => options,
@@ -51,6 +54,7 @@ impl BasilSetting {
                     ReadQuorum::Commit,
                 ]),
                 timeout_ms: knob("timeout").pick(&[3_000, 10_000]),
+                clock_good_ms,
                 ..CoordinatorOptions::default()
             },
         }
@@ -95,6 +99,7 @@ impl EngineSetting for BasilSetting {
             format!("plans={}", join(self.plans.iter().copied())),
             format!("delay-attacks={}", join(self.delay_attacks.iter().copied())),
             format!("window-ms={}", replica.window_ms),
+            format!("clock-good-ms={}", replica.clock_good_ms),
             format!("janitor-timeout-ms={}", replica.janitor_timeout_ms),
             format!("authorship-wait-ms={}", replica.authorship_wait_ms),
             format!("checkpoint-ms={}", replica.checkpoint_ms),
@@ -112,6 +117,9 @@ impl EngineSetting for BasilSetting {
             "plans" => set(&mut self.plans, subset(value).and_then(some)),
             "delay-attacks" => set(&mut self.delay_attacks, subset(value)),
             "window-ms" => set(&mut replica.window_ms, number(value, 1_000, 3_600_000)),
+            "clock-good-ms" => {
+                set(&mut replica.clock_good_ms, number(value, 10, 60_000)).map(|()| coordinator.clock_good_ms = replica.clock_good_ms)
+            }
             "janitor-timeout-ms" => set(&mut replica.janitor_timeout_ms, number(value, 1, 600_000)),
             "authorship-wait-ms" => set(&mut replica.authorship_wait_ms, number(value, 1, 600_000)),
             "checkpoint-ms" => set(&mut replica.checkpoint_ms, number(value, 1, 600_000)),
@@ -135,7 +143,8 @@ impl EngineSetting for BasilSetting {
         let plans = simulator::subsets(&self.plans).into_iter().filter(|plans| !plans.is_empty());
         all.extend(plans.map(|some| with(&|other| other.plans.clone_from(&some))));
         let (replica, coordinator) = (ReplicaOptions::default(), CoordinatorOptions::default());
-        let plainer: [&dyn Fn(&mut Self); 9] = [
+        let plainer: [&dyn Fn(&mut Self); 10] = [
+            &|other| (other.replica.clock_good_ms, other.coordinator.clock_good_ms) = (replica.clock_good_ms, coordinator.clock_good_ms),
             &|other| other.replica.window_ms = replica.window_ms,
             &|other| other.replica.janitor_timeout_ms = replica.janitor_timeout_ms,
             &|other| other.replica.authorship_wait_ms = replica.authorship_wait_ms,
