@@ -36,7 +36,7 @@ pub struct Node<M: StorageBackend> {
     peers: Option<Peers>,
 }
 
-/// The other replicas of its shard, and their clocks.
+/// The other replicas, and their clocks.
 struct Peers {
     others: Vec<ReplicaId>,
     clocks: PeerClocks,
@@ -49,13 +49,15 @@ impl<M: StorageBackend> Node<M> {
         Self { replica, janitor, from_janitor: Outbox::default(), peers: None }
     }
 
-    /// The same, with a clock that is held near those of the other replicas in its shard. Until enough of them have said what time it
+    /// The same, with a clock that is held near those of the other replicas. Until enough of them have said what time it
     /// is, it does nothing.
     #[must_use]
     pub fn with_peers(replica: Replica<M>, janitor: Coordinator, cluster: &Cluster, now: Time) -> Self {
         let me = replica.id();
-        let clocks = PeerClocks::new(me, Quorums::new(cluster.faults()), now, replica.options().clock_good_ms, replica.earlier_process());
-        let others = cluster.replicas_of(me.shard).filter(|other| *other != me).collect();
+        let shards = cluster.shards().count();
+        let clocks =
+            PeerClocks::new(me, Quorums::new(cluster.faults()), shards, now, replica.options().clock_good_ms, replica.earlier_process());
+        let others = cluster.replicas().filter(|other| *other != me).collect();
         Self { peers: Some(Peers { others, clocks }), ..Self::new(replica, janitor) }
     }
 

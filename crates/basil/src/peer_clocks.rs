@@ -1,8 +1,9 @@
-//! A replica's clock, held near those of its shard's other replicas (beyond the paper).
+//! A replica's clock, held near those of the other replicas (beyond the paper).
 //!
 //! The shell's clock goes evenly, and starts with what the machine's wall clock showed when the process started. That may have been anything.
 //! And a machine that was paused is behind. So a replica asks the others of its shard what time it is, and goes by the median of the answers and
-//! its own time, within what a round trip leaves open. With `f` liars among them, the median lies between two correct clocks.
+//! its own time, within what a round trip leaves open. With `f` liars among them, the median lies between two correct clocks. Clients take
+//! their timestamps from the shard whose clocks show most. So it asks those of other shards as well, and what it goes by is the greatest median.
 //!
 //! - **When it starts**, it neither answers nor votes before it has heard enough others. It goes by those whose clocks are set, if these are
 //!   enough; else all tell one another what they would show by themselves. Then its clock shows the lower median. But never less than what
@@ -16,7 +17,7 @@
 use engine::{ClockReport, stretched};
 use machine::Time;
 use mutants::{Mutant, broken};
-use types::ReplicaId;
+use types::{ReplicaId, ShardId};
 
 use crate::quorum::Quorums;
 
@@ -62,8 +63,8 @@ impl Sample {
 pub(crate) struct PeerClocks {
     me: ReplicaId,
     quorums: Quorums,
-    /// By index.
-    samples: Vec<Option<Sample>>,
+    /// By shard and index.
+    samples: Vec<Vec<Option<Sample>>>,
     began: Time,
     ask_at: Time,
     /// It showed this when the shell's clock showed that.
@@ -87,13 +88,13 @@ pub(crate) struct PeerClocks {
 impl PeerClocks {
     /// The clock of `me`, whose shell's clock shows `now`. Clients rely on it for `good_ms`. What an earlier process of this replica voted
     /// for lies up to `floor`, if there was one.
-    pub fn new(me: ReplicaId, quorums: Quorums, now: Time, good_ms: u64, floor: Option<u64>) -> Self {
+    pub fn new(me: ReplicaId, quorums: Quorums, shards: usize, now: Time, good_ms: u64, floor: Option<u64>) -> Self {
         let relied_on_until = if floor.is_some() { relied_on_until(now, good_ms) } else { now };
         let floor = floor.unwrap_or(0);
         Self {
             me,
             quorums,
-            samples: vec![None; quorums.replicas()],
+            samples: vec![vec![None; quorums.replicas()]; shards],
             began: now,
             ask_at: now,
             shows: now.0.max(floor),
@@ -151,10 +152,10 @@ impl PeerClocks {
 
     /// `replica` said that its clock showed `reading` when it was asked at `asked_at`.
     pub fn note(&mut self, now: Time, replica: ReplicaId, asked_at: Time, reading: u64, standing: Standing) {
-        let is_peer = replica.shard == self.me.shard && replica != self.me;
         // Others may have been asked again meanwhile. Whoever says that it was asked at another time lies, as it may about its clock.
         let is_in_time = asked_at <= now && now <= asked_at.after_ms(ROUND_TRIP_MS_MAX);
-        let place = self.samples.get_mut(usize::from(replica.index)).filter(|_| is_peer && is_in_time);
+        let of_shard = self.samples.get_mut(usize::from(replica.shard.0)).filter(|_| replica != self.me && is_in_time);
+        let place = of_shard.and_then(|shard| shard.get_mut(usize::from(replica.index)));
         let Some(place) = place else { return };
         let least = i128::from(reading) - i128::from(now.0);
         *place = Some(Sample { standing, heard_at: now, least, most: least + i128::from(now.since(asked_at)) });
@@ -164,9 +165,7 @@ impl PeerClocks {
     /// Sets it, if enough is known.
     pub fn adjust(&mut self, now: Time) {
         let own = i128::from(self.read(now).0) - i128::from(now.0);
-        let fresh = |sample: &&Sample| sample.heard_at.after_ms(FRESH_MS) > now;
-        let (set, proposed): (Vec<Sample>, Vec<Sample>) =
-            self.samples.iter().flatten().filter(fresh).partition(|sample| sample.standing == Standing::Set);
+        let (set, proposed) = self.fresh(now, self.me.shard);
         if self.is_set {
             self.follow(now, own, &set);
             return;
@@ -179,8 +178,9 @@ impl PeerClocks {
         } else {
             return;
         };
-        self.shows = clamped(i128::from(now.0) + median).max(self.floor);
-        self.error = Some(i128::from(self.shows) - i128::from(now.0) - median);
+        let time = self.elsewhere(now, Sample::middle).map_or(median, |elsewhere| elsewhere.max(median));
+        self.shows = clamped(i128::from(now.0) + time).max(self.floor);
+        self.error = Some(i128::from(self.shows) - i128::from(now.0) - time);
         (self.is_set, self.is_newly_set) = (true, true);
     }
 
@@ -190,9 +190,12 @@ impl PeerClocks {
         if set.len() < self.quorums.timekeepers() {
             return;
         }
-        self.error = Some(own - upper_median(offsets(set, Some(own), Sample::middle)));
-        let behind = upper_median(offsets(set, Some(own), |sample| sample.least)) - own;
-        let ahead = own - upper_median(offsets(set, Some(own), |sample| sample.most));
+        let time = |of: fn(&Sample) -> i128| {
+            let median = upper_median(offsets(set, Some(own), of));
+            self.elsewhere(now, of).map_or(median, |elsewhere| elsewhere.max(median))
+        };
+        let (error, behind, ahead) = (own - time(Sample::middle), time(|sample| sample.least) - own, own - time(|sample| sample.most));
+        self.error = Some(error);
         if behind > OFF_NS {
             self.ahead = 0;
             self.shows = clamped(i128::from(self.shows) + behind);
@@ -202,6 +205,20 @@ impl PeerClocks {
         } else if ahead > OFF_NS {
             self.ahead = clamped(ahead);
         }
+    }
+
+    /// What was heard of late from `shard`: of clocks that are set, and of others.
+    fn fresh(&self, now: Time, shard: ShardId) -> (Vec<Sample>, Vec<Sample>) {
+        let fresh = |sample: &&Sample| sample.heard_at.after_ms(FRESH_MS) > now;
+        let samples = self.samples.get(usize::from(shard.0)).into_iter().flatten().flatten().filter(fresh);
+        samples.partition(|sample| sample.standing == Standing::Set)
+    }
+
+    /// The greatest of other shards' medians, of those of which enough is known.
+    fn elsewhere(&self, now: Time, of: fn(&Sample) -> i128) -> Option<i128> {
+        let others = (0..).map(ShardId).take(self.samples.len()).filter(|shard| *shard != self.me.shard);
+        let set = others.map(|shard| self.fresh(now, shard).0).filter(|set| set.len() >= self.quorums.clocks_set());
+        set.map(|set| lower_median(offsets(&set, None, of))).max()
     }
 
     /// How it stands with it.
@@ -237,8 +254,6 @@ fn clamped(nanoseconds: i128) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use types::ShardId;
-
     use super::*;
 
     const GOOD_MS: u64 = 2_000;
@@ -262,7 +277,7 @@ mod tests {
         fn new(off_s: [i128; 6]) -> Self {
             let off: Vec<i128> = off_s.iter().map(|off| off * SECOND).collect();
             let shell = |at: usize| Time(clamped(i128::from(TRUE) + off[at]));
-            let clock = |at: u16| PeerClocks::new(replica(at), Quorums::new(1), shell(at.into()), GOOD_MS, None);
+            let clock = |at: u16| PeerClocks::new(replica(at), Quorums::new(1), 1, shell(at.into()), GOOD_MS, None);
             Self { clocks: (0..6).map(clock).collect(), off, liars: Vec::new(), passed_ms: 0 }
         }
 
@@ -323,7 +338,7 @@ mod tests {
     #[test]
     fn nobody_starts_by_the_word_of_few() {
         let clock = || {
-            let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, None);
+            let mut clock = PeerClocks::new(replica(0), Quorums::new(1), 1, Time(TRUE), GOOD_MS, None);
             clock.asked(Time(TRUE));
             clock
         };
@@ -356,7 +371,7 @@ mod tests {
 
     #[test]
     fn answers_from_afar_count() {
-        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, None);
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), 1, Time(TRUE), GOOD_MS, None);
         let arrives = Time(TRUE).after_ms(300);
         while clock.due() <= arrives {
             clock.asked(clock.due());
@@ -375,7 +390,7 @@ mod tests {
         shard.run(3);
         for at in [0, 1, 2_u16] {
             shard.off[usize::from(at)] = 600 * SECOND;
-            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), GOOD_MS, Some(0));
+            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), 1, shard.shell(at.into()), GOOD_MS, Some(0));
         }
         for _ in 0..60 {
             shard.run(1);
@@ -417,8 +432,36 @@ mod tests {
     }
 
     #[test]
+    fn the_shard_whose_clocks_show_most_is_followed_and_no_liar_of_it() {
+        let told = |clock: &mut PeerClocks, shard: u16, index: u16, ahead_s: u64| {
+            let reading = TRUE + ahead_s * 1_000_000_000;
+            clock.note(Time(TRUE), ReplicaId { shard: ShardId(shard), index }, Time(TRUE), reading, Standing::Set);
+        };
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), 3, Time(TRUE), GOOD_MS, None);
+        for index in 1..6 {
+            told(&mut clock, 0, index, 0);
+        }
+        assert_eq!((clock.newly_set(Time(TRUE)), clock.read(Time(TRUE))), (Some(0), Time(TRUE)));
+        told(&mut clock, 1, 2, 10);
+        told(&mut clock, 1, 4, 99_999);
+        assert_eq!(clock.newly_set(Time(TRUE)), None, "two may be one too few");
+        told(&mut clock, 1, 5, 10);
+        assert_eq!(clock.read(Time(TRUE)), Time(TRUE + 10_000_000_000));
+        assert!(clock.newly_set(Time(TRUE)).is_some_and(|relied_on_ns| relied_on_ns > GOOD_MS * 1_000_000));
+        // One that shows less changes nothing, and nobody goes back to those of the own shard.
+        (0..6).for_each(|index| told(&mut clock, 2, index, 5));
+        clock.adjust(Time(TRUE).after_ms(100));
+        assert_eq!(clock.read(Time(TRUE).after_ms(100)), Time(TRUE + 10_100_000_000));
+        // Whoever starts now begins with that.
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), 3, Time(TRUE), GOOD_MS, None);
+        (1..=3).for_each(|index| told(&mut clock, 1, index, 10));
+        (1..=3).for_each(|index| told(&mut clock, 0, index, 0));
+        assert_eq!((clock.is_set(), clock.read(Time(TRUE))), (true, Time(TRUE + 10_000_000_000)));
+    }
+
+    #[test]
     fn clients_rely_on_an_earlier_process_for_a_while() {
-        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), Time(TRUE), GOOD_MS, Some(7));
+        let mut clock = PeerClocks::new(replica(0), Quorums::new(1), 1, Time(TRUE), GOOD_MS, Some(7));
         assert_eq!(clock.newly_set(Time(TRUE)), None);
         let set_at = Time(TRUE).after_ms(500);
         clock.asked(set_at);
@@ -451,7 +494,7 @@ mod tests {
         let voted = TRUE + 5;
         let mut shard = Shard::new([-3_600; 6]);
         for at in 0..6_u16 {
-            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), shard.shell(at.into()), GOOD_MS, Some(voted));
+            shard.clocks[usize::from(at)] = PeerClocks::new(replica(at), Quorums::new(1), 1, shard.shell(at.into()), GOOD_MS, Some(voted));
         }
         shard.run(5);
         assert!(shard.ahead_ms().iter().all(|ahead| (-2..=2).contains(ahead)), "{:?}", shard.ahead_ms());

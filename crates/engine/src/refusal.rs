@@ -20,10 +20,10 @@ pub enum Refusal {
     /// The transaction met another one and was aborted.
     #[error("the transaction was aborted because it conflicts with another one; begin it again")]
     Conflict,
-    /// The transaction's timestamp is older than the replicas remember, or than it may be after clocks were set.
+    /// The transaction's timestamp is older than the replicas remember, or it was taken when too little was known of what time it is there.
     #[error(
-        "the transaction's timestamp is too old: it took longer than the replicas remember, or their clocks were set forward, or this machine was \
-         paused; begin it again"
+        "the transaction's timestamp is too old: it took longer than the replicas remember, or too few of them said of late what time it is, or \
+         this machine was paused; begin it again"
     )]
     TooOld,
     /// The transaction's timestamp lies too far in the replicas' future.
