@@ -12,9 +12,8 @@ use clap::Args;
 use crypto::{BatchSigner, Signable, Signatures, Verified, Verifier};
 use machine::Machine;
 use monitoring::server::{self, Site};
-use runtime::{Identity, Limits, LogLimit, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
+use runtime::{Identity, Limits, LogLimit, LowPriority, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
@@ -74,7 +73,7 @@ pub struct Running {
     replica: ReplicaId,
     machine: Box<dyn RunningMachine>,
     /// Answers over HTTP until this is dropped.
-    _window: JoinSet<()>,
+    _window: LowPriority,
     ready_at: Instant,
 }
 
@@ -98,8 +97,8 @@ impl Running {
         monitoring::show_disk(&metrics, config.data.clone());
         let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
         let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
-        let mut window = JoinSet::new();
-        window.spawn(server::serve(http, site));
+        let window = server::start(http, site)
+            .map_err(|error| Failure::failed(format!("{replica} cannot answer HTTP: {error}")).at(config.http_listen))?;
         let launch =
             Launch::new(&config, listener, metrics, board, window).await?.with_clients_max(confine::connections_of_clients_max(replicas));
         let running = wiring::run(&config, launch).await?;
@@ -153,7 +152,7 @@ struct Launch {
     options: NodeOptions,
     signer: BatchSigner,
     board: Arc<Board>,
-    window: JoinSet<()>,
+    window: LowPriority,
 }
 
 impl Launch {
@@ -162,7 +161,7 @@ impl Launch {
         listener: TcpListener,
         metrics: Metrics,
         board: Arc<Board>,
-        window: JoinSet<()>,
+        window: LowPriority,
     ) -> Result<Self, Failure> {
         let replica = config.replica;
         let cluster = config.topology.cluster.clone();

@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use runtime::{LogLimit, Metrics};
+use runtime::{LogLimit, LowPriority, Metrics};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
@@ -144,8 +144,26 @@ pub fn host_of(authority: &str) -> &str {
     }
 }
 
+/// Serves at `listener` until what it returns is dropped, on a thread that lets all others go first: whoever asks can wait, and whoever
+/// asks without end keeps nobody's transactions from a core.
+///
+/// # Errors
+/// When the system gives no thread, or does not let it have the listener.
+pub fn start(listener: TcpListener, site: Site) -> std::io::Result<LowPriority> {
+    let thread = LowPriority::start()?;
+    // Taken from the reactor of this thread's runtime, and given to that of the other.
+    let listener = listener.into_std()?;
+    thread.spawn(async move {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => serve(listener, site).await,
+            Err(error) => tracing::error!(%error, "nothing is answered over HTTP"),
+        }
+    });
+    Ok(thread)
+}
+
 /// Serves at `listener` until dropped.
-pub async fn serve(listener: TcpListener, site: Site) {
+async fn serve(listener: TcpListener, site: Site) {
     let site = Arc::new(site);
     let failures = LogLimit::new(FAILURES_LOGGED_A_MINUTE_MAX);
     let mut connections = JoinSet::new();
@@ -220,6 +238,23 @@ mod tests {
         stream.read_to_string(&mut answer).await.expect("it answers in text");
         server.abort();
         answer
+    }
+
+    #[tokio::test]
+    async fn pages_are_served_until_the_server_is_dropped() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it listens");
+        let pages: Pages = Box::new(|_| std::thread::current().name().map(|name| Page::text(StatusCode::OK, name)));
+        let server = start(listener, Site { metrics: Metrics::default(), pages, names: Vec::new() }).expect("the system gives a thread");
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers in text");
+        assert!(answer.ends_with("\r\n\r\nlow priority"), "{answer}");
+        drop(server);
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

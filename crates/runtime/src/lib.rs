@@ -55,5 +55,6 @@ pub use limits::Limits;
 pub use log_limit::{LeftOut, LogLimit};
 pub use metrics::Metrics;
 pub use node::{Durable, Node, NodeError, NodeHandle, NodeOptions, NotTaken, RunOn, StartError, Stopped, start};
+pub use priority::LowPriority;
 pub use tls::{Identity, IdentityError, make_certificate};
 pub use transport::{ListenError, PeerState, dials, listen};

@@ -38,15 +38,16 @@ pub(crate) struct Usage {
     is_low: AtomicBool,
 }
 
-/// The thread on which whoever takes too much is served. It ends when this is dropped.
+/// A thread that lets all others of the machine go first: whoever takes too much is served there, and so is monitoring. It ends when this
+/// is dropped.
 #[derive(Debug)]
-pub(crate) struct LowPriority {
+pub struct LowPriority {
     thread: Option<(Handle, oneshot::Sender<()>)>,
 }
 
 impl LowPriority {
     /// No such thread: everybody is served alike.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { thread: None }
     }
 
@@ -68,9 +69,16 @@ impl LowPriority {
         Ok(Self { thread: Some((handle, stop)) })
     }
 
+    /// Does `work` on the thread, until that ends.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some((handle, _)) = &self.thread {
+            handle.spawn(work);
+        }
+    }
+
     /// Does `work` for whoever's usage this is, on this task's thread or on the other one, as the priority is at the moment. `None` when
     /// the other thread has ended, or the work has panicked there.
-    pub async fn run<R: Send + 'static>(&self, usage: &Arc<Usage>, work: impl Future<Output = R> + Send + 'static) -> Option<R> {
+    pub(crate) async fn run<R: Send + 'static>(&self, usage: &Arc<Usage>, work: impl Future<Output = R> + Send + 'static) -> Option<R> {
         let Some((handle, _)) = &self.thread else { return Some(work.await) };
         let mut work: Work<R> = Box::pin(work);
         loop {
@@ -323,6 +331,20 @@ mod tests {
         assert_eq!(low_priority.run(&usage, work).await, Some(vec![true, true, false, true]));
         assert!(usage.take_ns() > 0);
         assert_eq!(LowPriority::none().run(&usage, async { 1 }).await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn what_the_thread_was_given_ends_with_it() {
+        let low_priority = LowPriority::start().expect("the system gives a thread");
+        let ((say, said), (held, dropped)) = (oneshot::channel(), oneshot::channel::<()>());
+        low_priority.spawn(async move {
+            let _held = held;
+            let _ = say.send(thread::current().name().map(str::to_owned));
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(said.await, Ok(Some("low priority".to_owned())));
+        drop(low_priority);
+        assert!(dropped.await.is_err());
     }
 
     #[tokio::test]

@@ -98,7 +98,7 @@ pub struct Board {
     /// The rule that this process breaks on purpose.
     broken_rule: Option<&'static str>,
     started: Instant,
-    statistics: Mutex<Statistics>,
+    statistics: Mutex<Arc<Statistics>>,
     misbehaviors: AtomicU64,
     clock: Mutex<Option<ClockState>>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
@@ -176,9 +176,10 @@ impl Board {
 
     /// Copies what `replica` counts.
     pub fn post(&self, replica: &impl Replica) {
-        let mut statistics = self.statistics();
-        statistics.clear();
+        let mut statistics = Statistics::default();
         replica.statistics(&mut statistics);
+        let statistics = Arc::new(statistics);
+        let _before = std::mem::replace(&mut *self.shown(), statistics);
     }
 
     /// The same, before the replica runs.
@@ -189,7 +190,13 @@ impl Board {
         }
     }
 
-    fn statistics(&self) -> MutexGuard<'_, Statistics> {
+    /// What the replica last copied.
+    fn statistics(&self) -> Arc<Statistics> {
+        Arc::clone(&self.shown())
+    }
+
+    /// Held for no longer than it takes to copy a pointer: whoever shows it lets others go first, and the replica must not wait for that.
+    fn shown(&self) -> MutexGuard<'_, Arc<Statistics>> {
         self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +236,8 @@ impl Board {
             "peers": peers,
             "clock": self.clock_state().map(ClockState::to_json),
         });
-        for statistic in self.statistics().all().iter().filter(|statistic| !statistic.status.is_empty()) {
+        let statistics = self.statistics();
+        for statistic in statistics.all().iter().filter(|statistic| !statistic.status.is_empty()) {
             let mut place = &mut status;
             for name in statistic.status.split('.').chain(statistic.label.map(|(_, value)| value)) {
                 place = &mut place[name];
@@ -283,7 +291,7 @@ impl Collector for Shown {
                 gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
             }
         }
-        let statistics = self.0.statistics().clone();
+        let statistics = self.0.statistics();
         for family in statistics.all().chunk_by(|one, next| one.name == next.name) {
             encode(family, &mut encoder)?;
         }
