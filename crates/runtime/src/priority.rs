@@ -159,8 +159,12 @@ impl Usage {
 /// Looks now and then at who takes how much, and decides who takes too much: for some time more than some part of a core, and more than
 /// twice what any other client does. Who is alone takes all there is.
 ///
-/// At low priority one takes less than one would. So what it took when that began is remembered, and counts instead: others that take no
+/// At low priority one takes less than one would. So what it took when that began is remembered, and counts instead: clients that take no
 /// more than this are not to blame, and when one does take more, it is no longer the one who takes too much.
+///
+/// A replica is not excused by a flood of clients, which may be its own. But clients give all correct replicas much to do alike: it takes
+/// too much only if it takes more than twice what half of the replicas do, too. And while one is at low priority that took more than twice
+/// what a client does, that client is not to blame: it may be busy ending what others left.
 #[derive(Debug)]
 pub(crate) struct UsageMonitor {
     members: Vec<Watched>,
@@ -169,12 +173,23 @@ pub(crate) struct UsageMonitor {
 #[derive(Debug)]
 struct Watched {
     usage: Arc<Usage>,
-    is_client: bool,
+    taker: Taker,
     /// What it took of late, in nanoseconds: of each interval half as much as of the next.
     recent_ns: u64,
     /// How many times in a row it has taken too much.
     looks: u32,
     low: Option<Low>,
+}
+
+/// Who takes a node's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// A client.
+    Client,
+    /// Another replica.
+    Replica,
+    /// All whose keys are not known yet.
+    Strangers,
 }
 
 /// Since somebody is served at low priority.
@@ -206,9 +221,9 @@ impl Greatest {
 }
 
 impl UsageMonitor {
-    /// Of the usages of all, each with whether it is a client's.
-    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, bool)>) -> Self {
-        let watched = |(usage, is_client)| Watched { usage, is_client, recent_ns: 0, looks: 0, low: None };
+    /// Of the usages of all, each with whose it is.
+    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Taker)>) -> Self {
+        let watched = |(usage, taker)| Watched { usage, taker, recent_ns: 0, looks: 0, low: None };
         Self { members: usages.map(watched).collect() }
     }
 
@@ -217,7 +232,7 @@ impl UsageMonitor {
         let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
         for (at, member) in self.members.iter_mut().enumerate() {
             member.recent_ns = member.recent_ns / 2 + member.usage.take_ns();
-            if member.is_client {
+            if member.taker == Taker::Client {
                 recent.note(member.recent_ns, at);
                 wanted.note(member.low.map_or(member.recent_ns, |low| low.took_ns), at);
                 if member.low.is_none() {
@@ -227,9 +242,16 @@ impl UsageMonitor {
         }
         // What is remembered comes to twice an interval's.
         let least_ns = 2 * USAGE_INTERVAL_MS * 1_000_000 * USAGE_PERCENT_MIN / 100;
+        let usual_ns = self.usual_of_replicas_ns();
+        let liar_ns = self.most_of_a_liar_ns();
         for (at, member) in self.members.iter_mut().enumerate() {
             let is_alone = recent.besides(at) == 0;
-            let most_ns = least_ns.max(wanted.besides(at).saturating_mul(USAGE_TIMES_MAX));
+            let others_ns = match member.taker {
+                Taker::Client => wanted.besides(at).max(liar_ns / USAGE_TIMES_MAX / USAGE_TIMES_MAX),
+                Taker::Replica => recent_normal.besides(at).max(usual_ns),
+                Taker::Strangers => recent_normal.besides(at),
+            };
+            let most_ns = least_ns.max(others_ns.saturating_mul(USAGE_TIMES_MAX));
             member.looks = if !is_alone && member.recent_ns > most_ns { member.looks + 1 } else { 0 };
             member.low = match member.low {
                 Some(low) if is_alone || low.until <= now || recent_normal.besides(at) > low.took_ns => None,
@@ -241,6 +263,20 @@ impl UsageMonitor {
             member.usage.set_low(member.low.is_some());
         }
     }
+
+    /// What the replica took that took the most of those at low priority.
+    fn most_of_a_liar_ns(&self) -> u64 {
+        let replicas = self.members.iter().filter(|member| member.taker == Taker::Replica);
+        replicas.filter_map(|member| Some(member.low?.took_ns)).max().unwrap_or(0)
+    }
+
+    /// What half of the replicas took of late, or less.
+    fn usual_of_replicas_ns(&self) -> u64 {
+        let replicas = self.members.iter().filter(|member| member.taker == Taker::Replica);
+        let mut recent: Vec<u64> = replicas.map(|member| member.recent_ns).collect();
+        recent.sort_unstable();
+        recent.get(recent.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -249,10 +285,11 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(USAGE_INTERVAL_MS);
 
-    /// A replica and three clients.
+    /// A replica and three clients, and then two more replicas.
     fn monitor() -> (UsageMonitor, Vec<Arc<Usage>>) {
-        let usages: Vec<Arc<Usage>> = (0..4).map(|_| Arc::default()).collect();
-        (UsageMonitor::new(usages.iter().enumerate().map(|(at, usage)| (Arc::clone(usage), at > 0))), usages)
+        let takers = [Taker::Replica, Taker::Client, Taker::Client, Taker::Client, Taker::Replica, Taker::Replica];
+        let usages = takers.map(|_| Arc::default()).to_vec();
+        (UsageMonitor::new(usages.iter().cloned().zip(takers)), usages)
     }
 
     /// Who is served at low priority after an interval in which they took so many milliseconds each.
@@ -302,6 +339,39 @@ mod tests {
         let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
         assert_eq!(at_last([0, 20, 1, 0]), [1]);
         assert_eq!(at_last([0, 2, 60, 0]), [2], "the other takes more than the first did, and it is exchanged");
+    }
+
+    #[test]
+    fn a_flood_of_a_client_does_not_excuse_a_replica() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([0, 90, 5, 0]), [1]);
+        assert_eq!(at_last([40, 9, 5, 0]), [0, 1]);
+    }
+
+    #[test]
+    fn who_takes_far_less_than_a_liar_did_is_not_to_blame() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        let mut at_last = |spent_ms| low_at_last(&mut monitor, &usages, &mut now, spent_ms);
+        assert_eq!(at_last([90, 5, 2, 0]), [0]);
+        assert_eq!(at_last([9, 40, 2, 0]), [0]);
+        assert_eq!(at_last([9, 60, 2, 0]), [0, 1], "more than half of it");
+    }
+
+    #[test]
+    fn replicas_that_have_much_to_do_alike_are_not_taken_for_liars() {
+        let ((mut monitor, usages), mut now) = (monitor(), Instant::now());
+        for _ in 0..20 {
+            usages[4].note(Duration::from_millis(30));
+            usages[5].note(Duration::from_millis(50));
+            assert_eq!(low(&mut monitor, &usages, &mut now, [40, 1, 1, 1]), []);
+        }
+        let found = (0..20).map(|_| {
+            usages[4].note(Duration::from_millis(30));
+            usages[5].note(Duration::from_millis(30));
+            low(&mut monitor, &usages, &mut now, [90, 1, 1, 1])
+        });
+        assert_eq!(found.last(), Some(vec![0]));
     }
 
     #[test]

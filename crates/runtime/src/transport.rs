@@ -32,7 +32,7 @@ use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
 use crate::metrics::Peer;
-use crate::priority::{USAGE_INTERVAL_MS, Usage, UsageMonitor};
+use crate::priority::{Taker, USAGE_INTERVAL_MS, Usage, UsageMonitor};
 use crate::quota::Total;
 use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
@@ -177,8 +177,11 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Accepts connections until `stopping`, then waits for those that are open to end.
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
-        let members = self.members.values().map(|(member, share)| (Arc::clone(&share.usage), matches!(member, Member::Client(_))));
-        let mut monitor = UsageMonitor::new(members.chain([(Arc::clone(&self.strangers), false)]));
+        let members = self.members.values().map(|(member, share)| {
+            let taker = if matches!(member, Member::Client(_)) { Taker::Client } else { Taker::Replica };
+            (Arc::clone(&share.usage), taker)
+        });
+        let mut monitor = UsageMonitor::new(members.chain([(Arc::clone(&self.strangers), Taker::Strangers)]));
         let mut looking = interval(Duration::from_millis(USAGE_INTERVAL_MS));
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
