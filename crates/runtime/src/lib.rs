@@ -17,10 +17,12 @@
 //!   channel proved ([`tls`], [`transport`]).
 //! - **Bounded resources.** Every queue, buffer, count and wait has a bound in [`Limits`] or `types::limits`. A member's
 //!   messages use only that member's quota. Whatever a peer sends can at worst close its own connection.
-//! - **Floods go last.** Whoever takes far more of the workers' time than any other client is served at low priority.
+//! - **Floods go last.** Whoever takes far more of this node's time than any other client is served at low priority. While there are no
+//!   cores to spare, the loop takes up what it sent only now and then.
 //! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
+mod budget;
 pub mod clock;
 mod configuration;
 mod connection;

@@ -412,8 +412,9 @@ where
             }
         };
         let shell = &self.metrics.shell;
-        if let Some(started) = started {
-            shell.persist_seconds.observe(started.elapsed().as_secs_f64());
+        let writing = started.map(|started| started.elapsed());
+        if let Some(writing) = writing {
+            shell.persist_seconds.observe(writing.as_secs_f64());
             (self.on_written)(written.machine());
         }
         let said = written.sign(&mut self.signer);
@@ -433,13 +434,14 @@ where
             self.inbox.push_own(said.me, messages);
         }
         said.events.drain(..).for_each(&mut self.on_event);
+        self.inbox.turn_ended(writing.unwrap_or_default());
         Ok(())
     }
 
-    /// How long until the machine wants a turn; `None` when it wants none.
+    /// How long until a turn is due; `None` when none is.
     fn wait(&mut self) -> Option<Duration> {
-        let Time(at) = self.turns.wakes_at()?;
-        Some(Duration::from_nanos(at.saturating_sub(self.clock.now().0)))
+        let machine = self.turns.wakes_at().map(|Time(at)| Duration::from_nanos(at.saturating_sub(self.clock.now().0)));
+        [machine, self.inbox.waits_for()].into_iter().flatten().min()
     }
 }
 
