@@ -334,6 +334,8 @@ impl Compress for Message {
                 relay.encode(out);
             }
             Self::ReadReply { request, clock, results, prepared } => {
+                // Growing step by step to the size of a large answer costs more than filling it.
+                out.reserve(results.iter().map(ReadResult::bytes_about).sum());
                 out.push(6);
                 request.encode(out);
                 clock.encode(out);

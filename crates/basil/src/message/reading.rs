@@ -38,6 +38,16 @@ impl PendingWrite {
     }
 }
 
+/// What a result takes on the wire beside its value, generously.
+const RESULT_BYTES: usize = 64;
+
+impl ReadResult {
+    /// How many bytes it takes on the wire: hardly ever more than this.
+    pub(super) fn bytes_about(&self) -> usize {
+        RESULT_BYTES + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
+    }
+}
+
 impl Encode for ReadResult {
     fn encode(&self, out: &mut Vec<u8>) {
         self.version.encode(out);
