@@ -31,6 +31,8 @@ const START_MS: u64 = 1_000;
 const ROUND_TRIP_MS_MAX: u64 = 2_000;
 /// An answer counts for so long, in milliseconds.
 const FRESH_MS: u64 = 3 * ASK_MS;
+/// No clock shows more, in nanoseconds: this is in the twenty-third century.
+const READING_MAX: u64 = u64::MAX / 2;
 /// A clock is left alone while it is off by less, in nanoseconds: so much may a wall clock be that is kept right.
 const OFF_NS: i128 = 50_000_000;
 
@@ -154,7 +156,8 @@ impl PeerClocks {
     pub fn note(&mut self, now: Time, replica: ReplicaId, asked_at: Time, reading: u64, standing: Standing) {
         // Others may have been asked again meanwhile. Whoever says that it was asked at another time lies, as it may about its clock.
         let is_in_time = asked_at <= now && now <= asked_at.after_ms(ROUND_TRIP_MS_MAX);
-        let of_shard = self.samples.get_mut(usize::from(replica.shard.0)).filter(|_| replica != self.me && is_in_time);
+        let is_good = is_in_time && replica != self.me && reading <= READING_MAX;
+        let of_shard = self.samples.get_mut(usize::from(replica.shard.0)).filter(|_| is_good);
         let place = of_shard.and_then(|shard| shard.get_mut(usize::from(replica.index)));
         let Some(place) = place else { return };
         let least = i128::from(reading) - i128::from(now.0);

@@ -93,7 +93,7 @@ fn rank(id: TransactionId, index: u16, quorums: Quorums) -> u64 {
 
 /// `at`, put off to the next of the moments that lie `us` microseconds apart.
 fn gathered(at: Time, us: u64) -> Time {
-    Time(at.0.next_multiple_of((us * 1_000).max(1)))
+    Time(at.0.checked_next_multiple_of((us * 1_000).max(1)).unwrap_or(u64::MAX))
 }
 
 impl<M: StorageBackend> Replica<M> {
