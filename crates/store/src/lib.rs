@@ -65,5 +65,5 @@ pub use error::StoreError;
 pub use journal::{BATCH_BYTES_MAX, Batch, OWNER_BYTES_MAX, RECORD_BYTES_MAX, SegmentNumber};
 pub use memory::{Crash, Memory};
 pub use row::Version;
-pub use store::{Options, Statistics, Store};
+pub use store::{Options, Page, PageLimits, Statistics, Store};
 pub use table::KeyMeta;

@@ -1,5 +1,8 @@
 //! The store: a journal, a table of keys and a base behind one owner.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
@@ -63,6 +66,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     options: Options,
     table: Table<K>,
     unflushed: Unflushed,
+    /// The keys that have unflushed versions, in order. A checkpoint leaves some that have none any more for a while.
+    unflushed_keys: BTreeSet<Key>,
     /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
     /// How much memory all entries take that have versions, or are known to have none.
@@ -87,11 +92,33 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
+    /// Up to which key [`Store::unflushed_keys`] is cleaned up.
+    cleaned_to: Bound<Key>,
     is_done: bool,
+}
+
+/// The versions of a range of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Of each key in the range that has one, in the order of keys: the newest version up to the time asked for, a deletion too.
+    pub versions: Vec<(Key, Version)>,
+    /// Where the next page begins; nothing when this is the last.
+    pub next: Option<Key>,
+}
+
+/// How much one page may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct PageLimits {
+    /// About how many keys are looked at.
+    pub keys: usize,
+    /// The bytes of keys and values after which no more are taken.
+    pub bytes: usize,
 }
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
+/// How many keys are looked at in one call, after that, to see whether they have unflushed versions.
+const KEYS_STEP: usize = 4_096;
 /// The memory of an entry and its word in the index.
 const ENTRY_BYTES: usize = 272;
 /// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
@@ -128,6 +155,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             options,
             table: Table::default(),
             unflushed: Unflushed::default(),
+            unflushed_keys: BTreeSet::new(),
             late_keys: Vec::new(),
             rows_bytes: 0,
             sweep_due: 0,
@@ -223,9 +251,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let entry = self.table.entry_mut(id);
         let before = size(entry);
         entry.versions.trim(self.checkpointed);
+        let was_unflushed = entry.versions.is_unflushed(self.checkpointed);
         let inserted = entry.versions.insert(version, late_for);
         if let Some(version) = inserted {
             self.unflushed.push(&entry.key, version);
+            if !was_unflushed {
+                self.unflushed_keys.insert(entry.key.clone());
+            }
             if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
                 self.late_keys.push(entry.key.clone());
             }
@@ -383,7 +415,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
         late_keys.dedup();
-        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, is_done: false });
+        let (number, cleaned_to) = (self.next_checkpoint, Bound::Unbounded);
+        self.running = Some(RunningCheckpoint { number, taken, late_keys, cleaned_to, is_done: false });
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
@@ -427,12 +460,93 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             self.rows_bytes -= before - size(entry);
             self.table.remove_if_empty(id);
         }
-        if left > 0 {
+        if left > 0 || self.clean_up_keys(&mut running) {
             self.running = Some(running);
             return Ok(None);
         }
         self.statistics.checkpoints += 1;
         Ok(Some(self.watermark))
+    }
+
+    /// Takes a step of removing keys whose versions are all in the base table now. Gives whether more are left.
+    fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
+        let range = (std::mem::replace(&mut running.cleaned_to, Bound::Unbounded), Bound::Unbounded);
+        let (mut flushed, mut looked_at, mut last) = (Vec::new(), 0, None);
+        for key in self.unflushed_keys.range(range).take(KEYS_STEP) {
+            looked_at += 1;
+            last = Some(key);
+            let is_unflushed = |id| self.table.entry(id).versions.is_unflushed(self.checkpointed);
+            if !self.table.find(key).is_some_and(is_unflushed) {
+                flushed.push(key.clone());
+            }
+        }
+        running.cleaned_to = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
+        for key in flushed {
+            self.unflushed_keys.remove(&key);
+        }
+        looked_at == KEYS_STEP
+    }
+
+    /// The newest versions at or below `up_to` of the keys from `from` on, and before `to`, as many as fit into `limits`, but at least one.
+    ///
+    /// # Errors
+    /// When the base table fails, and [`StoreError::BelowWatermark`] when `up_to` is below the watermark.
+    pub fn page(&mut self, from: &Key, to: Option<&Key>, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
+        self.check_open()?;
+        if up_to < self.watermark {
+            return Err(StoreError::BelowWatermark { before: up_to, watermark: self.watermark });
+        }
+        if to.is_some_and(|to| to <= from) {
+            return Ok(Page { versions: Vec::new(), next: None });
+        }
+        let (mut rows, mut bytes, mut rows_end, mut damage) = (Vec::new(), 0, None, None);
+        let scanned = self.backend.scan(from, &mut |key, row| {
+            let key = Key::new(key.to_vec()).expect("keys that were taken in are short enough");
+            if to.is_some_and(|to| key >= *to) {
+                return false;
+            }
+            if rows.len() >= limits.keys.max(1) || bytes >= limits.bytes {
+                rows_end = Some(key);
+                return false;
+            }
+            bytes += key.as_bytes().len() + row.len();
+            match row::decode(&key, row) {
+                Ok(version) => rows.push((key, version)),
+                Err(error) => damage = Some(error),
+            }
+            damage.is_none()
+        });
+        self.close_on_error(scanned.and(damage.map_or(Ok(()), Err)))?;
+        // What is in memory is newer than the row, or it is the row, or an older version that came late.
+        let end = [rows_end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut keys = self.unflushed_keys.range::<Key, _>((Bound::Included(from), end)).peekable();
+        let mut rows = rows.into_iter().peekable();
+        let mut page = Page { versions: Vec::new(), next: rows_end.clone() };
+        let (mut looked_at, mut bytes) = (0, 0);
+        loop {
+            let next = match (rows.peek(), keys.peek()) {
+                (None, None) => break,
+                (Some((row, _)), Some(key)) => row.min(key).clone(),
+                (Some((row, _)), None) => row.clone(),
+                (None, Some(key)) => (*key).clone(),
+            };
+            if looked_at >= limits.keys.max(1) || bytes >= limits.bytes {
+                page.next = Some(next);
+                break;
+            }
+            looked_at += 1;
+            let row = rows.next_if(|(key, _)| *key == next).map(|(_, version)| version);
+            let unflushed = keys.next_if(|key| **key == next).and_then(|key| {
+                let entry = self.table.entry(self.table.find(key)?);
+                entry.versions.newest_up_to(up_to).cloned()
+            });
+            let newest = [row, unflushed].into_iter().flatten().max_by_key(|version| version.timestamp);
+            if let Some(version) = newest {
+                bytes += next.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len());
+                page.versions.push((next, version));
+            }
+        }
+        Ok(page)
     }
 
     /// Begins a new segment of the journal and returns its number. All records not yet durable go there. Older segments

@@ -61,6 +61,16 @@ impl Versions {
         found.map(|held| (&held.version, held.late_for.is_some()))
     }
 
+    /// The newest one at or below `timestamp`.
+    pub fn newest_up_to(&self, timestamp: Timestamp) -> Option<&Version> {
+        self.held[..self.up_to(timestamp)].last().map(|held| &held.version)
+    }
+
+    /// Whether some are not in the base table, whose newest checkpoint was up to `checkpointed`.
+    pub fn is_unflushed(&self, checkpointed: Timestamp) -> bool {
+        self.late > 0 || self.newest().is_some_and(|newest| newest.timestamp > checkpointed)
+    }
+
     /// The newest version at or below `checkpointed` that is not late. After a checkpoint up to there, the base table has it.
     pub fn newest_checkpointed(&self, checkpointed: Timestamp) -> Option<&Version> {
         self.held[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)

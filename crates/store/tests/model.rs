@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use store::{Crash, Disk, DiskOptions, Memory, Options, SegmentNumber, StorageBackend, Store, Version};
+use store::{Crash, Disk, DiskOptions, Memory, Options, PageLimits, SegmentNumber, StorageBackend, Store, Version};
 use tempfile::TempDir;
 use types::codec::{Decode, Encode, Reader};
 use types::{ClientId, ClusterId, Key, Timestamp, Value};
@@ -18,6 +18,7 @@ enum Step {
     Commit { key: u8, time: u64, value: Option<u16> },
     Sync,
     Read { key: u8, before: u64 },
+    Pages { up_to: u64, keys: usize },
     Checkpoint { watermark: u64 },
     FinishCheckpoint,
     ReleaseJournal,
@@ -30,6 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => commit.prop_map(|(key, time, value)| Step::Commit { key, time, value }),
         4 => Just(Step::Sync),
         12 => (0..8_u8, 1..220_u64).prop_map(|(key, before)| Step::Read { key, before }),
+        4 => (1..220_u64, 1..5_usize).prop_map(|(up_to, keys)| Step::Pages { up_to, keys }),
         3 => (1..200_u64).prop_map(|watermark| Step::Checkpoint { watermark }),
         3 => Just(Step::FinishCheckpoint),
         1 => Just(Step::ReleaseJournal),
@@ -173,6 +175,7 @@ impl<'a, W: World> Harness<'a, W> {
             Step::Commit { key, time, value } => self.commit(key, time, value),
             Step::Sync => self.sync(),
             Step::Read { key, before } => self.read(key, before),
+            Step::Pages { up_to, keys } => self.pages(up_to, keys),
             Step::Checkpoint { watermark } => self.begin_checkpoint(watermark),
             Step::FinishCheckpoint => self.poll_checkpoint(),
             Step::ReleaseJournal => self.release_journal(),
@@ -225,6 +228,30 @@ impl<'a, W: World> Harness<'a, W> {
             expected.as_ref().map(|version| version.timestamp)
         );
         assert_eq!(self.store().latest_before(&key, before).expect("readable"), expected);
+    }
+
+    /// Reads everything page by page.
+    fn pages(&mut self, up_to: u64, keys: usize) {
+        let up_to = at(up_to);
+        if up_to < self.store().watermark() {
+            self.store().page(&Key::default(), None, up_to, PageLimits { keys, bytes: 1_000 }).expect_err("only the newest are known there");
+            return;
+        }
+        let newest = |versions: &BTreeMap<Timestamp, Option<Value>>| {
+            let (timestamp, value) = versions.range(..=up_to).next_back()?;
+            Some(Version { timestamp: *timestamp, value: value.clone() })
+        };
+        let expected: Vec<Commit> = self.versions.iter().filter_map(|(key, versions)| Some((key.clone(), newest(versions)?))).collect();
+        let (mut found, mut next) = (Vec::new(), Some(Key::default()));
+        while let Some(from) = next {
+            let page = self.store().page(&from, None, up_to, PageLimits { keys, bytes: 1_000 }).expect("readable");
+            assert!(page.versions.len() <= keys && page.next.as_ref().is_none_or(|next| *next > from));
+            let again = self.store().page(&from, page.next.as_ref(), up_to, PageLimits { keys: 100, bytes: 1 << 20 }).expect("readable");
+            assert_eq!(again.versions, page.versions, "before {:?}", page.next);
+            found.extend(page.versions);
+            next = page.next;
+        }
+        assert_eq!(found, expected, "up to {up_to}");
     }
 
     fn begin_checkpoint(&mut self, watermark: u64) {
@@ -358,6 +385,7 @@ fn run<W: World>(world: &W, cache_bytes_max: usize, steps: Vec<Step>) {
     for key in 0..8 {
         harness.read(key, 10_000);
     }
+    harness.pages(10_000, 3);
 }
 
 proptest! {

@@ -90,6 +90,10 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
+    fn scan(&mut self, _from: &Key, _look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
         Ok(None)
     }
