@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Transaction, Vote};
 use crypto::{BatchSignature, SignedRoot};
@@ -288,7 +288,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 
 /// What is said to a replica.
 pub fn request(choices: &mut Choices<'_>) -> Message {
-    let kind = choices.below(13);
+    let kind = choices.below(17);
     let number = number(choices);
     let transaction = fixture().transactions[number].clone();
     match kind {
@@ -325,6 +325,25 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
         }
         7 => decide(choices, number),
         12 => Message::CommitNotice { id: transaction.id() },
+        13 => {
+            let digests = (0..choices.below(4)).map(|_| [choices.byte(); 16]).collect();
+            Message::CommitsQuery { first: (NOW >> 27).saturating_sub(u64::from(choices.byte())), digests }
+        }
+        14 => {
+            let ids = vec![transaction.id(); choices.below(3)];
+            if choices.rarely(3) { Message::TransactionsQuery { ids } } else { Message::CommitsReply { ids } }
+        }
+        15 => Message::TransactionsReply { transactions: vec![transaction; choices.below(3)] },
+        16 => {
+            let (page, from, up_to) = (1 + choices.below(4) as u64, Key::from(choices.one_of(&KEYS)), timestamp(choices));
+            if choices.rarely(2) {
+                let to = choices.rarely(2).then(|| Key::from(choices.one_of(&KEYS)));
+                return Message::VersionsQuery { query: PageQuery { page, from, to, up_to, digest: [choices.byte(); 32] } };
+            }
+            let version = KeyVersion { version: up_to, value: choices.rarely(2).then(|| Value::from("shown")) };
+            let versions = vec![PageVersion { key: from.clone(), version }; choices.below(3)];
+            Message::VersionsReply { page, versions, next: choices.rarely(2).then_some(from) }
+        }
         10 => {
             let here = transaction.writes().iter().map(|write| &write.key).filter(|key| fixture().cluster.shard_of(key) == ShardId(0));
             Message::StatusQuery { id: transaction.id(), timestamp: transaction.timestamp(), keys: here.cloned().collect() }

@@ -26,7 +26,13 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::Refused { .. }
         | Message::StatusQuery { .. }
         | Message::StatusReply { .. }
+        | Message::CommitsQuery { .. }
+        | Message::CommitsReply { .. }
+        | Message::TransactionsQuery { .. }
+        | Message::TransactionsReply { .. }
+        | Message::VersionsQuery { .. }
         | Message::CommitNotice { .. } => true,
+        Message::VersionsReply { versions, .. } => ascend(versions.iter().map(|version| version.key.clone())),
         Message::Recover { transaction, evidence } => {
             let rightly = |vote: &SignedVote| vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;
             ascend(evidence.iter().map(|vote| vote.replica)) && evidence.iter().all(|vote| rightly(vote) && is_vote(cluster, vote))

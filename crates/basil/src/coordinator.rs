@@ -629,6 +629,12 @@ impl Machine for Coordinator {
                     | Message::DecideFallback { .. }
                     | Message::StatusQuery { .. }
                     | Message::StatusReply { .. }
+                    | Message::CommitsQuery { .. }
+                    | Message::CommitsReply { .. }
+                    | Message::TransactionsQuery { .. }
+                    | Message::TransactionsReply { .. }
+                    | Message::VersionsQuery { .. }
+                    | Message::VersionsReply { .. }
                     | Message::Writeback { .. }
                     | Message::CommitNotice { .. } => {}
                 }

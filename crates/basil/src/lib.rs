@@ -31,8 +31,7 @@
 //! views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said,
 //! [`transaction`] what is voted on, [`refresh`] when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
 //!
-//! **Not here yet.** A replica that was away does not ask others for what it missed, and one that lost its disk cannot be
-//! rebuilt.
+//! **Not here yet.** A replica that lost its disk cannot be rebuilt.
 
 mod adaptive_timeout;
 pub mod buffer;
@@ -70,6 +69,6 @@ pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{ReadFound, ReadQuorum};
 pub use receipt::Receipt;
-pub use replica::{Replica, ReplicaOptions, orphan_resolution};
+pub use replica::{Replica, ReplicaOptions, catch_up, orphan_resolution};
 pub use session::{PROFILE, Session};
 pub use transaction::{Read, Transaction, TransactionError, Write};

@@ -1,8 +1,9 @@
 //! What clients and replicas say to one another. Each variant tells who says it to whom, when, and what it proves.
 //!
-//! The variants stand by conversation: reading, deciding, recovery, resolution of orphans, and answers. What messages of a
+//! The variants stand by conversation: reading, deciding, recovery, resolution of orphans, catching up, and answers. What messages of a
 //! conversation hold is in the file of that name.
 
+mod catching_up;
 mod deciding;
 mod orphans;
 mod reading;
@@ -14,6 +15,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, Key, Timestamp, TransactionId};
 
+pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, value_bytes};
 use self::deciding::justification_claims;
 use crate::certificate::{
     Certificate, Decision, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct, logging_shard,
@@ -21,6 +23,7 @@ use crate::certificate::{
 use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors};
 use crate::transaction::Transaction;
 
+pub use self::catching_up::{CommitDigest, PageQuery, PageVersion};
 pub use self::deciding::{Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
 pub use self::reading::{PendingWrite, ReadResult};
@@ -176,6 +179,44 @@ pub enum Message {
         versions: Vec<OldVersion>,
     },
 
+    // Catching up.
+    /// Replica to another of its shard, in turn: which of these stretches of time do you know other commits in ([`crate::catch_up`])?
+    CommitsQuery {
+        /// The number of the first.
+        first: u64,
+        /// What the asker knows of each, one after the other.
+        digests: Vec<CommitDigest>,
+    },
+    /// Replica to the one that asked: what it knows to have committed in the first of those where it knows other commits.
+    CommitsReply {
+        /// The transactions.
+        ids: Vec<TransactionId>,
+    },
+    /// Replica to another of its shard that says so: which transactions are these?
+    TransactionsQuery {
+        /// Their ids.
+        ids: Vec<TransactionId>,
+    },
+    /// Replica to the one that asked. It says nothing but what their ids say: that these are they.
+    TransactionsReply {
+        /// The transactions, as many as fit.
+        transactions: Vec<Transaction>,
+    },
+    /// Replica to every other of its shard, page after page: do you hold the same versions here?
+    VersionsQuery {
+        /// The page.
+        query: PageQuery,
+    },
+    /// Replica to the one that asked: what it holds there if that is not the same, and nothing if it is.
+    VersionsReply {
+        /// The question's.
+        page: u64,
+        /// What it holds, by key in strict order.
+        versions: Vec<PageVersion>,
+        /// Where it stopped, if not all fits.
+        next: Option<Key>,
+    },
+
     // To any request.
     /// Replica to whoever asked for something it will not do. It proves nothing, and a client that hears it from
     /// fewer than `f + 1` replicas believes none of it.
@@ -203,6 +244,12 @@ impl Message {
             | Self::DecideFallback { .. }
             | Self::StatusQuery { .. }
             | Self::StatusReply { .. }
+            | Self::CommitsQuery { .. }
+            | Self::CommitsReply { .. }
+            | Self::TransactionsQuery { .. }
+            | Self::TransactionsReply { .. }
+            | Self::VersionsQuery { .. }
+            | Self::VersionsReply { .. }
             | Self::Writeback { .. }
             | Self::CommitNotice { .. } => false,
             Self::ReadReply { .. }
@@ -232,7 +279,16 @@ impl SignatureClaims for Message {
             Self::Read { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
                 Err(Rejection::Structure("the keys of a read are not in strict order"))
             }
+            Self::VersionsReply { versions, .. } if !versions.is_sorted_by(|one, next| one.key < next.key) => {
+                Err(Rejection::Structure("the keys of a page are not in strict order"))
+            }
             Self::Read { .. }
+            | Self::CommitsQuery { .. }
+            | Self::CommitsReply { .. }
+            | Self::TransactionsQuery { .. }
+            | Self::TransactionsReply { .. }
+            | Self::VersionsQuery { .. }
+            | Self::VersionsReply { .. }
             | Self::ClockQuery { .. }
             | Self::ClockReply { .. }
             | Self::ClockProposal { .. }
@@ -405,6 +461,33 @@ impl Compress for Message {
                 asked_at.encode(out);
                 clock.encode(out);
             }
+            Self::CommitsQuery { first, digests } => {
+                out.push(20);
+                first.encode(out);
+                encode_sequence(digests, out);
+            }
+            Self::CommitsReply { ids } => {
+                out.push(21);
+                encode_sequence(ids, out);
+            }
+            Self::TransactionsQuery { ids } => {
+                out.push(22);
+                encode_sequence(ids, out);
+            }
+            Self::TransactionsReply { transactions } => {
+                out.push(23);
+                encode_sequence(transactions, out);
+            }
+            Self::VersionsQuery { query } => {
+                out.push(24);
+                query.encode(out);
+            }
+            Self::VersionsReply { page, versions, next } => {
+                out.push(25);
+                page.encode(out);
+                encode_sequence(versions, out);
+                next.encode(out);
+            }
         }
     }
 
@@ -461,6 +544,16 @@ impl Compress for Message {
             17 => Self::ClockQuery { asked_at: u64::decode(reader)? },
             18 => Self::ClockReply { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
             19 => Self::ClockProposal { asked_at: u64::decode(reader)?, clock: u64::decode(reader)? },
+            20 => Self::CommitsQuery { first: u64::decode(reader)?, digests: reader.sequence("stretches of time", COMMIT_SLOTS_MAX)? },
+            21 => Self::CommitsReply { ids: reader.sequence("committed transactions", COMMITTED_IDS_MAX)? },
+            22 => Self::TransactionsQuery { ids: reader.sequence("transactions asked for", TRANSACTIONS_MAX)? },
+            23 => Self::TransactionsReply { transactions: reader.sequence("transactions", TRANSACTIONS_MAX)? },
+            24 => Self::VersionsQuery { query: PageQuery::decode(reader)? },
+            25 => Self::VersionsReply {
+                page: u64::decode(reader)?,
+                versions: reader.sequence("a page's versions", PAGE_KEYS_MAX)?,
+                next: Option::decode(reader)?,
+            },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

@@ -197,6 +197,17 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("transactions.stalled");
         out.counter("transactions_finished_for_others", "Transactions the janitor set out to finish", self.janitor.counts().finishes)
             .in_status("transactions.finished_for_others");
+        out.counter("catch_up_commits", "Commits learned from what others of the shard remember", counts.commits_taken_over)
+            .in_status("catch_up.commits_taken_over");
+        out.counter("catch_up_versions", "Versions taken over from others of the shard", counts.versions_taken_over)
+            .in_status("catch_up.versions_taken_over");
+        out.counter("catch_up_pages", "Pages of versions compared with others of the shard", counts.pages_compared)
+            .in_status("catch_up.pages_compared");
+        out.counter("catch_up_passes", "Times that all versions were compared with others of the shard", counts.passes)
+            .in_status("catch_up.passes");
+        let behind = u64::from(self.replica.is_behind());
+        out.gauge("catch_up_behind", "1 while something was missing in the last comparison of all versions, or none has ended", behind)
+            .in_status("catch_up.behind");
         out.counter("store_batches", "Durable writes", store.batches).in_status("store.batches");
         out.counter("store_records", "Records in durable writes", store.records);
         out.counter("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written);

@@ -106,6 +106,13 @@ impl Quorums {
         2 * self.faults + 1
     }
 
+    /// `4f` others, as many as are sure to answer, show what they have before a replica takes it that it lacks nothing there: what committed is
+    /// known to `2f + 1` correct ones, and `f + 1` of these are among them (`replica/catch_up.rs`).
+    #[must_use]
+    pub const fn compared(self) -> usize {
+        4 * self.faults
+    }
+
     /// `3f + 1` replicas in a view or past it: at least `2f + 1` of them are correct, so that any `4f + 1` answers hold
     /// `f + 1` of these, and whoever hears that many can follow (§5 (2)).
     #[must_use]

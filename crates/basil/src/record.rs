@@ -33,6 +33,8 @@ pub(crate) enum Record {
     /// It took over these versions of an orphan's keys from others, and released it, unless these remember how it ended
     /// ([`crate::orphan_resolution`]).
     OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
+    /// It took over a committed version of a key from others of its shard ([`crate::catch_up`]).
+    VersionTakenOver { key: Key, version: KeyVersion },
     /// The tombstones it keeps ([`crate::tombstones`]), their ids hashed with this number. Whatever else it has forgotten is from before
     /// this time, in nanoseconds, or in the journal.
     Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
@@ -83,6 +85,11 @@ impl Encode for Record {
                 encode_sequence(&versions.iter().map(|(key, _)| key.clone()).collect::<Vec<Key>>(), out);
                 versions.iter().for_each(|(_, version)| version.encode(out));
             }
+            Self::VersionTakenOver { key, version } => {
+                out.push(10);
+                key.encode(out);
+                version.encode(out);
+            }
             Self::Tombstones { salt, complete_from, tombstones } => {
                 out.push(9);
                 salt.encode(out);
@@ -129,6 +136,7 @@ impl Decode for Record {
                 complete_from: u64::decode(reader)?,
                 tombstones: reader.sequence("forgotten transactions", TOMBSTONES_MAX)?,
             }),
+            10 => Ok(Self::VersionTakenOver { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }

@@ -4,10 +4,11 @@
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
 //! `transaction_table.rs`. The folder has the rest: `reads` (§4.1); `recovery` and `stall_detector` (§5); `admission`, which
 //! limits what is taken in and shown; and what a finite memory and journal require: `housekeeping`, `restart`,
-//! [`orphan_resolution`] and `abandonment_limiter`.
+//! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by [`catch_up`].
 
 mod abandonment_limiter;
 mod admission;
+pub mod catch_up;
 mod early_requests;
 mod housekeeping;
 mod interface;
@@ -29,6 +30,7 @@ use types::{Cluster, Party, ReplicaId, TransactionId};
 
 use self::abandonment_limiter::AbandonmentLimiter;
 use self::admission::{author, is_author, note_requester};
+use self::catch_up::CatchUp;
 use self::early_requests::EarlyRequests;
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
@@ -65,6 +67,8 @@ pub struct Replica<M: StorageBackend> {
     early: EarlyRequests,
     /// What others have said of old transactions that this replica holds undecided.
     status_queries: StatusQueries,
+    /// What is compared with the others' of the shard, and what they say that this replica lacks.
+    catch_up: CatchUp,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
@@ -201,6 +205,24 @@ impl<M: StorageBackend> Replica<M> {
             }
             Message::StatusQuery { id, timestamp, keys } => self.on_status_query(now, from, id, timestamp, &keys, out),
             Message::StatusReply { id, end, versions } => self.on_status_reply(now, from, id, Answer { end, versions }, out),
+            Message::CommitsQuery { first, digests } => {
+                self.on_commits_query(now, from, first, &digests, out);
+                Ok(())
+            }
+            Message::CommitsReply { ids } => {
+                self.on_commits_reply(now, from, &ids, out);
+                Ok(())
+            }
+            Message::TransactionsQuery { ids } => {
+                self.on_transactions_query(now, from, &ids, out);
+                Ok(())
+            }
+            Message::TransactionsReply { transactions } => {
+                self.on_transactions_reply(now, from, &transactions, out);
+                Ok(())
+            }
+            Message::VersionsQuery { query } => self.on_versions_query(now, from, &query, out),
+            Message::VersionsReply { page, versions, next } => self.on_versions_reply(now, from, page, versions, next),
             // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }
             | Message::ClockProposal { .. }

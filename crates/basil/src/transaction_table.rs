@@ -16,7 +16,7 @@ use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast};
-use crate::message::KeyVersion;
+use crate::message::{CommitDigest, KeyVersion};
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
@@ -40,6 +40,9 @@ const READERS_EACH_MAX: usize = 4;
 
 /// Shorter values of a decided transaction are not worth being let go.
 const VALUES_BYTES_MIN: usize = 512;
+
+/// The stretches of time whose commits are compared with others', as a power of two in nanoseconds: 134 ms.
+const COMMIT_SLOT_BITS: u32 = 27;
 
 /// So many keys are looked up together when transactions are forgotten.
 const FORGET_KEYS: usize = 512;
@@ -139,6 +142,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     valued: VecDeque<TransactionId>,
     /// The highest timestamp ever entered, in nanoseconds.
     highest: u64,
+    /// What is known to have committed in each stretch of time: the sum of the first sixteen bytes of the ids, and how many there are.
+    commit_digests: BTreeMap<u64, (u128, usize)>,
     tombstones: Tombstones,
     /// An earlier incarnation has logged its tombstones.
     has_logged_tombstones: bool,
@@ -196,6 +201,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             decided_bytes_max: usize::MAX,
             valued: VecDeque::new(),
             highest: 0,
+            commit_digests: BTreeMap::new(),
             tombstones: Tombstones::new(seed),
             has_logged_tombstones: false,
         }
@@ -289,6 +295,46 @@ impl<M: StorageBackend> TransactionTable<M> {
         for (key, taken) in versions {
             self.highest = self.highest.max(taken.version.time);
             self.store.commit(&key, Version { timestamp: taken.version, value: taken.value.map(|value| value.detached()) });
+        }
+    }
+
+    /// Takes over a committed version of a key ([`crate::catch_up`]).
+    pub fn take_over(&mut self, key: &Key, taken: KeyVersion) {
+        self.highest = self.highest.max(taken.version.time);
+        self.store.commit(key, Version { timestamp: taken.version, value: taken.value });
+    }
+
+    /// The stretch of time in which `time` lies, in nanoseconds.
+    pub fn commit_slot(time: u64) -> u64 {
+        time >> COMMIT_SLOT_BITS
+    }
+
+    /// What is known to have committed in a stretch of time, and not forgotten.
+    pub fn commit_digest(&self, slot: u64) -> CommitDigest {
+        self.commit_digests.get(&slot).map_or(0, |(sum, _)| *sum).to_le_bytes()
+    }
+
+    /// The same, one by one.
+    pub fn committed_in(&self, slot: u64) -> impl Iterator<Item = TransactionId> {
+        let at = |slot: u64| (Timestamp::new(slot.saturating_mul(1 << COMMIT_SLOT_BITS), ClientId(0)), 0);
+        let slot = slot.min(u64::MAX >> COMMIT_SLOT_BITS);
+        let ids = self.by_timestamp.range(at(slot)..at(slot + 1)).map(|(_, id)| *id);
+        ids.filter(|id| self.get(*id).is_some_and(|state| state.decision() == Some(Decision::Commit)))
+    }
+
+    /// One more is known to have committed.
+    fn note_commit(&mut self, transaction: &Transaction) {
+        let (sum, count) = self.commit_digests.entry(Self::commit_slot(transaction.timestamp().time)).or_default();
+        (*sum, *count) = (sum.wrapping_add(digested(transaction.id())), *count + 1);
+    }
+
+    /// One that had committed is forgotten.
+    fn forget_commit(&mut self, transaction: &Transaction) {
+        let slot = Self::commit_slot(transaction.timestamp().time);
+        let Some((sum, count)) = self.commit_digests.get_mut(&slot) else { return };
+        (*sum, *count) = (sum.wrapping_sub(digested(transaction.id())), *count - 1);
+        if *count == 0 {
+            self.commit_digests.remove(&slot);
         }
     }
 
@@ -493,11 +539,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         self.count_as(id, CountedAs::Decided);
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (vote, reason) = (state.vote(), state.abort_reason());
+        let (vote, reason, is_news) = (state.vote(), state.abort_reason(), state.decision().is_none());
         state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
         let dependents = std::mem::take(&mut state.dependents);
         if decision == Decision::Commit {
             self.make_versions(&transaction, order_key);
+            if is_news {
+                self.note_commit(&transaction);
+            }
         }
         self.note_values(id, decision, vote);
         dependents
@@ -681,9 +730,19 @@ impl<M: StorageBackend> TransactionTable<M> {
             if is_attested {
                 self.tombstones.note(&state.transaction, end);
             }
+            if state.decision() == Some(Decision::Commit) {
+                self.forget_commit(&state.transaction);
+            }
             self.by_timestamp.remove(&state.order_key);
         }
     }
+}
+
+/// What `id` adds to the sum of its stretch of time.
+fn digested(id: TransactionId) -> u128 {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&id.0[..16]);
+    u128::from_le_bytes(bytes)
 }
 
 /// What a replica knows of one transaction and its keys.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, OldVersion, PendingWrite, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
 use crypto::{BatchSignature, Rejection, Verifier, leaf};
@@ -162,6 +162,11 @@ impl Desk {
             self.slow(&transaction, Decision::Commit),
             self.conflict(&transaction, &other),
         ];
+        let page = [("a", None), ("b", Some("1"))].map(|(key, value)| PageVersion {
+            key: Key::from(key),
+            version: KeyVersion { version: transaction.timestamp(), value: value.map(Value::from) },
+        });
+        let page = page.to_vec();
         let mut messages = vec![
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from(""), Key::from("a")] },
             Message::Prepare { transaction: transaction.clone() },
@@ -175,6 +180,20 @@ impl Desk {
                 relay: true,
             },
             Message::CommitNotice { id: transaction.id() },
+            Message::CommitsQuery { first: 7, digests: vec![[1; 16], [2; 16]] },
+            Message::CommitsReply { ids: vec![id] },
+            Message::TransactionsQuery { ids: vec![id] },
+            Message::TransactionsReply { transactions: vec![transaction.clone()] },
+            Message::VersionsQuery {
+                query: PageQuery {
+                    page: 3,
+                    from: Key::from(""),
+                    to: Some(Key::from("b")),
+                    up_to: transaction.timestamp(),
+                    digest: [9; 32],
+                },
+            },
+            Message::VersionsReply { page: 3, versions: page, next: Some(Key::from("b")) },
             Message::ClockQuery { asked_at: 7 },
             Message::ClockReply { asked_at: 7, clock: 8 },
             Message::ClockProposal { asked_at: 7, clock: 8 },

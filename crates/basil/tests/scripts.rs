@@ -34,6 +34,7 @@ scripts! {
     a_client_finishes_the_stalled_transaction_in_its_way
     a_client_reads_its_own_commit_before_it_is_relayed
     a_commit_of_two_shards_is_relayed_by_2f_plus_1_replicas
+    a_commit_stated_by_one_replica_is_not_taken_over
     a_conflict_proof_is_hidden_from_a_waiting_client
     a_conflict_proof_is_hidden_without_permission
     a_decision_logged_by_4f_plus_1_wins_every_election
@@ -65,7 +66,9 @@ scripts! {
     a_remembered_outcome_is_logged_on_request
     a_repeated_prepare_gets_the_same_vote
     a_replica_cut_off_past_the_window_still_votes
+    a_replica_takes_over_what_it_missed_while_it_was_away
     a_replica_that_hides_a_prepared_write_validates_no_read
+    a_replica_that_missed_a_commit_learns_of_it_within_seconds
     a_replica_that_never_voted_votes_for_a_known_outcome
     a_replica_without_a_decision_logs_before_it_elects
     a_restarted_replica_votes_down_writes_below_the_write_floor
@@ -81,6 +84,7 @@ scripts! {
     a_validated_read_is_protected_after_a_crash
     a_version_hidden_by_one_replica_is_read
     a_version_invented_by_one_replica_is_not_read
+    a_version_shown_by_one_replica_is_not_taken_over
     a_vote_survives_a_crash
     a_vote_that_was_not_durable_was_not_sent
     a_vote_waits_until_its_dependency_commits

@@ -92,6 +92,43 @@ fn a_replica_killed_in_the_middle_comes_back_from_its_own_disk() {
     verify(&place, "journal");
 }
 
+/// What a replica has done to catch up.
+fn caught_up(place: &Place, replica: &str, name: &str) -> u64 {
+    place.count_of(replica, "catch_up", name)
+}
+
+#[test]
+fn a_replica_that_missed_commits_learns_of_them_within_the_window() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0).says("by 6 of 6 replicas");
+    place.kill("s0-r5");
+    place.run(&["txn", "put a 2; put b 2"]).expect(0);
+    place.run(&["up"]).expect(0);
+    eventually("it learns of the commit that it missed", || caught_up(&place, "s0-r5", "commits_taken_over") == 1);
+    // Who lacks what was read votes it down.
+    place.run(&["txn", "get a; get b; put a 3; put b 3"]).expect(0).says("over the fast path by 6 of 6 replicas");
+}
+
+#[test]
+fn a_replica_that_was_down_for_longer_than_the_window_takes_over_what_it_missed() {
+    let place = Place::new();
+    place.init(&["--window-ms", "4000"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["txn", "put a 1; put b 1"]).expect(0).says("by 6 of 6 replicas");
+    // With its vote on this one, the outcome of that one is on its disk.
+    place.run(&["put", "d", "1"]).expect(0).says("by 6 of 6 replicas");
+    place.kill("s0-r5");
+    place.run(&["txn", "put a 2; delete b; put c 2"]).expect(0);
+    eventually("the others have forgotten the transaction", || place.count("s0-r0", "known") == 0);
+    place.run(&["up"]).expect(0);
+    eventually("it takes over what it missed", || caught_up(&place, "s0-r5", "versions_taken_over") == 3);
+    eventually("and knows that nothing more is missing", || caught_up(&place, "s0-r5", "behind") == 0);
+    place.run(&["txn", "get a; get b; get c; put a 3; put b 3; put c 3"]).expect(0).says("over the fast path by 6 of 6 replicas");
+    assert!(SHARD_0[..5].iter().all(|replica| caught_up(&place, replica, "versions_taken_over") == 0), "nobody else lacked anything");
+}
+
 #[test]
 fn all_six_killed_at_once_keep_every_acknowledged_transaction() {
     let place = Place::new();

@@ -140,6 +140,12 @@ mutants! {
     QueriesHogged: "orphan resolution", "inquiries without result keep out others";
     VersionTakenFromOne: "orphan resolution", "a newer version that one replica shows is taken over";
     OutcomeTakenFromOne: "orphan resolution", "an outcome that one replica remembers concludes a transaction";
+    MissedCommitLeft: "catching up", "a replica does not ask for a transaction that others say has committed";
+    CommitTakenFromOne: "catching up", "a commit that one replica states is taken over";
+    MissedVersionLeft: "catching up", "a replica takes over no version that it missed";
+    PageTakenFromOne: "catching up", "a version that one replica shows is taken over";
+    TakenOverUnlogged: "catching up", "a version that is taken over is not written to the journal";
+    CatchUpUnlimited: "catching up", "a replica is served as often as it asks";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not log it on request";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";

@@ -341,12 +341,25 @@ impl<S: System> World<S> {
                 left.push(format!("{} has {}: {}", replica.id, undecided.len(), undecided[..undecided.len().min(4)].join(", ")));
             }
         }
+        left.extend(self.differences());
         if left.is_empty() {
             self.lose_power();
         } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {
-            let what = format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided: {}", left.join(", "));
+            let what =
+                format!("{UNDECIDED_MS_MAX} ms after all was quiet, transactions are undecided, or versions differ: {}", left.join(", "));
             self.violation("progress", what);
         }
+    }
+
+    /// In what the honest replicas of each shard differ.
+    fn differences(&self) -> Vec<String> {
+        let mut differences = Vec::new();
+        for shard in self.cluster.shards() {
+            let honest = self.replicas.iter().filter(|replica| replica.id.shard == shard && replica.is_honest());
+            let nodes: Vec<_> = honest.filter_map(|replica| Some((replica.id, replica.node.as_ref()?.machine()))).collect();
+            differences.extend(S::differences(&nodes));
+        }
+        differences
     }
 
     /// The power goes everywhere at once. What anybody was told is there all the same.

@@ -143,6 +143,11 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
         Self::undecided(replica)
     }
 
+    /// In what honest replicas of a shard differ that must come to hold the same. Once all is quiet there must be nothing.
+    fn differences(_replicas: &[(ReplicaId, &Self::Replica)]) -> Vec<String> {
+        Vec::new()
+    }
+
     /// A message in a line.
     fn describe(message: &Self::Message) -> String;
 }

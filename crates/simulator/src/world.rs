@@ -74,7 +74,7 @@ pub(crate) struct World<S: System> {
     seed: u64,
     pub now: u64,
     queue: Queue<Event>,
-    cluster: Arc<Cluster>,
+    pub cluster: Arc<Cluster>,
     verifiers: Vec<Arc<Verifier>>,
     pub replicas: Vec<ReplicaActor<S>>,
     pub clients: Vec<ClientActor<S>>,

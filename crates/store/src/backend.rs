@@ -151,7 +151,7 @@ pub trait StorageBackend: Send {
     ///
     /// # Errors
     /// When the backend fails.
-    fn scan(&mut self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError>;
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError>;
 
     /// The watermark of the newest checkpoint that has begun, durably.
     ///

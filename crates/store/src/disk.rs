@@ -348,7 +348,7 @@ impl StorageBackend for Disk {
         Ok(row.map(|row| Bytes::copy_from_slice(&row)))
     }
 
-    fn scan(&mut self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
         for row in self.rows.range(row_key(from.as_bytes())..) {
             let (key, row) = row.into_inner().map_err(|error| base_table_error(&self.directory, "read", &error))?;
             if !look(key.get(1..).unwrap_or_default(), Bytes::copy_from_slice(&row)) {

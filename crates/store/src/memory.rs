@@ -251,7 +251,7 @@ impl StorageBackend for Memory {
         self.state().row(key)
     }
 
-    fn scan(&mut self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
         let state = self.state();
         for key in state.base_table.range(from..).map(|(key, _)| key) {
             let row = state.row(key)?.unwrap_or_default();

@@ -491,7 +491,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     ///
     /// # Errors
     /// When the base table fails, and [`StoreError::BelowWatermark`] when `up_to` is below the watermark.
-    pub fn page(&mut self, from: &Key, to: Option<&Key>, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
+    pub fn page(&self, from: &Key, to: Option<&Key>, up_to: Timestamp, limits: PageLimits) -> Result<Page, StoreError> {
         self.check_open()?;
         if up_to < self.watermark {
             return Err(StoreError::BelowWatermark { before: up_to, watermark: self.watermark });
@@ -516,7 +516,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             }
             damage.is_none()
         });
-        self.close_on_error(scanned.and(damage.map_or(Ok(()), Err)))?;
+        scanned.and(damage.map_or(Ok(()), Err))?;
         // What is in memory is newer than the row, or it is the row, or an older version that came late.
         let end = [rows_end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
         let mut keys = self.unflushed_keys.range::<Key, _>((Bound::Included(from), end)).peekable();

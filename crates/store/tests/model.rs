@@ -234,7 +234,9 @@ impl<'a, W: World> Harness<'a, W> {
     fn pages(&mut self, up_to: u64, keys: usize) {
         let up_to = at(up_to);
         if up_to < self.store().watermark() {
-            self.store().page(&Key::default(), None, up_to, PageLimits { keys, bytes: 1_000 }).expect_err("only the newest are known there");
+            self.store()
+                .page(&Key::default(), None, up_to, PageLimits { keys, bytes: 1_000 })
+                .expect_err("only the newest are known there");
             return;
         }
         let newest = |versions: &BTreeMap<Timestamp, Option<Value>>| {

@@ -90,7 +90,7 @@ impl StorageBackend for Shelf {
         Ok(None)
     }
 
-    fn scan(&mut self, _from: &Key, _look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+    fn scan(&self, _from: &Key, _look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -73,14 +73,18 @@ impl Promises {
                 self.ends.entry(certificate.id).or_default().insert(certificate.decision);
             }
             Message::StatusReply { id, .. } => drop(self.gone.insert(*id)),
-            Message::CommitNotice { id } => {
-                let Party::Replica(teller) = from else { return };
-                self.told.insert((*id, teller));
-                if self.told.iter().filter(|(told, other)| told == id && other.shard == teller.shard).count() >= 2 {
-                    self.ends.entry(*id).or_default().insert(Decision::Commit);
-                }
-            }
+            Message::CommitNotice { id } => self.is_told(from, *id),
+            Message::CommitsReply { ids } => ids.iter().for_each(|id| self.is_told(from, *id)),
             _ => {}
+        }
+    }
+
+    /// Another says that `id` committed, which is so when two of a shard do.
+    fn is_told(&mut self, from: Party, id: TransactionId) {
+        let Party::Replica(teller) = from else { return };
+        self.told.insert((id, teller));
+        if self.told.iter().filter(|(told, other)| *told == id && other.shard == teller.shard).count() >= 2 {
+            self.ends.entry(id).or_default().insert(Decision::Commit);
         }
     }
 

@@ -47,7 +47,11 @@ impl<M: StorageBackend> Replica<M> {
         let stalled = self.stall_timers.deadline(self.options.janitor_timeout_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
-        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline()].into_iter().flatten().min()
+        let catch_up = self.catch_up.deadline(&self.options);
+        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn on_tick(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
@@ -65,6 +69,7 @@ impl<M: StorageBackend> Replica<M> {
                 self.cast(id, Vote::Abort, Some(AbortReason::NotAuthored), None, out);
             }
         }
+        self.step_catch_up(now, out)?;
         self.status_queries.prune(now, &self.table);
         self.finish_stalled(now, out);
         let stale = self.proven.partition_point(|(since, _)| since.after_ms(PROOF_FRESH_MS) <= now);

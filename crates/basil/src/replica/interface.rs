@@ -27,6 +27,9 @@ pub struct ReplicaOptions {
     pub authorship_wait_ms: u64,
     /// How often versions are checkpointed, the journal is released, and old transactions are forgotten.
     pub checkpoint_ms: u64,
+    /// How often another replica is asked for what this one lacks, where a shard has six; every page of what it has is compared half as often,
+    /// or oftener while something differs. 0 is never.
+    pub catch_up_ms: u64,
     /// The most undecided transactions held; more are refused as [`Refusal::Overloaded`](crate::Refusal::Overloaded).
     /// One client may have 2,048 with 65,000 keys, a quarter, and half of what is free. What others finish has room of its own, a quarter as much.
     pub undecided_max: usize,
@@ -61,6 +64,7 @@ impl Default for ReplicaOptions {
             janitor_timeout_ms: 1_000,
             authorship_wait_ms: 2_000,
             checkpoint_ms: 5_000,
+            catch_up_ms: 1_000,
             undecided_max: 100_000,
             undecided_bytes_max: 1 << 30,
             abandoned_per_second: 50,
@@ -125,6 +129,14 @@ pub struct ReplicaCounts {
     pub stalled: u64,
     /// Orphans released.
     pub orphans_released: u64,
+    /// Commits learned from what others of the shard remember.
+    pub commits_taken_over: u64,
+    /// Versions taken over from others of the shard.
+    pub versions_taken_over: u64,
+    /// Pages of versions compared with others'.
+    pub pages_compared: u64,
+    /// Times that all versions were compared.
+    pub passes: u64,
 }
 
 impl ReplicaCounts {

@@ -11,6 +11,7 @@ use types::codec::{Decode, DecodeError};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::abandonment_limiter::AbandonmentLimiter;
+use super::catch_up::CatchUp;
 use super::early_requests::EarlyRequests;
 use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
@@ -75,6 +76,7 @@ impl<M: StorageBackend> Replica<M> {
             ballots: Ballots::default(),
             early: EarlyRequests::default(),
             status_queries: StatusQueries::default(),
+            catch_up: CatchUp::new(me, &options, now),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             failure: None,
             failed: false,
@@ -112,6 +114,7 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         self.stall_timers = StallTimers::new(undecided, now);
+        self.catch_up = CatchUp::new(self.me, &self.options, now);
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
     }
 }
@@ -153,6 +156,7 @@ fn restore<M: StorageBackend>(
                 table.conclude(id, decision, None);
             }
         }
+        Record::VersionTakenOver { key, version } => table.take_over(&key, version),
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {

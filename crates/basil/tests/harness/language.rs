@@ -116,6 +116,7 @@ impl Script {
         match line.word(0) {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
             "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
+            "catch-up" => self.world.catch_up(milliseconds(line.word(1))),
             "begin" | "write" | "delete" | "claim" | "read" | "read-only" => self.build(&line),
             "validate" => self.confirm(&line),
             "prepare" => self.prepare(&line),

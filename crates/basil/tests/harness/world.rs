@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, PendingWrite, ReadResult, Subject, Unsigned};
+use basil::message::{Conflict, KeyVersion, PageVersion, PendingWrite, ReadResult, Subject, Unsigned};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
@@ -50,6 +50,8 @@ pub enum Kind {
     Decide,
     StatusQuery,
     StatusReply,
+    /// Whatever is said to catch up.
+    CatchUp,
 }
 
 /// A message on its way, as bytes.
@@ -170,7 +172,7 @@ impl World {
             keys_asked: BTreeMap::new(),
             witness: Witness::default(),
             // Versions are checkpointed whenever they may be: scripts have few.
-            options: ReplicaOptions { memtable_bytes_max: 0, ..ReplicaOptions::default() },
+            options: ReplicaOptions { memtable_bytes_max: 0, catch_up_ms: 0, ..ReplicaOptions::default() },
         };
         for replica in replicas {
             world.restart(replica);
@@ -216,6 +218,16 @@ impl World {
     /// All replicas come back with room for so many undecided transactions.
     pub fn limit(&mut self, undecided_max: usize) {
         self.options.undecided_max = undecided_max;
+        self.restart_all();
+    }
+
+    /// All replicas come back, and ask one another so often for what they lack.
+    pub fn catch_up(&mut self, every_ms: u64) {
+        self.options.catch_up_ms = every_ms;
+        self.restart_all();
+    }
+
+    fn restart_all(&mut self) {
         let replicas: Vec<ReplicaId> = self.members.cluster.replicas().collect();
         for replica in replicas {
             self.crash(replica);
@@ -577,6 +589,19 @@ impl World {
     }
 
     fn distort_reply(&mut self, replica: ReplicaId, to: Party, message: &mut Message) {
+        for lie in &self.seats[&replica].lies {
+            match (lie, &mut *message) {
+                (Lie::Says { key, version, value }, Message::VersionsReply { versions, .. }) => {
+                    versions.retain(|one| one.key != *key);
+                    let version = KeyVersion { version: *version, value: Some(value.clone()) };
+                    versions.push(PageVersion { key: key.clone(), version });
+                    versions.sort_by(|one, other| one.key.cmp(&other.key));
+                }
+                (Lie::Offers { transaction, .. }, Message::CommitsReply { ids }) => ids.push(transaction.id()),
+                (Lie::Offers { transaction, .. }, Message::TransactionsReply { transactions }) => transactions.push(transaction.clone()),
+                _ => {}
+            }
+        }
         let Message::ReadReply { request, results, prepared, .. } = message else { return };
         let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
         for (asked, result) in keys.iter().zip(results) {
@@ -847,6 +872,12 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Read { .. } | Message::ClockQuery { .. } => (Kind::Read, None),
         Message::StatusQuery { id, .. } => (Kind::StatusQuery, Some(*id)),
         Message::StatusReply { id, .. } => (Kind::StatusReply, Some(*id)),
+        Message::CommitsQuery { .. }
+        | Message::CommitsReply { .. }
+        | Message::TransactionsQuery { .. }
+        | Message::TransactionsReply { .. }
+        | Message::VersionsQuery { .. }
+        | Message::VersionsReply { .. } => (Kind::CatchUp, None),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),

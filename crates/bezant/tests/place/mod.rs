@@ -125,9 +125,14 @@ impl Place {
 
     /// One of a replica's counts of transactions, as `/status` has it.
     pub fn count(&self, replica: &str, name: &str) -> u64 {
+        self.count_of(replica, "transactions", name)
+    }
+
+    /// The same of another group.
+    pub fn count_of(&self, replica: &str, group: &str, name: &str) -> u64 {
         let status = self.ask(replica, "/status").unwrap_or_default();
         let status: Value = serde_json::from_str(&status).unwrap_or_default();
-        status["transactions"][name].as_u64().unwrap_or(0)
+        status[group][name].as_u64().unwrap_or(0)
     }
 }
 

@@ -293,6 +293,12 @@ pub(crate) fn describe(message: &Message) -> String {
         Message::Log { transaction, decision, .. } => format!("Log {decision:?} of {:?}", transaction.id()),
         Message::Writeback { certificate, .. } => format!("Writeback {:?} of {:?}", certificate.decision, certificate.id),
         Message::CommitNotice { id } => format!("CommitNotice {id:?}"),
+        Message::CommitsQuery { first, digests } => format!("CommitsQuery of {} from {first}", digests.len()),
+        Message::CommitsReply { ids } => format!("CommitsReply of {}: {:?}", ids.len(), ids.first()),
+        Message::TransactionsQuery { ids } => format!("TransactionsQuery of {}", ids.len()),
+        Message::TransactionsReply { transactions } => format!("TransactionsReply of {}", transactions.len()),
+        Message::VersionsQuery { query } => format!("VersionsQuery {} from {} to {:?}", query.page, query.from, query.to),
+        Message::VersionsReply { page, versions, next } => format!("VersionsReply {page} of {} to {next:?}", versions.len()),
         Message::ReadReply { request, results, prepared, .. } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, PendingWrite, ReadResult, Refusal, Subject, Unsigned};
+use basil::message::{Conflict, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;
@@ -52,6 +52,8 @@ named! {
         WithholdReads,
         /// Says that nothing newer is prepared, whatever is.
         HidePrepared,
+        /// Shows those who compare what they have with it commits and versions that never were, and hides real ones.
+        ForgePast,
         /// Claims to be in views, and to have logged in views, that nobody is in.
         ClaimViews,
         /// Elects with both decisions, and in views it is not in.
@@ -115,6 +117,10 @@ pub struct Liar {
     victims: Vec<ClientId>,
     kept: Vec<(Party, Message)>,
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
+    /// The page about which each other asked last.
+    pages: BTreeMap<Party, PageQuery>,
+    /// The last transactions that it made up and said to have committed.
+    forged: VecDeque<Transaction>,
     leader: LyingLeader,
     /// What others sent lately, and which of it committed, with the proof.
     others: VecDeque<Transaction>,
@@ -131,8 +137,21 @@ impl Liar {
         victims: Vec<ClientId>,
     ) -> Self {
         let leader = LyingLeader::new(me, cluster.clone());
-        let (others, committed) = (VecDeque::new(), VecDeque::new());
-        Self { me, cluster, strategies, random, colluders, victims, kept: Vec::new(), readers: BTreeMap::new(), leader, others, committed }
+        Self {
+            me,
+            cluster,
+            strategies,
+            random,
+            colluders,
+            victims,
+            kept: Vec::new(),
+            readers: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            forged: VecDeque::new(),
+            leader,
+            others: VecDeque::new(),
+            committed: VecDeque::new(),
+        }
     }
 
     fn does(&self, strategy: ReplicaStrategy) -> bool {
@@ -215,6 +234,40 @@ impl Liar {
         }
     }
 
+    /// Bends what it shows to somebody who catches up. Every liar tells the same lie.
+    fn bend_past(&mut self, to: Party, message: &mut Message) {
+        let Some((timestamp, keys)) = self.readers.values().next_back() else { return };
+        let Some(key) = keys.first().cloned() else { return };
+        match message {
+            Message::CommitsReply { ids } => {
+                if self.random.chance(500) {
+                    ids.clear();
+                }
+                let before = Timestamp::new(timestamp.time.saturating_sub(3_000_000_001), self.victims[0]);
+                if let Some(transaction) = made_up(&self.cluster, before, &key) {
+                    ids.push(transaction.id());
+                    self.forged.push_back(transaction);
+                    self.forged.drain(..self.forged.len().saturating_sub(OTHERS_MAX));
+                }
+            }
+            Message::TransactionsReply { transactions } => transactions.extend(self.forged.iter().cloned()),
+            Message::VersionsReply { page, versions, next } => {
+                let Some(query) = self.pages.get(&to).filter(|query| query.page == *page) else { return };
+                if self.random.chance(500) {
+                    versions.clear();
+                    *next = self.random.chance(500).then(|| key.clone());
+                }
+                if key >= query.from && query.to.as_ref().is_none_or(|to| key < *to) {
+                    let version = KeyVersion { version: query.up_to, value: Some(Value::from("6000#a lie")) };
+                    versions.retain(|one| one.key != key);
+                    versions.push(PageVersion { key, version });
+                    versions.sort_by(|one, other| one.key.cmp(&other.key));
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn replay(&mut self, sends: &mut Vec<(Party, Message)>) {
         for said in sends.iter() {
             if self.kept.len() < KEPT_MAX {
@@ -249,6 +302,7 @@ impl simulator::Liar<Basil> for Liar {
         match message {
             Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
             Message::ElectFallback { elect } => self.leader.hear(elect),
+            Message::VersionsQuery { query } => drop(self.pages.insert(from, query.clone())),
             Message::Read { request, timestamp, keys } => {
                 if self.readers.len() >= READERS_MAX {
                     self.readers.pop_first();
@@ -316,7 +370,7 @@ impl simulator::Liar<Basil> for Liar {
                 }
             }
         }
-        for (to, message) in sends.iter_mut() {
+        for (to, message) in &mut *sends {
             match message {
                 Message::ReadReply { request, clock, results, prepared } => {
                     *clock = another_time(*clock, *request);
@@ -326,6 +380,7 @@ impl simulator::Liar<Basil> for Liar {
                 Message::ClockReply { asked_at, clock } | Message::ClockProposal { asked_at, clock } => {
                     *clock = another_time(*clock, *asked_at)
                 }
+                message if self.does(ReplicaStrategy::ForgePast) => self.bend_past(*to, message),
                 _ => {}
             }
         }

@@ -16,6 +16,7 @@ mod plan;
 mod prediction;
 mod setting;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ::basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, message};
@@ -23,8 +24,8 @@ pub use adversary::ClientStrategy;
 use machine::Time;
 use random::Random;
 use simulator::{Clients, FaultClass, ScenarioKind, System};
-use store::{Memory, Options, Store};
-use types::{ClientId, Cluster, ReplicaId};
+use store::{Memory, Options, Store, Version};
+use types::{ClientId, Cluster, Key, ReplicaId, Timestamp};
 
 pub use liar::ReplicaStrategy;
 pub use network_adversary::DelayAttack;
@@ -304,6 +305,26 @@ impl System for Basil {
             format!("{id:?} at {at:?}, which writes {}, and read from [{}]", writes.join(" "), dependencies.join(", "))
         };
         replica.replica().undecided().map(explain).collect()
+    }
+
+    /// Whoever missed something has taken it over.
+    fn differences(replicas: &[(ReplicaId, &Node<Memory>)]) -> Vec<String> {
+        let newest = Timestamp::new(u64::MAX, ClientId(u64::MAX));
+        let held = |node: &Node<Memory>| -> BTreeMap<Key, Version> {
+            node.replica().versions(newest).map(|versions| versions.into_iter().collect()).unwrap_or_default()
+        };
+        let Some(((_, first), others)) = replicas.split_first() else { return Vec::new() };
+        let all = held(first);
+        let mut differences = Vec::new();
+        for (id, node) in others {
+            let own = held(node);
+            let differing = all.keys().chain(own.keys()).find(|key| all.get(key) != own.get(key));
+            differences.extend(differing.map(|key| {
+                let at = |versions: &BTreeMap<Key, Version>| versions.get(key).map(|version| version.timestamp);
+                format!("of {key} {} has {:?}, and {id} {:?}", replicas[0].0, at(&all), at(&own))
+            }));
+        }
+        differences
     }
 
     fn describe(message: &Message) -> String {

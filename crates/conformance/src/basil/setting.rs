@@ -72,6 +72,7 @@ fn draw_replica_options(random: &mut Random) -> ReplicaOptions {
         memtable_bytes_max: if is_small { 2 << 10 } else { 64 << 20 },
         journal_bytes_max: if is_small { 16 << 10 } else { 512 << 20 },
         abandoned_per_second: if is_small { 2 } else { 50 },
+        catch_up_ms: random.pick(&[200, 500]),
         seed: random.next(),
         read_timestamps: random.pick(&[64, READ_TIMESTAMPS, READ_TIMESTAMPS]),
         ..ReplicaOptions::default()
@@ -105,6 +106,7 @@ impl EngineSetting for BasilSetting {
             format!("checkpoint-ms={}", replica.checkpoint_ms),
             format!("memtable-bytes={}", replica.memtable_bytes_max),
             format!("journal-bytes={}", replica.journal_bytes_max),
+            format!("catch-up-ms={}", replica.catch_up_ms),
             format!("read-timestamps={}", replica.read_timestamps),
             format!("read-quorum={read_quorum}"),
             format!("timeout-ms={}", coordinator.timeout_ms),
@@ -125,6 +127,7 @@ impl EngineSetting for BasilSetting {
             "checkpoint-ms" => set(&mut replica.checkpoint_ms, number(value, 1, 600_000)),
             "memtable-bytes" => set(&mut replica.memtable_bytes_max, number(value, 1, 1 << 30)),
             "journal-bytes" => set(&mut replica.journal_bytes_max, number(value, 1, 1 << 40)),
+            "catch-up-ms" => set(&mut replica.catch_up_ms, number(value, 0, 600_000)),
             "read-timestamps" => set(&mut replica.read_timestamps, number(value, 1, 1 << 20)),
             "read-quorum" => set(&mut coordinator.read_quorum, read_quorum(value)),
             "timeout-ms" => set(&mut coordinator.timeout_ms, number(value, 1, 600_000)),
@@ -143,7 +146,7 @@ impl EngineSetting for BasilSetting {
         let plans = simulator::subsets(&self.plans).into_iter().filter(|plans| !plans.is_empty());
         all.extend(plans.map(|some| with(&|other| other.plans.clone_from(&some))));
         let (replica, coordinator) = (ReplicaOptions::default(), CoordinatorOptions::default());
-        let plainer: [&dyn Fn(&mut Self); 10] = [
+        let plainer: [&dyn Fn(&mut Self); 11] = [
             &|other| (other.replica.clock_good_ms, other.coordinator.clock_good_ms) = (replica.clock_good_ms, coordinator.clock_good_ms),
             &|other| other.replica.window_ms = replica.window_ms,
             &|other| other.replica.janitor_timeout_ms = replica.janitor_timeout_ms,
@@ -151,6 +154,7 @@ impl EngineSetting for BasilSetting {
             &|other| other.replica.checkpoint_ms = replica.checkpoint_ms,
             &|other| other.replica.memtable_bytes_max = replica.memtable_bytes_max,
             &|other| other.replica.journal_bytes_max = replica.journal_bytes_max,
+            &|other| other.replica.catch_up_ms = replica.catch_up_ms,
             &|other| other.replica.read_timestamps = READ_TIMESTAMPS,
             &|other| other.coordinator.read_quorum = coordinator.read_quorum,
             &|other| other.coordinator.timeout_ms = coordinator.timeout_ms,

@@ -81,6 +81,12 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::ClockReply { .. }
         | Message::ClockProposal { .. }
         | Message::StatusReply { .. }
+        | Message::CommitsQuery { .. }
+        | Message::CommitsReply { .. }
+        | Message::TransactionsQuery { .. }
+        | Message::TransactionsReply { .. }
+        | Message::VersionsQuery { .. }
+        | Message::VersionsReply { .. }
         | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}
         Message::Recover { evidence, .. } => evidence.iter().for_each(|vote| in_vote(vote, out)),

@@ -14,7 +14,7 @@
 //! | order | who begins after another's acknowledgement comes after it in that order, so that it sees it and is not hidden under it |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
-//! | progress | once the faults are over, every honest transaction ends, and work gets done |
+//! | progress | once the faults are over, every honest transaction ends, work gets done, and honest replicas come to hold the same versions |
 
 mod cycles;
 mod forgery;

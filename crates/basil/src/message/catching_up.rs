@@ -1,0 +1,89 @@
+//! Catching up ([`crate::catch_up`]): what replicas of a shard compare and hand one another.
+
+use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::{Key, Timestamp, Value};
+
+use super::KeyVersion;
+
+/// The most stretches of time whose commits are compared at once.
+pub(crate) const COMMIT_SLOTS_MAX: usize = 1_024;
+/// The most ids of committed transactions in one answer.
+pub(crate) const COMMITTED_IDS_MAX: usize = 1 << 14;
+/// The most transactions asked for at once.
+pub(crate) const TRANSACTIONS_MAX: usize = 1_024;
+/// The most keys in one page of versions.
+pub(crate) const PAGE_KEYS_MAX: usize = 1_024;
+
+/// The sum of the ids of what committed in a stretch of time, of their first sixteen bytes.
+pub type CommitDigest = [u8; 16];
+
+/// A key and its newest version up to some time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageVersion {
+    /// The key.
+    pub key: Key,
+    /// The version, a deletion too.
+    pub version: KeyVersion,
+}
+
+impl Encode for PageVersion {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.version.encode(out);
+    }
+}
+
+impl Decode for PageVersion {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? })
+    }
+}
+
+/// A page of versions to be compared: the newest ones at or below a time of a range of keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageQuery {
+    /// The asker's number of the page; the reply repeats it.
+    pub page: u64,
+    /// Its first key.
+    pub from: Key,
+    /// The key before which it ends; nothing when it has no end.
+    pub to: Option<Key>,
+    /// The time.
+    pub up_to: Timestamp,
+    /// What the asker has there, hashed.
+    pub digest: [u8; 32],
+}
+
+impl PageQuery {
+    /// Whether `version` of `key` may be in it.
+    pub(crate) fn has(&self, key: &Key, version: Timestamp) -> bool {
+        *key >= self.from && self.to.as_ref().is_none_or(|to| key < to) && version <= self.up_to
+    }
+}
+
+impl Encode for PageQuery {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.page.encode(out);
+        self.from.encode(out);
+        self.to.encode(out);
+        self.up_to.encode(out);
+        self.digest.encode(out);
+    }
+}
+
+impl Decode for PageQuery {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            page: u64::decode(reader)?,
+            from: Key::decode(reader)?,
+            to: Option::decode(reader)?,
+            up_to: Timestamp::decode(reader)?,
+            digest: <[u8; 32]>::decode(reader)?,
+        })
+    }
+}
+
+/// The bytes of a value, if there is one.
+pub(crate) fn value_bytes(value: Option<&Value>) -> usize {
+    value.map_or(0, |value| value.as_bytes().len())
+}

@@ -1,0 +1,628 @@
+//! Catching up: how a replica finds out what it lacks, and takes it over from the others of its shard while it serves (beyond the paper).
+//!
+//! It compares what it has with what they have, in two ways.
+//!
+//! **What committed of late.** Within the window, in which transactions are still judged, whole transactions are compared: a replica
+//! must know what they read, too. Every replica sums up the ids of what it knows to have committed in each stretch of time. One after the
+//! other is shown these sums, and answers with the ids of the stretches where it has others. What `f + 1` say to have
+//! committed has, for one of them is correct. It is asked for if need be, and concluded like any other.
+//!
+//! ```text
+//!   CommitsQuery(sums) ───────▶ one replica after the other
+//!                      ◀─────── CommitsReply(ids)              what f+1 state
+//!   TransactionsQuery(ids) ───▶ one that states them
+//!                      ◀─────── TransactionsReply(transactions)
+//! ```
+//!
+//! **All versions.** Below the window nothing is judged, so a version is all there is to a commit. Page after page, in the order of keys, a
+//! replica shows all others a hash of the newest versions that it has up to its watermark. Whoever has others there
+//! shows them. Which `f + 1` show in the same way is committed, and is written to the journal and taken over if it is newer than what the
+//! replica has.
+//!
+//! ```text
+//!   VersionsQuery(page, hash) ▶ every other of the shard
+//!                      ◀─────── VersionsReply(versions)        what f+1 show, and is newer
+//! ```
+//!
+//! Nothing is ever removed, and nothing here needs to be remembered: after a crash, comparing shows what is still missing.
+//! `docs/protocols/basil.md` argues why this is safe and why it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use machine::Time;
+use mutants::{Mutant, broken};
+use sha2::{Digest as _, Sha256};
+use store::{Page, PageLimits, StorageBackend, StoreError, Version};
+use types::codec::Encode as _;
+use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId};
+
+use super::admission::author;
+use super::{Out, Replica, ReplicaOptions};
+use crate::certificate::Decision;
+use crate::message::{
+    COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, CommitDigest, KeyVersion, Message, PAGE_KEYS_MAX, PageQuery, PageVersion, TRANSACTIONS_MAX,
+    value_bytes,
+};
+use crate::quorum::Quorums;
+use crate::record::Record;
+use crate::transaction::Transaction;
+use crate::transaction_state::Quota;
+use crate::transaction_table::TransactionTable;
+
+/// How old commits are when they are compared, in milliseconds, or a quarter of the window: most are known everywhere by then.
+const SETTLED_MS: u64 = 2_000;
+/// While something is missing, another replica is asked so soon, in milliseconds.
+const NEXT_PEER_MS: u64 = 50;
+/// Ids of further stretches of time are left out of an answer that has so many.
+const COMMITTED_IDS_ENOUGH: usize = 4_096;
+/// How much of a page is looked at: its values and keys may take so many bytes before they are more than enough.
+const PAGE: PageLimits = PageLimits { keys: PAGE_KEYS_MAX, bytes: 1 << 20 };
+/// Who is asked looks at more: what lies elsewhere in its store, or is newer than what is compared, counts as well.
+const COMPARED_PAGE: PageLimits = PageLimits { keys: 4 * PAGE_KEYS_MAX, bytes: 4 << 20 };
+/// The transactions in one answer may take so many bytes before they are more than enough.
+const TRANSACTIONS_BYTES_ENOUGH: usize = 1 << 20;
+/// The most bytes of one replica's versions that are kept until the others have answered.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// How long the others get to answer about a page, in milliseconds.
+const PAGE_ANSWER_MS: u64 = 1_000;
+/// While something is missing, pages follow one another so soon, in milliseconds, and bring so many bytes a second.
+const NEXT_PAGE_MS: u64 = 40;
+const PAGE_BYTES_PER_SECOND: u64 = 16 << 20;
+/// Who has not heard from `4f` others for so long, in units of [`ReplicaOptions::catch_up_ms`], or for half of the window, was cut off.
+const CUT_OFF_TURNS: u64 = 15;
+/// How often one replica is served, in milliseconds: it asks more rarely.
+const COMMITS_EVERY_MS: u64 = 100;
+const TRANSACTIONS_EVERY_MS: u64 = 20;
+const PAGE_EVERY_MS: u64 = 20;
+
+/// What one replica compares, and what others have said.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    /// When somebody is asked for commits next, and who was last.
+    commits_at: Time,
+    last_peer: u16,
+    is_asked: bool,
+    /// So many are asked soon.
+    soon: usize,
+    /// What each other says to have committed, of what is not known here to have.
+    stated: BTreeMap<u16, BTreeSet<TransactionId>>,
+    /// When each other last answered.
+    heard: BTreeMap<u16, Time>,
+    was_cut_off: bool,
+    pass: Pass,
+    /// When each other may be served again.
+    served: BTreeMap<(u16, Service), Time>,
+}
+
+/// What others are served with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Service {
+    Commits,
+    Transactions,
+    Page,
+}
+
+/// A comparison of all versions.
+#[derive(Debug)]
+struct Pass {
+    /// When the next page is begun, or the one under way is ended without those who have not answered.
+    at: Time,
+    /// Where the next page begins.
+    from: Key,
+    /// The number of the last page.
+    number: u64,
+    page: Option<OpenPage>,
+    /// Pages follow one another soon: this replica was away, or something was missing in the last pass or this.
+    is_hurried: bool,
+    /// Something was missing in it.
+    lacked_some: bool,
+}
+
+/// A page about which others are asked.
+#[derive(Debug)]
+struct OpenPage {
+    query: PageQuery,
+    answers: BTreeMap<u16, Answer>,
+    bytes: usize,
+}
+
+/// What one replica shows of a page.
+#[derive(Debug)]
+struct Answer {
+    versions: Vec<PageVersion>,
+    next: Option<Key>,
+}
+
+impl CatchUp {
+    /// What a process begins with: it does not know how long it was away.
+    pub(super) fn new(me: ReplicaId, options: &ReplicaOptions, now: Time) -> Self {
+        let pass = Pass {
+            at: now.after_ms(options.catch_up_ms),
+            from: Key::default(),
+            number: 0,
+            page: None,
+            is_hurried: true,
+            lacked_some: false,
+        };
+        Self {
+            commits_at: now.after_ms(options.catch_up_ms),
+            last_peer: me.index,
+            is_asked: false,
+            soon: 0,
+            stated: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            was_cut_off: true,
+            pass,
+            served: BTreeMap::new(),
+        }
+    }
+
+    /// When to look next.
+    pub(super) fn deadline(&self, options: &ReplicaOptions) -> Option<Time> {
+        (options.catch_up_ms > 0).then(|| self.commits_at.min(self.pass.at))
+    }
+
+    /// Whether something was missing when all versions were last compared, or that is not known yet.
+    pub(super) fn is_behind(&self) -> bool {
+        self.pass.is_hurried
+    }
+
+    /// Whether `from` may be served: it asks more rarely by itself.
+    fn may_serve(&mut self, now: Time, from: ReplicaId, service: Service) -> bool {
+        let every_ms = match service {
+            Service::Commits => COMMITS_EVERY_MS,
+            Service::Transactions => TRANSACTIONS_EVERY_MS,
+            Service::Page => PAGE_EVERY_MS,
+        };
+        let again_at = self.served.entry((from.index, service)).or_default();
+        let may = *again_at <= now || again_at.since(now) > every_ms * 1_000_000;
+        if may {
+            *again_at = now.after_ms(every_ms);
+        }
+        may || broken(Mutant::CatchUpUnlimited)
+    }
+
+    /// Whether `f + 1` others say that `id` committed.
+    fn is_vouched(&self, id: TransactionId, quorums: Quorums) -> bool {
+        let needed = if broken(Mutant::CommitTakenFromOne) { 1 } else { quorums.weak() };
+        self.stated.values().filter(|ids| ids.contains(&id)).count() >= needed
+    }
+
+    /// It is known here now.
+    fn learned(&mut self, id: TransactionId) {
+        self.stated.values_mut().for_each(|ids| _ = ids.remove(&id));
+    }
+}
+
+impl Pass {
+    /// From now on pages follow one another soon, until all were compared.
+    fn hurry(&mut self, now: Time) {
+        self.is_hurried = true;
+        self.lacked_some = true;
+        if self.page.is_none() {
+            self.at = self.at.min(now.after_ms(NEXT_PAGE_MS));
+        }
+    }
+}
+
+/// What a page holds, hashed.
+fn digest(versions: &[(Key, Version)]) -> [u8; 32] {
+    let (mut hash, mut bytes) = (Sha256::new(), Vec::new());
+    for (key, version) in versions {
+        bytes.clear();
+        key.encode(&mut bytes);
+        version.timestamp.encode(&mut bytes);
+        version.value.encode(&mut bytes);
+        hash.update(&bytes);
+    }
+    hash.finalize().into()
+}
+
+/// The versions that `needed` of the others show in the same way, of each key the newest, in the order of keys.
+fn agreed(answers: &BTreeMap<u16, Answer>, needed: usize) -> Vec<(&Key, &KeyVersion)> {
+    let mut shown: BTreeMap<&Key, Vec<(&KeyVersion, usize)>> = BTreeMap::new();
+    for PageVersion { key, version } in answers.values().flat_map(|answer| &answer.versions) {
+        let versions = shown.entry(key).or_default();
+        match versions.iter_mut().find(|(known, _)| *known == version) {
+            Some((_, count)) => *count += 1,
+            None => versions.push((version, 1)),
+        }
+    }
+    let newest = |(key, versions): (_, Vec<(_, usize)>)| {
+        let agreed = versions.into_iter().filter(|(_, count)| *count >= needed).map(|(version, _)| version);
+        Some((key, agreed.max_by_key(|version: &&KeyVersion| version.version)?))
+    };
+    shown.into_iter().filter_map(newest).collect()
+}
+
+/// Up to where enough of the others have shown what they have: `f` may have stopped before that, and say so in vain.
+fn shown_to(answers: &BTreeMap<u16, Answer>, quorums: Quorums, end: Option<&Key>) -> Option<Key> {
+    let stops = answers.values().filter_map(|answer| answer.next.as_ref());
+    let mut stops: Vec<&Key> = stops.filter(|next| end.is_none_or(|end| *next < end)).collect();
+    stops.sort_unstable();
+    stops.get(quorums.weak() - 1).copied().or(end).cloned()
+}
+
+impl<M: StorageBackend> Replica<M> {
+    /// Whether something was missing when all versions were last compared with the others', or that is not known yet.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.catch_up.is_behind()
+    }
+
+    /// The newest versions of all keys at or below `up_to`, a deletion too; for whoever compares replicas.
+    ///
+    /// # Errors
+    /// When the store fails, or has forgotten what was there at `up_to`.
+    pub fn versions(&self, up_to: Timestamp) -> Result<Vec<(Key, Version)>, StoreError> {
+        let (mut versions, mut next) = (Vec::new(), Some(Key::default()));
+        while let Some(from) = next {
+            let page = self.table.store.page(&from, None, up_to, PAGE)?;
+            versions.extend(page.versions);
+            next = page.next;
+        }
+        Ok(versions)
+    }
+
+    /// Asks what is to be asked by now.
+    pub(super) fn step_catch_up(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        if self.options.catch_up_ms == 0 {
+            return Ok(());
+        }
+        if self.catch_up.commits_at <= now {
+            self.ask_for_commits(now, out);
+        }
+        if self.catch_up.pass.at <= now {
+            match self.catch_up.pass.page {
+                Some(_) => self.finish_page(now)?,
+                None => self.ask_for_page(now, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica that asks or answers here: another of this shard.
+    fn shard_peer(&self, from: Party) -> Option<ReplicaId> {
+        match from {
+            Party::Replica(peer) if peer.shard == self.me.shard && peer != self.me => Some(peer),
+            Party::Replica(_) | Party::Client(..) => None,
+        }
+    }
+
+    /// The same, if it is served now.
+    fn served_peer(&mut self, now: Time, from: Party, service: Service) -> Option<ReplicaId> {
+        let peer = self.shard_peer(from).filter(|peer| self.catch_up.may_serve(now, *peer, service));
+        self.counts.refused += u64::from(peer.is_none());
+        peer
+    }
+
+    // What committed of late.
+
+    /// The stretches of time that may be compared: above the watermark, below which commits are forgotten, and not so near that they still
+    /// come in.
+    fn comparable_slots(&self, now: Time) -> (u64, u64) {
+        let window_ms = self.options.window_ms;
+        let settled_ms = SETTLED_MS.min(window_ms / 4);
+        let last = TransactionTable::<M>::commit_slot(now.0.saturating_sub(settled_ms * 1_000_000));
+        // Others forget a little earlier or later.
+        let kept = now.0.saturating_sub((window_ms - window_ms / 8) * 1_000_000).max(self.watermark(now));
+        let first = TransactionTable::<M>::commit_slot(kept) + 1;
+        (first.max(last.saturating_sub(COMMIT_SLOTS_MAX as u64)), last)
+    }
+
+    fn ask_for_commits(&mut self, now: Time, out: &mut Out<M>) {
+        let replicas = self.quorums.replicas() as u64;
+        // Each is asked as often, however many there are.
+        let turn_ms = (self.options.catch_up_ms * 5 / (replicas - 1)).max(1);
+        let is_soon = self.catch_up.soon > 0;
+        self.catch_up.soon = self.catch_up.soon.saturating_sub(1);
+        self.catch_up.commits_at = now.after_ms(if is_soon { NEXT_PEER_MS.min(turn_ms) } else { turn_ms });
+        self.note_cut_off(now);
+        let (first, last) = self.comparable_slots(now);
+        if first >= last {
+            return;
+        }
+        let mut peer = ReplicaId { index: self.catch_up.last_peer, ..self.me };
+        for _ in 0..2 {
+            peer.index = if u64::from(peer.index) + 1 < replicas { peer.index + 1 } else { 0 };
+            if peer != self.me {
+                break;
+            }
+        }
+        (self.catch_up.last_peer, self.catch_up.is_asked) = (peer.index, true);
+        let digests: Vec<CommitDigest> = (first..last).map(|slot| self.table.commit_digest(slot)).collect();
+        out.send(Party::Replica(peer), Message::CommitsQuery { first, digests });
+    }
+
+    /// Whoever was cut off for long compares all versions, as soon as others are there again.
+    fn note_cut_off(&mut self, now: Time) {
+        let long_ms = (self.options.window_ms / 2).max(CUT_OFF_TURNS * self.options.catch_up_ms);
+        let heard = self.catch_up.heard.values().filter(|at| at.after_ms(long_ms) > now).count();
+        if heard < self.quorums.compared() {
+            self.catch_up.was_cut_off = true;
+        } else if std::mem::take(&mut self.catch_up.was_cut_off) {
+            self.catch_up.pass.hurry(now);
+        }
+    }
+
+    /// Another of the shard shows what it knows to have committed.
+    pub(super) fn on_commits_query(&mut self, now: Time, from: Party, first: u64, digests: &[CommitDigest], out: &mut Out<M>) {
+        if self.served_peer(now, from, Service::Commits).is_none() {
+            return;
+        }
+        let kept_from = TransactionTable::<M>::commit_slot(self.watermark(now)) + 1;
+        let mut ids = Vec::new();
+        for (slot, digest) in (first..=u64::MAX).zip(digests) {
+            if ids.len() >= COMMITTED_IDS_ENOUGH {
+                break;
+            }
+            if slot >= kept_from && self.table.commit_digest(slot) != *digest {
+                ids.extend(self.table.committed_in(slot).take(COMMITTED_IDS_MAX - ids.len()));
+            }
+        }
+        let bytes = ids.len() * size_of::<TransactionId>();
+        out.send_large(from, Message::CommitsReply { ids }, bytes);
+    }
+
+    /// Another of the shard names commits where it knows others. What `f + 1` name is concluded, or asked for first.
+    pub(super) fn on_commits_reply(&mut self, now: Time, from: Party, ids: &[TransactionId], out: &mut Out<M>) {
+        let Some(peer) = self.shard_peer(from) else { return };
+        if peer.index != self.catch_up.last_peer || !std::mem::take(&mut self.catch_up.is_asked) {
+            return;
+        }
+        self.catch_up.heard.insert(peer.index, now);
+        let is_news = |id: &TransactionId| self.table.get(*id).is_none_or(|state| state.decision().is_none());
+        let lacking: BTreeSet<TransactionId> = ids.iter().copied().filter(is_news).collect();
+        if lacking.is_empty() {
+            self.catch_up.stated.remove(&peer.index);
+            return;
+        }
+        self.catch_up.soon = self.catch_up.soon.max(self.quorums.replicas() - 1);
+        self.catch_up.stated.insert(peer.index, lacking.clone());
+        let mut wanted = Vec::new();
+        for id in lacking.into_iter().filter(|id| self.catch_up.is_vouched(*id, self.quorums)).collect::<Vec<_>>() {
+            match self.table.get(id).map(|state| state.transaction.clone()) {
+                Some(transaction) => self.take_over_commit(now, &transaction, out),
+                None => wanted.push(id),
+            }
+        }
+        wanted.truncate(TRANSACTIONS_MAX);
+        if !wanted.is_empty() && !broken(Mutant::MissedCommitLeft) {
+            out.send(from, Message::TransactionsQuery { ids: wanted });
+        }
+    }
+
+    /// Another of the shard lacks transactions that committed.
+    pub(super) fn on_transactions_query(&mut self, now: Time, from: Party, ids: &[TransactionId], out: &mut Out<M>) {
+        if self.served_peer(now, from, Service::Transactions).is_none() {
+            return;
+        }
+        let (mut transactions, mut bytes) = (Vec::new(), 0);
+        for state in ids.iter().filter_map(|id| self.table.get(*id)) {
+            if bytes >= TRANSACTIONS_BYTES_ENOUGH {
+                break;
+            }
+            if state.decision() == Some(Decision::Commit) && state.transaction.is_whole() {
+                bytes += state.transaction.encoded_bytes();
+                transactions.push(state.transaction.clone());
+            }
+        }
+        out.send_large(from, Message::TransactionsReply { transactions }, bytes);
+    }
+
+    /// Transactions that were asked for. Their ids say that these are they, and `f + 1` replicas that they committed.
+    pub(super) fn on_transactions_reply(&mut self, now: Time, from: Party, transactions: &[Transaction], out: &mut Out<M>) {
+        if self.shard_peer(from).is_none() {
+            return;
+        }
+        for transaction in transactions {
+            let is_wanted = self.catch_up.is_vouched(transaction.id(), self.quorums);
+            if is_wanted && self.table.get(transaction.id()).is_none_or(|state| state.decision().is_none()) {
+                self.take_over_commit(now, transaction, out);
+            }
+        }
+    }
+
+    /// `f + 1` of the shard say that `transaction` committed.
+    fn take_over_commit(&mut self, now: Time, transaction: &Transaction, out: &mut Out<M>) {
+        let quota = Quota::prepare(author(transaction));
+        self.catch_up.learned(transaction.id());
+        if self.table.get(transaction.id()).is_none() {
+            // Below the watermark, versions are compared.
+            let is_old = transaction.timestamp().time < self.watermark(now);
+            if is_old || self.may_enter_concluded(now, quota, transaction, Decision::Commit).is_err() {
+                return;
+            }
+            self.table.enter(transaction, now, quota);
+        }
+        self.counts.commits_taken_over += 1;
+        self.conclude(now, transaction, Decision::Commit, None, out);
+    }
+
+    // All versions.
+
+    /// Shows all others of the shard what this replica has of the next page.
+    fn ask_for_page(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
+        let up_to = Timestamp::new(self.watermark(now).saturating_sub(1), ClientId(u64::MAX));
+        let Page { versions, next } = self.table.store.page(&self.catch_up.pass.from, None, up_to, PAGE)?;
+        let pass = &mut self.catch_up.pass;
+        pass.number += 1;
+        let query = PageQuery { page: pass.number, from: pass.from.clone(), to: next, up_to, digest: digest(&versions) };
+        for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
+            out.send(Party::Replica(replica), Message::VersionsQuery { query: query.clone() });
+        }
+        pass.page = Some(OpenPage { query, answers: BTreeMap::new(), bytes: 0 });
+        pass.at = now.after_ms(PAGE_ANSWER_MS);
+        Ok(())
+    }
+
+    /// Another of the shard shows what it has of a page. One that it asks about as of a time at which this replica does not know any more
+    /// what it had is not answered.
+    pub(super) fn on_versions_query(&mut self, now: Time, from: Party, query: &PageQuery, out: &mut Out<M>) -> Result<(), StoreError> {
+        if self.served_peer(now, from, Service::Page).is_none() || query.up_to < self.table.store.watermark() {
+            return Ok(());
+        }
+        let Page { versions: held, mut next } = self.table.store.page(&query.from, query.to.as_ref(), query.up_to, COMPARED_PAGE)?;
+        let (mut versions, mut bytes) = (Vec::new(), 0);
+        if next.is_some() || digest(&held) != query.digest {
+            for (key, Version { timestamp, value }) in held {
+                if versions.len() >= PAGE.keys || bytes >= PAGE.bytes {
+                    next = Some(key);
+                    break;
+                }
+                bytes += key.as_bytes().len() + value_bytes(value.as_ref());
+                versions.push(PageVersion { key, version: KeyVersion { version: timestamp, value } });
+            }
+        }
+        out.send_large(from, Message::VersionsReply { page: query.page, versions, next }, bytes);
+        Ok(())
+    }
+
+    /// Another of the shard shows what it has of the page about which all were asked.
+    pub(super) fn on_versions_reply(
+        &mut self,
+        now: Time,
+        from: Party,
+        page: u64,
+        versions: Vec<PageVersion>,
+        next: Option<Key>,
+    ) -> Result<(), StoreError> {
+        let peer = self.shard_peer(from);
+        let (Some(peer), Some(open)) = (peer, &mut self.catch_up.pass.page) else { return Ok(()) };
+        let bytes = versions.iter().map(|one| one.key.as_bytes().len() + value_bytes(one.version.value.as_ref())).sum::<usize>();
+        let fits = open.query.page == page
+            && bytes <= PAGE_BYTES_MAX
+            && versions.iter().all(|one| open.query.has(&one.key, one.version.version))
+            && next.as_ref().is_none_or(|next| *next > open.query.from);
+        if !fits || open.answers.contains_key(&peer.index) {
+            return Ok(());
+        }
+        open.answers.insert(peer.index, Answer { versions, next });
+        open.bytes += bytes;
+        if open.answers.len() + 1 < self.quorums.replicas() {
+            return Ok(());
+        }
+        self.finish_page(now)
+    }
+
+    /// Takes over what enough of the others have shown, and goes on to the next page if enough of them have answered.
+    fn finish_page(&mut self, now: Time) -> Result<(), StoreError> {
+        let Some(OpenPage { query, answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
+        let watermark = Timestamp::new(self.watermark(now), ClientId(0));
+        let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
+        let mut taken = 0;
+        for (key, version) in agreed(&answers, needed) {
+            let own = self.table.store.latest_timestamp_before(key, watermark)?;
+            if version.version < watermark && own.is_none_or(|own| own < version.version) && !broken(Mutant::MissedVersionLeft) {
+                self.take_over_version(key, version);
+                taken += 1;
+            }
+        }
+        self.counts.versions_taken_over += taken;
+        self.counts.pages_compared += 1;
+        let pass = &mut self.catch_up.pass;
+        if taken > 0 {
+            (pass.is_hurried, pass.lacked_some) = (true, true);
+        }
+        let calm_ms = 2 * self.options.catch_up_ms;
+        if answers.len() < self.quorums.compared() {
+            // Too few to know that nothing is missing.
+            pass.at = now.after_ms(calm_ms);
+            return Ok(());
+        }
+        match shown_to(&answers, self.quorums, query.to.as_ref()) {
+            Some(next) => pass.from = next,
+            None => {
+                pass.from = Key::default();
+                pass.is_hurried = std::mem::take(&mut pass.lacked_some);
+                self.counts.passes += 1;
+            }
+        }
+        let throttled_ms = bytes as u64 * 1_000 / PAGE_BYTES_PER_SECOND;
+        pass.at = now.after_ms(if pass.is_hurried { throttled_ms.max(NEXT_PAGE_MS) } else { throttled_ms.max(calm_ms) });
+        Ok(())
+    }
+
+    /// `f + 1` of the shard show this version. It is on disk before it counts.
+    fn take_over_version(&mut self, key: &Key, version: &KeyVersion) {
+        let record = Record::VersionTakenOver { key: key.clone(), version: version.clone() };
+        if !broken(Mutant::TakenOverUnlogged) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        self.table.take_over(key, version.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ShardId, Value};
+
+    use super::*;
+
+    /// One fault, six replicas: two vouch.
+    const ONE: Quorums = Quorums::new(1);
+
+    fn shown(key: &str, time: u64, value: Option<&str>) -> PageVersion {
+        let version = KeyVersion { version: Timestamp::new(time, ClientId(1)), value: value.map(Value::from) };
+        PageVersion { key: Key::from(key), version }
+    }
+
+    fn answers(all: &[&[PageVersion]]) -> BTreeMap<u16, Answer> {
+        let answer = |versions: &&[PageVersion]| Answer { versions: versions.to_vec(), next: None };
+        (0..).zip(all.iter().map(answer)).collect()
+    }
+
+    #[test]
+    fn a_version_counts_that_two_of_six_show_in_the_same_way() {
+        let all = answers(&[
+            &[shown("a", 5, Some("1")), shown("b", 7, None), shown("c", 9, Some("lie"))],
+            &[shown("a", 5, Some("2")), shown("b", 7, None), shown("d", 3, Some("old"))],
+            &[shown("a", 6, Some("1")), shown("c", 8, Some("1")), shown("d", 4, Some("new"))],
+            &[shown("c", 8, Some("1")), shown("d", 4, Some("new"))],
+            &[shown("d", 3, Some("old"))],
+        ]);
+        let agreed: Vec<PageVersion> =
+            agreed(&all, ONE.weak()).into_iter().map(|(key, version)| PageVersion { key: key.clone(), version: version.clone() }).collect();
+        assert_eq!(agreed, [shown("b", 7, None), shown("c", 8, Some("1")), shown("d", 4, Some("new"))]);
+    }
+
+    #[test]
+    fn a_liar_that_stops_early_stops_nobody() {
+        fn key(text: &str) -> Key {
+            Key::from(text)
+        }
+        let to = |stops: &[Option<&str>], end: Option<&str>| {
+            let answer = |next: &Option<&str>| Answer { versions: Vec::new(), next: next.map(key) };
+            let answers: BTreeMap<u16, Answer> = (0..).zip(stops.iter().map(answer)).collect();
+            shown_to(&answers, ONE, end.map(key).as_ref())
+        };
+        assert_eq!(to(&[None, None, None, None], None), None);
+        assert_eq!(to(&[None, None, None, None], Some("m")), Some(key("m")));
+        assert_eq!(to(&[Some("a"), None, None, None], Some("m")), Some(key("m")), "one may lie");
+        assert_eq!(to(&[Some("a"), Some("c"), Some("c"), Some("c")], Some("m")), Some(key("c")));
+        assert_eq!(to(&[Some("z"), Some("c"), Some("c"), Some("c")], None), Some(key("c")));
+        assert_eq!(to(&[Some("z"), Some("y"), Some("x"), Some("w")], Some("m")), Some(key("m")), "nobody was asked about more");
+    }
+
+    #[test]
+    fn whoever_asks_too_often_is_not_served() {
+        let me = ReplicaId { shard: ShardId(0), index: 0 };
+        let mut catch_up = CatchUp::new(me, &ReplicaOptions::default(), Time(0));
+        let at = |ms| Time(0).after_ms(ms);
+        let [eager, other] = [1, 2].map(|index| ReplicaId { index, ..me });
+        let served = (0..1_000).filter(|ms| catch_up.may_serve(at(*ms), eager, Service::Page)).count();
+        assert_eq!(served, 50);
+        assert!(catch_up.may_serve(at(999), other, Service::Page) && catch_up.may_serve(at(999), eager, Service::Commits));
+        assert!(catch_up.may_serve(at(100), eager, Service::Page), "also when the clock was set back");
+    }
+
+    #[test]
+    fn whatever_differs_in_a_page_differs_in_its_hash() {
+        let page = |key: &str, time, value: Option<&str>| {
+            digest(&[(Key::from(key), Version { timestamp: Timestamp::new(time, ClientId(1)), value: value.map(Value::from) })])
+        };
+        let all =
+            [page("a", 1, None), page("b", 1, None), page("a", 2, None), page("a", 1, Some("")), page("a", 1, Some("a")), digest(&[])];
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+    }
+}
