@@ -203,7 +203,7 @@ impl ReplicaClocks {
         }
         // A clock that shows more than what is found now is good for as long.
         self.good_until = if is_lower { good_until } else { was_good_until.max(good_until) };
-        if now > was_good_until || known.is_some_and(|known| known.read(was_good_until) < time) {
+        if known.is_some_and(|known| now > was_good_until || known.read(was_good_until) < time) {
             self.began_too_low(now);
         }
     }
@@ -366,6 +366,16 @@ mod tests {
         answered(&mut clocks, SECOND * 4 / 5, 1_000_000, 60_000_000);
         assert!(clocks.is_too_low(before));
         assert!(time(&clocks, SECOND * 9 / 10).is_some_and(|time| time >= TRUE + SECOND * 9 / 10 + 60_000_000));
+    }
+
+    #[test]
+    fn the_first_time_that_is_known_is_not_too_low_when_better_answers_come() {
+        let mut clocks = clocks();
+        for index in 0..5 {
+            clocks.note(Time(50_000_000), replica(index), Time(0), TRUE + 1_000_000);
+        }
+        hear(&mut clocks, 60_000_000, &[0; 6]);
+        assert!(time(&clocks, 62_000_000).is_some_and(|time| time < TRUE + 63_000_000 && !clocks.is_too_low(time)));
     }
 
     #[test]
