@@ -33,8 +33,15 @@ pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
 
 /// When a row of the base table was written. One that cannot be read is damage.
 pub(crate) fn written_at(key: &[u8], row: Bytes) -> Result<Timestamp, StoreError> {
-    let key = Key::new(key.to_vec()).expect("keys that were taken in are short enough");
-    decode(&key, row).map(|version| version.timestamp)
+    decode(&key_of(key)?, row).map(|version| version.timestamp)
+}
+
+/// The key of a row of the base table. One that is longer than any that was taken in is damage.
+pub(crate) fn key_of(key: &[u8]) -> Result<Key, StoreError> {
+    Key::new(key.to_vec()).ok_or_else(|| {
+        let reason = format!("it has {} bytes", key.len());
+        StoreError::Corrupt { location: "a key of the base table".to_owned(), offset: 0, reason }
+    })
 }
 
 /// How many bytes the value has of a row that [`encode`] has written.

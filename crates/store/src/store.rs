@@ -9,7 +9,7 @@ use types::{Key, Timestamp};
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
 use crate::unflushed::{Size, Unflushed};
-use crate::versions::CheckpointNumber;
+use crate::versions::{CheckpointNumber, Versions};
 use crate::{Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, row};
 
 /// How much memory and how large steps a store may take.
@@ -66,8 +66,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     options: Options,
     table: Table<K>,
     unflushed: Unflushed,
-    /// The keys that have unflushed versions, in order. A checkpoint leaves some that have none any more for a while.
-    unflushed_keys: BTreeSet<Key>,
+    /// The keys that have versions and that the base table may lack, in order. A checkpoint leaves some that it has for a while.
+    new_keys: BTreeSet<Key>,
     /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
     /// How much memory all entries take that have versions, or are known to have none.
@@ -92,7 +92,7 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// Up to which key [`Store::unflushed_keys`] is cleaned up.
+    /// Up to which key [`Store::new_keys`] is cleaned up.
     cleaned_to: Bound<Key>,
     is_done: bool,
 }
@@ -155,7 +155,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             options,
             table: Table::default(),
             unflushed: Unflushed::default(),
-            unflushed_keys: BTreeSet::new(),
+            new_keys: BTreeSet::new(),
             late_keys: Vec::new(),
             rows_bytes: 0,
             sweep_due: 0,
@@ -251,12 +251,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let entry = self.table.entry_mut(id);
         let before = size(entry);
         entry.versions.trim(self.checkpointed);
-        let was_unflushed = entry.versions.is_unflushed(self.checkpointed);
+        let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
         let inserted = entry.versions.insert(version, late_for);
         if let Some(version) = inserted {
             self.unflushed.push(&entry.key, version);
-            if !was_unflushed {
-                self.unflushed_keys.insert(entry.key.clone());
+            if !is_listed {
+                self.new_keys.insert(entry.key.clone());
             }
             if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
                 self.late_keys.push(entry.key.clone());
@@ -468,21 +468,22 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(Some(self.watermark))
     }
 
-    /// Takes a step of removing keys whose versions are all in the base table now. Gives whether more are left.
+    /// Takes a step of removing keys that the base table has now. Gives whether more are left.
     fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
         let range = (std::mem::replace(&mut running.cleaned_to, Bound::Unbounded), Bound::Unbounded);
-        let (mut flushed, mut looked_at, mut last) = (Vec::new(), 0, None);
-        for key in self.unflushed_keys.range(range).take(KEYS_STEP) {
+        let (mut listed, mut looked_at, mut last) = (Vec::new(), 0, None);
+        for key in self.new_keys.range(range).take(KEYS_STEP) {
             looked_at += 1;
             last = Some(key);
-            let is_unflushed = |id| self.table.entry(id).versions.is_unflushed(self.checkpointed);
-            if !self.table.find(key).is_some_and(is_unflushed) {
-                flushed.push(key.clone());
+            let versions = self.table.find(key).map(|id| &self.table.entry(id).versions);
+            let is_new = |versions: &Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
+            if !versions.is_some_and(is_new) {
+                listed.push(key.clone());
             }
         }
         running.cleaned_to = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
-        for key in flushed {
-            self.unflushed_keys.remove(&key);
+        for key in listed {
+            self.new_keys.remove(&key);
         }
         looked_at == KEYS_STEP
     }
@@ -501,7 +502,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         let (mut rows, mut bytes, mut rows_end, mut damage) = (Vec::new(), 0, None, None);
         let scanned = self.backend.scan(from, &mut |key, row| {
-            let key = Key::new(key.to_vec()).expect("keys that were taken in are short enough");
+            let key = match row::key_of(key) {
+                Ok(key) => key,
+                Err(error) => {
+                    damage = Some(error);
+                    return false;
+                }
+            };
             if to.is_some_and(|to| key >= *to) {
                 return false;
             }
@@ -517,9 +524,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             damage.is_none()
         });
         scanned.and(damage.map_or(Ok(()), Err))?;
-        // What is in memory is newer than the row, or it is the row, or an older version that came late.
+        // What the base table may lack.
         let end = [rows_end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
-        let mut keys = self.unflushed_keys.range::<Key, _>((Bound::Included(from), end)).peekable();
+        let mut keys = self.new_keys.range::<Key, _>((Bound::Included(from), end)).peekable();
         let mut rows = rows.into_iter().peekable();
         let mut page = Page { versions: Vec::new(), next: rows_end.clone() };
         let (mut looked_at, mut bytes) = (0, 0);
@@ -535,12 +542,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 break;
             }
             looked_at += 1;
+            keys.next_if(|key| **key == next);
             let row = rows.next_if(|(key, _)| *key == next).map(|(_, version)| version);
-            let unflushed = keys.next_if(|key| **key == next).and_then(|key| {
-                let entry = self.table.entry(self.table.find(key)?);
-                entry.versions.newest_up_to(up_to).cloned()
-            });
-            let newest = [row, unflushed].into_iter().flatten().max_by_key(|version| version.timestamp);
+            // What is in memory is newer than the row, or it is the row, or an older version that came late.
+            let in_memory = self.table.find(&next).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to)).cloned();
+            let newest = [row, in_memory].into_iter().flatten().max_by_key(|version| version.timestamp);
             if let Some(version) = newest {
                 bytes += next.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len());
                 page.versions.push((next, version));

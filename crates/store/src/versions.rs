@@ -76,6 +76,11 @@ impl Versions {
         self.held[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
     }
 
+    /// Whether they show that the base table has a row of the key, after a checkpoint up to `checkpointed`.
+    pub fn has_row(&self, checkpointed: Timestamp) -> bool {
+        self.newest_checkpointed(checkpointed).is_some()
+    }
+
     /// How many are at or below `timestamp`.
     fn up_to(&self, timestamp: Timestamp) -> usize {
         self.held.partition_point(|held| held.version.timestamp <= timestamp)
