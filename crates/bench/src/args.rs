@@ -166,6 +166,9 @@ pub struct BenchArgs {
     #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     pub regions: Option<String>,
+    /// Write a line of JSON for each second measured: throughput, latencies, and what the replicas on this machine use
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

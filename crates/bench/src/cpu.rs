@@ -20,17 +20,8 @@ impl Sample {
     /// Reads the time of this process, and of the replicas whose process ids stand in `cluster_dir/run/*.pid`.
     pub(crate) fn take(cluster_dir: &Path) -> Self {
         let own = process_seconds("self").unwrap_or(0.0);
-        let mut replicas = BTreeMap::new();
-        let files = std::fs::read_dir(cluster_dir.join("run")).into_iter().flatten().flatten();
-        for path in files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "pid")).take(PROCESSES_MAX) {
-            let pid = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u32>().ok());
-            if let Some(pid) = pid
-                && let Some(seconds) = process_seconds(&pid.to_string())
-            {
-                replicas.insert(pid, seconds);
-            }
-        }
-        Self { own, replicas }
+        let replicas = replica_pids(cluster_dir).into_iter().filter_map(|pid| Some((pid, process_seconds(&pid.to_string())?)));
+        Self { own, replicas: replicas.collect() }
     }
 
     /// What was used since `before`: by this process, and by all replicas. The second is `None` when no replica was
@@ -47,12 +38,26 @@ impl Sample {
     }
 }
 
-fn process_seconds(pid: &str) -> Option<f64> {
+/// The process ids that stand in `cluster_dir/run/*.pid`.
+pub(crate) fn replica_pids(cluster_dir: &Path) -> Vec<u32> {
+    let files = std::fs::read_dir(cluster_dir.join("run")).into_iter().flatten().flatten();
+    let paths = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "pid")).take(PROCESSES_MAX);
+    paths.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok()).collect()
+}
+
+/// CPU seconds that a process has used.
+pub(crate) fn process_seconds(pid: &str) -> Option<f64> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// User and system time from a line of `/proc/PID/stat`.
-fn parse_stat(line: &str) -> Option<f64> {
+/// The name in a line of `/proc/PID/stat` or `/proc/PID/task/TID/stat`.
+pub(crate) fn name(line: &str) -> Option<&str> {
+    let (_, named) = line.split_once('(')?;
+    named.rsplit_once(')').map(|(name, _)| name)
+}
+
+/// User and system time from the same.
+pub(crate) fn parse_stat(line: &str) -> Option<f64> {
     // The second field is the program's name in brackets; it may hold blanks and brackets, so count from its end.
     let (_, fields) = line.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -73,6 +78,7 @@ mod tests {
     fn a_stat_line_is_read_whatever_the_program_is_called() {
         let line = "17 (a) b (c)) S 1 17 17 0 -1 4194560 1 2 3 4 150 25 7 8 20 0 9 0 100 1000 10";
         assert_eq!(parse_stat(line), Some(1.75));
+        assert_eq!(name(line), Some("a) b (c)"));
         assert_eq!(parse_stat("17 (a) S 1 2"), None);
         assert_eq!(parse_stat(""), None);
     }

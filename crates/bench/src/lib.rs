@@ -34,6 +34,7 @@ mod meter;
 mod pool;
 mod report;
 mod runner;
+mod timeline;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -93,12 +93,12 @@ impl Tally {
 }
 
 impl Counts {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, LATENCY_DIGITS).expect("these bounds are fit for a histogram");
         Self { committed: 0, attempted: 0, rolled_back: 0, fast: 0, decided: 0, read_only: 0, errors: BTreeMap::new(), latency_us }
     }
 
-    fn note_done(&mut self, done: &Done, latency: Duration) {
+    pub(crate) fn note_done(&mut self, done: &Done, latency: Duration) {
         let Some(path) = done.path else {
             self.rolled_back += 1;
             return;
@@ -112,7 +112,7 @@ impl Counts {
     }
 
     /// How often a transaction that was given up was tried is lost with it, so that it counts as one attempt.
-    fn note_error(&mut self, error: &'static str) {
+    pub(crate) fn note_error(&mut self, error: &'static str) {
         self.attempted += 1;
         *self.errors.entry(error).or_default() += 1;
     }

@@ -16,9 +16,10 @@ use crate::byzantine::Mark;
 use crate::cpu::Sample;
 use crate::error::BenchError;
 use crate::findings;
-use crate::measure::{Tally, Window};
+use crate::measure::{Counts, Tally, Window};
 use crate::meter::Meter;
 use crate::pool::{self, PoolReport};
+use crate::timeline::{self, Timeline};
 
 /// The pause of a lane after the client gave up on a transaction, at first.
 const PAUSE_MS_MIN: u64 = 20;
@@ -58,6 +59,8 @@ struct Shared {
     workload: Arc<dyn Workload>,
     window: Window,
     tally: Mutex<Tally>,
+    /// The same of the second under way, where a timeline is written.
+    second: Option<Mutex<Counts>>,
     /// All commits, in the window or not, for the line of progress.
     commits: AtomicU64,
     /// How long an honest lane's attempt takes, in nanoseconds: an average that forgets.
@@ -98,11 +101,13 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
 ) -> Result<Measured, BenchError> {
     let clients = &crew.clients;
+    let mut timeline = args.timeline.as_deref().map(|path| Timeline::create(path, cluster_dir)).transpose()?;
     let readiness = workload.start(&clients[0], args.clients).await?;
     let shared = Arc::new(Shared {
         workload: Arc::clone(workload),
         window: Window::new(Instant::now(), args.warmup, args.seconds, args.cooldown),
         tally: Mutex::new(Tally::new(workload.kinds())),
+        second: timeline.is_some().then(|| Mutex::new(Counts::new())),
         commits: AtomicU64::new(0),
         attempt_ns: AtomicU64::new(0),
         checked: AtomicU64::new(0),
@@ -142,7 +147,10 @@ pub(crate) async fn run(
     wait_until(&shared, &meter, "warming up", shared.window.from).await;
     let mark_before = mark(crew).await;
     let (before, pools_before) = (Sample::take(cluster_dir), pool::sample(&crew.pools));
-    wait_until(&shared, &meter, "measuring", shared.window.until).await;
+    match &mut timeline {
+        Some(timeline) => wait_writing(&shared, &meter, timeline).await?,
+        None => wait_until(&shared, &meter, "measuring", shared.window.until).await,
+    }
     let (after, pools_after) = (Sample::take(cluster_dir), pool::sample(&crew.pools));
     let mark_after = mark(crew).await;
     let seconds = shared.window.measured_seconds(Instant::now());
@@ -182,6 +190,9 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 shared.note_attempts(done.attempts.into(), end - begin);
                 if shared.counts(end) {
                     lock(&shared.tally).note_done(lane.kind, &done, end - begin);
+                    if let Some(second) = &shared.second {
+                        lock(second).note_done(&done, end - begin);
+                    }
                 }
                 shared.note_broken(done.broken);
                 shared.ends();
@@ -189,6 +200,9 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
             Err(error) => {
                 if shared.counts(end) {
                     lock(&shared.tally).note_error(lane.kind, label(&error));
+                    if let Some(second) = &shared.second {
+                        lock(second).note_error(label(&error));
+                    }
                 }
                 if !shared.survives(error) {
                     return;
@@ -330,6 +344,21 @@ async fn wait_until(shared: &Shared, meter: &Meter, phase: &str, deadline: Insta
         let rate = commits as f64 / before.0.elapsed().as_secs_f64();
         meter.say(format!("{phase}: {rate:.0} transactions/s, {:.0} s left", left.as_secs_f64()));
     }
+}
+
+/// Waits until measuring ends, and writes a line of the timeline each second.
+async fn wait_writing(shared: &Shared, meter: &Meter, timeline: &mut Timeline) -> Result<(), BenchError> {
+    timeline.begin();
+    let mut next = Instant::now();
+    while Instant::now() < shared.window.until && *shared.end.borrow() == End::NotYet {
+        next += Duration::from_millis(timeline::LINE_MS);
+        wait_until(shared, meter, "measuring", next.min(shared.window.until)).await;
+        if let Some(second) = &shared.second {
+            let counts = std::mem::replace(&mut *lock(second), Counts::new());
+            timeline.write(&counts)?;
+        }
+    }
+    Ok(())
 }
 
 /// Lets the last transactions end, and stops those that do not.
