@@ -333,6 +333,13 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             let ids = vec![transaction.id(); choices.below(3)];
             if choices.rarely(3) { Message::TransactionsQuery { ids } } else { Message::CommitsReply { ids } }
         }
+        17 => {
+            let (up_to, after) = (timestamp(choices).time, None);
+            if choices.rarely(2) {
+                return Message::PreparedQuery { up_to, after };
+            }
+            Message::PreparedReply { up_to, after, transactions: vec![transaction; choices.below(3)], is_last: choices.rarely(2) }
+        }
         15 => Message::TransactionsReply { transactions: vec![transaction; choices.below(3)] },
         16 => {
             let (page, from, up_to) = (1 + choices.below(4) as u64, Key::from(choices.one_of(&KEYS)), timestamp(choices));

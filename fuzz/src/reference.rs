@@ -31,7 +31,13 @@ pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
         | Message::TransactionsQuery { .. }
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
+        | Message::PreparedQuery { .. }
         | Message::CommitNotice { .. } => true,
+        Message::PreparedReply { after, transactions, .. } => {
+            let place = |transaction: &Transaction| (transaction.timestamp(), transaction.id());
+            let after = after.map(|place| (place.timestamp, place.id));
+            ascend(after.into_iter().chain(transactions.iter().map(place)))
+        }
         Message::VersionsReply { versions, .. } => ascend(versions.iter().map(|version| version.key.clone())),
         Message::Recover { transaction, evidence } => {
             let rightly = |vote: &SignedVote| vote.statement.id == transaction.id() && vote.statement.vote == Vote::Commit;

@@ -635,6 +635,8 @@ impl Machine for Coordinator {
                     | Message::TransactionsReply { .. }
                     | Message::VersionsQuery { .. }
                     | Message::VersionsReply { .. }
+                    | Message::PreparedQuery { .. }
+                    | Message::PreparedReply { .. }
                     | Message::Writeback { .. }
                     | Message::CommitNotice { .. } => {}
                 }

@@ -30,8 +30,6 @@
 //! [`tally`] what votes amount to, [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how
 //! views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said,
 //! [`transaction`] what is voted on, [`refresh`] when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
-//!
-//! **Not here yet.** A replica that lost its disk cannot be rebuilt.
 
 mod adaptive_timeout;
 pub mod buffer;
@@ -69,6 +67,6 @@ pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{ReadFound, ReadQuorum};
 pub use receipt::Receipt;
-pub use replica::{Replica, ReplicaOptions, catch_up, orphan_resolution};
+pub use replica::{Replica, ReplicaOptions, catch_up, orphan_resolution, rebuild};
 pub use session::{PROFILE, Session};
 pub use transaction::{Read, Transaction, TransactionError, Write};

@@ -15,7 +15,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, Key, Timestamp, TransactionId};
 
-pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, value_bytes};
+pub(crate) use self::catching_up::{are_in_order, COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, value_bytes};
 use self::deciding::justification_claims;
 use crate::certificate::{
     Certificate, Decision, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct, logging_shard,
@@ -23,7 +23,7 @@ use crate::certificate::{
 use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decode_electors, encode_electors};
 use crate::transaction::Transaction;
 
-pub use self::catching_up::{CommitDigest, PageQuery, PageVersion};
+pub use self::catching_up::{CommitDigest, PageQuery, PageVersion, Place};
 pub use self::deciding::{Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
 pub use self::reading::{PendingWrite, ReadResult};
@@ -217,6 +217,26 @@ pub enum Message {
         next: Option<Key>,
     },
 
+    // Rebuilding.
+    /// Replica that lost its disk to another of its shard: what do you hold prepared up to this time ([`crate::rebuild`])?
+    PreparedQuery {
+        /// The time, in nanoseconds.
+        up_to: u64,
+        /// Where the answer before stopped.
+        after: Option<Place>,
+    },
+    /// Replica to the one that asked, once it judges nothing any more up to that time: what it holds prepared that writes there.
+    PreparedReply {
+        /// The question's.
+        up_to: u64,
+        /// The question's.
+        after: Option<Place>,
+        /// The transactions, by timestamp and id in strict order, as many as fit.
+        transactions: Vec<Transaction>,
+        /// Whether these are all.
+        is_last: bool,
+    },
+
     // To any request.
     /// Replica to whoever asked for something it will not do. It proves nothing, and a client that hears it from
     /// fewer than `f + 1` replicas believes none of it.
@@ -250,6 +270,8 @@ impl Message {
             | Self::TransactionsReply { .. }
             | Self::VersionsQuery { .. }
             | Self::VersionsReply { .. }
+            | Self::PreparedQuery { .. }
+            | Self::PreparedReply { .. }
             | Self::Writeback { .. }
             | Self::CommitNotice { .. } => false,
             Self::ReadReply { .. }
@@ -282,6 +304,9 @@ impl SignatureClaims for Message {
             Self::VersionsReply { versions, .. } if !versions.is_sorted_by(|one, next| one.key < next.key) => {
                 Err(Rejection::Structure("the keys of a page are not in strict order"))
             }
+            Self::PreparedReply { after, transactions, .. } if !are_in_order(*after, transactions) => {
+                Err(Rejection::Structure("prepared transactions are not in strict order"))
+            }
             Self::Read { .. }
             | Self::CommitsQuery { .. }
             | Self::CommitsReply { .. }
@@ -289,6 +314,8 @@ impl SignatureClaims for Message {
             | Self::TransactionsReply { .. }
             | Self::VersionsQuery { .. }
             | Self::VersionsReply { .. }
+            | Self::PreparedQuery { .. }
+            | Self::PreparedReply { .. }
             | Self::ClockQuery { .. }
             | Self::ClockReply { .. }
             | Self::ClockProposal { .. }
@@ -488,6 +515,18 @@ impl Compress for Message {
                 encode_sequence(versions, out);
                 next.encode(out);
             }
+            Self::PreparedQuery { up_to, after } => {
+                out.push(30);
+                up_to.encode(out);
+                after.encode(out);
+            }
+            Self::PreparedReply { up_to, after, transactions, is_last } => {
+                out.push(31);
+                up_to.encode(out);
+                after.encode(out);
+                encode_sequence(transactions, out);
+                is_last.encode(out);
+            }
         }
     }
 
@@ -553,6 +592,13 @@ impl Compress for Message {
                 page: u64::decode(reader)?,
                 versions: reader.sequence("a page's versions", PAGE_KEYS_MAX)?,
                 next: Option::decode(reader)?,
+            },
+            30 => Self::PreparedQuery { up_to: u64::decode(reader)?, after: Option::decode(reader)? },
+            31 => Self::PreparedReply {
+                up_to: u64::decode(reader)?,
+                after: Option::decode(reader)?,
+                transactions: reader.sequence("prepared transactions", TRANSACTIONS_MAX)?,
+                is_last: bool::decode(reader)?,
             },
             _ => return Err(DecodeError::UnknownTag("a message")),
         })

@@ -208,6 +208,19 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         let behind = u64::from(self.replica.is_behind());
         out.gauge("catch_up_behind", "1 while something was missing in the last comparison of all versions, or none has ended", behind)
             .in_status("catch_up.behind");
+        let (compared, before) = self.replica.keys_compared();
+        out.gauge("catch_up_keys_compared", "Keys compared since the first one", compared).in_status("catch_up.keys_compared");
+        if let Some(before) = before {
+            out.gauge("catch_up_keys", "Keys compared when all were compared the last time", before).in_status("catch_up.keys");
+        }
+        let rebuilding = self.replica.rebuild_progress();
+        let help = "1 while a replica that lost its disk is silent, until it cannot contradict what it said before";
+        out.gauge("rebuilding", help, u64::from(rebuilding.is_some())).in_status("rebuilding.under_way");
+        if let Some(progress) = rebuilding {
+            out.state("rebuilding.seconds_left", "For how long it is silent in any case", progress.seconds_left);
+            out.state("rebuilding.shown", "Others that have shown what they hold prepared", progress.shown as u64);
+            out.state("rebuilding.needed", "Others that have to", progress.needed as u64);
+        }
         out.counter("store_batches", "Durable writes", store.batches).in_status("store.batches");
         out.counter("store_records", "Records in durable writes", store.records);
         out.counter("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written);

@@ -35,6 +35,9 @@ pub(crate) enum Record {
     OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
     /// It took over a committed version of a key from others of its shard ([`crate::catch_up`]).
     VersionTakenOver { key: Key, version: KeyVersion },
+    /// It lost its disk, and has forgotten what it said up to this time, in nanoseconds; 0 until that is known. Whether it is being rebuilt
+    /// still ([`crate::rebuild`]).
+    DiskLost { up_to: u64, is_rebuilding: bool },
     /// The tombstones it keeps ([`crate::tombstones`]), their ids hashed with this number. Whatever else it has forgotten is from before
     /// this time, in nanoseconds, or in the journal.
     Tombstones { salt: u64, complete_from: u64, tombstones: Vec<Tombstone> },
@@ -90,6 +93,11 @@ impl Encode for Record {
                 key.encode(out);
                 version.encode(out);
             }
+            Self::DiskLost { up_to, is_rebuilding } => {
+                out.push(11);
+                up_to.encode(out);
+                is_rebuilding.encode(out);
+            }
             Self::Tombstones { salt, complete_from, tombstones } => {
                 out.push(9);
                 salt.encode(out);
@@ -137,7 +145,33 @@ impl Decode for Record {
                 tombstones: reader.sequence("forgotten transactions", TOMBSTONES_MAX)?,
             }),
             10 => Ok(Self::VersionTakenOver { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
+            11 => Ok(Self::DiskLost { up_to: u64::decode(reader)?, is_rebuilding: bool::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, ClusterId, Timestamp, Value};
+
+    use super::*;
+
+    #[test]
+    fn what_was_taken_over_or_lost_reads_back_as_it_was_written() {
+        let taken = |value: Option<&str>| {
+            let version = KeyVersion { version: Timestamp::new(5, ClientId(1)), value: value.map(Value::from) };
+            Record::VersionTakenOver { key: Key::from("a"), version }
+        };
+        let lost = |up_to, is_rebuilding| Record::DiskLost { up_to, is_rebuilding };
+        for record in [taken(Some("1")), taken(Some("")), taken(None), lost(0, true), lost(u64::MAX, false)] {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            let whole = bytes::Bytes::from(bytes);
+            for length in 0..whole.len() {
+                assert!(Record::from_bytes(whole.slice(..length), ClusterId::new([1; 16])).is_err(), "{record:?} cut to {length}");
+            }
+            assert_eq!(Record::from_bytes(whole, ClusterId::new([1; 16])), Ok(record));
         }
     }
 }

@@ -4,7 +4,8 @@
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
 //! `transaction_table.rs`. The folder has the rest: `reads` (§4.1); `recovery` and `stall_detector` (§5); `admission`, which
 //! limits what is taken in and shown; and what a finite memory and journal require: `housekeeping`, `restart`,
-//! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by [`catch_up`].
+//! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
+//! [`catch_up`], and whoever lost its disk comes back by [`rebuild`].
 
 mod abandonment_limiter;
 mod admission;
@@ -14,6 +15,7 @@ mod housekeeping;
 mod interface;
 pub mod orphan_resolution;
 mod reads;
+pub mod rebuild;
 mod recovery;
 mod restart;
 mod stall_detector;
@@ -34,6 +36,7 @@ use self::catch_up::CatchUp;
 use self::early_requests::EarlyRequests;
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
+use self::rebuild::Rebuild;
 use self::stall_detector::StallTimers;
 use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{AbortReason, Bounds, check};
@@ -69,6 +72,8 @@ pub struct Replica<M: StorageBackend> {
     status_queries: StatusQueries,
     /// What is compared with the others' of the shard, and what they say that this replica lacks.
     catch_up: CatchUp,
+    /// What others have shown since this replica lost its disk.
+    rebuild: Rebuild,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.
     failure: Option<StoreError>,
     failed: bool,
@@ -151,6 +156,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Takes in a message that has just come.
     fn receive(&mut self, now: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
+        let Some(message) = self.hear_while_rebuilding(from, message, out) else { return Ok(()) };
         match self.keep_early(now, from, message, out) {
             Some(message) => self.dispatch(now, now, from, message, out),
             None => Ok(()),
@@ -161,6 +167,11 @@ impl<M: StorageBackend> Replica<M> {
     fn dispatch(&mut self, now: Time, since: Time, from: Party, message: Message, out: &mut Out<M>) -> Result<(), StoreError> {
         if let Some(transaction) = message.asked_about().filter(|transaction| !self.may_ask(from, transaction)) {
             self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
+            return Ok(());
+        }
+        if let Some(transaction) = message.asked_about().filter(|transaction| self.table.lost_what_was_said_at(transaction.timestamp().time)) {
+            // Nothing but the proof of its end. No refusal, either: enough of these would say that nobody voted for it.
+            self.repeat_answer(now, from, transaction.id(), out);
             return Ok(());
         }
         match message {
@@ -223,6 +234,14 @@ impl<M: StorageBackend> Replica<M> {
             }
             Message::VersionsQuery { query } => self.on_versions_query(now, from, &query, out),
             Message::VersionsReply { page, versions, next } => self.on_versions_reply(now, from, page, versions, next),
+            Message::PreparedQuery { up_to, after } => {
+                self.on_prepared_query(now, from, up_to, after, out);
+                Ok(())
+            }
+            Message::PreparedReply { up_to, after, transactions, is_last } => {
+                self.on_prepared_reply(now, from, (up_to, after), &transactions, is_last, out);
+                Ok(())
+            }
             // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }
             | Message::ClockProposal { .. }
@@ -395,12 +414,12 @@ impl<M: StorageBackend> Replica<M> {
         state.is_prepared() || !state.transaction.is_whole()
     }
 
-    /// True if it ended and lies below the watermark. Then it may have been forgotten and have come back with a late writeback, so this
+    /// True if it ended and lies below the watermark, or this replica lost its disk since. Then it may have been forgotten and have come back with a late writeback, so this
     /// replica does not know what it once voted, logged or elected, and makes no such statement again.
     fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
-        let state = self.table.get(id);
-        state.is_some_and(|state| state.decision().is_some() && state.transaction.timestamp().time < self.watermark(now))
-            && !broken(Mutant::ResurrectedVotes)
+        let Some(state) = self.table.get(id) else { return false };
+        let time = state.transaction.timestamp().time;
+        (state.decision().is_some() && time < self.watermark(now) && !broken(Mutant::ResurrectedVotes)) || self.table.lost_what_was_said_at(time)
     }
 
     /// A replica that learned the outcome before it voted or logged now says so in both ways. The outcome is final, so neither statement
@@ -469,9 +488,11 @@ impl<M: StorageBackend> Replica<M> {
         let Some(state) = self.table.get_mut(id) else { return };
         // Without its values it cannot be written down with a vote, and so gets none.
         let is_cast = state.vote().is_some() && !broken(Mutant::VoteReconsidered);
-        if is_cast || !state.transaction.is_whole() {
+        let time = state.transaction.timestamp().time;
+        if is_cast || !state.transaction.is_whole() || self.table.lost_what_was_said_at(time) {
             return;
         }
+        let Some(state) = self.table.get_mut(id) else { return };
         let requesters = std::mem::take(&mut state.requesters);
         let record = Record::Voted { transaction: state.transaction.clone(), vote };
         if !broken(Mutant::VoteUnlogged) {
@@ -590,6 +611,9 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Logs how a transaction ends, as a client (in view 0) or a leader decided: once in each view.
     fn log_decision(&mut self, id: TransactionId, decision: Decision, view: u32) {
+        if self.table.get(id).is_none_or(|state| self.table.lost_what_was_said_at(state.transaction.timestamp().time)) {
+            return;
+        }
         let Some(state) = self.table.get_mut(id) else { return };
         assert!(
             state.view() <= view || broken(Mutant::LowerViewAdopted) || broken(Mutant::LoggedTwice),
@@ -777,6 +801,7 @@ impl<M: StorageBackend> Machine for Replica<M> {
         if self.failed {
             return;
         }
+        self.begin_rebuilding(now);
         let done = match input {
             Input::Command(never) => match never {},
             Input::Message { from, message } => self.receive(now, from, message.into_inner(), outbox),

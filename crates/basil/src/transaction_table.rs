@@ -16,7 +16,7 @@ use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast};
-use crate::message::{CommitDigest, KeyVersion};
+use crate::message::{CommitDigest, KeyVersion, Place};
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
@@ -117,6 +117,9 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     voted_up_to: u64,
     /// Others were told that nothing new is judged below, in nanoseconds.
     low_watermark: u64,
+    /// What this replica said up to this time, in nanoseconds, was on a disk that it lost ([`crate::rebuild`]); 0 if it lost none. Whether it
+    /// is being rebuilt still.
+    disk_lost: Option<(u64, bool)>,
     /// Nobody reads at or above this before a higher one is logged, in nanoseconds. After a crash it is the write floor.
     read_ceiling: u64,
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
@@ -186,6 +189,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             write_floor: 0,
             voted_up_to: 0,
             low_watermark: 0,
+            disk_lost: None,
             read_ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
@@ -262,6 +266,44 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.low_watermark = self.low_watermark.max(below);
     }
 
+    /// An earlier incarnation lost its disk.
+    pub fn restore_disk_lost(&mut self, up_to: u64, is_rebuilding: bool) {
+        self.disk_lost = Some((up_to, is_rebuilding));
+    }
+
+    /// The same from now on: it is logged.
+    pub fn set_disk_lost(&mut self, up_to: u64, is_rebuilding: bool) {
+        self.restore_disk_lost(up_to, is_rebuilding);
+        let record = Record::DiskLost { up_to, is_rebuilding };
+        self.store.append_with(|bytes| record.encode(bytes));
+    }
+
+    /// Up to when this replica has forgotten what it said, once that is known, and whether it is being rebuilt still.
+    pub fn disk_lost(&self) -> Option<(u64, bool)> {
+        self.disk_lost
+    }
+
+    /// Whether this replica may have said anything of a transaction at `time` that it has forgotten with its disk.
+    pub fn lost_what_was_said_at(&self, time: u64) -> bool {
+        self.disk_lost.is_some_and(|(up_to, _)| time <= up_to) && !broken(Mutant::LostSaidAgain)
+    }
+
+    /// What is prepared and undecided up to `up_to` and writes here, behind that place: by timestamp and id.
+    pub fn prepared_up_to(&self, up_to: u64, after: Option<Place>) -> Vec<Place> {
+        let from = after.map_or(Timestamp::ZERO, |after| after.timestamp);
+        let end = Timestamp::new(up_to, ClientId(u64::MAX));
+        if from > end {
+            return Vec::new();
+        }
+        let states = self.by_timestamp.range((from, 0)..=(end, u64::MAX)).filter_map(|(_, id)| self.get(*id));
+        let is_held = |state: &&TransactionState| state.is_open() && state.is_prepared();
+        let writes_here = |state: &&TransactionState| state.transaction.writes().iter().any(|write| self.holds(&write.key));
+        let mut places: Vec<Place> = states.filter(is_held).filter(writes_here).map(|state| Place::of(&state.transaction)).collect();
+        places.retain(|place| after.is_none_or(|after| *place > after));
+        places.sort_unstable();
+        places
+    }
+
     /// Logs the read ceiling and the low watermark again: the segment that held them may be released. So the
     /// number that keys the tombstones' hashes stands at the beginning of the journal, whatever segment that is by then.
     pub fn log_bounds(&mut self) {
@@ -269,6 +311,9 @@ impl<M: StorageBackend> TransactionTable<M> {
         let tombstones = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: Vec::new() };
         for record in [Record::ReadCeiling { up_to: self.read_ceiling }, Record::LowWatermark { below: self.low_watermark }, tombstones] {
             self.store.append_with(|bytes| record.encode(bytes));
+        }
+        if let Some((up_to, is_rebuilding)) = self.disk_lost {
+            self.set_disk_lost(up_to, is_rebuilding);
         }
     }
 
@@ -702,7 +747,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// True if this replica retains every statement it made about `transaction`, except possibly a vote to abort.
     pub fn remembers(&self, transaction: &Transaction) -> bool {
-        !self.tombstones.may_have(transaction)
+        !self.tombstones.may_have(transaction) && !self.lost_what_was_said_at(transaction.timestamp().time)
     }
 
     /// How `id` ended, as far as this replica remembers.

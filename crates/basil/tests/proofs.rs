@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, Place, ReadResult, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
 use crypto::{BatchSignature, Rejection, Verifier, leaf};
@@ -194,6 +194,8 @@ impl Desk {
                 },
             },
             Message::VersionsReply { page: 3, versions: page, next: Some(Key::from("b")) },
+            Message::PreparedQuery { up_to: 9, after: Some(Place { timestamp: transaction.timestamp(), id }) },
+            Message::PreparedReply { up_to: 9, after: None, transactions: vec![transaction.clone()], is_last: true },
             Message::ClockQuery { asked_at: 7 },
             Message::ClockReply { asked_at: 7, clock: 8 },
             Message::ClockProposal { asked_at: 7, clock: 8 },

@@ -146,6 +146,14 @@ mutants! {
     PageTakenFromOne: "catching up", "a version that one replica shows is taken over";
     TakenOverUnlogged: "catching up", "a version that is taken over is not written to the journal";
     CatchUpUnlimited: "catching up", "a replica is served as often as it asks";
+    LostBoundUnset: "rebuilding", "a replica that lost its disk takes itself to have said nothing before";
+    LostSaidAgain: "rebuilding", "a replica that lost its disk speaks of what it may have spoken of before";
+    LostBoundUnlogged: "rebuilding", "up to when it has forgotten what it said is not written down";
+    RebuildSkipped: "rebuilding", "a replica that lost its disk reads and votes at once";
+    PreparedUnasked: "rebuilding", "a replica that lost its disk does not ask for what it may have voted for";
+    PreparedOfOne: "rebuilding", "what one other replica holds prepared is all that a replica that lost its disk asks for";
+    PreparedShownEarly: "rebuilding", "a replica says what it holds prepared while it may still vote for more";
+    PageUnsettled: "rebuilding", "a replica that lost its disk goes on though more than f others show something newer";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not log it on request";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";

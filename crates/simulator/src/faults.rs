@@ -76,6 +76,8 @@ random::named! {
         LoseDisk,
         /// Bits flip on a disk while its replica is down.
         FlipBits,
+        /// A replica loses its disk while no more than `f` of its shard are at fault, and rebuilds itself from the others.
+        Rebuild,
         /// A shard's replicas are stopped in good order, one after the other, and come back with other options.
         Upgrade,
     }
@@ -95,6 +97,7 @@ impl FaultKind {
             Self::CrashReplica | Self::CrashMany | Self::CutPower | Self::CrashClient => FaultClass::Crashes,
             Self::LoseDisk => FaultClass::ByzantineReplicas,
             Self::FlipBits => FaultClass::DiskDamage,
+            Self::Rebuild => FaultClass::DiskLoss,
             Self::Upgrade => FaultClass::Upgrades,
         }
     }
@@ -104,6 +107,7 @@ impl FaultKind {
         match self {
             Self::Repair => 2,
             Self::CrashReplica => 4,
+            Self::Rebuild => 3,
             _ => 1,
         }
     }
@@ -189,6 +193,7 @@ impl<S: System> World<S> {
             }
             FaultKind::LoseDisk => self.lose_disk(),
             FaultKind::FlipBits => self.flip_bits(),
+            FaultKind::Rebuild => self.rebuild_one(),
             FaultKind::Upgrade => self.begin_upgrade(),
         }
         if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
@@ -234,6 +239,26 @@ impl<S: System> World<S> {
                 self.restart(at);
             }
         }
+    }
+
+    /// A replica's disk is lost. Until it is rebuilt it is one of the `f` that may be at fault; it may be lost again meanwhile.
+    fn rebuild_one(&mut self) {
+        let at = self.faults.index(self.replicas.len());
+        let shard = self.replicas[at].id.shard;
+        let of_shard = (0..self.replicas.len()).filter(|other| self.replicas[*other].id.shard == shard && *other != at);
+        let at_fault = |at: &usize| self.is_at_fault(*at) || self.replicas[*at].is_being_rebuilt();
+        if self.is_at_fault(at) || of_shard.filter(at_fault).count() >= self.setting.faults {
+            return;
+        }
+        let id = self.replicas[at].id;
+        self.trace.line(self.now, || format!("{id} loses its disk"));
+        self.trace.mark(self.now, 0x1057 ^ at as u64);
+        self.counts.disks_lost += 1;
+        if let Err(error) = self.replicas[at].lose_disk_and_say_so() {
+            self.violation("disk", format!("{id} cannot begin with an empty disk: {error}"));
+        }
+        let down_ms = self.faults.pick(&[1, 200, 1_500]);
+        self.after(down_ms * 1_000_000, Event::Restart(at));
     }
 
     /// Bits flip on the disk of a replica that is one of those that may be at fault, while it is down.
@@ -341,6 +366,8 @@ impl<S: System> World<S> {
                 left.push(format!("{} has {}: {}", replica.id, undecided.len(), undecided[..undecided.len().min(4)].join(", ")));
             }
         }
+        let rebuilding = self.replicas.iter().filter(|replica| replica.is_being_rebuilt());
+        left.extend(rebuilding.map(|replica| format!("{} is not rebuilt", replica.id)));
         left.extend(self.differences());
         if left.is_empty() {
             self.lose_power();

@@ -48,6 +48,8 @@ pub(crate) struct ReplicaActor<S: System> {
     rotten: bool,
     /// Whether it may have forgotten a promise, through no fault of its own that it could notice.
     pub forgot: bool,
+    /// Whether its disk was lost once, and it was told so.
+    has_lost_disk: bool,
     /// Breaks the law, in a test that wants to see it noticed.
     pub sends_before_writing: bool,
     /// What its next process is started as.
@@ -123,6 +125,7 @@ impl<S: System> ReplicaActor<S> {
             away: None,
             rotten: false,
             forgot: false,
+            has_lost_disk: false,
             sends_before_writing: false,
             version: Version { options, store: Options { segment_bytes_max, cache_bytes_max: 1 << 20, ..Options::default() }, bounds },
         }
@@ -163,6 +166,18 @@ impl<S: System> ReplicaActor<S> {
     pub fn lose_disk(&mut self) {
         self.stop();
         self.medium = Memory::new(&format!("simulated {}", self.id));
+    }
+
+    /// Its disk is replaced by an empty one, on which its operator has noted that.
+    pub fn lose_disk_and_say_so(&mut self) -> Result<(), String> {
+        self.lose_disk();
+        self.has_lost_disk = true;
+        S::mark_lost((&self.medium, self.version.store))
+    }
+
+    /// Whether it lost its disk and is not rebuilt yet.
+    pub fn is_being_rebuilt(&self) -> bool {
+        self.has_lost_disk && self.node.as_ref().is_none_or(|node| S::is_rebuilding(node.machine()))
     }
 
     /// Bits flip on its disk, while it is down. Says which, and what came of it.

@@ -102,6 +102,8 @@ counts! {
     crashes: sum,
     /// Cuts, slow links, times of heavy loss, and clock jumps.
     network_faults: sum,
+    /// Disks that were lost.
+    disks_lost: sum,
     /// Replicas stopped in good order and started again as another version.
     upgraded: sum,
     /// Messages that the network's adversary delayed.

@@ -19,6 +19,8 @@ named! {
         Crashes,
         /// Bits flip on the disks of up to `f` replicas of a shard.
         DiskDamage,
+        /// Disks are lost, of up to `f` replicas of a shard at a time, and these are rebuilt.
+        DiskLoss,
         /// Up to `f` replicas of each shard lie.
         ByzantineReplicas,
         /// Some clients cheat.

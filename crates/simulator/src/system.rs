@@ -148,6 +148,19 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
         Vec::new()
     }
 
+    /// Notes on an empty disk that its replica lost what it said before.
+    ///
+    /// # Errors
+    /// A sentence, when that cannot be, as where an engine rebuilds nobody.
+    fn mark_lost(_disk: (&Memory, Options)) -> Result<(), String> {
+        Err("this engine rebuilds no replica".to_owned())
+    }
+
+    /// Whether a replica that lost its disk is not done with being rebuilt.
+    fn is_rebuilding(_replica: &Self::Replica) -> bool {
+        false
+    }
+
     /// A message in a line.
     fn describe(message: &Self::Message) -> String;
 }

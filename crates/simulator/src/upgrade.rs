@@ -87,7 +87,7 @@ impl<S: System> World<S> {
         self.upgrade(shard);
     }
 
-    fn is_at_fault(&self, at: usize) -> bool {
+    pub(crate) fn is_at_fault(&self, at: usize) -> bool {
         let replica = &self.replicas[at];
         replica.is_faulty() || self.setting.faulty.contains_key(&replica.id)
     }

@@ -93,7 +93,8 @@ pub enum StoreError {
 
 /// Why a replica whose data are not whole must not run, and what happens without it.
 const FORGOTTEN: &str = "it can no longer tell what it has promised, and would lie. The cluster goes on without it while no more than f \
-                         replicas of its shard are gone; this version cannot rebuild a replica from the others yet";
+                         replicas of its shard are gone. `bezant rebuild` with the replica's folder begins anew and takes its data over \
+                         from the others";
 
 /// Where damage is, in words.
 fn at_byte(offset: &u64) -> String {

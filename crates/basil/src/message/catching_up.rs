@@ -1,9 +1,10 @@
 //! Catching up ([`crate::catch_up`]): what replicas of a shard compare and hand one another.
 
 use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::{Key, Timestamp, Value};
+use types::{Key, Timestamp, TransactionId, Value};
 
 use super::KeyVersion;
+use crate::transaction::Transaction;
 
 /// The most stretches of time whose commits are compared at once.
 pub(crate) const COMMIT_SLOTS_MAX: usize = 1_024;
@@ -86,4 +87,39 @@ impl Decode for PageQuery {
 /// The bytes of a value, if there is one.
 pub(crate) fn value_bytes(value: Option<&Value>) -> usize {
     value.map_or(0, |value| value.as_bytes().len())
+}
+
+/// Where a transaction stands among those that a replica shows as prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Its timestamp.
+    pub timestamp: Timestamp,
+    /// Its id.
+    pub id: TransactionId,
+}
+
+impl Place {
+    /// That of `transaction`.
+    pub(crate) fn of(transaction: &Transaction) -> Self {
+        Self { timestamp: transaction.timestamp(), id: transaction.id() }
+    }
+}
+
+impl Encode for Place {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.timestamp.encode(out);
+        self.id.encode(out);
+    }
+}
+
+impl Decode for Place {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { timestamp: Timestamp::decode(reader)?, id: TransactionId::decode(reader)? })
+    }
+}
+
+/// Whether `transactions` come one after the other, and after that place.
+pub(crate) fn are_in_order(after: Option<Place>, transactions: &[Transaction]) -> bool {
+    let places = || transactions.iter().map(Place::of);
+    places().is_sorted_by(|one, next| one < next) && places().next().is_none_or(|first| after.is_none_or(|after| after < first))
 }

@@ -74,6 +74,7 @@ const CUT_OFF_TURNS: u64 = 15;
 const COMMITS_EVERY_MS: u64 = 100;
 const TRANSACTIONS_EVERY_MS: u64 = 20;
 const PAGE_EVERY_MS: u64 = 20;
+const PREPARED_EVERY_MS: u64 = 100;
 
 /// What one replica compares, and what others have said.
 #[derive(Debug)]
@@ -96,10 +97,11 @@ pub(super) struct CatchUp {
 
 /// What others are served with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Service {
+pub(super) enum Service {
     Commits,
     Transactions,
     Page,
+    Prepared,
 }
 
 /// A comparison of all versions.
@@ -112,6 +114,9 @@ struct Pass {
     /// The number of the last page.
     number: u64,
     page: Option<OpenPage>,
+    /// How many keys it has compared, and how many the pass before did.
+    keys: u64,
+    keys_before: Option<u64>,
     /// Pages follow one another soon: this replica was away, or something was missing in the last pass or this.
     is_hurried: bool,
     /// Something was missing in it.
@@ -122,6 +127,8 @@ struct Pass {
 #[derive(Debug)]
 struct OpenPage {
     query: PageQuery,
+    /// How many keys this replica has in it.
+    keys: u64,
     answers: BTreeMap<u16, Answer>,
     bytes: usize,
 }
@@ -141,6 +148,8 @@ impl CatchUp {
             from: Key::default(),
             number: 0,
             page: None,
+            keys: 0,
+            keys_before: None,
             is_hurried: true,
             lacked_some: false,
         };
@@ -167,12 +176,30 @@ impl CatchUp {
         self.pass.is_hurried
     }
 
+    /// The number of the page that was asked for last.
+    pub(super) fn last_page(&self) -> u64 {
+        self.pass.number
+    }
+
+    /// All versions are compared from the first key on, soon.
+    pub(super) fn begin_again(&mut self, now: Time) {
+        (self.pass.from, self.pass.page, self.pass.keys) = (Key::default(), None, 0);
+        self.pass.hurry(now);
+        self.pass.at = now;
+    }
+
+    /// How many keys this pass has compared, and how many the one before did, if there was one.
+    pub(super) fn keys_compared(&self) -> (u64, Option<u64>) {
+        (self.pass.keys, self.pass.keys_before)
+    }
+
     /// Whether `from` may be served: it asks more rarely by itself.
     fn may_serve(&mut self, now: Time, from: ReplicaId, service: Service) -> bool {
         let every_ms = match service {
             Service::Commits => COMMITS_EVERY_MS,
             Service::Transactions => TRANSACTIONS_EVERY_MS,
             Service::Page => PAGE_EVERY_MS,
+            Service::Prepared => PREPARED_EVERY_MS,
         };
         let again_at = self.served.entry((from.index, service)).or_default();
         let may = *again_at <= now || again_at.since(now) > every_ms * 1_000_000;
@@ -235,12 +262,12 @@ fn agreed(answers: &BTreeMap<u16, Answer>, needed: usize) -> Vec<(&Key, &KeyVers
     shown.into_iter().filter_map(newest).collect()
 }
 
-/// Up to where enough of the others have shown what they have: `f` may have stopped before that, and say so in vain.
-fn shown_to(answers: &BTreeMap<u16, Answer>, quorums: Quorums, end: Option<&Key>) -> Option<Key> {
+/// Up to where all but `may_stop` of the others have shown what they have: so many may have stopped before that, and say so in vain.
+fn shown_to(answers: &BTreeMap<u16, Answer>, may_stop: usize, end: Option<&Key>) -> Option<Key> {
     let stops = answers.values().filter_map(|answer| answer.next.as_ref());
     let mut stops: Vec<&Key> = stops.filter(|next| end.is_none_or(|end| *next < end)).collect();
     stops.sort_unstable();
-    stops.get(quorums.weak() - 1).copied().or(end).cloned()
+    stops.get(may_stop).copied().or(end).cloned()
 }
 
 impl<M: StorageBackend> Replica<M> {
@@ -248,6 +275,12 @@ impl<M: StorageBackend> Replica<M> {
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.catch_up.is_behind()
+    }
+
+    /// How many keys have been compared since the first, and how many there were when all were compared the last time.
+    #[must_use]
+    pub fn keys_compared(&self) -> (u64, Option<u64>) {
+        self.catch_up.keys_compared()
     }
 
     /// The newest versions of all keys at or below `up_to`, a deletion too; for whoever compares replicas.
@@ -281,16 +314,8 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
-    /// A replica that asks or answers here: another of this shard.
-    fn shard_peer(&self, from: Party) -> Option<ReplicaId> {
-        match from {
-            Party::Replica(peer) if peer.shard == self.me.shard && peer != self.me => Some(peer),
-            Party::Replica(_) | Party::Client(..) => None,
-        }
-    }
-
-    /// The same, if it is served now.
-    fn served_peer(&mut self, now: Time, from: Party, service: Service) -> Option<ReplicaId> {
+    /// Another of this shard, if it is served now.
+    pub(super) fn served_peer(&mut self, now: Time, from: Party, service: Service) -> Option<ReplicaId> {
         let peer = self.shard_peer(from).filter(|peer| self.catch_up.may_serve(now, *peer, service));
         self.counts.refused += u64::from(peer.is_none());
         peer
@@ -451,7 +476,7 @@ impl<M: StorageBackend> Replica<M> {
         for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
             out.send(Party::Replica(replica), Message::VersionsQuery { query: query.clone() });
         }
-        pass.page = Some(OpenPage { query, answers: BTreeMap::new(), bytes: 0 });
+        pass.page = Some(OpenPage { query, keys: versions.len() as u64, answers: BTreeMap::new(), bytes: 0 });
         pass.at = now.after_ms(PAGE_ANSWER_MS);
         Ok(())
     }
@@ -507,7 +532,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Takes over what enough of the others have shown, and goes on to the next page if enough of them have answered.
     fn finish_page(&mut self, now: Time) -> Result<(), StoreError> {
-        let Some(OpenPage { query, answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
+        let Some(OpenPage { query, keys, mut answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
         let watermark = Timestamp::new(self.watermark(now), ClientId(0));
         let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
         let mut taken = 0;
@@ -520,19 +545,29 @@ impl<M: StorageBackend> Replica<M> {
         }
         self.counts.versions_taken_over += taken;
         self.counts.pages_compared += 1;
+        // A replica that rebuilds itself counts those alone who have shown before what they hold prepared, and leaves nothing open.
+        let compares_last = self.compares_last();
+        if compares_last {
+            answers.retain(|peer, _| self.has_shown_prepared(*peer, query.page));
+        }
+        let is_settled = !compares_last || self.is_settled(&answers, watermark)?;
+        let counts = if broken(Mutant::PreparedOfOne) && compares_last { 1 } else { self.quorums.compared() };
         let pass = &mut self.catch_up.pass;
         if taken > 0 {
             (pass.is_hurried, pass.lacked_some) = (true, true);
         }
         let calm_ms = 2 * self.options.catch_up_ms;
-        if answers.len() < self.quorums.compared() {
-            // Too few to know that nothing is missing.
-            pass.at = now.after_ms(calm_ms);
+        if answers.len() < counts || !is_settled {
+            // Too few to know that nothing is missing, or they differ.
+            pass.at = now.after_ms(if is_settled { calm_ms } else { NEXT_PEER_MS });
             return Ok(());
         }
-        match shown_to(&answers, self.quorums, query.to.as_ref()) {
+        let may_stop = if compares_last { answers.len() - counts } else { self.quorums.weak() - 1 };
+        pass.keys += keys;
+        match shown_to(&answers, may_stop, query.to.as_ref()) {
             Some(next) => pass.from = next,
             None => {
+                (pass.keys, pass.keys_before) = (0, Some(pass.keys));
                 pass.from = Key::default();
                 pass.is_hurried = std::mem::take(&mut pass.lacked_some);
                 self.counts.passes += 1;
@@ -540,7 +575,20 @@ impl<M: StorageBackend> Replica<M> {
         }
         let throttled_ms = bytes as u64 * 1_000 / PAGE_BYTES_PER_SECOND;
         pass.at = now.after_ms(if pass.is_hurried { throttled_ms.max(NEXT_PAGE_MS) } else { throttled_ms.max(calm_ms) });
+        if compares_last && pass.from == Key::default() {
+            self.end_rebuilding(now);
+        }
         Ok(())
+    }
+
+    /// Whether no more than `f` show something newer of any key than this replica has by now.
+    fn is_settled(&mut self, answers: &BTreeMap<u16, Answer>, watermark: Timestamp) -> Result<bool, StoreError> {
+        let mut newer: BTreeMap<&Key, usize> = BTreeMap::new();
+        for PageVersion { key, version } in answers.values().flat_map(|answer| &answer.versions) {
+            let own = self.table.store.latest_timestamp_before(key, watermark)?;
+            *newer.entry(key).or_default() += usize::from(own.is_none_or(|own| own < version.version));
+        }
+        Ok(newer.values().all(|count| *count < self.quorums.weak()) || broken(Mutant::PageUnsettled))
     }
 
     /// `f + 1` of the shard show this version. It is on disk before it counts.
@@ -594,7 +642,7 @@ mod tests {
         let to = |stops: &[Option<&str>], end: Option<&str>| {
             let answer = |next: &Option<&str>| Answer { versions: Vec::new(), next: next.map(key) };
             let answers: BTreeMap<u16, Answer> = (0..).zip(stops.iter().map(answer)).collect();
-            shown_to(&answers, ONE, end.map(key).as_ref())
+            shown_to(&answers, 1, end.map(key).as_ref())
         };
         assert_eq!(to(&[None, None, None, None], None), None);
         assert_eq!(to(&[None, None, None, None], Some("m")), Some(key("m")));

@@ -48,7 +48,8 @@ impl<M: StorageBackend> Replica<M> {
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
         let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
         let catch_up = self.catch_up.deadline(&self.options);
-        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up]
+        let rebuild = self.rebuild_deadline();
+        [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up, rebuild]
             .into_iter()
             .flatten()
             .min()
@@ -69,6 +70,7 @@ impl<M: StorageBackend> Replica<M> {
                 self.cast(id, Vote::Abort, Some(AbortReason::NotAuthored), None, out);
             }
         }
+        self.step_rebuild(now, out);
         self.step_catch_up(now, out)?;
         self.status_queries.prune(now, &self.table);
         self.finish_stalled(now, out);

@@ -137,6 +137,8 @@ pub struct ReplicaCounts {
     pub pages_compared: u64,
     /// Times that all versions were compared.
     pub passes: u64,
+    /// Times that it was rebuilt after it lost its disk.
+    pub rebuilt: u64,
 }
 
 impl ReplicaCounts {

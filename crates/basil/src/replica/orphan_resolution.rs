@@ -232,13 +232,13 @@ impl<M: StorageBackend> Replica<M> {
         if timestamp.time >= watermark || !keys.iter().all(|key| self.table.holds(key)) {
             return Ok(());
         }
-        let mut may_commit = false;
+        let mut may_commit = self.table.lost_what_was_said_at(timestamp.time);
         if let Some(state) = self.table.get(id) {
             if let Some(certificate) = state.certificate() {
                 out.send(from, Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false });
                 return Ok(());
             }
-            may_commit = state.decision().is_none() && (state.is_prepared() || state.vote() == Some(Vote::Commit));
+            may_commit = state.decision().is_none() && (may_commit || state.is_prepared() || state.vote() == Some(Vote::Commit));
             if may_commit && !state.is_released() {
                 return Ok(());
             }

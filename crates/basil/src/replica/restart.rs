@@ -15,6 +15,7 @@ use super::catch_up::CatchUp;
 use super::early_requests::EarlyRequests;
 use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
+use super::rebuild::Rebuild;
 use super::stall_detector::StallTimers;
 use super::{Replica, ReplicaCounts, ReplicaOptions};
 use crate::quorum::Quorums;
@@ -77,6 +78,7 @@ impl<M: StorageBackend> Replica<M> {
             early: EarlyRequests::default(),
             status_queries: StatusQueries::default(),
             catch_up: CatchUp::new(me, &options, now),
+            rebuild: Rebuild::default(),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             failure: None,
             failed: false,
@@ -115,6 +117,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         self.stall_timers = StallTimers::new(undecided, now);
         self.catch_up = CatchUp::new(self.me, &self.options, now);
+        self.rebuild = Rebuild::default();
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
     }
 }
@@ -150,6 +153,7 @@ fn restore<M: StorageBackend>(
         }
         Record::ReadCeiling { up_to } => table.restore_read_ceiling(up_to),
         Record::LowWatermark { below } => table.restore_low_watermark(below),
+        Record::DiskLost { up_to, is_rebuilding } => table.restore_disk_lost(up_to, is_rebuilding),
         Record::OrphanReleased { id, end, versions } => {
             table.release_orphan(id, end, versions);
             if let Some(decision) = end.filter(|_| table.get(id).is_some_and(TransactionState::is_open)) {

@@ -877,7 +877,9 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         | Message::TransactionsQuery { .. }
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
-        | Message::VersionsReply { .. } => (Kind::CatchUp, None),
+        | Message::VersionsReply { .. }
+        | Message::PreparedQuery { .. }
+        | Message::PreparedReply { .. } => (Kind::CatchUp, None),
         Message::Prepare { transaction } => (Kind::Prepare, Some(transaction.id())),
         Message::Recover { transaction, .. } => (Kind::Recover, Some(transaction.id())),
         Message::Log { transaction, .. } => (Kind::Log, Some(transaction.id())),

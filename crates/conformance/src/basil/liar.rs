@@ -251,6 +251,18 @@ impl Liar {
                 }
             }
             Message::TransactionsReply { transactions } => transactions.extend(self.forged.iter().cloned()),
+            Message::PreparedReply { up_to, after, transactions, is_last } => {
+                // It conceals what it holds, or shows what there is not, or says that there is more without end.
+                transactions.retain(|_| self.random.chance(500));
+                let before = Timestamp::new(up_to.saturating_sub(1), self.victims[0]);
+                if let Some(transaction) = made_up(&self.cluster, before, &key)
+                    && after.is_none()
+                {
+                    transactions.retain(|other| other.timestamp() < before);
+                    transactions.push(transaction);
+                }
+                *is_last &= self.random.chance(500);
+            }
             Message::VersionsReply { page, versions, next } => {
                 let Some(query) = self.pages.get(&to).filter(|query| query.page == *page) else { return };
                 if self.random.chance(500) {

@@ -145,6 +145,12 @@ impl System for Basil {
             &[FaultClass::Upgrades, FaultClass::Clocks],
             "replicas are stopped in good order, one after the other, and come back with other options, while clients go on",
         ),
+        scenario(
+            "rebuild",
+            30_000,
+            &[FaultClass::DiskLoss, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks],
+            "replicas lose their disks, one after the other, and rebuild themselves from the others, while processes crash and links fail",
+        ),
         scenario("liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario(
             "clients",
@@ -325,6 +331,15 @@ impl System for Basil {
             }));
         }
         differences
+    }
+
+    fn mark_lost((medium, options): (&Memory, Options)) -> Result<(), String> {
+        let mut store = Store::open(medium.clone(), options).map_err(|error| error.to_string())?;
+        basil::rebuild::mark(&mut store).map_err(|error| error.to_string())
+    }
+
+    fn is_rebuilding(replica: &Node<Memory>) -> bool {
+        replica.replica().is_rebuilding()
     }
 
     fn describe(message: &Message) -> String {

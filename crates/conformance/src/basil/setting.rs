@@ -13,6 +13,8 @@ use super::plan::PlanKind;
 
 /// Windows short enough to be over while there are faults.
 const SHORT_WINDOWS_MS: [u64; 3] = [4_000, 6_000, 8_000];
+/// The same where replicas are rebuilt.
+const REBUILD_WINDOWS_MS: [u64; 3] = [2_000, 3_000, 5_000];
 /// How many read timestamps a replica keeps here when nobody sets it. A table as large as a real one takes more time to clear,
 /// at each start of each replica, than all the rest.
 const READ_TIMESTAMPS: usize = 1 << 12;
@@ -44,6 +46,10 @@ impl BasilSetting {
             replica: match (ReplicaOptions { clock_good_ms, ..draw_replica_options(&mut knob("replica")) }) {
                 // Half of it is over while there are faults, and before most clients lose patience.
                 options if delays => ReplicaOptions { window_ms: knob("short window").pick(&SHORT_WINDOWS_MS), ..options },
+                // Whoever lost its disk is silent for longer than that.
+                options if scenario.has(FaultClass::DiskLoss) => {
+                    ReplicaOptions { window_ms: knob("short window").pick(&REBUILD_WINDOWS_MS), ..options }
+                }
                 options => options,
             },
             coordinator: CoordinatorOptions {

@@ -87,6 +87,8 @@ fn in_message(message: &Message, out: &mut Shown) {
         | Message::TransactionsReply { .. }
         | Message::VersionsQuery { .. }
         | Message::VersionsReply { .. }
+        | Message::PreparedQuery { .. }
+        | Message::PreparedReply { .. }
         | Message::CommitNotice { .. }
         | Message::Refused { .. } => {}
         Message::Recover { evidence, .. } => evidence.iter().for_each(|vote| in_vote(vote, out)),

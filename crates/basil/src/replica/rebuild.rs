@@ -1,0 +1,280 @@
+//! Rebuilding: how a replica that lost its disk comes back (beyond the paper).
+//!
+//! Whatever it said before is forgotten, which is a fault. It stops being one when nothing that the replica says can contradict that. So it
+//! begins with an empty store that bears the mark of the loss ([`mark`]), and is silent at first:
+//!
+//! 1. **The bound.** A replica speaks of nothing beyond its clock and the time bound. So as soon as its clock is set, that and some more is the
+//!    time up to which it may have spoken. It is on disk before anything is said. Up to there it never votes, logs, elects or answers reads any more.
+//! 2. **What it may have voted for.** It asks the others of its shard what they hold prepared up to the bound ([`Message::PreparedQuery`]). They answer once
+//!    they judge nothing there any more, and never will. What any of `4f` holds, this replica holds from then on as if it had voted to commit it.
+//! 3. **What has committed.** Then it compares all versions with those who answered ([`crate::catch_up`]). A page counts once `4f` of them have shown all of
+//!    it, and no more than `f` of them show something newer of any key.
+//!
+//! ```text
+//!   PreparedQuery(bound, place) ▶ every other of the shard
+//!                        ◀─────── PreparedReply(transactions)   what any of 4f holds
+//! ```
+//!
+//! Then it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe. After a crash it goes on with the same bound, and asks
+//! again.
+
+use std::collections::BTreeMap;
+
+use machine::Time;
+use mutants::{Mutant, broken};
+use store::{StorageBackend, Store, StoreError};
+use types::codec::Encode as _;
+use types::{Party, ReplicaId};
+
+use super::catch_up::Service;
+use super::{Out, Replica};
+use crate::certificate::Vote;
+use crate::message::{Message, Place, Refusal, Subject, TRANSACTIONS_MAX};
+use crate::record::Record;
+use crate::transaction::Transaction;
+use crate::transaction_state::{Quota, QuotaOwner};
+
+/// By so many time bounds clocks of correct replicas may have been apart, and ahead, when the disk was lost: ten times what they should be.
+const BOUNDS_APART: u64 = 10;
+/// How often a replica asks those who have not answered, in milliseconds.
+const ASK_MS: u64 = 500;
+/// What one other replica has shown may be undecided here, in transactions and in bytes. Who shows more is asked again when some of it has ended.
+const SHOWN_MAX: usize = 1 << 14;
+const SHOWN_BYTES_MAX: usize = 64 << 20;
+/// The transactions in one answer may take so many bytes before they are more than enough.
+const ANSWER_BYTES_ENOUGH: usize = 1 << 20;
+
+/// Writes into an empty store that what this replica said before is lost. Whoever opens it then rebuilds itself.
+///
+/// # Errors
+/// When the store fails, or is not empty.
+pub fn mark<M: StorageBackend>(store: &mut Store<M>) -> Result<(), StoreError> {
+    if store.replay()?.is_some() || store.watermark().time > 0 {
+        return Err(StoreError::Closed("it is not empty".to_owned()));
+    }
+    let record = Record::DiskLost { up_to: 0, is_rebuilding: true };
+    store.append_with(|bytes| record.encode(bytes));
+    store.close()
+}
+
+/// How far a replica is that rebuilds itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RebuildProgress {
+    /// How many seconds it will certainly be silent, until the others judge nothing any more that it may have voted on.
+    pub seconds_left: u64,
+    /// How many others have shown all that they hold prepared.
+    pub shown: usize,
+    /// How many have to.
+    pub needed: usize,
+}
+
+/// What others have shown since this process began.
+#[derive(Debug, Default)]
+pub(super) struct Rebuild {
+    /// When this replica last did anything.
+    now: Time,
+    ask_at: Time,
+    shown: BTreeMap<u16, Shown>,
+}
+
+/// What one other replica has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    /// Up to here.
+    up_to: Option<Place>,
+    /// It has shown all when so many pages of versions had been asked for.
+    all_at_page: Option<u64>,
+}
+
+impl Rebuild {
+    /// Those who have shown all before that page was asked for.
+    pub(super) fn has_shown_before(&self, peer: u16, page: u64) -> bool {
+        broken(Mutant::PreparedUnasked) || self.shown.get(&peer).and_then(|shown| shown.all_at_page).is_some_and(|at| at < page)
+    }
+
+    fn complete(&self) -> usize {
+        self.shown.values().filter(|shown| shown.all_at_page.is_some()).count()
+    }
+}
+
+impl<M: StorageBackend> Replica<M> {
+    /// Whether this replica lost its disk, and is silent until it cannot contradict what it said before.
+    #[must_use]
+    pub fn is_rebuilding(&self) -> bool {
+        self.table.disk_lost().is_some_and(|(_, is_rebuilding)| is_rebuilding) && !broken(Mutant::RebuildSkipped)
+    }
+
+    /// How far that is.
+    #[must_use]
+    pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
+        let (up_to, _) = self.table.disk_lost().filter(|_| self.is_rebuilding())?;
+        let seconds_left = (up_to.saturating_add(self.options.window_ms * 1_000_000)).saturating_sub(self.rebuild.now.0).div_ceil(1_000_000_000);
+        Some(RebuildProgress { seconds_left, shown: self.rebuild.complete(), needed: self.quorums.compared() })
+    }
+
+    /// As soon as its clock is known, a replica that lost its disk notes up to when it may have said anything.
+    pub(super) fn begin_rebuilding(&mut self, now: Time) {
+        self.rebuild.now = now;
+        if self.table.disk_lost() != Some((0, true)) || broken(Mutant::LostBoundUnset) {
+            return;
+        }
+        let up_to = now.after_ms(BOUNDS_APART * self.options.time_bound_ms).0.max(1);
+        if broken(Mutant::LostBoundUnlogged) {
+            self.table.restore_disk_lost(up_to, true);
+            self.table.restore_low_watermark(up_to.saturating_add(1));
+        } else {
+            self.table.set_disk_lost(up_to, true);
+            self.table.raise_low_watermark(up_to.saturating_add(1));
+        }
+    }
+
+    /// While it rebuilds itself, a replica only learns. Who wants to read is told to ask others.
+    pub(super) fn hear_while_rebuilding(&mut self, from: Party, message: Message, out: &mut Out<M>) -> Option<Message> {
+        if !self.is_rebuilding() {
+            return Some(message);
+        }
+        match message {
+            Message::Writeback { relay: _, transaction, certificate } => Some(Message::Writeback { relay: false, transaction, certificate }),
+            Message::CommitNotice { .. }
+            | Message::StatusReply { .. }
+            | Message::CommitsReply { .. }
+            | Message::TransactionsReply { .. }
+            | Message::VersionsReply { .. }
+            | Message::PreparedReply { .. } => Some(message),
+            Message::Read { request, .. } => {
+                self.refuse(from, Subject::Request(request), Refusal::Overloaded, out);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// When to ask the others next.
+    pub(super) fn rebuild_deadline(&self) -> Option<Time> {
+        self.is_rebuilding().then_some(self.rebuild.ask_at)
+    }
+
+    /// Asks those who have not shown all that they hold prepared.
+    pub(super) fn step_rebuild(&mut self, now: Time, out: &mut Out<M>) {
+        let Some((up_to, _)) = self.table.disk_lost().filter(|_| self.is_rebuilding() && self.rebuild.ask_at <= now) else { return };
+        // Nobody answers before.
+        let until = Time(up_to).after_ms(if broken(Mutant::PreparedShownEarly) { 0 } else { self.options.window_ms });
+        if now < until {
+            self.rebuild.ask_at = until;
+            return;
+        }
+        self.rebuild.ask_at = now.after_ms(ASK_MS);
+        for replica in self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me) {
+            let shown = self.rebuild.shown.entry(replica.index).or_default();
+            if shown.all_at_page.is_none() {
+                out.send(Party::Replica(replica), Message::PreparedQuery { up_to, after: shown.up_to });
+            }
+        }
+    }
+
+    /// Another of the shard lost its disk, and asks what is prepared up to `up_to`. It is told once nothing new is judged there any
+    /// more, which this replica promises on its disk: so nothing comes to what it shows.
+    pub(super) fn on_prepared_query(&mut self, now: Time, from: Party, up_to: u64, after: Option<Place>, out: &mut Out<M>) {
+        let is_early = up_to >= self.watermark(now) && !broken(Mutant::PreparedShownEarly);
+        if is_early || self.served_peer(now, from, Service::Prepared).is_none() {
+            return;
+        }
+        if !broken(Mutant::PreparedShownEarly) {
+            self.table.raise_low_watermark(up_to.saturating_add(1));
+        }
+        let places = self.table.prepared_up_to(up_to, after);
+        let (mut transactions, mut bytes) = (Vec::new(), 0);
+        for state in places.iter().filter_map(|place| self.table.get(place.id)) {
+            if bytes >= ANSWER_BYTES_ENOUGH || transactions.len() >= TRANSACTIONS_MAX {
+                break;
+            }
+            bytes += state.transaction.encoded_bytes();
+            transactions.push(state.transaction.clone());
+        }
+        let is_last = transactions.len() == places.len();
+        out.send_large(from, Message::PreparedReply { up_to, after, transactions, is_last }, bytes);
+    }
+
+    /// Another of the shard shows what it holds prepared. This replica may have voted for any of it. What is made up ends like whatever nobody
+    /// else knows.
+    pub(super) fn on_prepared_reply(
+        &mut self,
+        now: Time,
+        from: Party,
+        (shown_up_to, after): (u64, Option<Place>),
+        transactions: &[Transaction],
+        is_last: bool,
+        out: &mut Out<M>,
+    ) {
+        let (Some(peer), Some((up_to, true))) = (self.shard_peer(from), self.table.disk_lost()) else { return };
+        let Some(shown) = self.rebuild.shown.get_mut(&peer.index) else { return };
+        if shown_up_to != up_to || after != shown.up_to || shown.all_at_page.is_some() || (transactions.is_empty() && !is_last) {
+            return;
+        }
+        let quota = Quota::prepare(QuotaOwner::Replica(peer));
+        let held = self.table.undecided_of(quota);
+        let fits = |transaction: &Transaction| transaction.timestamp().time <= up_to && transaction.is_whole();
+        if held.transactions > SHOWN_MAX || held.bytes > SHOWN_BYTES_MAX || !transactions.iter().all(fits) {
+            return;
+        }
+        shown.up_to = transactions.last().map(Place::of).or(shown.up_to);
+        let next = shown.up_to;
+        transactions.iter().for_each(|transaction| self.hold(now, quota, transaction));
+        if !is_last {
+            out.send(Party::Replica(peer), Message::PreparedQuery { up_to, after: next });
+            return;
+        }
+        let page = self.catch_up.last_page();
+        if let Some(shown) = self.rebuild.shown.get_mut(&peer.index) {
+            shown.all_at_page = Some(page);
+        }
+        let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
+        if self.rebuild.complete() == needed {
+            self.catch_up.begin_again(now);
+        }
+    }
+
+    /// From now on `transaction` counts as one that this replica has voted to commit, until it is known how it ends. Nobody is told so.
+    fn hold(&mut self, now: Time, quota: Quota, transaction: &Transaction) {
+        let id = transaction.id();
+        let is_known = self.table.get(id).is_some_and(|state| state.vote().is_some() || state.decision().is_some());
+        let has_ended = self.table.remembered_outcome(id).is_some();
+        if is_known || has_ended || !transaction.writes().iter().any(|write| self.table.holds(&write.key)) {
+            return;
+        }
+        let record = Record::Voted { transaction: transaction.clone(), vote: Vote::Commit };
+        self.table.store.append_with(|bytes| record.encode(bytes));
+        self.table.enter(transaction, now, quota);
+        self.table.restore_vote(id, Vote::Commit);
+        self.stall_timers.met(now, id);
+    }
+
+    /// Whether what `peer` shows of a page counts for a replica that rebuilds itself: it has shown before what it holds prepared.
+    pub(super) fn has_shown_prepared(&self, peer: u16, page: u64) -> bool {
+        self.rebuild.has_shown_before(peer, page)
+    }
+
+    /// Whether enough have shown what they hold prepared, so that versions are compared for the last time.
+    pub(super) fn compares_last(&self) -> bool {
+        let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
+        self.is_rebuilding() && (self.rebuild.complete() >= needed || broken(Mutant::PreparedUnasked))
+    }
+
+    /// All versions were compared with enough of those who had shown what they hold prepared: this replica speaks again.
+    pub(super) fn end_rebuilding(&mut self, now: Time) {
+        let Some((up_to, true)) = self.table.disk_lost() else { return };
+        // What was taken over lies below; nothing there is judged, whatever clocks say.
+        self.table.raise_low_watermark(self.watermark(now));
+        self.table.set_disk_lost(up_to, false);
+        self.rebuild = Rebuild::default();
+        self.counts.rebuilt += 1;
+    }
+
+    /// Another of this shard.
+    pub(super) fn shard_peer(&self, from: Party) -> Option<ReplicaId> {
+        match from {
+            Party::Replica(peer) if peer.shard == self.me.shard && peer != self.me => Some(peer),
+            Party::Replica(_) | Party::Client(..) => None,
+        }
+    }
+}
