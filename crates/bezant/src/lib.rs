@@ -16,6 +16,7 @@ mod mutant;
 mod node;
 pub mod output;
 mod process;
+mod rebuild;
 mod receipt;
 mod regions;
 pub mod script;
@@ -60,6 +61,11 @@ pub enum Command {
     Up(up::UpArgs),
     #[command(after_help = "Example:\n  bezant down bezant-data")]
     Down(up::DownArgs),
+    #[command(after_help = "Example:\n\
+        \x20 bezant rebuild bezant-data/s0-r3 && bezant up bezant-data\n\n\
+        No more than f replicas of a shard may be rebuilt at a time. It takes a minute at least, and until it is done the shard has one fault\n\
+        less to give.")]
+    Rebuild(rebuild::RebuildArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant get account/1\n\
         \x20 bezant get 0x00ff --json\n\n\
@@ -123,6 +129,7 @@ impl Command {
             Self::Node(args) => node::run(&args).await,
             Self::Up(args) => up::up(&args).await,
             Self::Down(args) => up::down(&args).await,
+            Self::Rebuild(args) => rebuild::run(&args).await,
             Self::Get(args) => statements::get(&args).await,
             Self::Put(args) => statements::put(&args).await,
             Self::Delete(args) => statements::delete(&args).await,

@@ -22,6 +22,7 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use board::Board;
+pub use wiring::{check_data, create_marked_data};
 use config::NodeConfig;
 use engine::{Misbehavior, Replica};
 

@@ -21,6 +21,8 @@ pub const WORDS_LETTERS_MAX: usize = 200;
 pub const SERVING: &str = "serving";
 /// The state of one that waits for what other replicas' clocks show.
 pub const WAITING: &str = "waiting";
+/// The state of one that lost its disk and takes its data over from the others.
+pub const REBUILDING: &str = "rebuilding";
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]
@@ -66,6 +68,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
+        tell_of_rebuilding(&answers);
         up::warn_of_other_copies(&args.cluster);
         shards(&topology, &answers);
     }
@@ -80,6 +83,36 @@ pub fn is_from(status: &Value, cluster: ClusterId, replica: ReplicaId) -> bool {
 /// Whether a replica says that it serves.
 pub fn serves(status: &Value) -> bool {
     status["state"] == json!(SERVING)
+}
+
+/// Whether a replica says that it lost its disk and is not rebuilt yet.
+pub fn is_rebuilding(status: &Value) -> bool {
+    status["rebuilding"]["under_way"] == json!(1)
+}
+
+/// How far that is, in words.
+pub fn rebuilding_words(status: &Value) -> Option<String> {
+    let (rebuilding, catch_up) = (&status["rebuilding"], &status["catch_up"]);
+    let compared = match catch_up["keys"].as_u64() {
+        Some(all) => format!("{} of about {all} keys", number(&catch_up["keys_compared"])),
+        None => format!("{} keys", number(&catch_up["keys_compared"])),
+    };
+    let (left, shown, needed) = (number(&rebuilding["seconds_left"]), number(&rebuilding["shown"]), number(&rebuilding["needed"]));
+    let wait = match left {
+        0 if shown < needed => format!("{shown} of {needed} others have shown what they hold prepared"),
+        0 => "which is the last time".to_owned(),
+        left => format!("silent for {left} s more at least"),
+    };
+    is_rebuilding(status).then(|| format!("lost its disk and is being rebuilt: has compared {compared}, {wait}"))
+}
+
+/// Says who is being rebuilt.
+fn tell_of_rebuilding(answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        if let Some(words) = answer.as_ref().ok().and_then(rebuilding_words) {
+            eprintln!("{}", wrap(&format!("{replica} {words}"), line_letters(), 2));
+        }
+    }
 }
 
 fn to_json(answers: &[Answer]) -> Value {

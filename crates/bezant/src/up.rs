@@ -87,7 +87,8 @@ pub async fn up(args: &UpArgs) -> Result<Done, Failure> {
     for node in &started {
         // Where others have to start the rest, nobody here can do more than wait for them; nor where the rest refuses a replica.
         let may_wait = started.len() < all || other_copies.iter().any(|own| own == node.folder);
-        let enough: &[&str] = if may_wait { &[status::SERVING, status::WAITING] } else { &[status::SERVING] };
+        let enough: &[&str] =
+            if may_wait { &[status::SERVING, status::REBUILDING, status::WAITING] } else { &[status::SERVING, status::REBUILDING] };
         node.serves(deadline, enough).await?;
     }
     let list: Vec<Value> = started.iter().map(Started::to_json).collect();

@@ -132,6 +132,52 @@ fn a_replica_that_was_down_for_longer_than_the_window_takes_over_what_it_missed(
     assert!(SHARD_0[..5].iter().all(|replica| caught_up(&place, replica, "versions_taken_over") == 0), "nobody else lacked anything");
 }
 
+/// Whether a replica does all it is for.
+fn serves(place: &Place, replica: &str) -> bool {
+    let status: serde_json::Value = serde_json::from_str(&place.ask(replica, "/status").unwrap_or_default()).unwrap_or_default();
+    status["state"] == "serving"
+}
+
+#[test]
+fn replicas_that_lost_their_disks_are_rebuilt_one_after_the_other_under_load() {
+    let place = Place::new();
+    place.init(&["--window-ms", "4000"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["txn", "put a 1; put b 1; put c 1"]).expect(0).says("by 6 of 6 replicas");
+    place.run(&["rebuild", "bezant-data/s0-r3"]).expect(3).says("in use");
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    for replica in ["s0-r3", "s0-r1"] {
+        let folder = format!("bezant-data/{replica}");
+        place.kill(replica);
+        fs::remove_dir_all(place.path(&folder).join("data")).expect("it was there");
+        place.run(&["node", &folder]).expect(3).says("`bezant rebuild`");
+        place.run(&["rebuild", &folder]).expect(0).says("begins with an empty store");
+        place.run(&["up"]).expect(0);
+        goes_on(&place, "journal", 20);
+        eventually("it is rebuilt", || serves(&place, replica));
+        assert!(caught_up(&place, replica, "versions_taken_over") > 0, "it had nothing");
+        let votes = place.count(replica, "votes_commit");
+        eventually("it votes again", || place.count(replica, "votes_commit") > votes + 5);
+    }
+    end_bank(bank);
+    verify(&place, "journal");
+    let is_fast = |said: &Said| said.err.contains("over the fast path by 6 of 6 replicas");
+    let write = ["txn", "get a; get b; put a 2; put b 2"];
+    eventually("all six agree at once", || is_fast(&place.run(&write).expect(0)));
+    for replica in ["s0-r3", "s0-r1"] {
+        eventually("nothing is missing", || caught_up(&place, replica, "behind") == 0);
+    }
+    // What can be read is not given up by a slip, and what is given up is kept.
+    place.run(&["down"]).expect(0);
+    place.run(&["rebuild", "bezant-data/s0-r2"]).expect(2).says("there is nothing to rebuild");
+    place.run(&["rebuild", "bezant-data/s0-r2", "--force"]).expect(0).says("data.lost-1").says("cannot be asked");
+    assert!(place.path("bezant-data/s0-r2/data.lost-1/identity.toml").exists());
+    place.run(&["up"]).expect(0);
+    eventually("it is rebuilt", || serves(&place, "s0-r2"));
+    place.run(&["get", "a"]).expect(0).prints("2\n");
+}
+
 #[test]
 fn all_six_killed_at_once_keep_every_acknowledged_transaction() {
     let place = Place::new();

@@ -42,7 +42,7 @@ pub(crate) struct ReplicaActor<S: System> {
     pub lives: u64,
     /// When the last of them was started.
     pub started_at: u64,
-    /// Why it stays away for good: its disk is damaged, and nothing can rebuild it yet.
+    /// Why it stays away for good: its disk is damaged.
     pub away: Option<String>,
     /// Whether bits flipped on its disk.
     rotten: bool,

@@ -24,7 +24,7 @@ pub enum StoreError {
     #[error("the store is closed since an earlier failure: {0}")]
     Closed(String),
     /// What is stored is damaged. Starting again does not help.
-    #[error("{location} is damaged{}: {reason}; keep the files, and leave this replica stopped: {}", at_byte(.offset), FORGOTTEN)]
+    #[error("{location} is damaged{}: {reason}; keep the files, and leave this replica stopped, or rebuild it: {}", at_byte(.offset), FORGOTTEN)]
     Corrupt {
         /// The damaged file.
         location: String,
@@ -36,7 +36,7 @@ pub enum StoreError {
     /// A part is gone, or all of it. Put it back as it last was.
     #[error(
         "{location} is missing; put it back as it last was (is the disk that holds it mounted?), never an older copy nor the empty one that \
-         `bezant init` made, which lack the votes given since; else leave this replica stopped: {}",
+         `bezant init` made, which lack the votes given since; else leave this replica stopped, or rebuild it: {}",
         FORGOTTEN
     )]
     Missing {

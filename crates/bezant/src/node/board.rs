@@ -19,7 +19,7 @@ use runtime::{Configuration, Metrics, NodeHandle, PeerState};
 use serde_json::json;
 use types::{Party, ReplicaId};
 
-use crate::status::{SERVING, WAITING};
+use crate::status::{REBUILDING, SERVING, WAITING, rebuilding_words};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
 
@@ -161,8 +161,9 @@ impl Board {
             "/health" => {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-                let words = self.clock_state().and_then(|clock| clock.words()).map(|words| format!("{words}\n"));
-                Some(Page::text(status, format!("{state}\n{}", words.unwrap_or_default())))
+                let clock = self.clock_state().and_then(|clock| clock.words());
+                let words = clock.into_iter().chain(rebuilding_words(&self.status())).map(|words| format!("{words}\n"));
+                Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
             _ => None,
@@ -179,7 +180,13 @@ impl Board {
         let mut statistics = Statistics::default();
         replica.statistics(&mut statistics);
         let statistics = Arc::new(statistics);
+        let was_rebuilding = self.is_rebuilding();
         let _before = std::mem::replace(&mut *self.shown(), statistics);
+        match (was_rebuilding, self.is_rebuilding()) {
+            (false, true) => tracing::warn!(replica = self.replica, "its disk was lost: silent until it is rebuilt from the others"),
+            (true, false) => tracing::info!(replica = self.replica, "rebuilt: it reads and votes again"),
+            _ => {}
+        }
     }
 
     /// The same, before the replica runs.
@@ -205,9 +212,15 @@ impl Board {
             None => "starting",
             Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
             Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
+            Some(_) if self.is_rebuilding() => REBUILDING,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
+    }
+
+    /// Whether the replica lost its disk, and is silent yet.
+    fn is_rebuilding(&self) -> bool {
+        self.statistics().all().iter().any(|statistic| statistic.name == "rebuilding" && statistic.value == 1)
     }
 
     fn status(&self) -> serde_json::Value {

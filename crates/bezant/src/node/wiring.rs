@@ -1,11 +1,12 @@
 //! Which engine a server runs: the one file of the program that knows engines.
 
+use std::path::Path;
 use std::time::Duration;
 
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
 use config::NodeConfig;
 use machine::Time;
-use store::{Disk, DiskOptions, Options, Store};
+use store::{Disk, DiskOptions, Options, Store, StoreError};
 
 use super::{Launch, Running, owner};
 use crate::failure::{Attempt as _, Failure};
@@ -18,6 +19,28 @@ pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure
         name if name == basil::PROFILE.name => launch.run(basil(config).await?, Duration::from_millis(config.settings.time_bound_ms)),
         name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
     }
+}
+
+/// Reads all of a replica's journal, as its start would.
+///
+/// # Errors
+/// Why it could not start.
+pub fn check_data(config: &NodeConfig) -> Result<(), StoreError> {
+    let owner = owner(&config.topology.cluster, config.replica);
+    let mut store = Store::open(Disk::open(&config.data, &owner, DiskOptions::default())?, Options::default())?;
+    while store.replay()?.is_some() {}
+    store.close()
+}
+
+/// Makes an empty store in `data` that bears the mark of a lost disk: whoever opens it rebuilds itself.
+///
+/// # Errors
+/// When the disk fails.
+pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreError> {
+    let owner = owner(&config.topology.cluster, config.replica);
+    Disk::create(data, &owner)?;
+    let mut store = Store::open(Disk::open(data, &owner, DiskOptions::default())?, Options::default())?;
+    basil::rebuild::mark(&mut store)
 }
 
 /// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.

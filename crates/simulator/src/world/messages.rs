@@ -152,7 +152,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// A replica whose disk is damaged has noticed it. Nothing can rebuild it yet, so that it must not come back.
+    /// A replica whose disk is damaged has noticed it. It must not come back from that.
     fn stay_away(&mut self, at: usize, why: String) {
         let id = self.replicas[at].id;
         self.trace.mark(self.now, 0xaaaa ^ at as u64);

@@ -1,0 +1,270 @@
+//! A replica that lost its disk is silent until it cannot contradict what it said before, and takes its data over from the others meanwhile.
+
+#[path = "harness/members.rs"]
+#[allow(dead_code, reason = "scripts use more of it")]
+mod members;
+
+use std::collections::BTreeMap;
+
+use basil::message::{KeyVersion, PageVersion, Unsigned};
+use basil::{Message, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write, rebuild};
+use machine::{Durable as _, Input, Machine as _, Outbox, Time};
+use members::{Members, members};
+use store::{Memory, Options, Store};
+use types::{ClientId, Key, Party, ReplicaId, Session, ShardId, Timestamp, Value};
+
+const SHARD: ShardId = ShardId(0);
+const ME: ReplicaId = ReplicaId { shard: SHARD, index: 0 };
+const AUTHOR: Party = Party::Client(ClientId(1), Session(1));
+/// When it begins with an empty disk, by all clocks, in milliseconds.
+const BEGAN_MS: u64 = 100_000;
+const WINDOW_MS: u64 = 4_000;
+/// Ten time bounds.
+const BOUND_MS: u64 = BEGAN_MS + 5_000;
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::new(ms * 1_000_000, ClientId(1))
+}
+
+fn party(index: u16) -> Party {
+    Party::Replica(ReplicaId { index, ..ME })
+}
+
+fn transaction(members: &Members, ms: u64, reads: &[&str], write: &str) -> Transaction {
+    let reads = reads.iter().map(|key| Read { key: Key::from(*key), version: Timestamp::ZERO, dependency: None });
+    let write = Write { key: Key::from(write), value: Some(Value::from("1")) };
+    Transaction::new(members.cluster.id(), at(ms), reads.collect(), vec![write]).expect("small enough")
+}
+
+/// What another replica shows.
+#[derive(Clone, Default)]
+struct Other {
+    is_silent: bool,
+    /// It always says that there is more.
+    never_ends: bool,
+    prepared: Vec<Transaction>,
+    versions: Vec<(&'static str, u64)>,
+}
+
+/// A replica on its disk, and what it is told.
+struct Lost {
+    members: Members,
+    medium: Memory,
+    replica: Replica<Memory>,
+    now_ms: u64,
+    others: BTreeMap<u16, Other>,
+}
+
+fn open(members: &Members, medium: &Memory, now_ms: u64) -> Replica<Memory> {
+    let store = Store::open(medium.clone(), Options::default()).expect("it opens");
+    let options = ReplicaOptions { window_ms: WINDOW_MS, ..ReplicaOptions::default() };
+    Replica::open(members.cluster.clone(), ME, options, store, Time(now_ms * 1_000_000)).expect("it comes back")
+}
+
+impl Lost {
+    fn new() -> Self {
+        let (members, medium) = (members(1), Memory::new("lost"));
+        rebuild::mark(&mut Store::open(medium.clone(), Options::default()).expect("it is empty")).expect("memory does not fail");
+        let replica = open(&members, &medium, BEGAN_MS);
+        Self { members, medium, replica, now_ms: BEGAN_MS, others: (1..6).map(|index| (index, Other::default())).collect() }
+    }
+
+    fn other(&mut self, index: u16) -> &mut Other {
+        self.others.get_mut(&index).expect("one of five")
+    }
+
+    /// What it says, unsigned and to be signed.
+    fn step(&mut self, input: Option<(Party, Message)>) -> (Vec<(Party, Message)>, Vec<(Party, Unsigned)>) {
+        let mut outbox = Outbox::default();
+        let input = match input {
+            None => Input::Tick,
+            Some((from, message)) => {
+                Input::Message { from, message: self.members.stranger().verify(message).expect("it is properly signed") }
+            }
+        };
+        self.replica.step(Time(self.now_ms * 1_000_000), input, &mut outbox);
+        self.replica.persist().expect("memory does not fail");
+        (outbox.sends, outbox.unsigned)
+    }
+
+    /// What it says to `from`, and how it votes.
+    fn hear(&mut self, from: Party, message: Message) -> (Vec<Message>, Vec<Vote>) {
+        let (sends, unsigned) = self.step(Some((from, message)));
+        let vote = |(_, unsigned)| match unsigned {
+            Unsigned::Vote { statement, .. } => Some(statement.vote),
+            _ => None,
+        };
+        (sends.into_iter().map(|(_, message)| message).collect(), unsigned.into_iter().filter_map(vote).collect())
+    }
+
+    /// The others answer for so long. Whether it was rebuilt by then.
+    fn run(&mut self, ms: u64) -> bool {
+        let until_ms = self.now_ms + ms;
+        while self.now_ms < until_ms && self.replica.is_rebuilding() {
+            self.now_ms += 20;
+            let mut sends = self.step(None).0;
+            while let Some((to, message)) = sends.pop() {
+                let Some(answer) = self.answer(to, message) else { continue };
+                let more = self.step(Some((to, answer))).0;
+                sends.extend(more);
+            }
+        }
+        !self.replica.is_rebuilding()
+    }
+
+    fn answer(&self, of: Party, message: Message) -> Option<Message> {
+        let Party::Replica(ReplicaId { index, .. }) = of else { return None };
+        let other = self.others.get(&index).filter(|other| !other.is_silent)?;
+        match message {
+            Message::PreparedQuery { up_to, after } => {
+                assert!(self.now_ms * 1_000_000 >= up_to + WINDOW_MS * 1_000_000, "nobody would answer yet");
+                let place = |transaction: &Transaction| (transaction.timestamp(), transaction.id());
+                let is_left = |one: &&Transaction| after.is_none_or(|after| place(one) > (after.timestamp, after.id));
+                let transactions: Vec<Transaction> = match (other.never_ends, after) {
+                    (true, after) => {
+                        let next = after.map_or(1, |after| after.timestamp.time / 1_000_000 + 1);
+                        (next < 200).then(|| transaction(&self.members, next, &[], "junk")).into_iter().collect()
+                    }
+                    (false, _) => other.prepared.iter().filter(is_left).cloned().collect(),
+                };
+                Some(Message::PreparedReply { up_to, after, transactions, is_last: !other.never_ends })
+            }
+            Message::VersionsQuery { query } => {
+                let version = |(key, ms): &(&str, u64)| PageVersion {
+                    key: Key::from(*key),
+                    version: KeyVersion { version: at(*ms), value: Some(Value::from("shown")) },
+                };
+                Some(Message::VersionsReply { page: query.page, versions: other.versions.iter().map(version).collect(), next: None })
+            }
+            _ => None,
+        }
+    }
+
+    fn crash(&mut self, now_ms: u64) {
+        self.replica = open(&self.members, &self.medium, now_ms);
+        self.now_ms = now_ms;
+    }
+}
+
+/// Everything that is asked about `transaction`.
+fn asked(transaction: &Transaction) -> [(Party, Message); 2] {
+    let recover = Message::Recover { transaction: transaction.clone(), evidence: vec![] };
+    [(AUTHOR, Message::Prepare { transaction: transaction.clone() }), (party(3), recover)]
+}
+
+#[test]
+fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
+    let mut lost = Lost::new();
+    assert!(!lost.run(BOUND_MS + WINDOW_MS - BEGAN_MS - 100), "the others may still vote for what it has voted for");
+    let (now_ms, now) = (lost.now_ms, at(lost.now_ms));
+    let read = || Message::Read { request: 1, timestamp: now, keys: vec![Key::from("a")] };
+    let (said, _) = lost.hear(AUTHOR, read());
+    assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded, .. }]), "{said:?}");
+    let early = transaction(&lost.members, now_ms, &[], "a");
+    for (from, message) in asked(&early) {
+        assert_eq!(lost.hear(from, message), (vec![], vec![]));
+    }
+    assert!(lost.run(60_000));
+    let (said, _) = lost.hear(AUTHOR, read());
+    assert!(matches!(said.as_slice(), [Message::ReadReply { .. }]), "{said:?}");
+    let late = transaction(&lost.members, lost.now_ms, &[], "b");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: late }).1, [Vote::Commit]);
+}
+
+#[test]
+fn it_never_speaks_of_what_it_may_have_spoken_of() {
+    let mut lost = Lost::new();
+    let held = transaction(&lost.members, BEGAN_MS - 1_000, &[], "a");
+    lost.other(2).prepared = vec![held.clone()];
+    assert!(lost.run(60_000));
+    for ms in [BEGAN_MS - 500, BEGAN_MS + 400, BOUND_MS] {
+        let unknown = transaction(&lost.members, ms, &[], "b");
+        for (from, message) in asked(&unknown).into_iter().chain(asked(&held)) {
+            assert_eq!(lost.hear(from, message), (vec![], vec![]), "not even a refusal, of {ms}");
+        }
+    }
+    // Nor does it after a crash.
+    lost.crash(lost.now_ms + 10);
+    assert!(!lost.replica.is_rebuilding());
+    assert!(asked(&held).into_iter().all(|(from, message)| lost.hear(from, message) == (vec![], vec![])));
+}
+
+#[test]
+fn what_any_of_the_others_holds_prepared_is_in_the_way() {
+    let mut lost = Lost::new();
+    let held = transaction(&lost.members, BEGAN_MS - 1_000, &[], "a");
+    lost.other(4).prepared = vec![held];
+    assert!(lost.run(60_000));
+    // It may have voted for the one, so it does not vote for the other.
+    let missed = transaction(&lost.members, lost.now_ms, &["a"], "b");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: missed.clone() }).1, [Vote::Abort]);
+    // Nor after a crash.
+    lost.crash(lost.now_ms + 10);
+    let missed = transaction(&lost.members, lost.now_ms, &["a"], "c");
+    assert_eq!(lost.hear(AUTHOR, Message::Prepare { transaction: missed }).1, [Vote::Abort]);
+}
+
+#[test]
+fn the_bound_survives_a_crash_and_a_clock_that_was_set_back() {
+    let mut lost = Lost::new();
+    assert!(!lost.run(1_000));
+    lost.crash(BEGAN_MS - 10_000);
+    assert!(lost.replica.is_rebuilding() && lost.run(60_000));
+    assert!(lost.now_ms >= BOUND_MS + WINDOW_MS, "{}", lost.now_ms);
+}
+
+#[test]
+fn a_page_counts_when_no_more_than_one_shows_something_newer() {
+    let mut lost = Lost::new();
+    (1..6).for_each(|index| lost.other(index).versions = vec![("a", 50_000)]);
+    // Two have seen different commits of late.
+    lost.other(1).versions = vec![("a", 60_000)];
+    lost.other(2).versions = vec![("a", 70_000)];
+    assert!(!lost.run(60_000), "either may have rested on a vote of this one");
+    lost.other(1).versions = vec![("a", 70_000)];
+    assert!(lost.run(10_000));
+    let newest = Timestamp::new(u64::MAX, ClientId(u64::MAX));
+    let versions = lost.replica.versions(newest).expect("memory does not fail");
+    assert_eq!(versions.iter().map(|(_, version)| version.timestamp).collect::<Vec<_>>(), [at(70_000)]);
+}
+
+#[test]
+fn one_that_is_silent_or_lies_stops_nobody() {
+    let mut lost = Lost::new();
+    lost.other(1).is_silent = true;
+    assert!(lost.run(60_000));
+    let mut lost = Lost::new();
+    let versions = vec![("a", 99_000), ("b", 99_000)];
+    *lost.other(1) = Other { never_ends: true, versions, ..Other::default() };
+    assert!(lost.run(60_000));
+    assert_eq!(lost.replica.versions(at(99_999)).expect("memory does not fail"), [], "nobody else shows that");
+    // With two there are too few to know.
+    let mut lost = Lost::new();
+    (lost.other(1).is_silent, lost.other(2).is_silent) = (true, true);
+    assert!(!lost.run(60_000));
+    lost.other(2).is_silent = false;
+    assert!(lost.run(10_000));
+}
+
+#[test]
+fn what_is_prepared_is_shown_once_nothing_comes_to_it_any_more() {
+    let (members, medium) = (members(1), Memory::new("whole"));
+    let replica = open(&members, &medium, BEGAN_MS);
+    let mut whole = Lost { members, medium, replica, now_ms: BEGAN_MS, others: BTreeMap::new() };
+    let prepared = transaction(&whole.members, BEGAN_MS, &[], "a");
+    assert_eq!(whole.hear(AUTHOR, Message::Prepare { transaction: prepared.clone() }).1, [Vote::Commit]);
+    let query = || Message::PreparedQuery { up_to: BEGAN_MS * 1_000_000 + 5, after: None };
+    whole.now_ms += WINDOW_MS;
+    assert_eq!(whole.hear(party(3), query()).0, [], "it could still vote for more");
+    whole.now_ms += 1_000;
+    let (said, _) = whole.hear(party(3), query());
+    assert!(
+        matches!(said.as_slice(), [Message::PreparedReply { transactions, is_last: true, .. }] if *transactions == [prepared]),
+        "{said:?}"
+    );
+    // It keeps to that, though it crashes and its clock is set back.
+    whole.crash(BEGAN_MS + 100);
+    let late = transaction(&whole.members, BEGAN_MS - 1, &[], "b");
+    let (said, votes) = whole.hear(AUTHOR, Message::Prepare { transaction: late });
+    assert!(votes.is_empty() && matches!(said.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{said:?}");
+}
