@@ -15,7 +15,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, Key, Timestamp, TransactionId};
 
-pub(crate) use self::catching_up::{are_in_order, COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, value_bytes};
+pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, are_in_order, value_bytes};
 use self::deciding::justification_claims;
 use crate::certificate::{
     Certificate, Decision, SignedLogged, SignedVote, VOTERS_MAX, Vote, VoteSet, VoteStatement, alone, distinct, logging_shard,
@@ -225,7 +225,7 @@ pub enum Message {
         /// Where the answer before stopped.
         after: Option<Place>,
     },
-    /// Replica to the one that asked, once it judges nothing any more up to that time: what it holds prepared that writes there.
+    /// Replica to the one that asked, once it judges nothing any more up to that time: what it holds prepared.
     PreparedReply {
         /// The question's.
         up_to: u64,

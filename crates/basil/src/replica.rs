@@ -169,7 +169,9 @@ impl<M: StorageBackend> Replica<M> {
             self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
             return Ok(());
         }
-        if let Some(transaction) = message.asked_about().filter(|transaction| self.table.lost_what_was_said_at(transaction.timestamp().time)) {
+        if let Some(transaction) =
+            message.asked_about().filter(|transaction| self.table.lost_what_was_said_at(transaction.timestamp().time))
+        {
             // Nothing but the proof of its end. No refusal, either: enough of these would say that nobody voted for it.
             self.repeat_answer(now, from, transaction.id(), out);
             return Ok(());
@@ -419,7 +421,8 @@ impl<M: StorageBackend> Replica<M> {
     fn is_resurrected(&self, now: Time, id: TransactionId) -> bool {
         let Some(state) = self.table.get(id) else { return false };
         let time = state.transaction.timestamp().time;
-        (state.decision().is_some() && time < self.watermark(now) && !broken(Mutant::ResurrectedVotes)) || self.table.lost_what_was_said_at(time)
+        (state.decision().is_some() && time < self.watermark(now) && !broken(Mutant::ResurrectedVotes))
+            || self.table.lost_what_was_said_at(time)
     }
 
     /// A replica that learned the outcome before it voted or logged now says so in both ways. The outcome is final, so neither statement

@@ -288,7 +288,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.disk_lost.is_some_and(|(up_to, _)| time <= up_to) && !broken(Mutant::LostSaidAgain)
     }
 
-    /// What is prepared and undecided up to `up_to` and writes here, behind that place: by timestamp and id.
+    /// What is prepared and undecided up to `up_to`, behind that place: by timestamp and id.
     pub fn prepared_up_to(&self, up_to: u64, after: Option<Place>) -> Vec<Place> {
         let from = after.map_or(Timestamp::ZERO, |after| after.timestamp);
         let end = Timestamp::new(up_to, ClientId(u64::MAX));
@@ -297,8 +297,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         let states = self.by_timestamp.range((from, 0)..=(end, u64::MAX)).filter_map(|(_, id)| self.get(*id));
         let is_held = |state: &&TransactionState| state.is_open() && state.is_prepared();
-        let writes_here = |state: &&TransactionState| state.transaction.writes().iter().any(|write| self.holds(&write.key));
-        let mut places: Vec<Place> = states.filter(is_held).filter(writes_here).map(|state| Place::of(&state.transaction)).collect();
+        let mut places: Vec<Place> = states.filter(is_held).map(|state| Place::of(&state.transaction)).collect();
         places.retain(|place| after.is_none_or(|after| *place > after));
         places.sort_unstable();
         places

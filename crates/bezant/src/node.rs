@@ -22,9 +22,9 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use board::Board;
-pub use wiring::{check_data, create_marked_data};
 use config::NodeConfig;
 use engine::{Misbehavior, Replica};
+pub use wiring::{check_data, create_marked_data};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;

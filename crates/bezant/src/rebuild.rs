@@ -63,9 +63,12 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
         }
     }
     if rebuilding.len() >= faults {
-        return Err(Failure::wrong(format!("{} is being rebuilt, and no more than {faults} of a shard may be at a time", rebuilding.join(", ")))
-            .at(config.replica)
-            .help("wait until `bezant status` shows that it serves"));
+        return Err(Failure::wrong(format!(
+            "{} is being rebuilt, and no more than {faults} of a shard may be at a time",
+            rebuilding.join(", ")
+        ))
+        .at(config.replica)
+        .help("wait until `bezant status` shows that it serves"));
     }
     if rebuilding.len() + down.len() >= faults && !down.is_empty() {
         eprintln!(
@@ -103,7 +106,8 @@ fn begin_anew(config: &NodeConfig) -> Result<Option<PathBuf>, Failure> {
     }
     node::create_marked_data(config, &new).attempt("make the store", new.display())?;
     let is_empty = fs::read_dir(data).map_or(true, |mut entries| entries.next().is_none());
-    let kept = (!is_empty).then(|| (1..u32::MAX).map(|number| beside(data, &format!("lost-{number}"))).find(|place| !place.exists())).flatten();
+    let kept =
+        (!is_empty).then(|| (1..u32::MAX).map(|number| beside(data, &format!("lost-{number}"))).find(|place| !place.exists())).flatten();
     if let Some(kept) = &kept {
         fs::rename(data, kept).attempt("move the old data aside", data.display())?;
     }

@@ -37,6 +37,16 @@ fn crashes_break_no_promise() {
 }
 
 #[test]
+fn lost_disks_break_no_promise() {
+    // Long enough for a replica to be rebuilt, and the next to be lost.
+    let reports: Vec<Report> = (1..=2).map(|seed| run(&scenario("rebuild").lasting_ms(20_000), seed, Tracing::Off)).collect();
+    for report in &reports {
+        assert!(report.is_clean(), "{report}");
+    }
+    assert!(reports.iter().all(|report| report.counts.committed > 0) && reports.iter().any(|report| report.counts.disks_lost > 1));
+}
+
+#[test]
 fn lying_replicas_break_no_promise() {
     keeps_its_promises("liars");
 }

@@ -575,7 +575,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let throttled_ms = bytes as u64 * 1_000 / PAGE_BYTES_PER_SECOND;
         pass.at = now.after_ms(if pass.is_hurried { throttled_ms.max(NEXT_PAGE_MS) } else { throttled_ms.max(calm_ms) });
-        if compares_last && pass.from == Key::default() {
+        if compares_last && self.catch_up.pass.from == Key::default() && !self.waits_for_ends(now) {
             self.end_rebuilding(now);
         }
         Ok(())

@@ -15,7 +15,7 @@
 //!                        ◀─────── PreparedReply(transactions)   what any of 4f holds
 //! ```
 //!
-//! Then it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe. After a crash it goes on with the same bound, and asks
+//! Then, once what it holds up to the bound has ended, it reads and votes again, above the bound. `docs/protocols/basil.md` argues why this is safe. After a crash it goes on with the same bound, and asks
 //! again.
 
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ use crate::transaction_state::{Quota, QuotaOwner};
 
 /// By so many time bounds clocks of correct replicas may have been apart, and ahead, when the disk was lost: ten times what they should be.
 const BOUNDS_APART: u64 = 10;
+/// For so many windows a replica waits until what it holds has ended.
+const PATIENCE_WINDOWS: u64 = 10;
 /// How often a replica asks those who have not answered, in milliseconds.
 const ASK_MS: u64 = 500;
 /// What one other replica has shown may be undecided here, in transactions and in bytes. Who shows more is asked again when some of it has ended.
@@ -74,6 +76,8 @@ pub(super) struct Rebuild {
     /// When this replica last did anything.
     now: Time,
     ask_at: Time,
+    /// When enough had shown all.
+    complete_at: Option<Time>,
     shown: BTreeMap<u16, Shown>,
 }
 
@@ -108,7 +112,8 @@ impl<M: StorageBackend> Replica<M> {
     #[must_use]
     pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
         let (up_to, _) = self.table.disk_lost().filter(|_| self.is_rebuilding())?;
-        let seconds_left = (up_to.saturating_add(self.options.window_ms * 1_000_000)).saturating_sub(self.rebuild.now.0).div_ceil(1_000_000_000);
+        let seconds_left =
+            (up_to.saturating_add(self.options.window_ms * 1_000_000)).saturating_sub(self.rebuild.now.0).div_ceil(1_000_000_000);
         Some(RebuildProgress { seconds_left, shown: self.rebuild.complete(), needed: self.quorums.compared() })
     }
 
@@ -134,7 +139,9 @@ impl<M: StorageBackend> Replica<M> {
             return Some(message);
         }
         match message {
-            Message::Writeback { relay: _, transaction, certificate } => Some(Message::Writeback { relay: false, transaction, certificate }),
+            Message::Writeback { relay: _, transaction, certificate } => {
+                Some(Message::Writeback { relay: false, transaction, certificate })
+            }
             Message::CommitNotice { .. }
             | Message::StatusReply { .. }
             | Message::CommitsReply { .. }
@@ -230,6 +237,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
         if self.rebuild.complete() == needed {
+            self.rebuild.complete_at = Some(now);
             self.catch_up.begin_again(now);
         }
     }
@@ -239,7 +247,7 @@ impl<M: StorageBackend> Replica<M> {
         let id = transaction.id();
         let is_known = self.table.get(id).is_some_and(|state| state.vote().is_some() || state.decision().is_some());
         let has_ended = self.table.remembered_outcome(id).is_some();
-        if is_known || has_ended || !transaction.writes().iter().any(|write| self.table.holds(&write.key)) {
+        if is_known || has_ended || !transaction.keys().any(|key| self.table.holds(key)) {
             return;
         }
         let record = Record::Voted { transaction: transaction.clone(), vote: Vote::Commit };
@@ -258,6 +266,14 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn compares_last(&self) -> bool {
         let needed = if broken(Mutant::PreparedOfOne) { 1 } else { self.quorums.compared() };
         self.is_rebuilding() && (self.rebuild.complete() >= needed || broken(Mutant::PreparedUnasked))
+    }
+
+    /// Whether anything that this replica holds up to its bound is undecided. It never speaks of that, and where a second replica did not either, nobody
+    /// could end it. But nobody keeps this one silent for ever by showing what does not end.
+    pub(super) fn waits_for_ends(&self, now: Time) -> bool {
+        let Some((up_to, _)) = self.table.disk_lost() else { return false };
+        let is_patient = self.rebuild.complete_at.is_some_and(|at| now < at.after_ms(PATIENCE_WINDOWS * self.options.window_ms));
+        is_patient && !self.table.prepared_up_to(up_to, None).is_empty()
     }
 
     /// All versions were compared with enough of those who had shown what they hold prepared: this replica speaks again.
