@@ -18,7 +18,9 @@ use types::{Cluster, Digest, Key, ReplicaId, ShardId, TransactionId};
 pub fn accepts(cluster: &Cluster, message: &Message) -> bool {
     match message {
         Message::Read { keys, .. } => ascend(keys.iter()),
+        Message::ScanReply { rows, end, .. } => ascend(rows.iter().map(|row| &row.key)) && rows.iter().all(|row| row.key < *end),
         Message::Prepare { .. }
+        | Message::Scan { .. }
         | Message::ReadReply { .. }
         | Message::ClockQuery { .. }
         | Message::ClockReply { .. }

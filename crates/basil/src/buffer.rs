@@ -1,27 +1,49 @@
 //! What an interactive transaction has read and means to write, before it is prepared (basil.txt §4.1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::transaction::{Read, Transaction, TransactionError, Write};
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::{ClusterId, Key, Timestamp, Value};
+use types::limits::RANGE_DELETED_MAX;
+use types::{ClusterId, Key, KeyRange, Timestamp, Value};
 
-use crate::reading::ReadFound;
+use crate::reading::{RangeFound, ReadFound};
 
 /// The read set and the write buffer of one transaction.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     timestamp: Timestamp,
     reads: BTreeMap<Key, ReadFound>,
+    scans: Scans,
     writes: BTreeMap<Key, Option<Value>>,
+}
+
+/// What a transaction has read of ranges.
+#[derive(Clone, Debug, Default)]
+struct Scans {
+    /// What has no read of its own in there has no value.
+    ranges: Vec<KeyRange>,
+    /// How many keys are known to have been deleted in them.
+    deleted: usize,
+    /// Not all of them are validated.
+    is_open: bool,
+    /// A read and a range, or two ranges, told of a key otherwise. It cannot have been shown one state.
+    is_contradicted: bool,
+}
+
+impl Scans {
+    /// Whether `key` was found to have no value, if it has no read of its own.
+    fn hold(&self, key: &Key) -> bool {
+        self.ranges.iter().any(|range| range.contains(key))
+    }
 }
 
 impl Buffer {
     /// A transaction that begins at `timestamp`.
     #[must_use]
     pub fn new(timestamp: Timestamp) -> Self {
-        Self { timestamp, reads: BTreeMap::new(), writes: BTreeMap::new() }
+        Self { timestamp, reads: BTreeMap::new(), scans: Scans::default(), writes: BTreeMap::new() }
     }
 
     /// Its place in the serial order.
@@ -38,7 +60,35 @@ impl Buffer {
 
     /// Takes in what a read found. The first read of a key counts; a later one cannot see another version.
     pub fn found(&mut self, found: ReadFound) {
+        if found.value.is_some() && self.scans.hold(&found.key) && !self.reads.contains_key(&found.key) {
+            self.scans.is_contradicted = true;
+        }
         self.reads.entry(found.key.clone()).or_insert(found);
+    }
+
+    /// Takes in what a scan found.
+    ///
+    /// Of a key that was read before, the first read counts. Where the two do not agree on whether the key has a value, the transaction
+    /// was shown more than one state: the replicas could not know, as it names one version of a key, so it must not be prepared.
+    pub fn scanned(&mut self, scan: RangeFound) {
+        let RangeFound { range, found, deleted, is_validated } = scan;
+        let has_value: BTreeSet<&Key> = found.iter().filter(|found| found.value.is_some()).map(|found| &found.key).collect();
+        let known = self.reads.range(range.low()..range.high());
+        let read_otherwise = known.clone().any(|(key, read)| read.value.is_some() != has_value.contains(key));
+        let is_new = |key: &&&Key| self.scans.hold(key) && !self.reads.contains_key(**key);
+        self.scans.is_contradicted |= read_otherwise || has_value.iter().any(|key| is_new(&key));
+        self.scans.deleted += deleted;
+        self.scans.is_open |= !is_validated;
+        self.scans.ranges.push(range);
+        for found in found {
+            self.reads.entry(found.key.clone()).or_insert(found);
+        }
+    }
+
+    /// Whether it has read any range.
+    #[must_use]
+    pub fn has_scanned(&self) -> bool {
+        !self.scans.ranges.is_empty()
     }
 
     /// Writes `key`; `None` deletes it. Nobody sees it before the transaction is prepared.
@@ -51,7 +101,7 @@ impl Buffer {
     #[must_use]
     pub fn validated(&self) -> Option<Vec<Voters>> {
         let depends = self.reads.values().any(|found| found.dependency.is_some()) && !broken(Mutant::DependencyValidated);
-        let may_be = self.writes.is_empty() && !depends;
+        let may_be = self.writes.is_empty() && !depends && !self.scans.is_open && !self.scans.is_contradicted;
         may_be.then(|| self.reads.values().map(|found| found.validated).collect())
     }
 
@@ -74,14 +124,20 @@ impl Buffer {
     /// Whether it has neither read nor written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty()
+        self.reads.is_empty() && self.writes.is_empty() && self.scans.ranges.is_empty()
     }
 
     /// The finished transaction, and the undecided ones it read from.
     ///
     /// # Errors
-    /// [`TransactionError`] when it has grown over a limit.
+    /// [`TransactionError`] when it has grown over a limit, and [`TransactionError::Contradicted`] when it cannot have been shown one state.
     pub fn finish(self, cluster: ClusterId) -> Result<(Transaction, Vec<Transaction>), TransactionError> {
+        if self.scans.is_contradicted && !broken(Mutant::RangeContradicted) {
+            return Err(TransactionError::Contradicted);
+        }
+        if self.scans.deleted > RANGE_DELETED_MAX {
+            return Err(TransactionError::TooManyDeleted);
+        }
         let mut dependencies: Vec<Transaction> = Vec::new();
         let mut reads = Vec::with_capacity(self.reads.len());
         for (key, found) in self.reads {
@@ -95,6 +151,6 @@ impl Buffer {
             reads.push(Read { key, version: found.version, dependency });
         }
         let writes = self.writes.into_iter().map(|(key, value)| Write { key, value }).collect();
-        Ok((Transaction::new(cluster, self.timestamp, reads, writes)?, dependencies))
+        Ok((Transaction::with_ranges(cluster, self.timestamp, reads, self.scans.ranges, writes)?, dependencies))
     }
 }

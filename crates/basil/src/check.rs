@@ -20,11 +20,14 @@ pub(crate) trait Knowledge {
     fn newest_committed(&self, read: usize) -> Option<Timestamp>;
     /// The newest prepared, undecided write of that key below the transaction's timestamp.
     fn newest_prepared(&self, read: usize) -> Option<(Timestamp, TransactionId)>;
+    /// What has a value, or may get one, below the transaction's timestamp in its range number `range`, though the transaction does not say
+    /// to have read it.
+    fn unread(&self, range: usize) -> Unread;
     /// The committed transaction that wrote a version, where it is still known.
     fn writer_of(&self, version: Timestamp) -> Option<TransactionId>;
     /// Whether a prepared or committed transaction above `timestamp` read a version of `key` below it.
     fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast;
-    /// `RTS`: the newest timestamp at which anybody may have read `key`.
+    /// `RTS`: the newest timestamp at which anybody may have read `key`, by itself or in a range.
     fn read_timestamp(&self, key: &Key) -> Timestamp;
 }
 
@@ -46,6 +49,19 @@ pub(crate) enum ReaderPast {
     /// This transaction is one.
     Is(TransactionId),
     /// There are more readers than are looked at for one vote, and so there may be one.
+    Unknown,
+}
+
+/// What a replica knows in a range that a transaction read, beside what the transaction says to have read there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// No key has a value.
+    Nothing,
+    /// This transaction, which is prepared and undecided, writes one.
+    Prepared(TransactionId),
+    /// One has a value, committed with this timestamp.
+    Committed(Timestamp),
+    /// There are more keys than are looked at for one vote.
     Unknown,
 }
 
@@ -89,6 +105,8 @@ pub enum AbortReason {
     NotPermitted,
     /// Nobody has shown that its author sent it.
     NotAuthored,
+    /// A range that it read holds more deleted keys than are looked at for one vote.
+    RangeTooLong,
 }
 
 impl AbortReason {
@@ -103,7 +121,7 @@ impl AbortReason {
     }
 
     /// Every short name, in the order of [`AbortReason::number`].
-    pub const LABELS: [&'static str; 11] = [
+    pub const LABELS: [&'static str; 12] = [
         "too_new",
         "too_old",
         "invalid_dependency",
@@ -115,6 +133,7 @@ impl AbortReason {
         "timestamp_taken",
         "not_permitted",
         "not_authored",
+        "range_too_long",
     ];
 
     /// A short name that does not change, for metrics and logs.
@@ -138,6 +157,7 @@ impl AbortReason {
             Self::TimestampTaken(_) => 8,
             Self::NotPermitted => 9,
             Self::NotAuthored => 10,
+            Self::RangeTooLong => 11,
         }
     }
 }
@@ -150,6 +170,9 @@ pub(crate) fn check(known: &impl Knowledge, transaction: &Transaction, bounds: B
         if known.holds(&read.key) {
             pending.extend(check_read(known, transaction.timestamp(), number, read)?);
         }
+    }
+    for range in 0..transaction.ranges().len() {
+        check_range(known, range)?;
     }
     for write in transaction.writes() {
         if known.holds(&write.key) {
@@ -214,6 +237,16 @@ fn missed_write(known: &impl Knowledge, read: usize, version: Timestamp) -> Resu
     }
 }
 
+/// L7-8 for the keys of a range (beyond the paper): one that the transaction does not say to have read has no value, and gets none.
+fn check_range(known: &impl Knowledge, range: usize) -> Result<(), AbortReason> {
+    match known.unread(range) {
+        Unread::Prepared(writer) if !broken(Mutant::PreparedPhantom) => Err(AbortReason::MissedWrite(Some(writer))),
+        Unread::Committed(version) if !broken(Mutant::CommittedPhantom) => Err(AbortReason::MissedWrite(known.writer_of(version))),
+        Unread::Unknown => Err(AbortReason::RangeTooLong),
+        Unread::Nothing | Unread::Prepared(_) | Unread::Committed(_) => Ok(()),
+    }
+}
+
 fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, write: &Write) -> Result<(), AbortReason> {
     match known.reader_past(&write.key, timestamp) {
         ReaderPast::Is(other) if !broken(Mutant::ReaderMissed) => return Err(AbortReason::ReadByOther(other)), // L10-11
@@ -230,6 +263,9 @@ fn check_write(known: &impl Knowledge, timestamp: Timestamp, bounds: Bounds, wri
 /// Whether `transaction` cannot commit because `other`, which did, conflicts with it at a key of `shard`: it
 /// missed a write of the other, or the other read past what it writes (L7, L10). Needs no replica's state, so
 /// anyone can check a certificate that says so.
+///
+/// A range is never part of such a proof: a value that the transaction does not say to have read there may have been deleted again
+/// below its timestamp, by a transaction that the proof does not show. Then both may commit.
 #[must_use]
 pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction, other: &Transaction) -> bool {
     if transaction.id() == other.id() {
@@ -247,9 +283,19 @@ pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction,
     missed || read_past || broken(Mutant::ConflictInvented)
 }
 
+/// Whether `other` may stand in the way of `transaction` at a key of `shard`, for all that the two show: they conflict, or one writes in
+/// a range where the other found nothing. That proves nothing, but is reason enough to finish `other`.
+pub(crate) fn may_conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction, other: &Transaction) -> bool {
+    let writes_into = |writer: &Transaction, reader: &Transaction| {
+        writer.timestamp() < reader.timestamp()
+            && writer.writes().iter().any(|write| cluster.shard_of(&write.key) == shard && reader.found_absent(&write.key))
+    };
+    conflict_at(cluster, shard, transaction, other) || writes_into(transaction, other) || writes_into(other, transaction)
+}
+
 #[cfg(test)]
 mod tests {
-    use types::{ClientId, ClusterId};
+    use types::{ClientId, ClusterId, KeyRange};
 
     use super::*;
 
@@ -267,6 +313,7 @@ mod tests {
         dependency: Option<Dependency>,
         committed: Option<u64>,
         prepared: Option<u64>,
+        unread: Option<Unread>,
         reader_past: Option<ReaderPast>,
         read_timestamp: u64,
     }
@@ -286,6 +333,9 @@ mod tests {
         }
         fn newest_prepared(&self, _: usize) -> Option<(Timestamp, TransactionId)> {
             self.prepared.map(|time| (at(time), OTHER))
+        }
+        fn unread(&self, _: usize) -> Unread {
+            self.unread.unwrap_or(Unread::Nothing)
         }
         fn writer_of(&self, _: Timestamp) -> Option<TransactionId> {
             None
@@ -337,6 +387,35 @@ mod tests {
         assert_eq!((result(&prepared, 40), result(&prepared, 39)), (Ok(vec![]), Err(AbortReason::MissedWrite(Some(OTHER)))));
         let committed = Known { committed: Some(40), ..Known::default() };
         assert_eq!((result(&committed, 40), result(&committed, 39)), (Ok(vec![]), Err(AbortReason::MissedWrite(None))));
+    }
+
+    #[test]
+    fn a_range_has_no_value_that_was_not_read() {
+        let range = KeyRange::new(Key::from("a"), Key::from("c")).expect("it has keys");
+        let reader = |ranges| Transaction::with_ranges(ClusterId::new([1; 16]), at(50), vec![], ranges, vec![]).expect("it is small");
+        let result = |unread| check(&Known { unread: Some(unread), ..Known::default() }, &reader(vec![range.clone()]), BOUNDS);
+        assert_eq!(result(Unread::Nothing), Ok(vec![]));
+        assert_eq!(result(Unread::Prepared(OTHER)), Err(AbortReason::MissedWrite(Some(OTHER))));
+        assert_eq!(result(Unread::Committed(at(40))), Err(AbortReason::MissedWrite(None)));
+        assert_eq!(result(Unread::Unknown), Err(AbortReason::RangeTooLong));
+        let without = Known { unread: Some(Unread::Unknown), ..Known::default() };
+        assert_eq!(check(&without, &reader(vec![]), BOUNDS), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_write_into_a_range_proves_no_conflict_but_is_worth_finishing() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, types::Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+        let range = KeyRange::new(Key::from("a"), Key::from("c")).expect("it has keys");
+        let reader = Transaction::with_ranges(cluster.id(), at(50), vec![read("b", 20, None)], vec![range], vec![]).expect("it is small");
+        let judged = |time, key| {
+            let writer = transaction(time, vec![], &[key]);
+            let may = may_conflict_at(&cluster, ShardId(0), &reader, &writer);
+            assert_eq!(may, may_conflict_at(&cluster, ShardId(0), &writer, &reader));
+            (conflict_at(&cluster, ShardId(0), &reader, &writer), may)
+        };
+        assert_eq!((judged(40, "a"), judged(60, "a"), judged(40, "c")), ((false, true), (false, false), (false, false)));
+        assert_eq!((judged(40, "b"), judged(10, "b")), ((true, true), (false, false)));
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //!
 //! This file has a commit's whole way on the client's side: which message goes where, the votes (ST1, §4.2), the logged decision
 //! (ST2), and the writeback (§4.3). What votes amount to is in [`crate::tally`]. The folder has the rest: `reads` (§4.1), and the
-//! commit of what has only read; `recovery` (§5); and `interface`, what a coordinator is asked and tells.
+//! commit of what has only read; `scans`, which read ranges; `recovery` (§5); and `interface`, what a coordinator is asked and tells.
 
 mod interface;
 mod reads;
 mod recovery;
+mod scans;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use self::reads::{ReadOperation, ReadRequest};
+use self::scans::{ScanOperation, ScanRequest};
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, wait_us};
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
@@ -43,6 +45,7 @@ pub use self::interface::{Command, CoordinatorCounts, CoordinatorOptions, Event,
 enum Timer {
     Clocks,
     ReadEscalation(u64),
+    ScanEscalation(u64),
     ReadValidation(u64),
     FastPathWait(TransactionId),
     Dependencies(TransactionId),
@@ -62,6 +65,9 @@ pub struct Coordinator {
     options: CoordinatorOptions,
     operations: HashMap<u64, ReadOperation>,
     requests: BTreeMap<u64, ReadRequest>,
+    scans: BTreeMap<u64, ScanOperation>,
+    scan_requests: BTreeMap<u64, ScanRequest>,
+    /// Of both kinds, which share their numbers.
     requests_made: u64,
     /// Read-only transactions that ask for what their reads lack, by the number of the request.
     read_validations: BTreeMap<u64, ReadValidation>,
@@ -98,6 +104,8 @@ impl Coordinator {
             options,
             operations: HashMap::new(),
             requests: BTreeMap::new(),
+            scans: BTreeMap::new(),
+            scan_requests: BTreeMap::new(),
             requests_made: 0,
             read_validations: BTreeMap::new(),
             attempts: HashMap::new(),
@@ -142,7 +150,7 @@ impl Coordinator {
     /// How many reads and how many transactions are under way.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        (self.operations.len(), self.attempts.len())
+        (self.operations.len() + self.scans.len(), self.attempts.len())
     }
 }
 
@@ -248,11 +256,13 @@ impl Coordinator {
             let conflicts = check::conflict_at(&self.cluster, replica.shard, &attempt.transaction, other);
             vote == Vote::Abort && (conflicts || broken(Mutant::ConflictBelieved))
         };
+        let may_be_in_the_way =
+            |other: &Transaction| vote == Vote::Abort && check::may_conflict_at(&self.cluster, replica.shard, &attempt.transaction, other);
         match conflict {
             Some(Conflict::Committed { transaction, certificate }) if in_the_way(&transaction) => {
                 tally.conflicts_with(transaction, certificate);
             }
-            Some(Conflict::Stalled { transaction }) if in_the_way(&transaction) => {
+            Some(Conflict::Stalled { transaction }) if in_the_way(&transaction) || may_be_in_the_way(&transaction) => {
                 let known = attempt.stalled.iter_mut().find(|(known, _)| known.id() == transaction.id());
                 if let Some((_, voters)) = known {
                     voters.insert(replica.index);
@@ -589,6 +599,10 @@ impl Machine for Coordinator {
                 let read_only = read_only && self.options.read_only == ReadOnly::Validated;
                 self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
             }
+            Input::Command(Command::Scan { operation, timestamp, range, limit, read_only }) => {
+                let read_only = read_only && self.options.read_only == ReadOnly::Validated;
+                self.on_scan_command(now, operation, (timestamp, range), limit, read_only, outbox);
+            }
             Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only != ReadOnly::Validated => {
                 self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);
             }
@@ -605,6 +619,10 @@ impl Machine for Coordinator {
                         self.note_clock(now, from, request, clock);
                         self.on_read_reply(now, from, request, results, &prepared, outbox);
                     }
+                    Message::ScanReply { request, clock, rows, end, prepared } => {
+                        self.note_clock(now, from, request, clock);
+                        self.on_scan_reply(now, from, request, (rows, end), prepared, outbox);
+                    }
                     Message::ClockReply { asked_at, clock } => {
                         if let Some(clocks) = &mut self.clocks {
                             clocks.note(now, from, Time(asked_at), clock);
@@ -619,6 +637,7 @@ impl Machine for Coordinator {
                     Message::Refused { subject: Subject::Transaction(id), refusal } => self.on_refused(from, id, refusal, outbox),
                     // Requests; the replica beside this machine hears those.
                     Message::Read { .. }
+                    | Message::Scan { .. }
                     | Message::ClockProposal { .. }
                     | Message::ClockQuery { .. }
                     | Message::Prepare { .. }
@@ -647,6 +666,7 @@ impl Machine for Coordinator {
                     match timer {
                         Timer::Clocks => self.ask_clocks(now, outbox),
                         Timer::ReadEscalation(number) => self.on_read_escalation(now, number, outbox),
+                        Timer::ScanEscalation(number) => self.on_scan_escalation(now, number, outbox),
                         Timer::ReadValidation(number) => self.on_confirmation_over(now, number, outbox),
                         Timer::FastPathWait(id) => self.on_fast_path_wait_over(now, id, outbox),
                         Timer::Dependencies(id) => self.finish_dependencies(now, id, outbox),

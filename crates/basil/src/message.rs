@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crypto::{Claim, Compress, Rejection, SignatureClaims, SignatureCompression};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::limits::{READ_KEYS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
-use types::{Cluster, Key, Timestamp, TransactionId};
+use types::limits::{READ_KEYS_MAX, SCAN_ROWS_MAX, SHARDS_MAX, TRANSACTION_WRITES_MAX};
+use types::{Cluster, Key, KeyRange, Timestamp, TransactionId};
 
 pub(crate) use self::catching_up::{COMMIT_SLOTS_MAX, COMMITTED_IDS_MAX, PAGE_KEYS_MAX, TRANSACTIONS_MAX, are_in_order, value_bytes};
 use self::deciding::justification_claims;
@@ -26,7 +26,7 @@ use crate::transaction::Transaction;
 pub use self::catching_up::{CommitDigest, PageQuery, PageVersion, Place};
 pub use self::deciding::{Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
-pub use self::reading::{PendingWrite, ReadResult};
+pub use self::reading::{PendingWrite, ReadResult, ScanRow};
 
 /// The most votes that may be shown as evidence of authorship: one shard's.
 const EVIDENCE_MAX: usize = VOTERS_MAX;
@@ -55,6 +55,31 @@ pub enum Message {
         results: Vec<ReadResult>,
         /// The prepared transactions that the results name, each once. All of each is shown, so that its name can be
         /// checked and whoever comes to depend on it can finish it.
+        prepared: Vec<Transaction>,
+    },
+
+    /// Client to replica, while a transaction runs: what lies in `range` below `timestamp`?
+    Scan {
+        /// The client's number for the request; the reply repeats it.
+        request: u64,
+        /// The reader's timestamp.
+        timestamp: Timestamp,
+        /// The keys. The replica answers for those of its shard.
+        range: KeyRange,
+        /// How many keys with values are enough.
+        limit: u32,
+    },
+    /// Replica to client: a page. Not signed, like the answer to a read.
+    ScanReply {
+        /// The request answered.
+        request: u64,
+        /// What the replica's clock showed when it was asked, in nanoseconds.
+        clock: u64,
+        /// Each key, in strict order, of which it has a version or something prepared.
+        rows: Vec<ScanRow>,
+        /// Up to where, from the beginning of the range, these are all.
+        end: Key,
+        /// The prepared transactions that the rows name, each once.
         prepared: Vec<Transaction>,
     },
 
@@ -254,6 +279,7 @@ impl Message {
     pub fn is_reply(&self) -> bool {
         match self {
             Self::Read { .. }
+            | Self::Scan { .. }
             | Self::ClockQuery { .. }
             | Self::ClockProposal { .. }
             | Self::Prepare { .. }
@@ -275,6 +301,7 @@ impl Message {
             | Self::Writeback { .. }
             | Self::CommitNotice { .. } => false,
             Self::ReadReply { .. }
+            | Self::ScanReply { .. }
             | Self::ClockReply { .. }
             | Self::Voted { .. }
             | Self::Logged { .. }
@@ -301,6 +328,11 @@ impl SignatureClaims for Message {
             Self::Read { keys, .. } if !keys.is_sorted_by(|key, next| key < next) => {
                 Err(Rejection::Structure("the keys of a read are not in strict order"))
             }
+            Self::ScanReply { rows, end, .. }
+                if !rows.is_sorted_by(|row, next| row.key < next.key) || rows.last().is_some_and(|last| last.key >= *end) =>
+            {
+                Err(Rejection::Structure("the keys of a range are not in strict order"))
+            }
             Self::VersionsReply { versions, .. } if !versions.is_sorted_by(|one, next| one.key < next.key) => {
                 Err(Rejection::Structure("the keys of a page are not in strict order"))
             }
@@ -308,6 +340,8 @@ impl SignatureClaims for Message {
                 Err(Rejection::Structure("prepared transactions are not in strict order"))
             }
             Self::Read { .. }
+            | Self::Scan { .. }
+            | Self::ScanReply { .. }
             | Self::CommitsQuery { .. }
             | Self::CommitsReply { .. }
             | Self::TransactionsQuery { .. }
@@ -515,6 +549,22 @@ impl Compress for Message {
                 encode_sequence(versions, out);
                 next.encode(out);
             }
+            Self::Scan { request, timestamp, range, limit } => {
+                out.push(26);
+                request.encode(out);
+                timestamp.encode(out);
+                range.encode(out);
+                limit.encode(out);
+            }
+            Self::ScanReply { request, clock, rows, end, prepared } => {
+                out.reserve(rows.iter().map(ScanRow::bytes_about).sum());
+                out.push(27);
+                request.encode(out);
+                clock.encode(out);
+                encode_sequence(rows, out);
+                end.encode(out);
+                encode_sequence(prepared, out);
+            }
             Self::PreparedQuery { up_to, after } => {
                 out.push(30);
                 up_to.encode(out);
@@ -592,6 +642,19 @@ impl Compress for Message {
                 page: u64::decode(reader)?,
                 versions: reader.sequence("a page's versions", PAGE_KEYS_MAX)?,
                 next: Option::decode(reader)?,
+            },
+            26 => Self::Scan {
+                request: u64::decode(reader)?,
+                timestamp: Timestamp::decode(reader)?,
+                range: KeyRange::decode(reader)?,
+                limit: u32::decode(reader)?,
+            },
+            27 => Self::ScanReply {
+                request: u64::decode(reader)?,
+                clock: u64::decode(reader)?,
+                rows: reader.sequence("a range's keys", SCAN_ROWS_MAX)?,
+                end: Key::decode(reader)?,
+                prepared: reader.sequence("prepared transactions", SCAN_ROWS_MAX)?,
             },
             30 => Self::PreparedQuery { up_to: u64::decode(reader)?, after: Option::decode(reader)? },
             31 => Self::PreparedReply {

@@ -3,7 +3,7 @@
 use crate::transaction::Transaction;
 use machine::Voters;
 use mutants::{Mutant, broken};
-use types::{Key, Timestamp, Value};
+use types::{Key, KeyRange, Timestamp, Value};
 
 use crate::message::{PendingWrite, ReadResult};
 use crate::quorum::Quorums;
@@ -22,6 +22,19 @@ pub struct ReadFound {
     /// The replicas that validate the read, once the version is committed: they have no newer version below the reader's timestamp, committed
     /// or prepared, and will vote for none.
     pub validated: Voters,
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RangeFound {
+    /// The keys that it read.
+    pub range: KeyRange,
+    /// Of those, in order, all that have values; and those whose values were taken by what is prepared and not yet known to have committed.
+    pub found: Vec<ReadFound>,
+    /// How many others are known to have been deleted, up to the end of the last page.
+    pub deleted: usize,
+    /// Enough replicas validate it: at the reader's timestamp, the keys have just the committed versions that were found, and will have.
+    pub is_validated: bool,
 }
 
 /// The replies heard so far for one key.

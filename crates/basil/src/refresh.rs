@@ -57,13 +57,15 @@ impl Attempt {
         })
     }
 
-    /// The same reads and writes, to be tried at `timestamp`.
+    /// The same reads, ranges and writes, to be tried at `timestamp`.
     ///
     /// # Panics
     /// When the same parts make no transaction, as they did before.
     pub fn refresh(&mut self, cluster: ClusterId, timestamp: Timestamp) {
         let (reads, writes) = (self.transaction.reads().to_vec(), self.transaction.writes().to_vec());
-        self.transaction = Transaction::new(cluster, timestamp, reads, writes).expect("the same parts made a transaction before");
+        let ranges = self.transaction.ranges().to_vec();
+        let transaction = Transaction::with_ranges(cluster, timestamp, reads, ranges, writes);
+        self.transaction = transaction.expect("the same parts made a transaction before");
         self.refreshes += 1;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! This file has a transaction's whole way at a replica: which message goes where, the vote (ST1, §4.2), the logged decision
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
-//! `transaction_table.rs`. The folder has the rest: `reads` (§4.1); `recovery` and `stall_detector` (§5); `admission`, which
+//! `transaction_table.rs`. The folder has the rest: `reads` (§4.1) and `scans`; `recovery` and `stall_detector` (§5); `admission`, which
 //! limits what is taken in and shown; and what a finite memory and journal require: `housekeeping`, `restart`,
 //! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
 //! [`catch_up`], and whoever lost its disk comes back by [`rebuild`].
@@ -18,6 +18,7 @@ mod reads;
 pub mod rebuild;
 mod recovery;
 mod restart;
+mod scans;
 mod stall_detector;
 
 use std::collections::VecDeque;
@@ -178,6 +179,9 @@ impl<M: StorageBackend> Replica<M> {
         }
         match message {
             Message::Read { request, timestamp, keys } => self.on_read(now, since, from, (request, timestamp), &keys, out),
+            Message::Scan { request, timestamp, range, limit } => {
+                self.on_scan(now, since, from, (request, timestamp), (&range, limit), out)
+            }
             Message::ClockQuery { asked_at } => {
                 out.send(from, Message::ClockReply { asked_at, clock: self.table.clock(now) });
                 Ok(())
@@ -246,6 +250,7 @@ impl<M: StorageBackend> Replica<M> {
             }
             // Replies; the coordinator beside this machine hears those, or the clock.
             Message::ReadReply { .. }
+            | Message::ScanReply { .. }
             | Message::ClockProposal { .. }
             | Message::ClockReply { .. }
             | Message::Voted { .. }

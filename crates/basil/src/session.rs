@@ -1,13 +1,13 @@
 //! Basil behind the neutral seam ([`engine`]): a client's session around a [`Coordinator`].
 //!
 //! A session turns a neutral request into a command, and the coordinator's event into a neutral answer. The evidence of a read
-//! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions and cannot
-//! read ranges yet, which the session says in a typed refusal.
+//! is what the coordinator found; a commit puts the transaction together from it. Basil has no one-shot transactions,
+//! which the session says in a typed refusal.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use crate::transaction::Transaction;
+use crate::transaction::{Transaction, TransactionError};
 use crypto::Verified;
 use engine::{
     Ask, Capabilities, ClusterClock, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response, Statistics,
@@ -15,14 +15,14 @@ use engine::{
 };
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
-use types::{ClusterId, Key, Timestamp, Value};
+use types::{ClusterId, Key, KeyRange, Timestamp, Value};
 
 use crate::buffer::Buffer;
 use crate::certificate::Decision;
 use crate::coordinator::{Command, Coordinator, Event, Failure, Path};
 use crate::message::{Message, Refusal};
 use crate::quorum::Quorums;
-use crate::reading::ReadFound;
+use crate::reading::{RangeFound, ReadFound};
 use crate::receipt::Receipt;
 use crate::refresh::{Attempt, UniqueTimes};
 
@@ -33,7 +33,7 @@ pub static PROFILE: Profile = Profile {
     shard_size: |faults| Quorums::new(faults).replicas(),
     quorum: |faults| Quorums::new(faults).logged(),
     while_incomplete: "commits take two round trips",
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: true },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, pool: true },
     tells_time: true,
 };
 
@@ -88,7 +88,13 @@ enum Begun {
 /// The evidence of a read.
 struct ReadEvidence {
     timestamp: Timestamp,
-    found: Vec<ReadFound>,
+    what: What,
+}
+
+/// What a read found, or a scan.
+enum What {
+    Keys(Vec<ReadFound>),
+    Range(RangeFound),
 }
 
 impl<D: Driver> Session<D> {
@@ -110,7 +116,16 @@ impl<D: Driver> Session<D> {
                 self.under_way.insert(operation, UnderWay::Private);
                 Ok(Begun::Command(command.numbered(operation)))
             }
-            Request::Scan { .. } | Request::Submit { .. } => Err(engine::Refusal::Unsupported(request.capability())),
+            Request::Scan { timestamp, low, high, limit, read_only } => {
+                let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
+                    let nothing =
+                        Found { found: Vec::new(), evidence: Evidence::new(ReadEvidence { timestamp, what: What::Keys(Vec::new()) }) };
+                    return Ok(Begun::Done(Response::Found(nothing)));
+                };
+                self.under_way.insert(operation, UnderWay::Read(timestamp));
+                Ok(Begun::Command(Command::Scan { operation, timestamp, range, limit, read_only }))
+            }
+            Request::Submit { .. } => Err(engine::Refusal::Unsupported(request.capability())),
         }
     }
 
@@ -119,7 +134,7 @@ impl<D: Driver> Session<D> {
         let buffer = buffer(timestamp, commit.reads, commit.writes)?;
         let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
         let finished = buffer.finish(self.cluster);
-        let (transaction, dependencies) = finished.map_err(|error| engine::Refusal::Invalid(error.to_string()))?;
+        let (transaction, dependencies) = finished.map_err(engine::Refusal::from)?;
         if is_empty {
             let commit = Commit { id: transaction.id(), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
             return Ok(Begun::Done(Response::Committed(commit)));
@@ -149,7 +164,10 @@ impl<D: Driver> Session<D> {
 
     /// The answer that an event gives; none when it is about nothing that was asked here.
     fn on_event(&mut self, event: Event) -> Option<Tell> {
-        let (Event::Read { operation, .. } | Event::Ended { operation, .. } | Event::Validated { operation }) = &event;
+        let (Event::Read { operation, .. }
+        | Event::Scanned { operation, .. }
+        | Event::Ended { operation, .. }
+        | Event::Validated { operation }) = &event;
         let operation = *operation;
         let outcome = match (self.under_way.remove(&operation), event) {
             (Some(UnderWay::Private), event) => Ok(Response::Private(Private::new(event))),
@@ -247,13 +265,16 @@ impl From<Foreign> for engine::Refusal {
 pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<Value>)>) -> Result<Buffer, Foreign> {
     let mut buffer = Buffer::new(timestamp);
     for evidence in reads {
-        let ReadEvidence { timestamp: read_at, found } = evidence.take().map_err(|_| Foreign)?;
-        for mut found in found {
-            if read_at != timestamp {
-                // What was validated holds at the timestamp of the read alone.
-                found.validated = Voters::default();
+        let ReadEvidence { timestamp: read_at, what } = evidence.take().map_err(|_| Foreign)?;
+        // What was validated holds at the timestamp of the read alone.
+        let is_of_now = read_at == timestamp;
+        let at_commit = |found: ReadFound| ReadFound { validated: if is_of_now { found.validated } else { Voters::default() }, ..found };
+        match what {
+            What::Keys(found) => found.into_iter().for_each(|found| buffer.found(at_commit(found))),
+            What::Range(scan) => {
+                let (found, is_validated) = (scan.found.into_iter().map(at_commit).collect(), scan.is_validated && is_of_now);
+                buffer.scanned(RangeFound { found, is_validated, ..scan });
             }
-            buffer.found(found);
         }
     }
     for (key, value) in writes {
@@ -264,12 +285,17 @@ pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Opti
 
 /// What a read of the session's found.
 fn found(timestamp: Timestamp, event: Event) -> Result<Response, engine::Refusal> {
-    let found = match event {
-        Event::Read { result, .. } => result.map_err(Failure::refusal_of_read)?,
+    let what = match event {
+        Event::Read { result, .. } => What::Keys(result.map_err(Failure::refusal_of_read)?),
+        Event::Scanned { result, .. } => What::Range(result.map_err(Failure::refusal_of_read)?),
         Event::Ended { .. } | Event::Validated { .. } => return Err(engine::Refusal::Unavailable),
     };
-    let values = found.iter().map(|found| (found.key.clone(), found.value.clone())).collect();
-    Ok(Response::Found(Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, found }) }))
+    let value = |found: &ReadFound| (found.key.clone(), found.value.clone());
+    let values = match &what {
+        What::Keys(found) => found.iter().map(value).collect(),
+        What::Range(scan) => scan.found.iter().filter(|found| found.value.is_some()).map(value).collect(),
+    };
+    Ok(Response::Found(Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, what }) }))
 }
 
 /// How a transaction of the session's ended.
@@ -282,9 +308,18 @@ fn committed(transaction: Transaction, event: Event) -> Result<Response, engine:
         }
         Event::Ended { result: Ok(_), .. } => return Err(engine::Refusal::Conflict),
         Event::Ended { result: Err(failure), .. } => return Err(failure.refusal_of_commit()),
-        Event::Read { .. } => return Err(engine::Refusal::OutcomeUnknown),
+        Event::Read { .. } | Event::Scanned { .. } => return Err(engine::Refusal::OutcomeUnknown),
     };
     Ok(Response::Committed(Commit { id, timestamp, place: 0, path, receipt }))
+}
+
+impl From<TransactionError> for engine::Refusal {
+    fn from(error: TransactionError) -> Self {
+        match error {
+            TransactionError::Contradicted => Self::Conflict,
+            _ => Self::Invalid(error.to_string()),
+        }
+    }
 }
 
 impl From<Path> for CommitPath {

@@ -1,5 +1,7 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
+mod ranges;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -12,11 +14,12 @@ use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, ShardId, Timestamp, TransactionId};
+use types::{ClientId, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
-use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast};
+use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast, Unread};
 use crate::message::{CommitDigest, KeyVersion, Place};
+use crate::range_timestamps::RangeTimestamps;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
@@ -54,6 +57,15 @@ pub(crate) struct KeyState {
     writers: TimestampIndex<()>,
     /// Prepared and committed readers, each with the version it read.
     readers: TimestampIndex<Timestamp>,
+}
+
+impl KeyState {
+    /// Takes out a writer. Gives whether it was the last.
+    fn remove_writer(&mut self, at: OrderKey) -> bool {
+        let was_written = !self.writers.is_empty();
+        self.writers.remove(at);
+        was_written && self.writers.is_empty()
+    }
 }
 
 impl KeyMeta for KeyState {
@@ -111,6 +123,9 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     cluster: Arc<Cluster>,
     shard: ShardId,
     read_timestamps: ReadTimestamps,
+    range_timestamps: RangeTimestamps,
+    /// The keys that have undecided writers, in order. Undecided transactions are bounded, and so are these.
+    written: BTreeSet<Key>,
     /// An earlier incarnation may have let keys be read above writes below this, in nanoseconds.
     write_floor: u64,
     /// The highest timestamp for which this replica has voted, in nanoseconds.
@@ -162,7 +177,7 @@ pub(crate) struct Load {
 
 impl Load {
     pub fn of(transaction: &Transaction) -> Self {
-        let keys = transaction.reads().len() + transaction.writes().len();
+        let keys = transaction.reads().len() + transaction.ranges().len() + transaction.writes().len();
         Self { transactions: 1, keys, bytes: transaction.encoded_bytes() }
     }
 
@@ -186,6 +201,8 @@ impl<M: StorageBackend> TransactionTable<M> {
             cluster,
             shard,
             read_timestamps: ReadTimestamps::new(seed, read_timestamps),
+            range_timestamps: RangeTimestamps::new(),
+            written: BTreeSet::new(),
             write_floor: 0,
             voted_up_to: 0,
             low_watermark: 0,
@@ -521,9 +538,10 @@ impl<M: StorageBackend> TransactionTable<M> {
                 (None, None)
             });
         }
+        let unread = self.unread(transaction)?;
         let readers_max = READERS_MAX + READERS_EACH_MAX * transaction.writes().len();
         let readers_left = Cell::new(if broken(Mutant::ReadersUncounted) { usize::MAX } else { readers_max });
-        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest, readers_left })
+        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest, unread, readers_left })
     }
 
     /// The id of a transaction that is entered at a key.
@@ -534,6 +552,11 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Remembers that `key` was read at `timestamp`.
     pub fn raise_read_timestamp(&mut self, key: &Key, timestamp: Timestamp) {
         self.read_timestamps.raise(key, timestamp);
+    }
+
+    /// Remembers that `range` was read at `timestamp`.
+    pub fn raise_range_timestamp(&mut self, range: &KeyRange, timestamp: Timestamp) {
+        self.range_timestamps.raise(range, timestamp);
     }
 
     // How a transaction moves on.
@@ -651,7 +674,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         for write in transaction.writes() {
             if self.holds(&write.key) {
                 let version = Version { timestamp, value: write.value.clone() };
-                self.store.commit_with_meta(&write.key, version, |key| key.writers.remove(order_key));
+                let mut was_last = false;
+                self.store.commit_with_meta(&write.key, version, |key| was_last = key.remove_writer(order_key));
+                if was_last {
+                    self.written.remove(&write.key);
+                }
             }
         }
     }
@@ -666,8 +693,19 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         for write in transaction.writes().iter().filter(|_| decision != Decision::Commit) {
             if self.holds(&write.key) {
-                self.store.update_meta(&write.key, |key| key.writers.add(order_key, ()));
+                let mut is_first = false;
+                self.store.update_meta(&write.key, |key| {
+                    is_first = key.writers.is_empty();
+                    key.writers.add(order_key, ());
+                });
+                if is_first {
+                    self.written.insert(write.key.detached());
+                }
             }
+        }
+        // Nothing is written into these below its timestamp any more, for as long as anything that old is judged.
+        for range in transaction.ranges().iter().filter(|_| !broken(Mutant::RangeUnprotected)) {
+            self.range_timestamps.raise(range, order_key.0);
         }
     }
 
@@ -683,7 +721,11 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key));
         }
         for write in transaction.writes().iter().filter(|_| means_to_write) {
-            self.store.update_meta_if_present(&write.key, |key| key.writers.remove(order_key));
+            let mut was_last = false;
+            self.store.update_meta_if_present(&write.key, |key| was_last = key.remove_writer(order_key));
+            if was_last {
+                self.written.remove(&write.key);
+            }
         }
     }
 
@@ -796,6 +838,8 @@ pub(crate) struct TableKnowledge<'a, M: StorageBackend> {
     timestamp: Timestamp,
     /// The newest committed version and the newest prepared writer below `timestamp` of each key read.
     newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
+    /// What there is in each range read, beside what was read there.
+    unread: Vec<Unread>,
     /// How many more readers are looked at.
     readers_left: Cell<usize>,
 }
@@ -833,6 +877,10 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
         Some((writer.0, self.table.id_of(writer)))
     }
 
+    fn unread(&self, range: usize) -> Unread {
+        self.unread.get(range).copied().unwrap_or(Unread::Unknown)
+    }
+
     fn writer_of(&self, version: Timestamp) -> Option<TransactionId> {
         let id = *self.table.timestamp_holders.get(&version)?;
         (self.table.get(id)?.decision() == Some(Decision::Commit)).then_some(id)
@@ -851,7 +899,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     }
 
     fn read_timestamp(&self, key: &Key) -> Timestamp {
-        self.table.read_timestamps.get(key)
+        self.table.read_timestamps.get(key).max(self.table.range_timestamps.get(key))
     }
 }
 

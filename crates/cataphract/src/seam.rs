@@ -37,9 +37,9 @@ impl engine::Pool for Pool {
             Some(Event::Read { result, .. }) => self.on_read(now, batch, result, inner),
             Some(Event::Ended { result, .. }) => self.on_ended(now, batch, result, inner),
             Some(Event::Validated { .. }) => self.on_validated(now, batch, inner),
-            // Nobody answered: the batch ends wherever it is.
-            None if self.is_committing(batch) => self.on_ended(now, batch, Err(Failure::TimedOut), inner),
-            None => self.on_read(now, batch, Err(Failure::TimedOut), inner),
+            // Nobody answered, or not to what was asked, as a pool reads no ranges: the batch ends wherever it is.
+            Some(Event::Scanned { .. }) | None if self.is_committing(batch) => self.on_ended(now, batch, Err(Failure::TimedOut), inner),
+            Some(Event::Scanned { .. }) | None => self.on_read(now, batch, Err(Failure::TimedOut), inner),
         });
     }
 

@@ -33,6 +33,8 @@ struct Progress {
     known: BTreeMap<Key, Option<Value>>,
     /// The engine's evidence for that, in the order in which reads returned.
     evidence: Vec<Evidence>,
+    /// Some of that is of ranges.
+    has_scanned: bool,
     writes: BTreeMap<Key, Option<Value>>,
 }
 
@@ -88,8 +90,8 @@ impl Transaction {
     /// The first `limit` keys from `low` (included) to `high` (excluded) that have values, in order, with their values.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine that cannot read ranges yet. Else any [`Error`]; a conflict
-    /// shows at the commit, not here.
+    /// [`Error::Refused`] with [`Refusal::Unsupported`] on an engine that cannot read ranges, and with [`Refusal::AnswerTooLarge`] where the
+    /// range holds more than a transaction can carry. Else any [`Error`]; a conflict shows at the commit, not here.
     pub async fn scan(&self, low: impl Into<Key>, high: impl Into<Key>, limit: usize) -> Result<Vec<(Key, Value)>, Error> {
         let (low, high) = (low.into(), high.into());
         if low >= high || limit == 0 {
@@ -134,6 +136,7 @@ impl Transaction {
             progress.known.entry(key).or_insert(value);
         }
         progress.evidence.push(found.evidence);
+        progress.has_scanned |= is_scan;
         Ok(keys)
     }
 
@@ -178,7 +181,7 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let Progress { evidence: reads, writes, .. } = self.slot().take().ok_or_else(ended)?;
+        let Progress { evidence: reads, has_scanned, writes, .. } = self.slot().take().ok_or_else(ended)?;
         if self.read_only && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -187,8 +190,9 @@ impl Transaction {
         self.connection.may_write(writes.keys())?;
         let timestamp = self.take_timestamp();
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
-        // What only reads has mostly committed by now, and is cheap alone.
-        if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty()) {
+        // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with
+        // others that write there.
+        if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty() && !has_scanned) {
             return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
         }
         match self.connection.ask(Request::Commit(CommitRequest { timestamp, reads, writes })).await? {

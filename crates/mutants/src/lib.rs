@@ -61,6 +61,17 @@ mutants! {
     CommittedWriteMissed: "Alg. 1 L7", "committed writes between what was read and the reader are overlooked";
     ReaderMissed: "Alg. 1 L10", "readers past what is written are overlooked";
     CommittedReaderMissed: "Alg. 1 L10", "readers count only until they have committed";
+    PreparedPhantom: "ranges", "prepared writes into a range, of keys that the reader does not know, are overlooked";
+    CommittedPhantom: "ranges", "committed writes into a range, of keys that the reader does not know, are overlooked";
+    RangeTimestampUnraised: "ranges", "a range that is read leaves no read timestamp";
+    RangeUnprotected: "ranges", "what is written into a range that a transaction has read is judged without regard to it";
+    RangeFloorForgotten: "ranges", "read timestamps of ranges for which there is no room are forgotten";
+    RangeValidatedByFew: "ranges", "one replica fewer than 3f+1 validates a range";
+    RangeOfOne: "ranges", "a range is covered up to where one reply is complete";
+    RangeUncut: "ranges", "a range counts as read to its end, though its reader stopped before";
+    RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
+    RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
+    SecretRange: "rights", "a client may read a range of keys that it has no right to";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
     WriteFloorIgnored: "Alg. 1 L12, after a restart", "a replica that comes back lets be written what it once let be read";

@@ -104,6 +104,8 @@ pub struct Page {
     pub versions: Vec<(Key, Version)>,
     /// Where the next page begins; nothing when this is the last.
     pub next: Option<Key>,
+    /// How many keys were looked at for it.
+    pub looked_at: usize,
 }
 
 /// How much one page may hold.
@@ -498,7 +500,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             return Err(StoreError::BelowWatermark { before: up_to, watermark: self.watermark });
         }
         if to.is_some_and(|to| to <= from) {
-            return Ok(Page { versions: Vec::new(), next: None });
+            return Ok(Page { versions: Vec::new(), next: None, looked_at: 0 });
         }
         let (mut rows, mut bytes, mut rows_end, mut damage) = (Vec::new(), 0, None, None);
         let scanned = self.backend.scan(from, &mut |key, row| {
@@ -528,8 +530,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let end = [rows_end.as_ref(), to].into_iter().flatten().min().map_or(Bound::Unbounded, Bound::Excluded);
         let mut keys = self.new_keys.range::<Key, _>((Bound::Included(from), end)).peekable();
         let mut rows = rows.into_iter().peekable();
-        let mut page = Page { versions: Vec::new(), next: rows_end.clone() };
-        let (mut looked_at, mut bytes) = (0, 0);
+        let mut page = Page { versions: Vec::new(), next: rows_end.clone(), looked_at: 0 };
+        let mut bytes = 0;
         loop {
             let next = match (rows.peek(), keys.peek()) {
                 (None, None) => break,
@@ -537,11 +539,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
                 (Some((row, _)), None) => row.clone(),
                 (None, Some(key)) => (*key).clone(),
             };
-            if looked_at >= limits.keys.max(1) || bytes >= limits.bytes {
+            if page.looked_at >= limits.keys.max(1) || bytes >= limits.bytes {
                 page.next = Some(next);
                 break;
             }
-            looked_at += 1;
+            page.looked_at += 1;
             keys.next_if(|key| **key == next);
             let row = rows.next_if(|(key, _)| *key == next).map(|(_, version)| version);
             // What is in memory is newer than the row, or it is the row, or an older version that came late.

@@ -2,7 +2,7 @@
 //! members' keys, its clients and their rights. Addresses are not part of it.
 
 use crate::limits::{FAULTS_MAX, SHARD_REPLICAS_MAX, SHARDS_MAX};
-use crate::{ClientId, ClusterId, Key, ReplicaId, ShardId};
+use crate::{ClientId, ClusterId, Key, KeyRange, ReplicaId, ShardId};
 
 /// Which shard holds a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,11 +189,31 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// The part of `range` whose keys `shard` may hold: all of it where keys are placed by hash.
+    #[must_use]
+    pub fn part_of(&self, shard: ShardId, range: &KeyRange) -> Option<KeyRange> {
+        let Placement::Ranges(bounds) = &self.placement else { return Some(range.clone()) };
+        let at = usize::from(shard.0);
+        let low = at.checked_sub(1).and_then(|before| bounds.get(before)).filter(|low| *low > range.low()).unwrap_or(range.low());
+        let high = bounds.get(at).filter(|high| *high < range.high()).unwrap_or(range.high());
+        KeyRange::new(low.clone(), high.clone())
+    }
+}
+
 impl Permission {
     /// Whether `key` may be read.
     #[must_use]
     pub fn may_read(&self, key: &Key) -> bool {
         covers(&self.read_prefixes, key)
+    }
+
+    /// Whether every key of `range` may be read: all of them begin with one of the prefixes.
+    #[must_use]
+    pub fn may_read_range(&self, range: &KeyRange) -> bool {
+        self.read_prefixes.iter().any(|prefix| {
+            range.low().as_bytes().starts_with(prefix.as_bytes()) && prefix.after_prefixed().is_none_or(|end| *range.high() <= end)
+        })
     }
 
     /// Whether `key` may be written.
@@ -217,4 +237,42 @@ fn spread(bytes: &[u8]) -> u64 {
     hash ^= hash >> 32;
     hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash ^ (hash >> 29)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(low: &str, high: &str) -> KeyRange {
+        KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys")
+    }
+
+    #[test]
+    fn a_range_is_cut_where_shards_meet() {
+        let replicas = |shard: u8| (0..6).map(|index| [shard * 6 + index; 32]).collect();
+        let cluster = |placement| Cluster::new(ClusterId::new([1; 16]), 1, placement, (0..3).map(replicas).collect(), vec![]);
+        let ranges = cluster(Placement::Ranges(vec![Key::from("h"), Key::from("p")])).expect("the parts fit");
+        let parts = |cluster: &Cluster, range: &KeyRange| -> Vec<Option<KeyRange>> {
+            cluster.shards().map(|shard| cluster.part_of(shard, range)).collect()
+        };
+        assert_eq!(parts(&ranges, &range("a", "z")), [Some(range("a", "h")), Some(range("h", "p")), Some(range("p", "z"))]);
+        assert_eq!(parts(&ranges, &range("b", "h")), [Some(range("b", "h")), None, None]);
+        assert_eq!(parts(&ranges, &range("i", "k")), [None, Some(range("i", "k")), None]);
+        assert_eq!(parts(&cluster(Placement::Hash).expect("they fit"), &range("a", "b")), vec![Some(range("a", "b")); 3]);
+    }
+
+    #[test]
+    fn a_range_may_be_read_when_all_its_keys_may() {
+        let with = |prefixes: &[&str]| Permission {
+            read_prefixes: prefixes.iter().map(|prefix| Key::from(*prefix)).collect(),
+            ..Permission::default()
+        };
+        let app = with(&["app/"]);
+        for (low, high, may) in
+            [("app/", "app0", true), ("app/a", "app/b", true), ("app/", "app1", false), ("app", "app/b", false), ("b", "c", false)]
+        {
+            assert_eq!(app.may_read_range(&range(low, high)), may, "{low} to {high}");
+        }
+        assert!(with(&[""]).may_read_range(&range("", "z")) && !with(&[]).may_read_range(&range("a", "b")));
+    }
 }

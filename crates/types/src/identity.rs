@@ -115,6 +115,16 @@ impl Timestamp {
     pub const fn new(time: u64, client: ClientId) -> Self {
         Self { time, client }
     }
+
+    /// The newest timestamp before this one; [`Timestamp::ZERO`] has none and stays.
+    #[must_use]
+    pub const fn predecessor(self) -> Self {
+        match (self.client.0.checked_sub(1), self.time.checked_sub(1)) {
+            (Some(client), _) => Self::new(self.time, ClientId(client)),
+            (None, Some(time)) => Self::new(time, ClientId(u64::MAX)),
+            (None, None) => self,
+        }
+    }
 }
 
 impl fmt::Display for Timestamp {

@@ -8,10 +8,16 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const TRANSACTION_READS_MAX: usize = 4_096;
 /// The most writes one transaction may carry.
 pub const TRANSACTION_WRITES_MAX: usize = 4_096;
+/// The most ranges one transaction may have read.
+pub const TRANSACTION_RANGES_MAX: usize = 64;
+/// The most deleted keys that the ranges of one transaction may hold on one shard.
+pub const RANGE_DELETED_MAX: usize = 4_096;
 /// The longest encoding of one transaction, in bytes.
 pub const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// The most keys one read request may ask for.
 pub const READ_KEYS_MAX: usize = 1_024;
+/// The most keys one page of a range holds.
+pub const SCAN_ROWS_MAX: usize = 1_024;
 /// The longest frame on a connection, in bytes, its header not counted.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// The most messages one frame may carry.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use machine::Voters;
-use types::{Key, Timestamp};
+use types::{Key, KeyRange, Timestamp};
 
 use crate::certificate::Certificate;
 use crate::message::Refusal;
-use crate::reading::{ReadFound, ReadQuorum};
+use crate::reading::{RangeFound, ReadFound, ReadQuorum};
 use crate::transaction::Transaction;
 
 /// How a coordinator is set. Every duration is in milliseconds.
@@ -81,6 +81,19 @@ pub enum Command {
         /// commit by this alone ([`crate::read_only`]).
         read_only: bool,
     },
+    /// Read a range at a timestamp: its first `limit` keys that have values. Ends in [`Event::Scanned`].
+    Scan {
+        /// The asker's number for it.
+        operation: u64,
+        /// The reader's timestamp.
+        timestamp: Timestamp,
+        /// The keys.
+        range: KeyRange,
+        /// How many of them at most, and at least one.
+        limit: usize,
+        /// As for [`Command::Read`].
+        read_only: bool,
+    },
     /// Bring a transaction to its end. Ends in [`Event::Ended`].
     Commit {
         /// The asker's number for it.
@@ -110,8 +123,12 @@ impl Command {
     /// The same command under the asker's number `operation`.
     #[must_use]
     pub fn numbered(mut self, number: u64) -> Self {
-        if let Self::Read { operation, .. } | Self::Commit { operation, .. } | Self::CommitReads { operation, .. } = &mut self {
-            *operation = number;
+        match &mut self {
+            Self::Read { operation, .. }
+            | Self::Scan { operation, .. }
+            | Self::Commit { operation, .. }
+            | Self::CommitReads { operation, .. } => *operation = number,
+            Self::Finish { .. } => {}
         }
         self
     }
@@ -148,6 +165,13 @@ pub enum Event {
         operation: u64,
         /// What was found, in the order of the keys asked for.
         result: Result<Vec<ReadFound>, Failure>,
+    },
+    /// A range is read.
+    Scanned {
+        /// The asker's number for it.
+        operation: u64,
+        /// What was found.
+        result: Result<RangeFound, Failure>,
     },
     /// A transaction has ended.
     Ended {

@@ -116,16 +116,10 @@ impl Coordinator {
 
     /// Sends a read to up to `count` replicas that were not asked yet, those thought to be up first, and of them the nearest.
     fn ask(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
+        let Some(shard) = self.requests.get(&number).map(|request| request.shard) else { return };
+        let by_choice = self.by_choice(shard, number, count);
         let Some(request) = self.requests.get_mut(&number) else { return };
         let Some(operation) = self.operations.get(&request.operation) else { return };
-        let replicas: Vec<ReplicaId> = self.cluster.replicas_of(request.shard).collect();
-        let suspects = self.suspects[usize::from(request.shard.0)];
-        let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
-        let (before, from) = replicas.split_at(first);
-        let mut by_choice: Vec<&ReplicaId> = from.iter().chain(before).collect();
-        let near_us = self.round_trips.near_us(request.shard, count);
-        // Stable: those who are as good as one another take turns.
-        by_choice.sort_by_key(|replica| (suspects.contains(replica.index), !self.round_trips.is_near(**replica, near_us)));
         let mut left = count;
         for replica in by_choice {
             if left == 0 {
@@ -134,11 +128,23 @@ impl Coordinator {
             if request.asked.insert(replica.index) {
                 left -= 1;
                 let keys = request.keys.iter().map(|replies| replies.key().clone()).collect();
-                out.send(Party::Replica(*replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
+                out.send(Party::Replica(replica), Message::Read { request: number, timestamp: operation.timestamp, keys });
             }
         }
-        let (shard, rounds) = (request.shard, request.rounds);
+        let rounds = request.rounds;
         self.timers.set(Timer::ReadEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
+    }
+
+    /// The replicas of `shard` as they are asked when `count` are wanted: those thought to be up first, and of them the nearest.
+    pub(super) fn by_choice(&self, shard: ShardId, number: u64, count: usize) -> Vec<ReplicaId> {
+        let mut replicas: Vec<ReplicaId> = self.cluster.replicas_of(shard).collect();
+        let suspects = self.suspects[usize::from(shard.0)];
+        let first = usize::try_from(number % replicas.len() as u64).unwrap_or(0);
+        replicas.rotate_left(first);
+        let near_us = self.round_trips.near_us(shard, count);
+        // Stable: those who are as good as one another take turns.
+        replicas.sort_by_key(|replica| (suspects.contains(replica.index), !self.round_trips.is_near(*replica, near_us)));
+        replicas
     }
 
     /// How long a read waits for its answers.
@@ -149,9 +155,9 @@ impl Coordinator {
 
     /// A reply to a read also says what time it is.
     pub(super) fn note_clock(&mut self, now: Time, from: ReplicaId, number: u64, clock: u64) {
-        let Some(request) = self.requests.get(&number) else { return };
-        let (asked_at, timed) = request.timed;
-        if let Some(clocks) = self.clocks.as_mut().filter(|_| from.shard == request.shard && timed.contains(from.index)) {
+        let asked = self.requests.get(&number).map(|request| (request.shard, request.timed));
+        let Some((shard, (asked_at, timed))) = asked.or_else(|| self.page_asked(number)) else { return };
+        if let Some(clocks) = self.clocks.as_mut().filter(|_| from.shard == shard && timed.contains(from.index)) {
             clocks.note(now, from, asked_at, clock);
         }
     }
@@ -278,6 +284,9 @@ impl Coordinator {
     }
 
     pub(super) fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {
+        if self.on_scan_refused(now, from, number, refusal, out) {
+            return;
+        }
         let Some(request) = self.requests.get_mut(&number) else {
             self.on_confirmed(now, from, number, None, out);
             return;

@@ -1,7 +1,7 @@
 //! Reading (basil.txt §4.1): what a replica says of a key.
 
 use types::codec::{Decode, DecodeError, Encode, Reader};
-use types::{Timestamp, Value};
+use types::{Key, Timestamp, Value};
 
 use crate::transaction::Transaction;
 
@@ -38,10 +38,31 @@ impl PendingWrite {
     }
 }
 
+/// What a replica has of one key of a range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScanRow {
+    /// The key.
+    pub key: Key,
+    /// As in the answer to a read of it.
+    pub result: ReadResult,
+}
+
 /// What a result takes on the wire beside its value, generously.
 const RESULT_BYTES: usize = 64;
 
+impl ScanRow {
+    /// How many bytes it takes on the wire: hardly ever more than this.
+    pub(super) fn bytes_about(&self) -> usize {
+        self.key.as_bytes().len() + self.result.bytes_about()
+    }
+}
+
 impl ReadResult {
+    /// Whether the key has a value, or may get one or lose it by what is prepared.
+    pub(crate) fn has_value_perhaps(&self) -> bool {
+        self.value.is_some() || self.pending != PendingWrite::None
+    }
+
     /// How many bytes it takes on the wire: hardly ever more than this.
     pub(super) fn bytes_about(&self) -> usize {
         RESULT_BYTES + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
@@ -59,6 +80,19 @@ impl Encode for ReadResult {
 impl Decode for ReadResult {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { version: Timestamp::decode(reader)?, value: Option::decode(reader)?, pending: PendingWrite::decode(reader)? })
+    }
+}
+
+impl Encode for ScanRow {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.result.encode(out);
+    }
+}
+
+impl Decode for ScanRow {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { key: Key::decode(reader)?, result: ReadResult::decode(reader)? })
     }
 }
 

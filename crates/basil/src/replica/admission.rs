@@ -6,7 +6,7 @@
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::StorageBackend;
-use types::{ClientId, Key, Party};
+use types::{ClientId, Key, KeyRange, Party, Permission};
 
 use super::early_requests::EarlyRequest;
 use super::{Out, Replica};
@@ -53,6 +53,14 @@ impl<M: StorageBackend> Replica<M> {
                 let keys = keys.iter().map(Key::detached).collect();
                 (timestamp.time, Message::Read { request, timestamp, keys }, bytes)
             }
+            Message::Scan { request, timestamp, range, limit } if is_early(timestamp.time) && !broken(Mutant::EarlyRead) => {
+                if let Err(refusal) = self.may_scan(now, from, timestamp, &range) {
+                    self.refuse(from, Subject::Request(request), refusal, out);
+                    return None;
+                }
+                let bytes = size_of::<KeyRange>() + range.key_bytes();
+                (timestamp.time, Message::Scan { request, timestamp, range: range.detached(), limit }, bytes)
+            }
             Message::Prepare { transaction } if is_early(transaction.timestamp().time) && !broken(Mutant::EarlyVote) => {
                 if !self.may_ask(from, &transaction) {
                     self.refuse(from, Subject::Transaction(transaction.id()), Refusal::NotPermitted, out);
@@ -73,7 +81,7 @@ impl<M: StorageBackend> Replica<M> {
         };
         if let Some(EarlyRequest { from, message, .. }) = self.early.keep(now, from, message, due, bytes) {
             let subject = match message {
-                Message::Read { request, .. } => Subject::Request(request),
+                Message::Read { request, .. } | Message::Scan { request, .. } => Subject::Request(request),
                 Message::Prepare { transaction } => Subject::Transaction(transaction.id()),
                 _ => return None,
             };
@@ -93,7 +101,7 @@ impl<M: StorageBackend> Replica<M> {
             // go while the record still matters.
             return Err(Refusal::TooNew);
         }
-        if !transaction.keys().any(|key| self.table.holds(key)) {
+        if !transaction.touches(&self.cluster, self.me.shard) {
             return Err(Refusal::WrongShard);
         }
         if !self.has_room(quota, transaction) && !broken(Mutant::LoadUnlimited) && self.table.get(transaction.id()).is_none() {
@@ -141,7 +149,7 @@ impl<M: StorageBackend> Replica<M> {
         transaction: &Transaction,
         decision: Decision,
     ) -> Result<(), Refusal> {
-        if !transaction.keys().any(|key| self.table.holds(key)) {
+        if !transaction.touches(&self.cluster, self.me.shard) {
             return Err(Refusal::WrongShard);
         }
         if transaction.timestamp().time > now.after_ms(self.options.time_bound_ms).0 {
@@ -166,6 +174,7 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn permitted(&self, transaction: &Transaction) -> bool {
         self.cluster.permission(transaction.timestamp().client).is_some_and(|permission| {
             transaction.reads().iter().all(|read| permission.may_read(&read.key))
+                && transaction.ranges().iter().all(|range| permission.may_read_range(range))
                 && transaction.writes().iter().all(|write| permission.may_write(&write.key))
         })
     }
@@ -181,7 +190,11 @@ impl<M: StorageBackend> Replica<M> {
     /// The same of a client.
     pub(super) fn may_client_see(&self, client: ClientId, transaction: &Transaction) -> bool {
         let permission = self.cluster.permission(client);
-        permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key))) || broken(Mutant::SecretShown)
+        let may_read_all = |permission: &Permission| {
+            transaction.keys().all(|key| permission.may_read(key))
+                && transaction.ranges().iter().all(|range| permission.may_read_range(range))
+        };
+        permission.is_some_and(may_read_all) || broken(Mutant::SecretShown)
     }
 
     /// Whether `party` may hear of `transaction` at all. Else whoever may not read its keys could guess at it until an answer

@@ -469,7 +469,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Shows all others of the shard what this replica has of the next page.
     fn ask_for_page(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
         let up_to = Timestamp::new(self.watermark(now).saturating_sub(1), ClientId(u64::MAX));
-        let Page { versions, next } = self.table.store.page(&self.catch_up.pass.from, None, up_to, PAGE)?;
+        let Page { versions, next, .. } = self.table.store.page(&self.catch_up.pass.from, None, up_to, PAGE)?;
         let pass = &mut self.catch_up.pass;
         pass.number += 1;
         let query = PageQuery { page: pass.number, from: pass.from.clone(), to: next, up_to, digest: digest(&versions) };
@@ -487,7 +487,7 @@ impl<M: StorageBackend> Replica<M> {
         if self.served_peer(now, from, Service::Page).is_none() || query.up_to < self.table.store.watermark() {
             return Ok(());
         }
-        let Page { versions: held, mut next } = self.table.store.page(&query.from, query.to.as_ref(), query.up_to, COMPARED_PAGE)?;
+        let Page { versions: held, mut next, .. } = self.table.store.page(&query.from, query.to.as_ref(), query.up_to, COMPARED_PAGE)?;
         let (mut versions, mut bytes) = (Vec::new(), 0);
         if next.is_some() || digest(&held) != query.digest {
             for (key, Version { timestamp, value }) in held {

@@ -6,14 +6,26 @@ use crate::transaction::Transaction;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, StoreError, Version};
-use types::{Key, Party, Timestamp, TransactionId};
+use types::{Key, Party, Permission, Timestamp, TransactionId};
 
 use super::admission::is_author;
 use super::{Out, Replica};
 use crate::message::{Message, PendingWrite, ReadResult, Refusal, Subject};
+use crate::timestamp_index::OrderKey;
 
 /// The most bytes of values and transactions in one read reply.
 pub(super) const READ_REPLY_BYTES_MAX: usize = 8 << 20;
+
+/// What a reply shows.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// The prepared transactions, each once.
+    pub prepared: Vec<Transaction>,
+    /// Where each stands.
+    places: BTreeMap<TransactionId, u16>,
+    /// The bytes of values and transactions.
+    pub bytes: usize,
+}
 
 impl<M: StorageBackend> Replica<M> {
     pub(super) fn on_read(
@@ -32,43 +44,49 @@ impl<M: StorageBackend> Replica<M> {
         self.table.raise_read_ceiling(timestamp.time);
         self.table.store.prefetch(keys.iter());
         let mut results = Vec::with_capacity(keys.len());
-        let mut prepared: Vec<Transaction> = Vec::new();
-        let mut places: BTreeMap<TransactionId, u16> = BTreeMap::new();
-        let mut bytes = 0;
+        let mut shown = Shown::default();
         for key in keys {
             if !broken(Mutant::ReadTimestampUnraised) {
                 self.table.raise_read_timestamp(key, timestamp);
             }
             let (committed, prepared_last) = self.table.newest_before(key, timestamp, Version::clone)?;
-            let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
-            bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
-            let pending = match prepared_last.filter(|at| version < at.0).and_then(|at| self.table.get(self.table.id_of(at))) {
-                None => PendingWrite::None,
-                Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
-                    if broken(Mutant::HiddenDenied) { PendingWrite::None } else { PendingWrite::Hidden }
-                }
-                Some(writer) => {
-                    let next = u16::try_from(prepared.len()).expect("a request names fewer keys");
-                    let place = *places.entry(writer.transaction.id()).or_insert(next);
-                    if place == next {
-                        bytes += writer.transaction.encoded_bytes();
-                        prepared.push(writer.transaction.clone());
-                    }
-                    PendingWrite::Prepared(place)
-                }
-            };
-            results.push(ReadResult { version, value, pending });
-            if bytes > READ_REPLY_BYTES_MAX {
+            results.push(self.show(from, committed, prepared_last, &mut shown));
+            if shown.bytes > READ_REPLY_BYTES_MAX {
                 self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);
                 return Ok(());
             }
         }
+        let Shown { prepared, bytes, .. } = shown;
         self.counts.keys_read += keys.len() as u64;
         out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared }, bytes);
         Ok(())
     }
 
-    pub(super) fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
+    /// What `from` is told of a key: its newest committed version, and the undecided write, if that is newer. Its value and a transaction
+    /// that was not shown before are added to what is `shown`.
+    pub(super) fn show(&self, from: Party, committed: Option<Version>, prepared_last: Option<OrderKey>, shown: &mut Shown) -> ReadResult {
+        let (version, value) = committed.map_or((Timestamp::ZERO, None), |version| (version.timestamp, version.value));
+        shown.bytes += value.as_ref().map_or(0, |value| value.as_bytes().len());
+        let pending = match prepared_last.filter(|at| version < at.0).and_then(|at| self.table.get(self.table.id_of(at))) {
+            None => PendingWrite::None,
+            Some(writer) if !self.may_see(from, &writer.transaction) && !is_author(from, &writer.transaction) => {
+                if broken(Mutant::HiddenDenied) { PendingWrite::None } else { PendingWrite::Hidden }
+            }
+            Some(writer) => {
+                let next = u16::try_from(shown.prepared.len()).expect("a reply tells of fewer keys");
+                let place = *shown.places.entry(writer.transaction.id()).or_insert(next);
+                if place == next {
+                    shown.bytes += writer.transaction.encoded_bytes();
+                    shown.prepared.push(writer.transaction.clone());
+                }
+                PendingWrite::Prepared(place)
+            }
+        };
+        ReadResult { version, value, pending }
+    }
+
+    /// What anybody may read that reads at `timestamp`.
+    pub(super) fn may_read_at(&self, now: Time, from: Party, timestamp: Timestamp) -> Result<&Permission, Refusal> {
         let Party::Client(client, _) = from else { return Err(Refusal::NotPermitted) };
         let permission = self.cluster.permission(client).ok_or(Refusal::NotPermitted)?;
         if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {
@@ -77,6 +95,11 @@ impl<M: StorageBackend> Replica<M> {
         if timestamp.time < self.watermark(now) {
             return Err(Refusal::TooOld);
         }
+        Ok(permission)
+    }
+
+    pub(super) fn may_read(&self, now: Time, from: Party, timestamp: Timestamp, keys: &[Key]) -> Result<(), Refusal> {
+        let permission = self.may_read_at(now, from, timestamp)?;
         if !keys.iter().all(|key| permission.may_read(key)) && !broken(Mutant::SecretRead) {
             return Err(Refusal::NotPermitted);
         }

@@ -7,8 +7,10 @@
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
 //! read-only t1 a b [-> r0 r1]       the same, saying that nothing will be written
+//! scan t1 a..c [first 2] [-> r0]    reads a range, or its first two keys that have values; scan-only as read-only
 //! validate t1 [-> r0 r1]            commits t1, which has only read, without votes if it can be
 //! claim t1 a @50 [from t9]          puts a read into t1 that never took place: the client lies
+//! claim-range t1 a..c               the same of a range: nothing has a value there but what t1 has read
 //! prepare t1 t2 [by c2] [-> r0-r2]  delivers ST1; the votes wait. With `by`, somebody else sends it
 //! votes t1 [by c2] [<- r0-r2]       delivers votes, decisions and refusals to clients
 //! log t1 · logged t1                the same for ST2 and its replies
@@ -26,6 +28,7 @@
 //! silence r5 · hear r5              loses everything to and from it, until heard again
 //! crash r5 · crash-at-write r5 · restart r5   power loss · at its next durable write · back from its disk
 //! liar r0 says a = 9 @90 · liar r0 hides a · liar r0 offers t9 for a · liar r0 votes abort
+//! liar r0 stops at b · liar r0 claims all   of a range it shows what is below b, or claims that it shows all
 //! liar r0 blames t9                 it votes all down, and shows t9, which has committed, as the reason
 //! clock r0 r1 -20s                  their clocks are so far behind, or +20s, ahead
 //! kill c1                           the client's process ends
@@ -34,13 +37,13 @@
 //! receipt t1                        shows t1's certificate to somebody with only the public keys
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use basil::{Buffer, Certificate, Command, Decision, Event, ReadFound, Transaction, Vote};
+use basil::{Buffer, Certificate, Command, Decision, Event, RangeFound, ReadFound, Transaction, Vote};
 use machine::Voters;
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
+use types::{ClientId, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::words::{self, instant};
 use super::world::{Envelope, Kind, Lie, World, party};
@@ -117,7 +120,7 @@ impl Script {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
             "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
             "catch-up" => self.world.catch_up(milliseconds(line.word(1))),
-            "begin" | "write" | "delete" | "claim" | "read" | "read-only" => self.build(&line),
+            "begin" | "write" | "delete" | "claim" | "claim-range" | "read" | "read-only" | "scan" | "scan-only" => self.build(&line),
             "validate" => self.confirm(&line),
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
@@ -183,6 +186,7 @@ impl Script {
         }
         committed.sort_by_key(|(transaction, _)| transaction.timestamp());
         let mut newest: BTreeMap<Key, Timestamp> = BTreeMap::new();
+        let mut live: BTreeSet<Key> = BTreeSet::new();
         for (transaction, lies) in committed {
             for read in transaction.reads().iter().filter(|_| !lies) {
                 let alone = newest.get(&read.key).copied().unwrap_or(Timestamp::ZERO);
@@ -194,8 +198,16 @@ impl Script {
                     read.key
                 );
             }
+            for range in transaction.ranges().iter().filter(|_| !lies) {
+                let unread = live.range(range.low()..range.high()).find(|key| transaction.read_of(key).is_none());
+                assert_eq!(unread, None, "{} missed a key that it would find alone", self.world.names.of(transaction.id()));
+            }
             for write in transaction.writes() {
                 newest.insert(write.key.clone(), transaction.timestamp());
+                match write.value {
+                    Some(_) => live.insert(write.key.clone()),
+                    None => live.remove(&write.key),
+                };
             }
         }
     }
@@ -218,6 +230,12 @@ impl Script {
                 self.work(name).buffer.write(key, Some(value));
             }
             "delete" => self.work(name).buffer.write(key, None),
+            "claim-range" => {
+                let work = self.work(name);
+                work.lies = true;
+                work.buffer.scanned(RangeFound { range: range(line.word(2)), found: Vec::new(), deleted: 0, is_validated: false });
+            }
+            "scan" | "scan-only" => self.scan(name, line),
             "claim" => {
                 let version = words::parse_version(line.word(3));
                 let dependency = line.words.get(5).map(|other| self.transaction(other).0);
@@ -235,6 +253,15 @@ impl Script {
         let keys = line.words[2..].iter().map(|key| Key::from(*key)).collect();
         let read_only = line.word(0) == "read-only";
         self.world.command(client, Command::Read { operation, timestamp, keys, read_only });
+        self.deliver_reads(client, line);
+    }
+
+    fn scan(&mut self, name: &str, line: &Line<'_>) {
+        let operation = self.operation(name);
+        let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
+        let limit = line.words.get(4).map_or(100, |limit| limit.parse().expect("a number of keys"));
+        let (range, read_only) = (range(line.word(2)), line.word(0) == "scan-only");
+        self.world.command(client, Command::Scan { operation, timestamp, range, limit, read_only });
         self.deliver_reads(client, line);
     }
 
@@ -357,6 +384,8 @@ impl Script {
             }
             "hides" => Lie::Hides { key: Key::from(line.word(3)) },
             "offers" => Lie::Offers { transaction: self.transaction(line.word(3)).0, key: Key::from(line.word(5)) },
+            "stops" => Lie::Stops { key: Key::from(line.word(4)) },
+            "claims" => Lie::ClaimsAll,
             "blames" => Lie::Blames(self.transaction(line.word(3)).0),
             "votes" if line.word(3) == "abort" => Lie::Votes(Vote::Abort),
             "votes" => Lie::Votes(Vote::Commit),
@@ -440,7 +469,11 @@ impl Script {
                     let name = self.world.operations[&operation].clone();
                     self.work(&name).validated = true;
                 }
-                Event::Read { .. } | Event::Ended { .. } => {}
+                Event::Scanned { operation, result: Ok(scan) } => {
+                    let name = self.world.operations[&operation].clone();
+                    self.work(&name).buffer.scanned(scan);
+                }
+                Event::Read { .. } | Event::Scanned { .. } | Event::Ended { .. } => {}
             }
         }
     }
@@ -448,6 +481,12 @@ impl Script {
     fn work(&mut self, name: &str) -> &mut Work {
         self.works.get_mut(name).unwrap_or_else(|| panic!("no transaction {name} has begun"))
     }
+}
+
+/// `a..c`.
+fn range(text: &str) -> KeyRange {
+    let (low, high) = text.split_once("..").expect("a range is two keys with .. between them");
+    KeyRange::new(Key::from(low), Key::from(high)).expect("it holds keys")
 }
 
 fn milliseconds(text: &str) -> u64 {

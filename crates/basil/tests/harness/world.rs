@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, KeyVersion, PageVersion, PendingWrite, ReadResult, Subject, Unsigned};
+use basil::message::{Conflict, KeyVersion, PageVersion, PendingWrite, ReadResult, ScanRow, Subject, Unsigned};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
@@ -19,7 +19,7 @@ use machine::turn::{Bounds, NoSigner, Turns, Written};
 use machine::{Input, InputOf, Time};
 use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, TransactionId, Value};
+use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, Timestamp, TransactionId, Value};
 
 use super::members::{Members, members};
 use super::words::{self, BEGINNING, Names, Notes};
@@ -73,6 +73,10 @@ pub enum Lie {
     Hides { key: Key },
     /// It claims that this transaction is prepared.
     Offers { key: Key, transaction: Transaction },
+    /// What it says of a range is complete up to this key, whatever it has, and it names no key from there on.
+    Stops { key: Key },
+    /// It claims that what it names of a range is all there is.
+    ClaimsAll,
     /// It votes so on everything.
     Votes(Vote),
     /// It votes everything down, and says that this transaction, which has committed, is in the way.
@@ -134,6 +138,7 @@ pub struct World {
     clients: BTreeMap<ClientId, Turns<Coordinator>>,
     silenced: BTreeSet<ReplicaId>,
     keys_asked: BTreeMap<(Party, u64), Vec<Key>>,
+    ranges_asked: BTreeMap<(Party, u64), KeyRange>,
     witness: Witness,
     options: ReplicaOptions,
 }
@@ -170,6 +175,7 @@ impl World {
             clients: BTreeMap::new(),
             silenced: BTreeSet::new(),
             keys_asked: BTreeMap::new(),
+            ranges_asked: BTreeMap::new(),
             witness: Witness::default(),
             // Versions are checkpointed whenever they may be: scripts have few.
             options: ReplicaOptions { memtable_bytes_max: 0, catch_up_ms: 0, ..ReplicaOptions::default() },
@@ -569,6 +575,11 @@ impl World {
         {
             self.keys_asked.insert((*from, *request), keys.clone());
         }
+        if let Input::Message { from, message } = input
+            && let Message::Scan { request, range, .. } = &**message
+        {
+            self.ranges_asked.insert((*from, *request), range.clone());
+        }
     }
 
     // Lies.
@@ -600,6 +611,12 @@ impl World {
                 (Lie::Offers { transaction, .. }, Message::CommitsReply { ids }) => ids.push(transaction.id()),
                 (Lie::Offers { transaction, .. }, Message::TransactionsReply { transactions }) => transactions.push(transaction.clone()),
                 _ => {}
+            }
+        }
+        if let Message::ScanReply { request, rows, end, prepared, .. } = message {
+            let range = self.ranges_asked.get(&(to, *request)).cloned().expect("it was asked");
+            for lie in &self.seats[&replica].lies {
+                distort_page(lie, &range, rows, end, prepared);
             }
         }
         let Message::ReadReply { request, results, prepared, .. } = message else { return };
@@ -665,7 +682,7 @@ impl World {
     fn witness_rights(&self, to: Party, message: &Message) {
         let Party::Client(client, _) = to else { return };
         let shown: Vec<&Transaction> = match message {
-            Message::ReadReply { prepared, .. } => prepared.iter().collect(),
+            Message::ReadReply { prepared, .. } | Message::ScanReply { prepared, .. } => prepared.iter().collect(),
             Message::Voted { conflict, .. } => conflict.iter().map(Conflict::transaction).collect(),
             Message::Decided { certificate } | Message::Writeback { certificate, .. } => certificate.shows().into_iter().collect(),
             _ => Vec::new(),
@@ -735,6 +752,11 @@ impl World {
             Message::ReadReply { request, results, prepared, .. } => {
                 let keys = self.keys_asked.get(&(to, *request)).cloned().unwrap_or_default();
                 let each = keys.iter().zip(results).map(|(key, result)| self.words_of_result(key, result, prepared)).collect::<Vec<_>>();
+                Some(format!("answer{{s}} {}", each.join("; ")))
+            }
+            Message::ScanReply { rows, end, prepared, .. } => {
+                let mut each: Vec<String> = rows.iter().map(|row| self.words_of_result(&row.key, &row.result, prepared)).collect();
+                each.push(format!("that is all before {end}"));
                 Some(format!("answer{{s}} {}", each.join("; ")))
             }
             Message::Decided { certificate } => {
@@ -814,6 +836,18 @@ impl World {
                     Err(failure) => self.notes.note(format!("{name} cannot read: {}", failed(*failure))),
                 }
             }
+            Event::Scanned { operation, result } => {
+                let name = self.operations.get(operation).cloned().unwrap_or_default();
+                match result {
+                    Ok(scan) => {
+                        let each: Vec<String> = scan.found.iter().map(|one| self.words_of_found(one)).collect();
+                        let each = if each.is_empty() { "nothing".to_owned() } else { each.join("; ") };
+                        let validated = if scan.is_validated { ", and nobody will write there" } else { "" };
+                        self.notes.note(format!("{name} finds in {}: {each}{validated}", scan.range));
+                    }
+                    Err(failure) => self.notes.note(format!("{name} cannot scan: {}", failed(*failure))),
+                }
+            }
             Event::Validated { operation } => {
                 let name = self.operations.get(operation).cloned().unwrap_or_default();
                 self.notes.note(format!("{name} commits without a vote, having only read"));
@@ -869,7 +903,7 @@ pub fn party(client: ClientId) -> Party {
 
 fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
     match message {
-        Message::Read { .. } | Message::ClockQuery { .. } => (Kind::Read, None),
+        Message::Read { .. } | Message::Scan { .. } | Message::ClockQuery { .. } => (Kind::Read, None),
         Message::StatusQuery { id, .. } => (Kind::StatusQuery, Some(*id)),
         Message::StatusReply { id, .. } => (Kind::StatusReply, Some(*id)),
         Message::CommitsQuery { .. }
@@ -886,6 +920,7 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::Writeback { certificate, .. } => (Kind::Writeback, Some(certificate.id)),
         Message::CommitNotice { id } => (Kind::CommitNotice, Some(*id)),
         Message::ReadReply { .. }
+        | Message::ScanReply { .. }
         | Message::ClockReply { .. }
         | Message::ClockProposal { .. }
         | Message::Refused { subject: Subject::Request(_), .. } => (Kind::Reply, None),
@@ -897,6 +932,33 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::ElectFallback { elect } => (Kind::Elect, Some(elect.statement.id)),
         Message::DecideFallback { decide, .. } => (Kind::Decide, Some(decide.statement.id)),
     }
+}
+
+/// Has a liar's page say what the lie wants.
+fn distort_page(lie: &Lie, range: &KeyRange, rows: &mut Vec<ScanRow>, end: &mut Key, prepared: &mut Vec<Transaction>) {
+    let mut say = |key: &Key, result: ReadResult| {
+        rows.retain(|row| row.key != *key);
+        rows.push(ScanRow { key: key.clone(), result });
+        rows.sort_by(|one, other| one.key.cmp(&other.key));
+    };
+    match lie {
+        Lie::Says { key, version, value } if range.contains(key) => {
+            say(key, ReadResult { version: *version, value: Some(value.clone()), pending: PendingWrite::None });
+        }
+        Lie::Offers { key, transaction } if range.contains(key) => {
+            let place = u16::try_from(prepared.len()).expect("scripts read few keys");
+            prepared.push(transaction.clone());
+            say(key, ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Prepared(place) });
+        }
+        Lie::Hides { key } => rows.retain(|row| row.key != *key),
+        Lie::Stops { key } => {
+            rows.retain(|row| row.key < *key);
+            *end = key.clone();
+        }
+        Lie::ClaimsAll => *end = range.high().clone(),
+        _ => {}
+    }
+    rows.retain(|row| row.key < *end);
 }
 
 fn asks_vote(input: &InputOf<Node<Memory>>) -> Option<TransactionId> {

@@ -306,6 +306,10 @@ pub(crate) fn describe(message: &Message) -> String {
         Message::ReadReply { request, results, prepared, .. } => {
             format!("ReadReply {request} of {} keys, {} prepared", results.len(), prepared.len())
         }
+        Message::Scan { request, timestamp, range, limit } => format!("Scan {request} at {timestamp} of {range}, {limit} keys"),
+        Message::ScanReply { request, rows, end, prepared, .. } => {
+            format!("ScanReply {request} of {} keys before {end}, {} prepared", rows.len(), prepared.len())
+        }
         Message::Voted { vote, conflict } => {
             let why = if conflict.is_some() { ", with a conflict" } else { "" };
             format!("Voted {:?} on {:?}{why}", vote.statement.vote, vote.statement.id)

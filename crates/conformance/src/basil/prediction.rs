@@ -30,8 +30,8 @@ impl Engine for Basil {
 
     fn step(message: &Message) -> Step {
         match message {
-            Message::Read { .. } => "read",
-            Message::ReadReply { .. } => "read_reply",
+            Message::Read { .. } | Message::Scan { .. } => "read",
+            Message::ReadReply { .. } | Message::ScanReply { .. } => "read_reply",
             Message::Prepare { .. } => "prepare",
             Message::Voted { .. } => "voted",
             Message::Log { .. } => "log",

@@ -74,6 +74,8 @@ type Shown = Vec<(ReplicaId, Statement)>;
 fn in_message(message: &Message, out: &mut Shown) {
     match message {
         Message::Read { .. }
+        | Message::Scan { .. }
+        | Message::ScanReply { .. }
         | Message::Prepare { .. }
         | Message::StatusQuery { .. }
         | Message::ReadReply { .. }

@@ -1,0 +1,394 @@
+//! How the coordinator reads ranges (beyond the paper): page after page, from each shard that may hold keys of the range.
+//!
+//! A page goes as far as `f + 1` replies are complete: one of those replicas is correct and leaves nothing out. Of each key that any reply
+//! names there, what the replies amount to is decided as for a read of that key, where a reply that is complete and does not name a key
+//! says that there is nothing ([`crate::reading`]). A replica that stops early, or says that it has not, is one of `f`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use machine::{Time, Voters};
+use mutants::{Mutant, broken};
+use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
+use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp};
+
+use super::{Coordinator, Event, Failure, Out, Timer};
+use crate::commit_relay::RecentCommits;
+use crate::message::{Message, PendingWrite, ReadResult, Refusal, ScanRow};
+use crate::quorum::Quorums;
+use crate::reading::{Choice, KeyReplies, RangeFound, ReadFound};
+use crate::round_trip::RequestKind;
+use crate::transaction::Transaction;
+
+/// A range that is read.
+#[derive(Debug)]
+pub(super) struct ScanOperation {
+    timestamp: Timestamp,
+    range: KeyRange,
+    /// How many keys with values are wanted.
+    limit: usize,
+    read_only: bool,
+    parts: Vec<ScanPart>,
+    /// Keys that have values, or may have had them taken by what is only prepared.
+    found: BTreeMap<Key, ReadFound>,
+    /// How many others are known to have been deleted.
+    deleted: usize,
+    /// Every page so far was validated.
+    is_validated: bool,
+    started: Time,
+}
+
+/// The part of a range that one shard may hold.
+#[derive(Debug)]
+struct ScanPart {
+    shard: ShardId,
+    high: Key,
+    /// Up to where it has been read.
+    covered: Key,
+}
+
+/// A page that one shard is asked for.
+#[derive(Debug)]
+pub(super) struct ScanRequest {
+    operation: u64,
+    shard: ShardId,
+    range: KeyRange,
+    limit: u32,
+    answers: Vec<ScanAnswer>,
+    asked: Voters,
+    replied: Voters,
+    /// Who was asked at first, and has not answered since.
+    timed: (Time, Voters),
+    refusals: Vec<Refusal>,
+    rounds: u32,
+}
+
+/// What one replica has of a page.
+#[derive(Debug)]
+struct ScanAnswer {
+    from: u16,
+    rows: BTreeMap<Key, ReadResult>,
+    prepared: Vec<Transaction>,
+    end: Key,
+}
+
+/// What the answers to a page amount to.
+struct PageFound {
+    /// Up to where it is read.
+    end: Key,
+    choices: Vec<Choice>,
+    /// Who has exactly this, up to there, and lets nobody change it.
+    validated: Voters,
+}
+
+impl ScanRequest {
+    /// What the answers say up to where `complete` of them are complete.
+    fn page(&self, complete: usize, needed: usize, timestamp: Timestamp, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
+        let mut ends: Vec<&Key> = self.answers.iter().map(|answer| &answer.end).collect();
+        ends.sort_unstable_by(|one, other| other.cmp(one));
+        let complete = if broken(Mutant::RangeOfOne) { 1 } else { complete };
+        let end = (*ends.get(complete.checked_sub(1)?)?).clone();
+        let mut validated = Voters::default();
+        for answer in self.answers.iter().filter(|answer| answer.end >= end) {
+            validated.insert(answer.from);
+        }
+        let keys: BTreeSet<&Key> = self.answers.iter().flat_map(|answer| answer.rows.range(..&end).map(|(key, _)| key)).collect();
+        let mut choices = Vec::with_capacity(keys.len());
+        for key in keys {
+            let mut replies = KeyReplies::new(key.clone());
+            for answer in self.answers.iter().filter(|answer| *key < answer.end) {
+                let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+                let result = answer.rows.get(key).cloned().unwrap_or(nothing);
+                let writer = result.pending.writer(&answer.prepared);
+                replies.add(answer.from, result, writer, timestamp);
+            }
+            let choice = replies.choose(needed, quorums, |transaction| fresh.contains(transaction.id()));
+            validated = match &choice {
+                Choice::Newest(found) | Choice::Vouched(found) if found.dependency.is_none() => validated.and(found.validated),
+                Choice::Newest(_) | Choice::Vouched(_) | Choice::Nothing => Voters::default(),
+            };
+            choices.push(choice);
+        }
+        Some(PageFound { end, choices, validated })
+    }
+
+    /// What they amount to by now. Who only reads needs `3f + 1` of them.
+    fn found(&self, operation: &ScanOperation, needed: usize, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
+        let settles = operation.read_only && self.answers.len() >= quorums.validation();
+        let complete = if settles { quorums.validation() } else { needed };
+        self.page(complete, needed, operation.timestamp, quorums, fresh).filter(|page| page.end > *self.range.low())
+    }
+}
+
+impl PageFound {
+    fn is_newest(&self) -> bool {
+        self.choices.iter().all(|choice| matches!(choice, Choice::Newest(_)))
+    }
+
+    fn is_vouched(&self) -> bool {
+        self.choices.iter().all(|choice| !matches!(choice, Choice::Nothing))
+    }
+
+    fn is_validated(&self, quorums: Quorums) -> bool {
+        let needed = if broken(Mutant::RangeValidatedByFew) { quorums.validation() - 1 } else { quorums.validation() };
+        self.validated.count() >= needed
+    }
+
+    /// Whether more answers could validate it: the replicas that contradict it are too few to include a correct one.
+    fn may_settle(&self, answers: usize, quorums: Quorums) -> bool {
+        !self.is_validated(quorums) && answers - self.validated.count() < quorums.weak()
+    }
+}
+
+impl Coordinator {
+    pub(super) fn on_scan_command(
+        &mut self,
+        now: Time,
+        operation: u64,
+        (timestamp, range): (Timestamp, KeyRange),
+        limit: usize,
+        read_only: bool,
+        out: &mut Out,
+    ) {
+        let part = |shard: ShardId| {
+            let part = self.cluster.part_of(shard, &range)?;
+            Some(ScanPart { shard, high: part.high().clone(), covered: part.low().clone() })
+        };
+        let parts = self.cluster.shards().filter_map(part).collect();
+        let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
+        let scan = ScanOperation { timestamp, range, limit, read_only, parts, found, deleted, is_validated, started: now };
+        self.scans.insert(operation, scan);
+        self.advance_scan(now, operation, out);
+    }
+
+    /// Ends a scan that has found enough, or asks for the next pages: those of the parts that are least far.
+    fn advance_scan(&mut self, now: Time, operation: u64, out: &mut Out) {
+        let Some(scan) = self.scans.get(&operation) else { return };
+        let open = scan.parts.iter().filter(|part| part.covered < part.high);
+        let covered = open.clone().map(|part| &part.covered).min().unwrap_or(scan.range.high());
+        let live = scan.found.range(..covered).filter(|(_, found)| found.value.is_some());
+        let last = scan.limit.checked_sub(1).and_then(|before| live.clone().nth(before)).map(|(key, _)| key.clone());
+        if last.is_some() || covered == scan.range.high() {
+            let whole = scan.range.high().clone();
+            let end = last.filter(|_| !broken(Mutant::RangeUncut)).map_or(whole, |last| last.successor().expect("a key lies above"));
+            self.scan_done(operation, &end, out);
+            return;
+        }
+        let limit = u32::try_from((scan.limit - live.count()).min(SCAN_ROWS_MAX)).unwrap_or(u32::MAX);
+        let next: Vec<(ShardId, KeyRange)> = open
+            .filter(|part| part.covered == *covered)
+            .filter_map(|part| Some((part.shard, KeyRange::new(part.covered.clone(), part.high.clone())?)))
+            .collect();
+        for (shard, range) in next {
+            // The answers of others may still be under way.
+            if !self.scan_requests.values().any(|request| request.operation == operation && request.shard == shard) {
+                self.request_page(now, operation, shard, range, limit, out);
+            }
+        }
+    }
+
+    fn request_page(&mut self, now: Time, operation: u64, shard: ShardId, range: KeyRange, limit: u32, out: &mut Out) {
+        let Some(scan) = self.scans.get(&operation) else { return };
+        let least = if scan.read_only { self.quorums.validation() } else { 0 };
+        self.requests_made += 1;
+        let number = self.requests_made;
+        let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
+        let (answers, refusals, rounds) = (Vec::new(), Vec::new(), 0);
+        let request = ScanRequest { operation, shard, range, limit, answers, asked, replied, timed, refusals, rounds };
+        self.scan_requests.insert(number, request);
+        self.ask_page(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
+        if let Some(request) = self.scan_requests.get_mut(&number) {
+            request.timed.1 = request.asked;
+        }
+    }
+
+    /// Asks up to `count` replicas for a page that were not asked yet.
+    fn ask_page(&mut self, now: Time, number: u64, count: usize, out: &mut Out) {
+        let Some(shard) = self.scan_requests.get(&number).map(|request| request.shard) else { return };
+        let by_choice = self.by_choice(shard, number, count);
+        let Some(request) = self.scan_requests.get_mut(&number) else { return };
+        let Some(scan) = self.scans.get(&request.operation) else { return };
+        let mut left = count;
+        for replica in by_choice {
+            if left > 0 && request.asked.insert(replica.index) {
+                left -= 1;
+                let (timestamp, range, limit) = (scan.timestamp, request.range.clone(), request.limit);
+                out.send(Party::Replica(replica), Message::Scan { request: number, timestamp, range, limit });
+            }
+        }
+        let rounds = request.rounds;
+        self.timers.set(Timer::ScanEscalation(number), now.after_us(self.read_wait_us(shard, rounds)));
+    }
+
+    pub(super) fn on_scan_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        number: u64,
+        (rows, end): (Vec<ScanRow>, Key),
+        prepared: Vec<Transaction>,
+        out: &mut Out,
+    ) {
+        let Some(request) = self.scan_requests.get_mut(&number) else { return };
+        let fits = from.shard == request.shard && request.asked.contains(from.index);
+        // What was not asked for is not taken in, and that it is asked again is all that it costs.
+        let is_sound = end <= *request.range.high() && rows.first().is_none_or(|row| row.key >= *request.range.low());
+        if !fits || !is_sound || !request.replied.insert(from.index) {
+            return;
+        }
+        let (asked_at, timed) = &mut request.timed;
+        if timed.contains(from.index) {
+            timed.remove(from.index);
+            self.round_trips.note(from, RequestKind::Read, now.since(*asked_at));
+        }
+        request.answers.retain(|answer| answer.from != from.index);
+        let rows = rows.into_iter().map(|row| (row.key, row.result)).collect();
+        request.answers.push(ScanAnswer { from: from.index, rows, prepared, end });
+        if let Some(suspects) = self.suspects.get_mut(usize::from(from.shard.0)) {
+            suspects.remove(from.index);
+        }
+        self.evaluate_page(now, number, out);
+    }
+
+    /// Ends a page, asks more replicas, or goes on waiting, as the answers so far allow.
+    fn evaluate_page(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.scan_requests.get(&number) else { return };
+        let Some(scan) = self.scans.get(&request.operation) else { return };
+        let needed = self.options.read_quorum.needed(self.quorums);
+        let all_replied = request.replied.count() >= request.asked.count();
+        let all_asked = request.asked.count() >= self.quorums.replicas();
+        let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
+        let page = request.found(scan, needed, self.quorums, &self.recent_commits);
+        // Another reply may save the transaction from being prepared.
+        let may_settle = |page: &PageFound| scan.read_only && page.may_settle(request.answers.len(), self.quorums);
+        let is_done = |page: &PageFound| {
+            let is_last = all_replied && all_asked;
+            page.is_newest() && !may_settle(page) && is_widest(page) || page.is_vouched() && is_last
+        };
+        match page {
+            Some(page) if is_done(&page) => self.page_done(now, number, page, out),
+            _ if all_replied && !all_asked => {
+                self.counts.read_escalations += 1;
+                self.ask_page(now, number, self.quorums.replicas(), out);
+            }
+            // Writes are on their way, or somebody is silent: the timer goes on.
+            _ => {}
+        }
+    }
+
+    fn page_done(&mut self, now: Time, number: u64, page: PageFound, out: &mut Out) {
+        let Some(request) = self.scan_requests.remove(&number) else { return };
+        self.timers.cancel(&Timer::ScanEscalation(number));
+        let operation = request.operation;
+        let Some(scan) = self.scans.get_mut(&operation) else { return };
+        scan.is_validated &= page.is_validated(self.quorums);
+        for choice in page.choices {
+            let (Choice::Newest(found) | Choice::Vouched(found)) = choice else { continue };
+            if found.value.is_some() || found.dependency.is_some() {
+                scan.found.insert(found.key.clone(), found);
+            } else if found.version > Timestamp::ZERO {
+                scan.deleted += 1;
+            }
+        }
+        if let Some(part) = scan.parts.iter_mut().find(|part| part.shard == request.shard) {
+            part.covered = page.end;
+        }
+        // No transaction could carry so much, and no replica would look at it.
+        if scan.found.len() > TRANSACTION_READS_MAX || scan.deleted > RANGE_DELETED_MAX {
+            self.scan_failed(operation, Failure::Refused(Refusal::TooLarge), out);
+            return;
+        }
+        self.advance_scan(now, operation, out);
+    }
+
+    fn scan_done(&mut self, operation: u64, end: &Key, out: &mut Out) {
+        let Some(scan) = self.scans.get(&operation) else { return };
+        if self.is_too_low(scan.timestamp) {
+            self.scan_failed(operation, Failure::TooLow, out);
+            return;
+        }
+        let Some(mut scan) = self.drop_scan(operation) else { return };
+        let _beyond = scan.found.split_off(end);
+        let range = KeyRange::new(scan.range.low().clone(), end.clone()).expect("a scan ends above where it begins");
+        let (found, deleted) = (scan.found.into_values().collect(), scan.deleted);
+        let result = Ok(RangeFound { range, found, deleted, is_validated: scan.is_validated });
+        out.emit(Event::Scanned { operation, result });
+    }
+
+    pub(super) fn on_scan_escalation(&mut self, now: Time, number: u64, out: &mut Out) {
+        let Some(request) = self.scan_requests.get(&number) else { return };
+        let Some(scan) = self.scans.get(&request.operation) else { return };
+        if now.since(scan.started) >= self.options.timeout_ms * 1_000_000 {
+            let operation = request.operation;
+            self.scan_failed(operation, Failure::TimedOut, out);
+            return;
+        }
+        let needed = self.options.read_quorum.needed(self.quorums);
+        let may_wait = scan.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        let page = request.found(scan, needed, self.quorums, &self.recent_commits);
+        if let Some(page) = page.filter(|page| page.is_vouched() && !may_wait) {
+            self.page_done(now, number, page, out);
+            return;
+        }
+        let Some(request) = self.scan_requests.get_mut(&number) else { return };
+        let shard = usize::from(request.shard.0);
+        for replica in self.cluster.replicas_of(request.shard) {
+            if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
+                self.suspects[shard].insert(replica.index);
+            }
+        }
+        request.rounds += 1;
+        if request.asked.count() >= self.quorums.replicas() {
+            // What they have may have moved on. What they said stands until they say otherwise.
+            request.asked = Voters::default();
+            request.replied = Voters::default();
+            request.refusals.clear();
+            self.counts.retries += 1;
+        } else {
+            self.counts.read_escalations += 1;
+        }
+        self.ask_page(now, number, self.quorums.replicas(), out);
+    }
+
+    /// `false` when `number` is no page's.
+    pub(super) fn on_scan_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) -> bool {
+        let Some(request) = self.scan_requests.get_mut(&number) else { return false };
+        if from.shard != request.shard || !request.asked.contains(from.index) || !request.replied.insert(from.index) {
+            return true;
+        }
+        request.refusals.push(refusal);
+        let same = request.refusals.iter().filter(|other| **other == refusal).count();
+        // Overload passes. Anything else is believed from f + 1, one of which is correct.
+        let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
+        if same < believed || refusal == Refusal::Overloaded {
+            self.evaluate_page(now, number, out);
+        } else {
+            let operation = request.operation;
+            self.scan_failed(operation, Failure::Refused(refusal), out);
+        }
+        true
+    }
+
+    fn scan_failed(&mut self, operation: u64, failure: Failure, out: &mut Out) {
+        if self.drop_scan(operation).is_some() {
+            out.emit(Event::Scanned { operation, result: Err(failure) });
+        }
+    }
+
+    /// Takes a scan out of what is under way, with the pages that it waits for.
+    fn drop_scan(&mut self, operation: u64) -> Option<ScanOperation> {
+        let timers = &mut self.timers;
+        self.scan_requests.retain(|number, request| {
+            let keep = request.operation != operation;
+            if !keep {
+                timers.cancel(&Timer::ScanEscalation(*number));
+            }
+            keep
+        });
+        self.scans.remove(&operation)
+    }
+
+    /// Who was asked for page `number` and when, while the answer still tells what time it is.
+    pub(super) fn page_asked(&self, number: u64) -> Option<(ShardId, (Time, Voters))> {
+        self.scan_requests.get(&number).map(|request| (request.shard, request.timed))
+    }
+}
