@@ -11,7 +11,9 @@ use basil::certificate::{LoggedStatement, VoteStatement};
 use basil::recovery::{DecideStatement, ElectStatement};
 use basil::{Decision, Read, Transaction, Vote, Write};
 use crypto::{BatchSignature, BatchSigner, SecretKey, Signatures, Verifier, leaf};
-use types::{ClientId, Cluster, ClusterId, Digest, Key, Permission, Placement, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{
+    ClientId, Cluster, ClusterId, Digest, Key, KeyRange, Permission, Placement, ReplicaId, ShardId, Timestamp, TransactionId, Value,
+};
 
 /// The cluster's name.
 pub const CLUSTER: ClusterId = ClusterId::new([0xb7; 16]);
@@ -242,8 +244,16 @@ fn transactions() -> Vec<Transaction> {
         let erased = Write { key: Key::from("a1"), value: None };
         Transaction::new(CLUSTER, ago(50, 1), vec![], vec![erased]).expect("small transactions are within every limit")
     };
+    let range = |low: &str, high: &str| KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
+    let with_ranges = |timestamp, reads, ranges, writes| {
+        Transaction::with_ranges(CLUSTER, timestamp, reads, ranges, writes).expect("small transactions are within every limit")
+    };
+    let found = Read { key: Key::from("a1"), version: first.timestamp(), dependency: None };
+    let into = Write { key: Key::from("i2"), value: Some(Value::from("9")) };
+    let ranger = with_ranges(ago(350, 3), vec![found], vec![range("a1", "a3")], vec![into]); // Knows of one key in its range.
+    let sweeper = with_ranges(ago(100, 2), vec![], vec![range("", "a1"), range("a2", "j")], vec![]); // Has found nothing on two shards.
     vec![
         first, second, third, fourth, fifth, reader, twin, intruder, own, liar, stranger, middle, old, soon, never, deep, deeper, nothing,
-        eraser,
+        eraser, ranger, sweeper,
     ]
 }

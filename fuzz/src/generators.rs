@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use basil::certificate::{Certificate, LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Subject};
+use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, ReadResult, ScanRow, Subject};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect};
 use basil::{Decision, Message, Refusal, Transaction, Vote};
 use crypto::{BatchSignature, SignedRoot};
-use types::{ClusterId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClusterId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::choices::Choices;
 use crate::fixture::{CLUSTER, MILLISECOND, NOW, REPLICAS, SHARDS, Said, VIEWS, fixture, replica};
@@ -288,7 +288,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 
 /// What is said to a replica.
 pub fn request(choices: &mut Choices<'_>) -> Message {
-    let kind = choices.below(17);
+    let kind = choices.below(18);
     let number = number(choices);
     let transaction = fixture().transactions[number].clone();
     match kind {
@@ -324,6 +324,11 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             Message::ElectFallback { elect: signed_elect(number, replica, decision(choices), 1 + view(choices)) }
         }
         7 => decide(choices, number),
+        17 => {
+            let range = range(choices).unwrap_or_else(|| KeyRange::new(Key::from("a"), Key::from("b")).expect("it has keys"));
+            let (request, timestamp) = (u64::from(choices.byte()), timestamp(choices));
+            Message::Scan { request, timestamp, range, limit: u32::from(choices.byte()) }
+        }
         12 => Message::CommitNotice { id: transaction.id() },
         13 => {
             let digests = (0..choices.below(4)).map(|_| [choices.byte(); 16]).collect();
@@ -415,8 +420,36 @@ pub fn reply(choices: &mut Choices<'_>) -> Message {
             ];
             Message::Refused { subject, refusal: choices.one_of(&refusals) }
         }
+        _ if choices.rarely(3) => scan_reply(choices),
         _ => read_reply(choices),
     }
+}
+
+/// A range between two of the keys, if they are in order.
+pub fn range(choices: &mut Choices<'_>) -> Option<KeyRange> {
+    let (low, high) = (Key::from(choices.one_of(&KEYS)), Key::from(choices.one_of(&KEYS)));
+    KeyRange::new(low, high)
+}
+
+/// Rows of a page, in order, and the transactions that they name.
+pub fn scan_rows(choices: &mut Choices<'_>) -> (Vec<ScanRow>, Vec<Transaction>) {
+    let Message::ReadReply { results, prepared, .. } = read_reply(choices) else { return (Vec::new(), Vec::new()) };
+    let mut rows: Vec<ScanRow> = results.into_iter().map(|result| ScanRow { key: Key::from(choices.one_of(&KEYS)), result }).collect();
+    rows.sort_by(|one, other| one.key.cmp(&other.key));
+    rows.dedup_by(|one, other| one.key == other.key);
+    (rows, prepared)
+}
+
+/// A page of a range, now and then damaged.
+fn scan_reply(choices: &mut Choices<'_>) -> Message {
+    let (mut rows, prepared) = scan_rows(choices);
+    let end = Key::from(choices.one_of(&["zz", "b", "", "j"]));
+    if choices.rarely(8) {
+        rows.reverse();
+    } else {
+        rows.retain(|row| row.key < end);
+    }
+    Message::ScanReply { request: u64::from(choices.byte()), clock: NOW, rows, end, prepared }
 }
 
 /// An answer to a read, whichever.

@@ -11,7 +11,7 @@ use basil::{Decision, Message, Transaction, Vote};
 use crypto::BatchSignature;
 use ed25519_zebra::{Signature, VerificationKey};
 use sha2::{Digest as _, Sha256};
-use types::{Cluster, Digest, Key, ReplicaId, ShardId, TransactionId};
+use types::{Cluster, Digest, Key, Placement, ReplicaId, ShardId, TransactionId};
 
 /// Whether `message` is to be accepted: every rule, to the letter.
 #[must_use]
@@ -110,12 +110,25 @@ pub fn proves(cluster: &Cluster, certificate: &Certificate, transaction: &Transa
         }
 }
 
-/// The shards that hold a key the transaction reads or writes, in order.
+/// The shards that hold a key the transaction reads or writes, or may hold one of a range that it reads, in order.
 #[must_use]
 pub fn shards_of(cluster: &Cluster, transaction: &Transaction) -> Vec<ShardId> {
     let read = transaction.reads().iter().map(|read| &read.key);
     let keys: BTreeSet<&Key> = read.chain(transaction.writes().iter().map(|write| &write.key)).collect();
-    keys.into_iter().map(|key| cluster.shard_of(key)).collect::<BTreeSet<ShardId>>().into_iter().collect()
+    let mut shards: BTreeSet<ShardId> = keys.into_iter().map(|key| cluster.shard_of(key)).collect();
+    // The fixture's clusters place keys by ranges: a shard takes part if some key of a range is its.
+    let bounds: Vec<Key> = match cluster.placement() {
+        Placement::Ranges(bounds) => bounds.clone(),
+        Placement::Hash => Vec::new(),
+    };
+    for range in transaction.ranges() {
+        shards.insert(cluster.shard_of(range.low()));
+        shards.extend(bounds.iter().filter(|bound| range.contains(bound)).map(|bound| cluster.shard_of(bound)));
+        if bounds.is_empty() {
+            shards.extend(cluster.shards());
+        }
+    }
+    shards.into_iter().collect()
 }
 
 /// The shard that writes the decision down: the id's first eight bytes choose it.

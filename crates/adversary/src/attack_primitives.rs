@@ -7,7 +7,7 @@ use basil::certificate::{SignedVote, VoteSet, logging_shard};
 use basil::{Decision, Message, Quorums, Read, Transaction, Vote, Write};
 use machine::Time;
 use random::Random;
-use types::{ClientId, Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::strategy::ClientStrategy;
 
@@ -207,6 +207,12 @@ impl AttackPrimitives {
             return None;
         }
         let timestamp = transaction.timestamp();
+        if !transaction.ranges().is_empty() {
+            // It has found nothing else, as it says, wherever there is anything.
+            let everything = KeyRange::new(Key::from(""), Key::from("\u{7f}")).expect("it has keys");
+            let writes = transaction.writes().to_vec();
+            return Transaction::with_ranges(self.cluster.id(), timestamp, transaction.reads().to_vec(), vec![everything], writes).ok();
+        }
         let from_future = self.random.chance(300);
         let version = if from_future { timestamp.time + 1 } else { timestamp.time - 1 };
         let mut digest = [0; 32];

@@ -154,3 +154,80 @@ impl Buffer {
         Ok((Transaction::with_ranges(cluster, self.timestamp, reads, self.scans.ranges, writes)?, dependencies))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use types::ClientId;
+
+    use super::*;
+
+    fn found(key: &str, value: Option<&str>) -> ReadFound {
+        let version = Timestamp::new(u64::from(value.is_some()), ClientId(1));
+        ReadFound { key: Key::from(key), version, value: value.map(Value::from), dependency: None, validated: Voters::default() }
+    }
+
+    fn scan(low: &str, high: &str, keys: &[&str]) -> RangeFound {
+        let range = KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
+        RangeFound { range, found: keys.iter().map(|key| found(key, Some("1"))).collect(), deleted: 0, is_validated: true }
+    }
+
+    /// Whether it may be prepared.
+    fn ends(read: impl FnOnce(&mut Buffer)) -> bool {
+        let mut buffer = Buffer::new(Timestamp::new(9, ClientId(1)));
+        read(&mut buffer);
+        let validated = buffer.validated();
+        let finished = buffer.finish(ClusterId::new([1; 16]));
+        assert_eq!(validated.is_some(), finished.is_ok());
+        finished.is_ok()
+    }
+
+    #[test]
+    fn reads_and_ranges_that_contradict_one_another_are_not_prepared() {
+        assert!(ends(|buffer| {
+            buffer.found(found("a", Some("1")));
+            buffer.found(found("b", None));
+            buffer.scanned(scan("a", "c", &["a"]));
+            buffer.scanned(scan("b", "e", &["d"]));
+            buffer.scanned(scan("a", "e", &["a", "d"]));
+            buffer.found(found("c", None));
+            buffer.found(found("z", Some("1")));
+        }));
+        let read_and_left_out = |buffer: &mut Buffer| {
+            buffer.found(found("a", Some("1")));
+            buffer.scanned(scan("a", "c", &[]));
+        };
+        let absent_and_found = |buffer: &mut Buffer| {
+            buffer.found(found("a", None));
+            buffer.scanned(scan("a", "c", &["a"]));
+        };
+        let left_out_and_read = |buffer: &mut Buffer| {
+            buffer.scanned(scan("a", "c", &[]));
+            buffer.found(found("b", Some("1")));
+        };
+        let scanned_twice = |buffer: &mut Buffer| {
+            buffer.scanned(scan("a", "c", &[]));
+            buffer.scanned(scan("b", "d", &["b"]));
+        };
+        assert!(!ends(read_and_left_out) && !ends(absent_and_found) && !ends(left_out_and_read) && !ends(scanned_twice));
+    }
+
+    #[test]
+    fn a_range_that_not_all_validate_has_to_be_prepared() {
+        let mut buffer = Buffer::new(Timestamp::new(9, ClientId(1)));
+        buffer.scanned(scan("a", "c", &[]));
+        assert_eq!((buffer.is_empty(), buffer.validated()), (false, Some(Vec::new())));
+        buffer.scanned(RangeFound { is_validated: false, ..scan("d", "e", &[]) });
+        assert_eq!(buffer.validated(), None);
+    }
+
+    #[test]
+    fn a_transaction_holds_a_bounded_number_of_deleted_keys() {
+        let deleted = |deleted: usize| {
+            let mut buffer = Buffer::new(Timestamp::new(9, ClientId(1)));
+            buffer.scanned(RangeFound { deleted, ..scan("a", "c", &[]) });
+            buffer.scanned(RangeFound { deleted: 1, ..scan("d", "e", &[]) });
+            buffer.finish(ClusterId::new([1; 16])).err()
+        };
+        assert_eq!((deleted(RANGE_DELETED_MAX - 1), deleted(RANGE_DELETED_MAX)), (None, Some(TransactionError::TooManyDeleted)));
+    }
+}

@@ -141,7 +141,7 @@ mod tests {
             let (mut model, mut newest_near) = ([0; 64], [0; 64]);
             for step in 1..2_000 {
                 let low = below(60);
-                let high = low + 1 + below(63 - low);
+                let high = low + 1 + below(3);
                 let time = step + below(50);
                 timestamps.raise(&range(low, high), at(time));
                 let inside = low as usize..high as usize;

@@ -908,6 +908,7 @@ mod tests {
     use crate::transaction::{Read, Write};
     use crate::transaction_state::QuotaOwner;
     use store::{Memory, Options};
+    use types::limits::RANGE_DELETED_MAX;
     use types::{ClusterId, Placement, Value};
 
     use super::*;
@@ -968,6 +969,31 @@ mod tests {
             let is_looked_at = number < READERS_MAX + READERS_EACH_MAX;
             assert_eq!(found, if is_looked_at { ReaderPast::None } else { ReaderPast::Unknown }, "{number} before");
         }
+    }
+
+    #[test]
+    fn a_vote_looks_at_a_bounded_number_of_deleted_keys() {
+        let mut table = table();
+        let key = |number: usize| Key::new(format!("k{number:05}")).expect("it is short");
+        let range = KeyRange::new(key(0), key(99_999)).expect("it has keys");
+        let reader = |table: &TransactionTable<Memory>, number: u64| {
+            let reader = Transaction::with_ranges(table.cluster.id(), at(2_000 + number), vec![], vec![range.clone()], vec![]);
+            reader.expect("it is small")
+        };
+        for number in 0..=RANGE_DELETED_MAX {
+            let transaction = reader(&table, number as u64);
+            if number % 512 == 0 {
+                let known = table.knowledge(&transaction).expect("memory does not fail");
+                assert_eq!(known.unread(0), Unread::Nothing, "{number} before");
+            }
+            table.store.commit(&key(number), Version { timestamp: at(100 + number as u64), value: None });
+        }
+        // The last step is taken whole.
+        (0..512).for_each(|number| table.store.commit(&key(10_000 + number), Version { timestamp: at(9), value: None }));
+        let transaction = reader(&table, 9_000);
+        assert_eq!(table.knowledge(&transaction).expect("memory does not fail").unread(0), Unread::Unknown);
+        table.store.commit(&key(1), Version { timestamp: at(5_000), value: Some(Value::from("1")) });
+        assert_eq!(table.knowledge(&transaction).expect("memory does not fail").unread(0), Unread::Committed(at(5_000)));
     }
 
     #[test]

@@ -8,14 +8,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use basil::certificate::{LoggedSet, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, VoteSet, VoteStatement};
-use basil::message::{Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, Place, ReadResult, Subject};
+use basil::message::{
+    Conflict, Justified, KeyVersion, OldVersion, PageQuery, PageVersion, PendingWrite, Place, ReadResult, ScanRow, Subject,
+};
 use basil::recovery::{DecideStatement, ElectStatement, Elector, SignedDecide, SignedElect, leader_of, majority};
 use basil::{Certificate, Decision, Message, Read, Refusal, Transaction, Vote, Write};
 use crypto::{BatchSignature, Rejection, Verifier, leaf};
 use members::{Members, members};
 use types::codec::{Decode, DecodeError, Encode};
-use types::limits::SHARDS_MAX;
-use types::{ClientId, Key, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::limits::{SHARDS_MAX, TRANSACTION_RANGES_MAX};
+use types::{ClientId, Key, KeyRange, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 /// Transactions and proofs in a cluster of two shards: `a` is a key of shard 0 and `z` one of shard 1.
 struct Desk {
@@ -167,6 +169,13 @@ impl Desk {
             version: KeyVersion { version: transaction.timestamp(), value: value.map(Value::from) },
         });
         let page = page.to_vec();
+        let rows = ["", "a", "aa"].into_iter().zip(results.iter().cloned());
+        let rows = rows.map(|(key, result)| ScanRow { key: Key::from(key), result }).collect();
+        let range = |low: &str, high: &str| KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
+        let ranges = vec![range("a", "b"), range("d", "z")];
+        let (reads, writes) = (transaction.reads().to_vec(), transaction.writes().to_vec());
+        let scanner = Transaction::with_ranges(self.members.cluster.id(), transaction.timestamp(), reads, ranges, writes);
+        let scanner = scanner.expect("it is small");
         let mut messages = vec![
             Message::Read { request: 5, timestamp: transaction.timestamp(), keys: vec![Key::from(""), Key::from("a")] },
             Message::Prepare { transaction: transaction.clone() },
@@ -196,6 +205,9 @@ impl Desk {
             Message::VersionsReply { page: 3, versions: page, next: Some(Key::from("b")) },
             Message::PreparedQuery { up_to: 9, after: Some(Place { timestamp: transaction.timestamp(), id }) },
             Message::PreparedReply { up_to: 9, after: None, transactions: vec![transaction.clone()], is_last: true },
+            Message::Scan { request: 5, timestamp: transaction.timestamp(), range: range("", "b"), limit: 3 },
+            Message::ScanReply { request: 5, clock: 6, rows, end: Key::from("b"), prepared: vec![other.clone()] },
+            Message::Prepare { transaction: scanner },
             Message::ClockQuery { asked_at: 7 },
             Message::ClockReply { asked_at: 7, clock: 8 },
             Message::ClockProposal { asked_at: 7, clock: 8 },
@@ -557,8 +569,12 @@ fn what_is_said_twice_is_refused_before_its_signatures_are_checked() {
     };
     let proofs = (0..SHARDS_MAX).map(|_| ShardProof::Votes(desk.votes(0, id, Vote::Commit, 0..6))).collect();
     let certificate = Arc::new(Certificate { id, decision: Decision::Commit, proof: Proof::Fast(proofs) });
+    let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+    let row = |key: &str| ScanRow { key: Key::from(key), result: result.clone() };
     for message in [
         Message::Read { request: 1, timestamp: transaction.timestamp(), keys: vec![Key::from("a"); 2] },
+        Message::ScanReply { request: 1, clock: 1, rows: vec![row("a"), row("a")], end: Key::from("b"), prepared: vec![] },
+        Message::ScanReply { request: 1, clock: 1, rows: vec![row("b")], end: Key::from("b"), prepared: vec![] },
         Message::Recover { transaction: transaction.clone(), evidence: vec![vote(), vote()] },
         Message::Writeback { transaction: None, certificate: certificate.clone(), relay: false },
         Message::Decided { certificate },
@@ -567,6 +583,39 @@ fn what_is_said_twice_is_refused_before_its_signatures_are_checked() {
         assert!(matches!(refused, Err(Rejection::Structure(_))), "{refused:?}");
     }
     assert_eq!(desk.verifier.counts().roots_checked, 0);
+}
+
+/// What has read no range is written as it ever was; and ranges are written in one way only.
+#[test]
+fn the_ranges_of_a_transaction_have_one_encoding() {
+    let cluster = members(1).cluster.id();
+    let range = |low: &str, high: &str| KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
+    let timestamp = Timestamp::new(5, ClientId(1));
+    let make = |ranges| Transaction::with_ranges(cluster, timestamp, vec![], ranges, vec![]);
+    let plain = make(vec![]).expect("it is small");
+    assert_eq!(plain.to_bytes(), Transaction::new(cluster, timestamp, vec![], vec![]).expect("it is small").to_bytes());
+    let joined = make(vec![range("c", "d"), range("a", "b"), range("b", "c")]).expect("it is small");
+    assert_eq!((joined.ranges(), joined.id()), (&[range("a", "d")][..], make(vec![range("a", "d")]).expect("it is small").id()));
+    // The same bytes with other ranges.
+    let written = |ranges: &[(&str, &str)]| {
+        let mut bytes = plain.to_bytes();
+        bytes[0] = 2;
+        u32::try_from(ranges.len()).expect("they are few").encode(&mut bytes);
+        for (low, high) in ranges {
+            Key::from(*low).encode(&mut bytes);
+            Key::from(*high).encode(&mut bytes);
+        }
+        Transaction::from_bytes(bytes.into(), cluster)
+    };
+    assert_eq!(written(&[("a", "d")]), Ok(joined));
+    for bad in [&[][..], &[("a", "a")], &[("b", "a")], &[("c", "d"), ("a", "b")], &[("a", "c"), ("b", "d")], &[("a", "b"), ("b", "c")]] {
+        assert!(matches!(written(bad), Err(DecodeError::NotCanonical(_))), "{bad:?}");
+    }
+    let names: Vec<String> = (0..=TRANSACTION_RANGES_MAX).map(|number| format!("{number:03}")).collect();
+    let ends: Vec<String> = names.iter().map(|name| format!("{name}x")).collect();
+    let many: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(ends.iter().map(String::as_str)).collect();
+    assert!(written(&many[1..]).is_ok() && written(&many) == Err(DecodeError::OverLimit("a transaction's ranges")));
+    assert_eq!(make(many.iter().map(|(low, high)| range(low, high)).collect()), Err(basil::TransactionError::TooManyRanges));
 }
 
 /// A vote said in one cluster means nothing in another, nor does another's replica's.

@@ -39,6 +39,7 @@ scripts! {
     a_conflict_proof_is_hidden_without_permission
     a_decision_logged_by_4f_plus_1_wins_every_election
     a_decision_of_an_earlier_view_is_ignored
+    a_deleted_key_is_not_missed_in_a_range
     a_dependency_below_the_checkpoint_is_voted_down
     a_dependency_of_another_version_is_voted_down
     a_dependency_that_does_not_write_the_key_is_voted_down
@@ -47,11 +48,20 @@ scripts! {
     a_guessed_transaction_is_refused_without_permission
     a_hidden_transaction_in_the_way_is_finished_at_once
     a_hidden_write_prevents_validation
+    a_key_that_one_replica_leaves_out_is_found
+    a_key_that_one_replica_made_up_is_not_found
     a_late_author_gets_a_vote_on_a_transaction_brought_by_another
     a_late_refusal_does_not_end_a_commit
     a_leader_that_crashes_before_its_decision_is_durable_is_elected_again
     a_logged_decision_survives_a_crash
     a_prepared_transaction_survives_a_crash
+    a_range_is_read_up_to_where_enough_replies_are_complete
+    a_range_may_depend_on_what_is_prepared
+    a_range_of_a_committed_transaction_is_protected_after_a_crash
+    a_range_over_two_shards_is_read_in_order
+    a_range_that_missed_a_committed_write_is_voted_down
+    a_range_that_missed_a_prepared_write_is_voted_down
+    a_range_with_a_hidden_write_is_not_validated
     a_read_above_its_own_timestamp_is_proof_of_misbehavior
     a_read_above_the_time_bound_is_refused
     a_read_asks_all_replicas_when_too_few_agree
@@ -70,9 +80,11 @@ scripts! {
     a_replica_that_hides_a_prepared_write_validates_no_read
     a_replica_that_missed_a_commit_learns_of_it_within_seconds
     a_replica_that_never_voted_votes_for_a_known_outcome
+    a_replica_that_stops_early_costs_a_question
     a_replica_without_a_decision_logs_before_it_elects
     a_restarted_replica_votes_down_writes_below_the_write_floor
     a_resurrected_transaction_gets_no_vote
+    a_scan_finds_the_keys_that_have_values
     a_shard_that_is_not_the_logging_shard_refuses_to_log
     a_silent_leader_costs_one_view
     a_slow_commit_is_logged_on_the_logging_shard_only
@@ -81,6 +93,7 @@ scripts! {
     a_timestamp_below_the_window_is_refused
     a_transaction_half_of_the_replicas_never_saw_aborts_after_an_outage
     a_transaction_older_than_half_the_window_is_voted_down
+    a_validated_range_is_protected_after_a_crash
     a_validated_read_is_protected_after_a_crash
     a_version_hidden_by_one_replica_is_read
     a_version_invented_by_one_replica_is_not_read
@@ -92,6 +105,8 @@ scripts! {
     a_write_below_a_committed_read_is_voted_down
     a_write_below_a_prepared_read_is_voted_down
     a_write_below_a_read_timestamp_is_voted_down
+    a_write_into_a_range_of_a_prepared_transaction_is_voted_down
+    a_write_into_a_range_that_was_read_is_voted_down
     abort_fast_path_with_3f_plus_1_votes
     abort_fast_path_with_a_committed_conflict
     abort_slow_path_with_f_plus_1_votes
@@ -116,6 +131,7 @@ scripts! {
     an_outcome_is_logged_again_after_its_certificate_expired
     an_outcome_whose_proof_is_hidden_is_logged
     an_outcome_without_a_vote_survives_a_crash
+    an_unauthorized_range_is_refused
     an_unauthorized_read_is_refused
     an_unauthorized_write_is_voted_down
     an_undecided_transaction_keeps_its_view_past_the_window
@@ -137,6 +153,7 @@ scripts! {
     isolation_g1c_no_circular_information_flow
     isolation_g2_item_no_write_skew
     isolation_g2_no_write_skew_on_absent_keys
+    isolation_g2_no_write_skew_on_ranges
     isolation_g_single_no_read_skew
     isolation_g_single_no_read_skew_past_a_lagging_read
     isolation_no_fuzzy_read
@@ -165,6 +182,7 @@ scripts! {
     the_nearest_replicas_are_asked_first
     the_next_rank_replaces_a_replica_that_is_down
     the_read_ceiling_outlives_its_journal_segment
+    three_replicas_do_not_validate_a_range
     timeouts_follow_the_round_trip
     two_honest_finishers_that_disagree_are_reconciled
     two_shards_commit_in_one_round_trip

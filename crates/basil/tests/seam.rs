@@ -31,9 +31,18 @@ fn answer(request: Request) -> Result<Response, Refusal> {
 }
 
 #[test]
-fn ranges_and_one_shot_transactions_are_refused_by_type() {
-    let scan = Request::Scan { timestamp: NOW, low: Key::from("a"), high: Key::from("b"), limit: 1, read_only: true };
-    assert_eq!(answer(scan).expect_err("not yet"), Refusal::Unsupported(Capability::Ranges));
+fn a_range_without_keys_has_nothing_in_it() {
+    for (low, high, limit) in [("a", "a", 1), ("b", "a", 1), ("a", "b", 0)] {
+        let scan = Request::Scan { timestamp: NOW, low: Key::from(low), high: Key::from(high), limit, read_only: true };
+        let Ok(Response::Found(found)) = answer(scan) else { panic!("it answers") };
+        assert!(found.found.is_empty());
+        let commit = CommitRequest { timestamp: NOW, reads: vec![found.evidence], writes: Vec::new() };
+        assert!(matches!(answer(Request::Commit(commit)), Ok(Response::Committed(commit)) if commit.path == CommitPath::Empty));
+    }
+}
+
+#[test]
+fn one_shot_transactions_are_refused_by_type() {
     let submit = Request::Submit { timestamp: NOW, operations: Vec::new() };
     assert_eq!(answer(submit).expect_err("never"), Refusal::Unsupported(Capability::OneShot));
 }

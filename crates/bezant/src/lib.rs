@@ -72,6 +72,12 @@ pub enum Command {
         A key without a value prints nothing on standard output and ends with exit code 1. Text is printed as text and ends with one line's\n\
         end, its own or one more; other bytes are printed as 0x… in hexadecimal; --raw prints the bytes as they are.")]
     Get(statements::GetArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant scan account/ account0\n\
+        \x20 bezant scan a b --limit 1000 --json\n\n\
+        The second key is not part of the range: account0 is the first key after all that begin with account/. A range without values prints\n\
+        nothing on standard output and ends with exit code 1.")]
+    Scan(statements::ScanArgs),
     #[command(after_help = "Examples:\n  bezant put account/1 100\n  bezant put picture @picture.png")]
     Put(statements::PutArgs),
     #[command(after_help = "Example:\n  bezant delete account/1")]
@@ -131,6 +137,7 @@ impl Command {
             Self::Down(args) => up::down(&args).await,
             Self::Rebuild(args) => rebuild::run(&args).await,
             Self::Get(args) => statements::get(&args).await,
+            Self::Scan(args) => statements::scan(&args).await,
             Self::Put(args) => statements::put(&args).await,
             Self::Delete(args) => statements::delete(&args).await,
             Self::Txn(args) => statements::txn(&args).await,

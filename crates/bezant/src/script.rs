@@ -17,11 +17,16 @@ use crate::failure::Failure;
 /// The most statements that one script may hold.
 const STATEMENTS_MAX: usize = 8_192;
 
+/// How many keys a scan gives where nobody says.
+pub const SCAN_LIMIT: usize = 100;
+
 /// One step of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
     /// Read a key.
     Get(Key),
+    /// Read the keys from the first (included) to the second (excluded) that have values, so many at most.
+    Scan(Key, Key, usize),
     /// Write a key.
     Put(Key, Value),
     /// Delete a key.
@@ -59,7 +64,7 @@ pub fn statements(script: &str) -> Result<Vec<Statement>, Failure> {
                 let text: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
                 Failure::wrong(what)
                     .at(format!("statement {} of {count}: `{}`", at + 1, text.join(" ")))
-                    .help("a statement is: get KEY | put KEY VALUE | delete KEY")
+                    .help("a statement is: get KEY | scan LOW HIGH [limit N] | put KEY VALUE | delete KEY")
             })
         })
         .collect()
@@ -83,18 +88,31 @@ fn statement(words: &[Word]) -> Result<Statement, String> {
     let (verb, rest) = words.split_first().expect("split keeps no empty statement");
     match (verb.text.to_ascii_lowercase().as_str(), rest) {
         ("get", [key]) => Ok(Statement::Get(key.key()?)),
+        ("scan", [low, high]) => scan(low, high, SCAN_LIMIT),
+        ("scan", [low, high, word, limit]) if word.text.eq_ignore_ascii_case("limit") => {
+            scan(low, high, limit.text.parse().map_err(|_| format!("a limit is a number, not `{}`", limit.text))?)
+        }
         ("put", [key, value]) => Ok(Statement::Put(key.key()?, value.value()?)),
         ("delete" | "del", [key]) => Ok(Statement::Delete(key.key()?)),
         ("begin", []) => Ok(Statement::Begin),
         ("commit", []) => Ok(Statement::Commit),
         ("abort", []) => Ok(Statement::Abort),
+        ("scan", [] | [_]) => Err("scan needs the first key, and the first one after the range".to_owned()),
         ("put", [_]) => Err("put needs a value too".to_owned()),
         ("get" | "put" | "delete" | "del", []) => Err(format!("{} needs a key", verb.text)),
-        ("get" | "put" | "delete" | "del" | "begin" | "commit" | "abort", _) => {
+        ("get" | "scan" | "put" | "delete" | "del" | "begin" | "commit" | "abort", _) => {
             Err(format!("{} got more words than it takes; put quotes around a word with spaces", verb.text))
         }
         _ => Err(format!("there is no statement `{}`", verb.text)),
     }
+}
+
+fn scan(low: &Word, high: &Word, limit: usize) -> Result<Statement, String> {
+    let (low, high) = (low.key()?, high.key()?);
+    if low >= high {
+        return Err(format!("no key lies from {low} to {high}: the first has to come before the second"));
+    }
+    Ok(Statement::Scan(low, high, limit))
 }
 
 #[derive(Clone, Debug, Default)]
@@ -198,6 +216,8 @@ mod tests {
     fn a_script_is_statements_in_order() {
         let expected = vec![Statement::Get(Key::from("a")), put("b", "2"), Statement::Delete(Key::from("c"))];
         assert_eq!(statements("get a; put b 2;delete c").unwrap(), expected);
+        let scan = |limit| Statement::Scan(Key::from("a"), Key::from("b"), limit);
+        assert_eq!(statements("scan a b; scan a b limit 7").unwrap(), vec![scan(SCAN_LIMIT), scan(7)]);
         assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
         assert_eq!(statements("  ").unwrap(), vec![]);
         assert_eq!(statements("# first\n  # second; get x\nput a '#'; # third\nput b c#d").unwrap(), vec![put("a", "#"), put("b", "c#d")]);
@@ -218,6 +238,10 @@ mod tests {
             ("gte a", "no statement `gte`"),
             ("put a", "needs a value"),
             ("get", "needs a key"),
+            ("scan a", "needs the first key, and"),
+            ("scan b a", "has to come before"),
+            ("scan a b limit x", "a limit is a number"),
+            ("scan a b c", "more words"),
             ("get a b", "more words"),
             ("put a 'b", "not closed"),
             ("put a \"\\q\"", "backslash"),

@@ -25,9 +25,10 @@ use crate::statements::{self, Reach};
 /// How many lines the history keeps.
 const HISTORY_LINES_MAX: usize = 10_000;
 /// What a line may begin with.
-const VERBS: [&str; 9] = ["abort", "begin", "commit", "delete ", "exit", "get ", "help", "put ", "quit"];
+const VERBS: [&str; 10] = ["abort", "begin", "commit", "delete ", "exit", "get ", "help", "put ", "quit", "scan "];
 const HELP: &str = "\
 get KEY             read a key
+scan LOW HIGH       read the keys from LOW up to HIGH that have values, the first 100; or another number: scan LOW HIGH limit N
 put KEY VALUE       write a key
 delete KEY          delete a key
 begin               begin a transaction of several lines, which ends with commit or abort
@@ -202,6 +203,9 @@ impl Session {
                 for statement in &batch {
                     match statement {
                         Statement::Get(key) => statements::print_get(key, transaction.get(key.clone()).await?.as_ref()),
+                        Statement::Scan(low, high, limit) => {
+                            statements::print_scan((low, high), &transaction.scan(low.clone(), high.clone(), *limit).await?);
+                        }
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
                         Statement::Delete(key) => transaction.delete(key.clone()),
                         Statement::Begin | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),

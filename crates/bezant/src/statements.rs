@@ -1,4 +1,4 @@
-//! `bezant get`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
+//! `bezant get`, `scan`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -45,6 +45,22 @@ pub struct GetArgs {
     reach: Reach,
 }
 
+/// Reads the keys of a range that have values, in order.
+#[derive(Args, Debug)]
+pub struct ScanArgs {
+    /// The first key of the range: text, 0x… in hexadecimal, or @FILE
+    #[arg(allow_negative_numbers = true)]
+    low: String,
+    /// The first key after the range
+    #[arg(allow_negative_numbers = true)]
+    high: String,
+    /// How many keys at most
+    #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
+    limit: usize,
+    #[command(flatten)]
+    reach: Reach,
+}
+
 /// Writes one key.
 #[derive(Args, Debug)]
 pub struct PutArgs {
@@ -75,7 +91,7 @@ pub struct DeleteArgs {
 /// Runs several statements as one transaction.
 #[derive(Args, Debug)]
 pub struct TxnArgs {
-    /// Statements separated by `;`: get KEY, put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
+    /// Statements separated by `;`: get KEY, scan LOW HIGH [limit N], put KEY VALUE, delete KEY. Or @FILE, which holds them, or - for standard input
     script: String,
     #[command(flatten)]
     keep: Keep,
@@ -87,7 +103,10 @@ pub struct TxnArgs {
 pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
     let key = script::key(&args.key)?;
     let outcome = once(&args.reach, vec![Statement::Get(key.clone())]).await?;
-    let value = outcome.found.first().cloned().flatten();
+    let value = match outcome.found.first() {
+        Some(Found::Key(value)) => value.clone(),
+        _ => None,
+    };
     if args.reach.json {
         out!("{}", outcome.to_json());
     }
@@ -102,6 +121,30 @@ pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
         }
         None => {
             eprintln!("{key} has no value");
+            Ok(Done::Missing)
+        }
+    }
+}
+
+/// Carries out `bezant scan`.
+pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
+    let (low, high) = (script::key(&args.low)?, script::key(&args.high)?);
+    if low >= high {
+        return Err(Failure::wrong(format!("no key lies from {low} to {high}")).help("the first has to come before the second"));
+    }
+    let outcome = once(&args.reach, vec![Statement::Scan(low.clone(), high.clone(), args.limit)]).await?;
+    if args.reach.json {
+        out!("{}", outcome.to_json());
+    }
+    match outcome.found.first() {
+        Some(Found::Range(found)) if !found.is_empty() => {
+            if !args.reach.json {
+                print_scan((&low, &high), found);
+            }
+            Ok(Done::Well)
+        }
+        _ => {
+            eprintln!("no key from {low} to {high} has a value");
             Ok(Done::Missing)
         }
     }
@@ -204,7 +247,10 @@ pub async fn execute(client: &Client, statements: Vec<Statement>) -> Result<Outc
             let mut found = Vec::new();
             for statement in shared {
                 match statement {
-                    Statement::Get(key) => found.push(txn.get(key.clone()).await?),
+                    Statement::Get(key) => found.push(Found::Key(txn.get(key.clone()).await?)),
+                    Statement::Scan(low, high, limit) => {
+                        found.push(Found::Range(txn.scan(low.clone(), high.clone(), *limit).await?));
+                    }
                     Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
                     Statement::Delete(key) => txn.delete(key.clone()),
                     // Refused before: see plain_statements.
@@ -218,23 +264,32 @@ pub async fn execute(client: &Client, statements: Vec<Statement>) -> Result<Outc
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
 }
 
+/// What one statement found.
+#[derive(Clone)]
+enum Found {
+    /// The value of a key.
+    Key(Option<Value>),
+    /// The keys of a range that have values.
+    Range(Vec<(Key, Value)>),
+}
+
 /// What a committed transaction gave.
 pub struct Outcome {
     statements: Vec<Statement>,
-    /// What each `get` found, in order.
-    found: Vec<Option<Value>>,
+    /// What each `get` and `scan` found, in order.
+    found: Vec<Found>,
     commit: Commit,
     attempts: u32,
     elapsed: Duration,
 }
 
 impl Outcome {
-    /// Every statement with its result, a line each.
+    /// Every statement with its result, a line each, and one for each key of a range.
     pub fn print_all(&self) {
         let mut found = self.found.iter();
         for statement in &self.statements {
             match statement {
-                Statement::Get(key) => print_get(key, found.next().and_then(Option::as_ref)),
+                Statement::Get(_) | Statement::Scan(..) => print_found(statement, found.next()),
                 Statement::Put(key, value) => out!("put {key} = {value}"),
                 Statement::Delete(key) => out!("delete {key}"),
                 Statement::Begin | Statement::Commit | Statement::Abort => {}
@@ -244,17 +299,14 @@ impl Outcome {
 
     /// What was read, a line each.
     pub fn print_gets(&self) {
-        for (key, value) in self.gets() {
-            print_get(key, value);
+        for (statement, found) in self.reads() {
+            print_found(statement, Some(found));
         }
     }
 
-    fn gets(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
-        let keys = self.statements.iter().filter_map(|statement| match statement {
-            Statement::Get(key) => Some(key),
-            _ => None,
-        });
-        keys.zip(self.found.iter().map(Option::as_ref))
+    fn reads(&self) -> impl Iterator<Item = (&Statement, &Found)> {
+        let reads = self.statements.iter().filter(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
+        reads.zip(&self.found)
     }
 
     /// One line: `committed 3f… over the fast path by 6 of 6 replicas in 1.9 ms`.
@@ -264,9 +316,16 @@ impl Outcome {
 
     /// All of it, for programs.
     pub fn to_json(&self) -> serde_json::Value {
-        let reads = self
-            .gets()
-            .map(|(key, value)| json!({"key": json_text(key.as_bytes()), "value": value.map(|value| json_text(value.as_bytes()))}));
+        let text = |key: &Key| json_text(key.as_bytes());
+        let entry = |key: &Key, value: Option<&Value>| json!({"key": text(key), "value": value.map(|value| json_text(value.as_bytes()))});
+        let reads = self.reads().filter_map(|(statement, found)| match (statement, found) {
+            (Statement::Get(key), Found::Key(value)) => Some(entry(key, value.as_ref())),
+            (Statement::Scan(low, high, limit), Found::Range(found)) => {
+                let found: Vec<_> = found.iter().map(|(key, value)| entry(key, Some(value))).collect();
+                Some(json!({"low": text(low), "high": text(high), "limit": limit, "found": found}))
+            }
+            _ => None,
+        });
         let reads: Vec<_> = reads.collect();
         json!({
             "id": hex::encode(self.commit.id.0),
@@ -294,6 +353,24 @@ fn print_value(value: &Value) {
     match harmless_text(value) {
         Some(text) => out!("{}", text.strip_suffix('\n').unwrap_or(text)),
         None => out!("{value}"),
+    }
+}
+
+fn print_found(statement: &Statement, found: Option<&Found>) {
+    match (statement, found) {
+        (Statement::Get(key), Some(Found::Key(value))) => print_get(key, value.as_ref()),
+        (Statement::Scan(low, high, _), Some(Found::Range(found))) => print_scan((low, high), found),
+        _ => {}
+    }
+}
+
+/// Prints what a `scan` found, a key on a line.
+pub fn print_scan((low, high): (&Key, &Key), found: &[(Key, Value)]) {
+    for (key, value) in found {
+        print_get(key, Some(value));
+    }
+    if found.is_empty() {
+        out!("no key from {low} to {high} has a value");
     }
 }
 

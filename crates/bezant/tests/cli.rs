@@ -47,6 +47,17 @@ fn a_cluster_of_processes_comes_up_serves_loses_a_replica_and_goes_down() {
     // What was asked is wrong, and not the cluster.
     place.run(&["bench", "retwis", "--seconds", "0.5"]).expect(2).says("--load");
     place.run(&["bench", "bank", "--verify-journal", "nofile"]).expect(2).says("nofile");
+    place.run(&["txn", "put row/1 one; put row/2 two; put row/3 three; delete row/2"]).expect(0);
+    place.run(&["scan", "row/", "row0"]).expect(0).prints("row/1 = one\nrow/3 = three\n");
+    place.run(&["scan", "row/", "row0", "--limit", "1"]).expect(0).prints("row/1 = one\n");
+    place.run(&["scan", "row/2", "row/3"]).expect(1).prints("").says("no key from row/2 to row/3 has a value");
+    place.run(&["scan", "row0", "row/"]).expect(2).says("no key lies from row0 to row/");
+    let found = place.run(&["scan", "row/", "row0", "--json"]).expect(0).json();
+    assert_eq!((&found["reads"][0]["found"][1]["key"], &found["reads"][0]["limit"]), (&"row/3".into(), &100.into()));
+    // Its own writes are laid over what it finds.
+    let script = "put row/2 2; delete row/1; scan row/ row0; scan row/ row0 limit 1; scan x y";
+    place.run(&["txn", script]).expect(0).prints("row/2 = 2\nrow/3 = three\nrow/2 = 2\nno key from x to y has a value\n");
+    place.run(&["scan", "row/", "row0"]).expect(0).prints("row/2 = 2\nrow/3 = three\n");
     place.run(&["txn", "get nope"]).expect(0).prints("nope has no value\n");
 
     // A client's folder works wherever it is copied to, and another client sees what the first one wrote.

@@ -187,7 +187,7 @@ impl Pool {
         if matches!(&work, Work::Declared(operations) if operations.iter().any(|operation| matches!(operation, Operation::Compare(..)))) {
             return Err(NotTaken::Unfit);
         }
-        // Who has read a range would have to be told apart from every member that writes there.
+        // Whoever has read a range would have to be told apart from every member that writes there.
         if matches!(&work, Work::Interactive(buffer) if buffer.has_scanned()) {
             return Err(NotTaken::Unfit);
         }

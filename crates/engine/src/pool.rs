@@ -80,7 +80,7 @@ pub enum NotTaken {
     Full,
     /// It does nothing.
     Empty,
-    /// The pool cannot run it: it compares, or its evidence is another engine's.
+    /// The pool cannot run it: it compares, it has read ranges, or its evidence is another engine's.
     Unfit,
 }
 

@@ -82,7 +82,10 @@ fn transaction(bytes: &[u8]) {
     let (mut reads, mut writes) = (transaction.reads().to_vec(), transaction.writes().to_vec());
     reads.reverse();
     writes.reverse();
-    let again = Transaction::new(CLUSTER, transaction.timestamp(), reads, writes).expect("its parts made a transaction before");
+    let mut ranges = transaction.ranges().to_vec();
+    ranges.reverse();
+    let again =
+        Transaction::with_ranges(CLUSTER, transaction.timestamp(), reads, ranges, writes).expect("its parts made a transaction before");
     assert_eq!((again.id(), again.to_bytes()), (transaction.id(), bytes.to_vec()));
     let detached = transaction.detached();
     assert_eq!((detached.id(), detached.to_bytes(), detached.timestamp()), (again.id(), again.to_bytes(), again.timestamp()));
@@ -105,7 +108,7 @@ fn seeds() -> Vec<Vec<u8>> {
         value(&mut bytes);
         bytes
     };
-    let transactions = [0, 2, 4, 18].map(|number: usize| seed(0, &|out| fixture().transactions[number].encode(out)));
+    let transactions = [0, 2, 4, 18, 19].map(|number: usize| seed(0, &|out| fixture().transactions[number].encode(out)));
     let certificates = [&[0][..], &[1], &[2], &[3]].map(|way| {
         let certificate = generators::certificate(&mut Choices::new(way), 1);
         seed(1, &|out| certificate.encode(out))

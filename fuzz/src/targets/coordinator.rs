@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
-use basil::message::{PendingWrite, ReadResult};
-use basil::{Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, Read, ReadFound, ReadQuorum, Transaction, Vote};
+use basil::message::{PendingWrite, ReadResult, ScanRow};
+use basil::{
+    Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, RangeFound, Read, ReadFound, ReadQuorum, Transaction,
+    Vote,
+};
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
-use types::{Key, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
+use types::{Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
 
 use crate::Target;
 use crate::choices::Choices;
@@ -45,12 +48,14 @@ fn run(bytes: &[u8]) {
         now: NOW,
         operations: 0,
         reads: BTreeMap::new(),
+        scans: BTreeMap::new(),
         found: Vec::new(),
         readings: BTreeMap::new(),
         validated: BTreeSet::new(),
         commits: BTreeMap::new(),
         committed: Vec::new(),
         requests: BTreeMap::new(),
+        pages: BTreeMap::new(),
     };
     let mut steps = 0;
     while !choices.is_done() && steps < STEPS_MAX {
@@ -77,6 +82,8 @@ struct Process {
     operations: u64,
     /// Reads under way, each at a timestamp of its own.
     reads: BTreeMap<u64, (Timestamp, Vec<Key>)>,
+    /// Scans under way, likewise.
+    scans: BTreeMap<u64, (Timestamp, KeyRange)>,
     /// Reads that have ended, and what they found.
     found: Vec<(Timestamp, Vec<ReadFound>)>,
     readings: BTreeMap<Timestamp, Reading>,
@@ -87,11 +94,13 @@ struct Process {
     committed: Vec<Transaction>,
     /// Requests that replicas have heard: at which timestamp, of which keys.
     requests: BTreeMap<u64, (Timestamp, Vec<Key>)>,
+    /// The same of pages of ranges, and of which shard.
+    pages: BTreeMap<u64, (Timestamp, ShardId, KeyRange)>,
 }
 
 impl Process {
     fn step(&mut self, choices: &mut Choices<'_>) {
-        match choices.below(15) {
+        match choices.below(17) {
             0 => self.read(choices),
             1 | 2 => {
                 let transaction = fixture().transactions[generators::number(choices)].clone();
@@ -117,6 +126,8 @@ impl Process {
                 self.hear(from, generators::message(choices));
             }
             13 => self.commit_reads(choices),
+            15 => self.scan(choices),
+            16 => self.many_scan_replies(choices),
             _ => {
                 self.now += choices.one_of(&[1, 5, 25, 110, 400, 900, 2_100]) * MILLISECOND;
                 self.tick();
@@ -132,6 +143,15 @@ impl Process {
         self.reads.insert(self.operations, (timestamp, keys.clone()));
         let read_only = choices.byte() % 2 == 1;
         self.command(Command::Read { operation: self.operations, timestamp, keys, read_only });
+    }
+
+    fn scan(&mut self, choices: &mut Choices<'_>) {
+        let Some(range) = generators::range(choices) else { return };
+        self.operations += 1;
+        let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
+        self.scans.insert(self.operations, (timestamp, range.clone()));
+        let (limit, read_only) = (1 + choices.below(4), choices.byte() % 2 == 1);
+        self.command(Command::Scan { operation: self.operations, timestamp, range, limit, read_only });
     }
 
     /// Commits a transaction that has read what an earlier read found, and nothing else.
@@ -206,6 +226,24 @@ impl Process {
         }
     }
 
+    /// The same page from several replicas.
+    fn many_scan_replies(&mut self, choices: &mut Choices<'_>) {
+        let open: Vec<u64> = self.pages.keys().copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let (request, who) = (choices.one_of(&open), choices.byte());
+        let (_, shard, range) = self.pages[&request].clone();
+        let (rows, prepared) = generators::scan_rows(choices);
+        let somewhere = Key::from(choices.one_of(&KEYS));
+        let end = choices.one_of(&[range.high().clone(), somewhere, range.low().clone()]);
+        let inside = rows.into_iter().filter(|row| range.contains(&row.key) && row.key < end);
+        let message = Message::ScanReply { request, clock: self.now, rows: inside.collect(), end, prepared };
+        for index in (0..REPLICAS).filter(|index| who >> index & 1 == 0) {
+            self.hear(Party::Replica(ReplicaId { shard, index }), message.clone());
+        }
+    }
+
     fn command(&mut self, command: Command) {
         self.coordinator.step(Time(self.now), Input::Command(command), &mut self.outbox);
         self.look();
@@ -214,6 +252,9 @@ impl Process {
     fn hear(&mut self, from: Party, message: Message) {
         if let (Party::Replica(from), Message::ReadReply { request, results, prepared, .. }) = (from, &message) {
             self.note_reply(from, *request, results, prepared);
+        }
+        if let (Party::Replica(from), Message::ScanReply { request, rows, end, prepared, .. }) = (from, &message) {
+            self.note_page(from, *request, rows, end, prepared);
         }
         let received = if generators::is_writable(&message) {
             Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what can be written can be read")
@@ -226,9 +267,30 @@ impl Process {
     }
 
     fn note_reply(&mut self, from: ReplicaId, request: u64, results: &[ReadResult], prepared: &[Transaction]) {
-        let Some((timestamp, keys)) = self.requests.get(&request) else { return };
-        let reading = self.readings.entry(*timestamp).or_default();
-        for (key, result) in keys.iter().zip(results) {
+        let Some((timestamp, keys)) = self.requests.get(&request).cloned() else { return };
+        self.note(from, timestamp, keys.iter().zip(results.iter().cloned()), prepared);
+    }
+
+    /// A page also says that there is nothing of the keys that it does not name.
+    fn note_page(&mut self, from: ReplicaId, request: u64, rows: &[ScanRow], end: &Key, prepared: &[Transaction]) {
+        let Some((timestamp, _, range)) = self.pages.get(&request).cloned() else { return };
+        let keys: Vec<Key> = KEYS.into_iter().map(Key::from).filter(|key| range.contains(key) && key < end).collect();
+        let result = |key: &Key| {
+            let named = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
+            named.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
+        };
+        self.note(from, timestamp, keys.iter().map(|key| (key, result(key))), prepared);
+    }
+
+    fn note<'a>(
+        &mut self,
+        from: ReplicaId,
+        timestamp: Timestamp,
+        results: impl Iterator<Item = (&'a Key, ReadResult)>,
+        prepared: &[Transaction],
+    ) {
+        let reading = self.readings.entry(timestamp).or_default();
+        for (key, result) in results {
             let value = result.value.as_ref().map(|value| value.as_bytes().to_vec());
             if fixture().cluster.shard_of(key) == from.shard {
                 reading.committed.insert((key.clone(), result.version, value, from.index));
@@ -236,9 +298,9 @@ impl Process {
                     PendingWrite::Prepared(place) => {
                         let Some(writer) = prepared.get(usize::from(place)) else { continue };
                         reading.prepared.insert((key.clone(), writer.id(), from.index));
-                        self.validated.insert((*timestamp, key.clone(), writer.timestamp(), from.index));
+                        self.validated.insert((timestamp, key.clone(), writer.timestamp(), from.index));
                     }
-                    PendingWrite::None => drop(self.validated.insert((*timestamp, key.clone(), result.version, from.index))),
+                    PendingWrite::None => drop(self.validated.insert((timestamp, key.clone(), result.version, from.index))),
                     PendingWrite::Hidden => {}
                 }
             }
@@ -260,6 +322,10 @@ impl Process {
                 assert!(keys.iter().all(|key| fixture().cluster.shard_of(key) == to.shard));
                 self.requests.insert(*request, (*timestamp, keys.clone()));
             }
+            if let Message::Scan { request, timestamp, range, .. } = &message {
+                assert_eq!(fixture().cluster.part_of(to.shard, range).as_ref(), Some(range), "a shard is asked for its part");
+                self.pages.insert(*request, (*timestamp, to.shard, range.clone()));
+            }
             let received = Message::from_bytes(message.to_bytes().into(), CLUSTER).expect("what it says can be read");
             if let Err(rejection) = verifier().verify(received) {
                 panic!("replicas refuse what it says: {rejection}: {message:?}");
@@ -272,6 +338,12 @@ impl Process {
                     if let Ok(found) = result {
                         self.check_read(timestamp, &keys, &found);
                         self.found.push((timestamp, found));
+                    }
+                }
+                Event::Scanned { operation, result } => {
+                    let (timestamp, range) = self.scans.remove(&operation).expect("a scan ends once");
+                    if let Ok(found) = result {
+                        self.check_scan(timestamp, &range, &found);
                     }
                 }
                 Event::Validated { operation } => {
@@ -325,6 +397,37 @@ impl Process {
         }
     }
 
+    /// Enough replicas said of each key found that it has this value, and of each other key of what counts as read that it has none.
+    fn check_scan(&self, timestamp: Timestamp, range: &KeyRange, scan: &RangeFound) {
+        assert!(scan.range.low() == range.low() && scan.range.high() <= range.high());
+        let keys: Vec<Key> = scan.found.iter().map(|found| found.key.clone()).collect();
+        assert!(keys.is_sorted_by(|key, next| key < next) && keys.iter().all(|key| scan.range.contains(key)));
+        self.check_read(timestamp, &keys, &scan.found);
+        let nothing = Reading::default();
+        let reading = self.readings.get(&timestamp).unwrap_or(&nothing);
+        for key in KEYS.into_iter().map(Key::from).filter(|key| scan.range.contains(key)) {
+            let found = scan.found.iter().find(|found| found.key == key);
+            let absent =
+                reading.committed.iter().filter(|(one, _, value, _)| *one == key && value.is_none()).map(|(_, version, ..)| *version);
+            let erased = self.committed.iter().filter(|writer| writer.write_of(&key).is_some_and(|write| write.value.is_none()));
+            let versions: BTreeSet<Timestamp> = match found {
+                Some(found) => BTreeSet::from([found.version]),
+                None => absent.chain(erased.clone().map(Transaction::timestamp)).collect(),
+            };
+            let said = |version: &Timestamp, index: &u16| {
+                reading.committed.contains(&(key.clone(), *version, None, *index))
+                    || erased
+                        .clone()
+                        .any(|writer| writer.timestamp() == *version && reading.prepared.contains(&(key.clone(), writer.id(), *index)))
+            };
+            let vouched = |version: &Timestamp| (0..REPLICAS).filter(|index| said(version, index)).count() >= self.vouchers;
+            assert!(found.is_some() || versions.iter().any(vouched), "nobody says that {key} has no value");
+            let validated =
+                |version: &Timestamp| (0..REPLICAS).filter(|index| self.is_validated(timestamp, &key, *version, *index)).count();
+            assert!(!scan.is_validated || versions.iter().any(|version| validated(version) >= 4), "{key} is not settled");
+        }
+    }
+
     /// Whether a replica of the key's shard has said that nothing newer than this version will be there.
     fn is_validated(&self, timestamp: Timestamp, key: &Key, version: Timestamp, index: u16) -> bool {
         self.validated.contains(&(timestamp, key.clone(), version, index))
@@ -340,7 +443,7 @@ impl Process {
             assert!(ticks < 10_000, "timers go on for ever");
         }
         assert_eq!(self.coordinator.load(), (0, 0), "something never ends");
-        assert!(self.reads.is_empty() && self.commits.is_empty(), "somebody was never told");
+        assert!(self.reads.is_empty() && self.scans.is_empty() && self.commits.is_empty(), "somebody was never told");
     }
 }
 
@@ -368,5 +471,7 @@ fn seeds() -> Vec<Vec<u8>> {
         life(&[vec![0, 0b0000_1011, 1], vec![8, 0, 0, 0, 0], vec![8, 1, 56, 0, 0b01], vec![13, 0], vec![8, 2, 0, 0, 0]]),
         life(&[commit(1), vec![9, 0, 0, 1, 0, 3, 0, 1, 3, 0, 0, 0, 0, 0], vec![9, 0, 0, 1, 0, 4, 1, 1, 2, 0, 0, 0, 0], vec![14, 6]]),
         life(&[vec![3, 4], vec![14, 3], votes(4, 0, 63, 1), vec![14, 5]]),
+        life(&[vec![15, 0, 7, 3, 1], vec![16, 0, 0, 1, 0, 0], vec![16, 1, 0, 2, 0, 1, 0, 0], vec![14, 2]]),
+        life(&[vec![15, 0, 3, 0, 0], vec![16, 0, 48, 1, 0, 1, 1], vec![16, 0, 15, 0, 1], vec![14, 3]]),
     ]
 }

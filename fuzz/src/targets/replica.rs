@@ -5,14 +5,14 @@
 //! dies and comes back, with its disk torn and its clock set back), it says nothing that others would refuse, and it shows
 //! nobody what they may not read.
 
-use basil::message::{Conflict, PendingWrite, ReadResult, Unsigned};
+use basil::message::{Conflict, PendingWrite, ReadResult, ScanRow, Unsigned};
 use basil::{Coordinator, CoordinatorOptions, Message, Node, Read, Replica, ReplicaOptions, Transaction, Write};
 use crypto::Verified;
 use machine::turn::{Bounds, Turn, Turns};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{Crash, Memory, Options, Store, StoreError};
 use types::codec::{Decode, Encode};
-use types::{ClientId, Key, Party, ReplicaId, Session, Timestamp, Value};
+use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, Timestamp, Value};
 
 use super::promises::Promises;
 use crate::Target;
@@ -62,11 +62,14 @@ impl Machine for Overheard {
     type Event = <Node<Memory> as Machine>::Event;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
-        let (mut read, mut queried) = (None, Timestamp::ZERO);
+        let (mut read, mut scan, mut queried) = (None, None, Timestamp::ZERO);
         if let Input::Message { from, message } = &input {
             self.promises.hears(*from, message);
             if let Message::Read { timestamp, keys, .. } = &**message {
                 read = Some((*from, *timestamp, keys.clone()));
+            }
+            if let Message::Scan { timestamp, range, .. } = &**message {
+                scan = Some((*from, *timestamp, range.clone()));
             }
             if let Message::StatusQuery { timestamp, .. } = &**message {
                 queried = *timestamp;
@@ -79,6 +82,12 @@ impl Machine for Overheard {
                 assert_eq!(to, from);
                 check_read(*timestamp, keys, results, prepared);
                 self.promises.lets_read(*timestamp, keys, results, prepared);
+            }
+            if let (Some((from, timestamp, range)), Message::ScanReply { rows, end, prepared, .. }) = (&scan, answer) {
+                assert_eq!(to, from);
+                let (keys, results) = told_of(range, rows, end);
+                check_read(*timestamp, &keys, &results, prepared);
+                self.promises.lets_read(*timestamp, &keys, &results, prepared);
             }
             if let Message::StatusReply { id, versions, .. } = answer {
                 self.promises.lets_go(*id, queried, versions);
@@ -272,6 +281,18 @@ fn others_accept(message: &Message) -> Verified<Message> {
     }
 }
 
+/// What a page says of each key of this replica's shard, also that there is nothing.
+fn told_of(range: &KeyRange, rows: &[ScanRow], end: &Key) -> (Vec<Key>, Vec<ReadResult>) {
+    assert!(rows.iter().all(|row| range.contains(&row.key) && row.key < *end) && range.low() < end);
+    let is_told = |key: &Key| range.contains(key) && key < end && fixture().cluster.shard_of(key) == ME.shard;
+    let keys: Vec<Key> = KEYS.into_iter().map(Key::from).filter(is_told).collect();
+    assert!(rows.iter().all(|row| keys.contains(&row.key)), "nobody else wrote a key");
+    let nothing = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+    let result = |key: &Key| rows.iter().find(|row| row.key == *key).map_or(nothing.clone(), |row| row.result.clone());
+    let results = keys.iter().map(result).collect();
+    (keys, results)
+}
+
 /// An answer shows, below the reader's time, a version of each key, and writers of it.
 fn check_read(timestamp: Timestamp, keys: &[Key], results: &[ReadResult], prepared: &[Transaction]) {
     assert_eq!(results.len(), keys.len());
@@ -287,7 +308,7 @@ fn check_read(timestamp: Timestamp, keys: &[Key], results: &[ReadResult], prepar
 /// Nobody is shown another's transaction with keys that it may not read.
 fn check_rights(to: Party, message: &Message) {
     let shown: Vec<&Transaction> = match message {
-        Message::ReadReply { prepared, .. } => prepared.iter().collect(),
+        Message::ReadReply { prepared, .. } | Message::ScanReply { prepared, .. } => prepared.iter().collect(),
         Message::Voted { conflict: Some(Conflict::Committed { transaction, .. } | Conflict::Stalled { transaction }), .. } => {
             vec![transaction]
         }
@@ -297,7 +318,10 @@ fn check_rights(to: Party, message: &Message) {
     let Party::Client(client, _) = to else { return };
     let permission = fixture().cluster.permission(client);
     for transaction in shown {
-        let may_read = permission.is_some_and(|permission| transaction.keys().all(|key| permission.may_read(key)));
+        let may_read = permission.is_some_and(|permission| {
+            transaction.keys().all(|key| permission.may_read(key))
+                && transaction.ranges().iter().all(|range| permission.may_read_range(range))
+        });
         assert!(may_read || transaction.timestamp().client == client, "{client} is shown {transaction:?}");
     }
 }
@@ -330,7 +354,8 @@ fn any_transaction(choices: &mut Choices<'_>) -> Transaction {
             writes.push(Write { key, value: (byte & 1 == 1).then(|| Value::from("fuzz")) });
         }
     }
-    Transaction::new(CLUSTER, timestamp, reads, writes).expect("keys are distinct and few")
+    let ranges = (0..choices.below(3)).filter_map(|_| generators::range(choices)).collect();
+    Transaction::with_ranges(CLUSTER, timestamp, reads, ranges, writes).expect("keys are distinct and few")
 }
 
 fn timestamp(choices: &mut Choices<'_>, client: ClientId) -> Timestamp {

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use adversary::{AttackConfig, ByzantineClient, ByzantineEvent, ClientStrategy};
 use basil::refresh::{Attempt, UniqueTimes};
-use basil::{Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Path, ReadFound};
+use basil::{
+    Buffer, Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Path, RangeFound, ReadFound,
+    TransactionError,
+};
 use crypto::Verified;
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
-use types::{ClientId, Cluster, Key, Timestamp, Value};
+use types::{ClientId, Cluster, Key, KeyRange, Timestamp, Value};
 
 use super::Basil;
-use super::checker::History;
+use super::checker::{History, Scan, Seen};
 use super::plan::{Ask, Plan};
 
 type Scene<'a> = simulator::Scene<'a, Basil>;
@@ -48,8 +51,17 @@ struct Task {
     /// Gone once it is being committed.
     buffer: Option<Buffer>,
     reads: Vec<(Key, Timestamp, Option<Value>)>,
+    scans: Vec<Scan>,
+    /// The range asked for, and how many keys of it.
+    asked: Option<(KeyRange, usize)>,
     /// Once it is being committed.
     attempt: Option<Attempt>,
+}
+
+impl Task {
+    fn seen(&self) -> Seen {
+        Seen { reads: self.reads.clone(), scans: self.scans.clone() }
+    }
 }
 
 impl BasilClient {
@@ -83,6 +95,11 @@ impl BasilClient {
                 let read_only = task.plan.only_reads() && task.number.is_multiple_of(2);
                 Next::Command(Command::Read { operation: task.operation, timestamp: buffer.timestamp(), keys, read_only })
             }
+            Ask::Scan(range, limit) => {
+                task.asked = Some((range.clone(), limit));
+                let read_only = task.plan.only_reads() && task.number.is_multiple_of(2);
+                Next::Command(Command::Scan { operation: task.operation, timestamp: buffer.timestamp(), range, limit, read_only })
+            }
             Ask::Commit => self.commit(scene),
         }
     }
@@ -99,12 +116,21 @@ impl BasilClient {
         let Some(task) = self.task.as_mut() else { return Next::Wait };
         let Some(buffer) = task.buffer.take() else { return Next::Wait };
         let validated = buffer.validated();
-        let (transaction, dependencies) = buffer.finish(self.cluster.id()).expect("what plans do is far below any limit");
+        let (transaction, dependencies) = match buffer.finish(self.cluster.id()) {
+            Ok(finished) => finished,
+            Err(TransactionError::Contradicted) => {
+                let party = scene.party;
+                scene.line(|| format!("{party} was shown more than one state"));
+                self.task = None;
+                return Next::NotDone;
+            }
+            Err(error) => panic!("what plans do is far below any limit: {error}"),
+        };
         task.attempt = Some(Attempt::first(scene.local, transaction.clone(), dependencies.clone()));
         let party = scene.party;
         scene.line(|| format!("{party} commits {:?} at {:?}", transaction.id(), transaction.timestamp()));
         if is_honest {
-            scene.checker.issued(History::new(task.plan.clone(), task.began, task.reads.clone(), transaction.clone()));
+            scene.checker.issued(History::new(task.plan.clone(), task.began, task.seen(), transaction.clone()));
         }
         let operation = task.operation;
         Next::Command(match validated {
@@ -122,6 +148,23 @@ impl BasilClient {
         }
         if let Some(buffer) = &mut task.buffer {
             found.into_iter().for_each(|one| buffer.found(one));
+        }
+        self.advance(scene)
+    }
+
+    fn on_scanned(&mut self, scan: RangeFound, scene: &mut Scene<'_>) -> Next<Command> {
+        let is_honest = self.is_honest();
+        let Some(task) = &mut self.task else { return Next::Wait };
+        task.reads.extend(scan.found.iter().map(|one| (one.key.clone(), one.version, one.value.clone())));
+        if let Some((range, limit)) = task.asked.take() {
+            let keys = scan.found.iter().filter(|one| one.value.is_some()).map(|one| one.key.clone()).collect();
+            task.scans.push(Scan { range, limit, keys });
+        }
+        if is_honest {
+            scene.checker.read(scene.id, &scan.found);
+        }
+        if let Some(buffer) = &mut task.buffer {
+            buffer.scanned(scan);
         }
         self.advance(scene)
     }
@@ -154,7 +197,7 @@ impl BasilClient {
         let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
         let party = scene.party;
         scene.line(|| format!("{party} tries again {:?} at {:?}", transaction.id(), transaction.timestamp()));
-        scene.checker.issued(History::new(task.plan.clone(), task.began, task.reads.clone(), transaction.clone()));
+        scene.checker.issued(History::new(task.plan.clone(), task.began, task.seen(), transaction.clone()));
         scene.engine_counts.refreshed += 1;
         self.operations += 1;
         task.operation = self.operations;
@@ -197,6 +240,10 @@ impl BasilClient {
                 Ok(found) => self.on_read(found, scene),
                 Err(failure) => self.on_failure(failure, scene),
             },
+            Event::Scanned { operation, result } if operation == waiting_for => match result {
+                Ok(scan) => self.on_scanned(scan, scene),
+                Err(failure) => self.on_failure(failure, scene),
+            },
             Event::Ended { operation, result } if operation == waiting_for => match result {
                 Ok((certificate, path)) => self.on_ended(&certificate, path, scene),
                 Err(failure) => self.on_failure(failure, scene),
@@ -233,7 +280,8 @@ impl Client<Basil> for BasilClient {
         let tag = format!("{}.{number}", scene.id);
         let buffer = Some(Buffer::new(timestamp));
         let began = (!scene.was_paused).then_some(scene.now);
-        self.task = Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), attempt: None });
+        self.task =
+            Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), scans: Vec::new(), asked: None, attempt: None });
         self.advance(scene)
     }
 

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use basil::certificate::{LoggedStatement, VoteStatement};
-use basil::message::{Conflict, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, Subject, Unsigned};
+use basil::message::{Conflict, KeyVersion, PageQuery, PageVersion, PendingWrite, ReadResult, Refusal, ScanRow, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, Transaction, Vote, Write};
 use random::{Named, Random, named};
 use simulator::Heard;
-use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, Value};
+use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, Timestamp, Value};
 
 use super::Basil;
 use super::lying_leader::LyingLeader;
+use super::plan;
 
 type Lies = simulator::Lies<Basil>;
 
@@ -28,9 +29,9 @@ named! {
         EquivocateVotes,
         /// Claims to have logged whatever decision it is asked to log.
         EquivocateLogs,
-        /// Answers reads with nothing, or without what is prepared.
+        /// Answers reads with nothing, or without what is prepared; leaves keys out of ranges, and claims that nothing is missing.
         StaleReads,
-        /// Answers reads with committed versions that nobody wrote.
+        /// Answers reads with committed versions that nobody wrote, and adds some to ranges.
         InventVersions,
         /// Answers reads with prepared transactions that nobody sent, in an honest client's name.
         InventPrepared,
@@ -48,7 +49,7 @@ named! {
         Forget,
         /// Refuses whatever it is asked, for one reason or another.
         RefuseAll,
-        /// Answers every other read with nothing at all.
+        /// Answers every other read with nothing at all, and stops early in ranges.
         WithholdReads,
         /// Says that nothing newer is prepared, whatever is.
         HidePrepared,
@@ -117,6 +118,8 @@ pub struct Liar {
     victims: Vec<ClientId>,
     kept: Vec<(Party, Message)>,
     readers: BTreeMap<(Party, u64), (Timestamp, Vec<Key>)>,
+    /// The ranges that clients have asked for, likewise.
+    ranges: BTreeMap<(Party, u64), (Timestamp, KeyRange)>,
     /// The page about which each other asked last.
     pages: BTreeMap<Party, PageQuery>,
     /// The last transactions that it made up and said to have committed.
@@ -146,6 +149,7 @@ impl Liar {
             victims,
             kept: Vec::new(),
             readers: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             pages: BTreeMap::new(),
             forged: VecDeque::new(),
             leader,
@@ -234,6 +238,41 @@ impl Liar {
         }
     }
 
+    fn bend_page(
+        &mut self,
+        timestamp: Timestamp,
+        range: &KeyRange,
+        rows: &mut Vec<ScanRow>,
+        end: &mut Key,
+        prepared: &mut Vec<Transaction>,
+    ) {
+        let (keys, mut results): (Vec<Key>, Vec<ReadResult>) = rows.drain(..).map(|row| (row.key, row.result)).unzip();
+        self.bend_reply(Some((timestamp, keys.clone())), &mut results, prepared);
+        rows.extend(keys.into_iter().zip(results).map(|(key, result)| ScanRow { key, result }));
+        if self.does(ReplicaStrategy::StaleReads) {
+            match self.random.below(3) {
+                0 => rows.clear(),
+                1 => rows.retain(|_| self.random.chance(500)),
+                _ => rows.truncate(self.random.index(rows.len().max(1))),
+            }
+            *end = range.high().clone();
+        }
+        if self.does(ReplicaStrategy::InventVersions) {
+            // Every liar tells the same lie.
+            let version = Timestamp::new(timestamp.time.saturating_sub(1), self.victims[0]);
+            let result = ReadResult { version, value: Some(Value::from("6000#a lie")), pending: PendingWrite::None };
+            let mut added = plan::all_keys();
+            added.retain(|key| range.contains(key) && *key < *end && rows.iter().all(|row| row.key != *key));
+            rows.extend(added.into_iter().take(2).map(|key| ScanRow { key, result: result.clone() }));
+            rows.sort_by(|one, other| one.key.cmp(&other.key));
+        }
+        if self.does(ReplicaStrategy::WithholdReads)
+            && let Some(last) = rows.pop()
+        {
+            *end = last.key;
+        }
+    }
+
     /// Bends what it shows to somebody who catches up. Every liar tells the same lie.
     fn bend_past(&mut self, to: Party, message: &mut Message) {
         let Some((timestamp, keys)) = self.readers.values().next_back() else { return };
@@ -312,7 +351,9 @@ impl simulator::Liar<Basil> for Liar {
         }
         let unsigned = &mut lies.unsigned;
         match message {
-            Message::Read { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => return Heard::Swallow,
+            Message::Read { .. } | Message::Scan { .. } if self.does(ReplicaStrategy::WithholdReads) && self.random.chance(500) => {
+                return Heard::Swallow;
+            }
             Message::ElectFallback { elect } => self.leader.hear(elect),
             Message::VersionsQuery { query } => drop(self.pages.insert(from, query.clone())),
             Message::Read { request, timestamp, keys } => {
@@ -320,6 +361,12 @@ impl simulator::Liar<Basil> for Liar {
                     self.readers.pop_first();
                 }
                 self.readers.insert((from, *request), (*timestamp, keys.clone()));
+            }
+            Message::Scan { request, timestamp, range, .. } => {
+                if self.ranges.len() >= READERS_MAX {
+                    self.ranges.pop_first();
+                }
+                self.ranges.insert((from, *request), (*timestamp, range.clone()));
             }
             Message::Prepare { transaction } | Message::Recover { transaction, .. } => {
                 let replica = self.me;
@@ -389,6 +436,12 @@ impl simulator::Liar<Basil> for Liar {
                     let asked = self.readers.get(&(*to, *request)).cloned();
                     self.bend_reply(asked, results, prepared);
                 }
+                Message::ScanReply { request, clock, rows, end, prepared } => {
+                    *clock = another_time(*clock, *request);
+                    if let Some((timestamp, range)) = self.ranges.get(&(*to, *request)).cloned() {
+                        self.bend_page(timestamp, &range, rows, end, prepared);
+                    }
+                }
                 Message::ClockReply { asked_at, clock } | Message::ClockProposal { asked_at, clock } => {
                     *clock = another_time(*clock, *asked_at)
                 }
@@ -436,7 +489,7 @@ impl simulator::Liar<Basil> for Liar {
 /// What a request asks for.
 fn subject_of(message: &Message) -> Option<Subject> {
     match message {
-        Message::Read { request, .. } => Some(Subject::Request(*request)),
+        Message::Read { request, .. } | Message::Scan { request, .. } => Some(Subject::Request(*request)),
         Message::Prepare { transaction }
         | Message::Recover { transaction, .. }
         | Message::Log { transaction, .. }

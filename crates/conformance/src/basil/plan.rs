@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use basil::Buffer;
 use random::{Named as _, Random};
-use types::{Key, Value};
+use types::{Key, KeyRange, Value};
 
 /// How many accounts there are, and what is in each at first.
 pub(crate) const ACCOUNTS: u64 = 8;
@@ -16,6 +16,9 @@ pub(crate) const BALANCE: i64 = 100;
 const COUNTERS: u64 = 3;
 /// How many keys are written without being read.
 const BLOBS: u64 = 6;
+/// How many slots there are, and how many of them may be taken at once.
+const SLOTS: u64 = 12;
+pub(crate) const TAKEN_MAX: usize = 3;
 /// How many places the ring has.
 pub(crate) const RING: u64 = 6;
 /// How often a plan is drawn anew until it is of a kind that is allowed.
@@ -36,6 +39,11 @@ pub(crate) enum Plan {
     Look { counter: u64, account: u64 },
     /// Swaps two neighbours in the ring, found by walking: three reads, each of which needs the one before.
     Rotate { start: u64 },
+    /// Sees which slots are taken, and takes one while they are few, or else leaves the first: two who take at once exclude one another,
+    /// though neither knows the other's slot.
+    Take { slot: u64 },
+    /// Reads the first keys of a range, and writes nothing.
+    Sweep { first: u64, limit: u64 },
     /// Reads all there is: the last transaction of a run.
     Everything,
 }
@@ -55,8 +63,19 @@ random::named! {
         Look,
         /// See [`Plan::Rotate`].
         Rotate,
+        /// See [`Plan::Take`].
+        Take,
+        /// See [`Plan::Sweep`].
+        Sweep,
         /// See [`Plan::Everything`].
         Everything,
+    }
+}
+
+impl PlanKind {
+    /// Whether it reads ranges.
+    pub fn scans(self) -> bool {
+        matches!(self, Self::Take | Self::Sweep)
     }
 }
 
@@ -65,6 +84,8 @@ random::named! {
 pub(crate) enum Ask {
     /// To know these keys.
     Read(Vec<Key>),
+    /// To know the first keys of a range that have values, so many at most.
+    Scan(KeyRange, usize),
     /// To commit.
     Commit,
 }
@@ -85,9 +106,18 @@ pub(crate) fn ring(number: u64) -> Key {
     Key::from(format!("ring/{number}").as_str())
 }
 
+fn slot(number: u64) -> Key {
+    Key::from(format!("slot/{number:02}").as_str())
+}
+
+/// All slots.
+pub(crate) fn slots() -> KeyRange {
+    KeyRange::new(Key::from("slot/"), Key::from("slot0")).expect("it has keys")
+}
+
 /// Whether a key may be deleted, so that nothing found there need not mean that nothing ever was.
 pub(crate) fn is_deletable(key: &Key) -> bool {
-    key.as_bytes().starts_with(b"blob/")
+    key.as_bytes().starts_with(b"blob/") || slots().contains(key)
 }
 
 /// The number in a value, before its tag.
@@ -113,12 +143,20 @@ pub(crate) fn next_in_ring(at: u64, value: Option<&Value>) -> u64 {
 /// Every key there is.
 pub(crate) fn all_keys() -> Vec<Key> {
     let accounts = (0..ACCOUNTS).map(account);
-    accounts.chain((0..COUNTERS).map(counter)).chain((0..BLOBS).map(blob)).chain((0..RING).map(ring)).collect()
+    accounts.chain((0..COUNTERS).map(counter)).chain((0..BLOBS).map(blob)).chain((0..RING).map(ring)).chain((0..SLOTS).map(slot)).collect()
 }
 
 impl Plan {
     /// One of `allowed` kinds; none of them need be.
     pub fn draw_of(random: &mut Random, allowed: &BTreeSet<PlanKind>) -> Self {
+        // Where no ranges are read, runs are what they were before there were any.
+        let ranges: Vec<PlanKind> = allowed.iter().copied().filter(|kind| kind.scans()).collect();
+        if !ranges.is_empty() && (random.chance(150) || allowed.len() == ranges.len()) {
+            return match random.pick(&ranges) {
+                PlanKind::Sweep => Self::Sweep { first: random.below(SLOTS), limit: random.between(1, 4) },
+                _ => Self::Take { slot: random.below(SLOTS) },
+            };
+        }
         for _ in 0..DRAWS_MAX {
             let plan = Self::draw(random);
             if allowed.contains(&plan.kind()) {
@@ -152,7 +190,7 @@ impl Plan {
     }
 
     pub fn only_reads(&self) -> bool {
-        matches!(self, Self::Audit | Self::Look { .. } | Self::Everything)
+        matches!(self, Self::Audit | Self::Look { .. } | Self::Sweep { .. } | Self::Everything)
     }
 
     pub fn kind(&self) -> PlanKind {
@@ -163,7 +201,21 @@ impl Plan {
             Self::Audit => PlanKind::Audit,
             Self::Look { .. } => PlanKind::Look,
             Self::Rotate { .. } => PlanKind::Rotate,
+            Self::Take { .. } => PlanKind::Take,
+            Self::Sweep { .. } => PlanKind::Sweep,
             Self::Everything => PlanKind::Everything,
+        }
+    }
+
+    /// The range that it reads, and how much of it.
+    fn sweep(&self) -> (KeyRange, usize) {
+        match *self {
+            Self::Sweep { first, limit } => {
+                let low = if first.is_multiple_of(2) { slot(first) } else { Key::from("") };
+                let range = KeyRange::new(low, slots().high().clone()).expect("it has keys");
+                (range, usize::try_from(limit).expect("it is small"))
+            }
+            _ => (slots(), all_keys().len()),
         }
     }
 
@@ -223,6 +275,21 @@ impl Plan {
                 }
                 Ask::Commit
             }
+            Self::Take { .. } | Self::Sweep { .. } if !buffer.has_scanned() => {
+                let (first, limit) = self.sweep();
+                Ask::Scan(first, limit)
+            }
+            Self::Take { slot: which } => {
+                let taken: Vec<Key> = buffer.read_set().filter(|found| found.value.is_some()).map(|found| found.key.clone()).collect();
+                match taken.first().filter(|_| taken.len() >= TAKEN_MAX) {
+                    None => buffer.write(slot(which), tagged(0, tag)),
+                    Some(first) => buffer.write(first.clone(), None),
+                }
+                Ask::Commit
+            }
+            Self::Sweep { .. } => Ask::Commit,
+            // What ranges hold is read as ranges and once more key by key.
+            Self::Everything if !buffer.has_scanned() => Ask::Scan(slots(), all_keys().len()),
             Self::Everything => missing(all_keys(), buffer).unwrap_or(Ask::Commit),
         }
     }

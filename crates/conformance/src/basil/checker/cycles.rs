@@ -40,7 +40,7 @@ fn edges(histories: &[(&TransactionId, &History)]) -> Vec<BTreeSet<usize>> {
                 writers.insert((&write.key, Some(tag)), at);
             }
         }
-        for (key, _, value) in &history.reads {
+        for (key, _, value) in &history.seen.reads {
             let named = (key, plan::tag(value.as_ref()));
             if named.1.is_none() && plan::is_deletable(key) {
                 continue; // Deleted by somebody, or never written: it does not say.

@@ -26,11 +26,11 @@ use std::sync::Arc;
 
 use basil::Refusal;
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, PendingWrite, Subject, Unsigned};
+use basil::message::{Conflict, PendingWrite, ReadResult, Subject, Unsigned};
 use basil::{Certificate, Decision, Message, ReadFound, Transaction, Vote};
 use crypto::Verified;
 use simulator::{Outcomes, Violations};
-use types::{ClientId, Cluster, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
+use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::plan::{self, Plan};
 use super::{Basil, Counts};
@@ -52,39 +52,64 @@ pub(crate) struct History {
     pub plan: Plan,
     /// When it began, in true time, unless its machine was paused.
     pub began: Option<u64>,
-    pub reads: Vec<(Key, Timestamp, Option<Value>)>,
+    pub seen: Seen,
     pub transaction: Transaction,
     pub told: Told,
 }
 
 impl History {
     /// A transaction whose client has been told nothing yet.
-    pub fn new(plan: Plan, began: Option<u64>, reads: Vec<(Key, Timestamp, Option<Value>)>, transaction: Transaction) -> Self {
-        Self { plan, began, reads, transaction, told: Told::Nothing }
+    pub fn new(plan: Plan, began: Option<u64>, seen: Seen, transaction: Transaction) -> Self {
+        Self { plan, began, seen, transaction, told: Told::Nothing }
     }
+}
+
+/// What a transaction was shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Each key with the version and the value, those that ranges hold too.
+    pub reads: Vec<(Key, Timestamp, Option<Value>)>,
+    pub scans: Vec<Scan>,
+}
+
+/// The first keys of a range that have values.
+#[derive(Clone, Debug)]
+pub(crate) struct Scan {
+    pub range: KeyRange,
+    /// How many were asked for at most.
+    pub limit: usize,
+    /// Those that were found.
+    pub keys: Vec<Key>,
+}
+
+/// What a read or a scan asks.
+#[derive(Clone, Debug, PartialEq)]
+enum Question {
+    Keys(Vec<Key>),
+    Range(KeyRange),
 }
 
 /// What a party has asked a replica under one number. One that lies may use a number again, before it is answered.
 #[derive(Debug, Default)]
 struct Asked {
-    reads: Vec<(Timestamp, Vec<Key>)>,
+    reads: Vec<(Timestamp, Question)>,
     /// How many of the questions were not answered or refused yet.
     open: usize,
 }
 
 impl Asked {
-    fn add(&mut self, timestamp: Timestamp, keys: &[Key]) {
+    fn add(&mut self, timestamp: Timestamp, question: Question) {
         if self.open == 0 {
             self.reads.clear();
         }
         self.open += 1;
-        if !self.reads.iter().any(|(asked_at, asked)| (*asked_at, &asked[..]) == (timestamp, keys)) {
-            self.reads.push((timestamp, keys.to_vec()));
+        if !self.reads.contains(&(timestamp, question.clone())) {
+            self.reads.push((timestamp, question));
         }
     }
 
     /// What an answer, or a refusal, is about, if that can be told.
-    fn answered(&mut self) -> Option<(Timestamp, Vec<Key>)> {
+    fn answered(&mut self) -> Option<(Timestamp, Question)> {
         self.open = self.open.saturating_sub(1);
         if let [read] = &self.reads[..] { Some(read.clone()) } else { None }
     }
@@ -261,10 +286,36 @@ impl Checker {
     }
 
     /// An honest replica answers a client's read.
-    fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, keys: &[Key], message: &Message) {
-        let Message::ReadReply { results, prepared, .. } = message else { return };
+    fn answered(&mut self, by: ReplicaId, client: ClientId, timestamp: Timestamp, question: &Question, message: &Message) {
+        match (question, message) {
+            (Question::Keys(keys), Message::ReadReply { results, prepared, .. }) => {
+                self.told_of(by, client, timestamp, keys.iter().zip(results.iter().cloned()), prepared);
+            }
+            (Question::Range(range), Message::ScanReply { rows, end, prepared, .. }) => {
+                // It also says that there is nothing of whatever else lies before its end.
+                let mut keys = plan::all_keys();
+                keys.retain(|key| range.contains(key) && key < end && self.cluster.shard_of(key) == by.shard);
+                let result = |key: &Key| {
+                    let row = rows.iter().find(|row| row.key == *key).map(|row| row.result.clone());
+                    row.unwrap_or(ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None })
+                };
+                self.told_of(by, client, timestamp, keys.iter().map(|key| (key, result(key))), prepared);
+            }
+            _ => {}
+        }
+    }
+
+    /// An honest replica tells a client what it has of keys.
+    fn told_of<'a>(
+        &mut self,
+        by: ReplicaId,
+        client: ClientId,
+        timestamp: Timestamp,
+        results: impl Iterator<Item = (&'a Key, ReadResult)>,
+        prepared: &[Transaction],
+    ) {
         let vouched = self.vouched.entry(client).or_default();
-        for (key, result) in keys.iter().zip(results) {
+        for (key, result) in results {
             vouched.insert((key.clone(), result.version, result.value.clone()));
             if result.pending == PendingWrite::None {
                 let validated = self.validated.entry(key.clone()).or_default();
@@ -298,7 +349,9 @@ impl Checker {
             Message::Prepare { transaction } | Message::Recover { transaction, .. } | Message::Log { transaction, .. } => {
                 self.shown(transaction);
             }
-            Message::ReadReply { prepared, .. } => prepared.iter().for_each(|transaction| self.shown(transaction)),
+            Message::ReadReply { prepared, .. } | Message::ScanReply { prepared, .. } => {
+                prepared.iter().for_each(|transaction| self.shown(transaction))
+            }
             Message::Writeback { transaction, certificate, relay: _ } => {
                 if let Some(transaction) = transaction {
                     self.shown(transaction);
@@ -447,8 +500,15 @@ impl Checker {
             let validated = self.validated.get(&read.key).and_then(|of_key| of_key.get(&(read.version, history.transaction.timestamp())));
             validated.map_or(0, BTreeSet::len) < enough
         });
-        if let Some(read) = lacking {
-            let what = format!("{id:?} committed without a vote, and too few honest replicas settled its read of {}", read.key);
+        let lacking = lacking.map(|read| read.key.clone()).or_else(|| {
+            plan::all_keys().into_iter().filter(|key| history.transaction.found_absent(key)).find(|key| {
+                let told = self.validated.get(key).into_iter().flatten();
+                let mut told = told.filter(|((_, reader), _)| *reader == history.transaction.timestamp());
+                !told.any(|(_, by)| by.len() >= enough)
+            })
+        });
+        if let Some(key) = lacking {
+            let what = format!("{id:?} committed without a vote, and too few honest replicas settled its read of {key}");
             self.violation("validated", what);
         }
         if self.decisions.insert(id, Decision::Commit) == Some(Decision::Abort) {
@@ -503,7 +563,10 @@ impl simulator::Checker<Basil> for Checker {
     fn hears(&mut self, by: ReplicaId, inbox: &[(Party, Verified<Message>)]) {
         for (from, message) in inbox {
             if let Message::Read { request, keys, timestamp } = &**message {
-                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, keys);
+                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, Question::Keys(keys.clone()));
+            }
+            if let Message::Scan { request, range, timestamp, .. } = &**message {
+                self.asked.entry((by, *from, *request)).or_default().add(*timestamp, Question::Range(range.clone()));
             }
         }
     }
@@ -517,9 +580,9 @@ impl simulator::Checker<Basil> for Checker {
 
     fn says(&mut self, by: ReplicaId, to: Party, message: &Message) {
         match (message, to) {
-            (Message::ReadReply { request, .. }, Party::Client(client, _)) => {
-                if let Some((timestamp, keys)) = self.asked.get_mut(&(by, to, *request)).and_then(Asked::answered) {
-                    self.answered(by, client, timestamp, &keys, message);
+            (Message::ReadReply { request, .. } | Message::ScanReply { request, .. }, Party::Client(client, _)) => {
+                if let Some((timestamp, question)) = self.asked.get_mut(&(by, to, *request)).and_then(Asked::answered) {
+                    self.answered(by, client, timestamp, &question, message);
                 }
             }
             (Message::Refused { subject, refusal }, Party::Client(client, _)) => {
@@ -601,6 +664,9 @@ fn impossible(cluster: &Cluster, transaction: &Transaction, known: &BTreeMap<Tra
         }
     }
     let permission = cluster.permission(timestamp.client);
+    for range in transaction.ranges().iter().filter(|range| !permission.is_some_and(|permission| permission.may_read_range(range))) {
+        found.push(format!("{id:?} committed, and {} may not read {range}", timestamp.client));
+    }
     let may = |key: &Key| permission.is_some_and(|permission| permission.may_write(key));
     for write in transaction.writes().iter().filter(|write| !may(&write.key)) {
         found.push(format!("{id:?} committed, and {} may not write {}", timestamp.client, write.key));
@@ -612,13 +678,19 @@ fn impossible(cluster: &Cluster, transaction: &Transaction, known: &BTreeMap<Tra
 fn sums(checker: &Checker) -> Vec<String> {
     let mut found = Vec::new();
     for (id, history) in checker.committed() {
-        let value_of = |key: &Key| history.reads.iter().find(|(read, _, _)| read == key).and_then(|(_, _, value)| value.as_ref());
+        let value_of = |key: &Key| history.seen.reads.iter().find(|(read, _, _)| read == key).and_then(|(_, _, value)| value.as_ref());
         if matches!(history.plan, Plan::Audit | Plan::Everything) {
             let balance = |account| plan::number(value_of(&plan::account(account))).unwrap_or(plan::BALANCE);
             let sum: i64 = (0..plan::ACCOUNTS).map(balance).sum();
             let should = plan::BALANCE * i64::try_from(plan::ACCOUNTS).expect("few accounts");
             if sum != should {
                 found.push(format!("{id:?} saw {sum} in all accounts together, not {should}"));
+            }
+        }
+        if matches!(history.plan, Plan::Take { .. } | Plan::Everything) {
+            let taken = history.seen.reads.iter().filter(|(key, _, value)| value.is_some() && plan::slots().contains(key)).count();
+            if taken > plan::TAKEN_MAX {
+                found.push(format!("{id:?} saw {taken} slots taken, of which only {} may be", plan::TAKEN_MAX));
             }
         }
         if history.plan == Plan::Everything {

@@ -22,7 +22,7 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
     let mut state: BTreeMap<&Key, (Timestamp, Option<&Value>)> = BTreeMap::new();
     for transaction in committed {
         if let Some(history) = checker.histories.get(&transaction.id()) {
-            for (key, version, value) in &history.reads {
+            for (key, version, value) in &history.seen.reads {
                 let (newest, there) = state.get(key).copied().unwrap_or((Timestamp::ZERO, None));
                 if newest != *version || there != value.as_ref() {
                     let id = transaction.id();
@@ -31,6 +31,21 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
                         transaction.timestamp()
                     ));
                 }
+            }
+        }
+        // Whoever has committed, liar or not, has named all that had a value in its ranges.
+        for range in transaction.ranges() {
+            let mut live = state.range::<&Key, _>(range.low()..range.high()).filter(|(_, (_, value))| value.is_some()).map(|(key, _)| *key);
+            if let Some(key) = live.find(|key| transaction.read_of(key).is_none()) {
+                found.push(format!("{:?} at {:?} read {range}, and missed {key}", transaction.id(), transaction.timestamp()));
+            }
+        }
+        for scan in checker.histories.get(&transaction.id()).into_iter().flat_map(|history| &history.seen.scans) {
+            let live = state.range::<&Key, _>(scan.range.low()..scan.range.high()).filter(|(_, (_, value))| value.is_some());
+            let first: Vec<&Key> = live.map(|(key, _)| *key).take(scan.limit).collect();
+            if !first.iter().copied().eq(&scan.keys) {
+                let (id, at) = (transaction.id(), transaction.timestamp());
+                found.push(format!("{id:?} at {at:?} found {:?} in {}, up to {}; there was {first:?}", scan.keys, scan.range, scan.limit));
             }
         }
         for write in transaction.writes() {
