@@ -70,8 +70,6 @@ mutants! {
     RangeOfOne: "ranges", "a range is covered up to where one reply is complete";
     RangeUncut: "ranges", "a range counts as read to its end, though its reader stopped before";
     RangeContradicted: "ranges", "a transaction commits though one of its reads and one of its ranges tell of a key otherwise";
-    RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
-    SecretRange: "rights", "a client may read a range of keys that it has no right to";
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
     WriteFloorIgnored: "Alg. 1 L12, after a restart", "a replica that comes back lets be written what it once let be read";
@@ -84,6 +82,7 @@ mutants! {
     TimestampShared: "one timestamp, one transaction", "two transactions under one timestamp are both voted for";
     RightsIgnored: "rights", "a client may write what it has no right to";
     SecretRead: "rights", "a client may read what it has no right to";
+    SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";
     ProofShown: "rights", "the proof of a conflict is shown to those who may not read all of the transaction in the way";
     GuessAnswered: "rights", "whoever guesses a transaction that it may not read is told that the guess is right";
@@ -100,6 +99,7 @@ mutants! {
     FinishingUnreserved: "limits", "what is brought to be finished finds no room where others have prepared much";
     ValuesKept: "limits", "what decided transactions wrote is kept with them, however much it is";
     ReadersUncounted: "limits", "one vote looks at all readers of a key, however many there are";
+    RangeUncounted: "limits", "one vote looks at all deleted keys of a range, however many there are";
     EarlyUnshared: "limits", "of requests that came early, one party's take all of a turn";
     VotedDownCounted: "limits", "what was voted down long ago counts as undecided until it is forgotten";
     FabricatedAbortKept: "limits", "transactions that are made up along with the proof that they aborted are taken in without bound";

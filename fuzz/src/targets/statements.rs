@@ -43,6 +43,7 @@ fn write(statement: &Statement) -> String {
     let hex = |bytes: &[u8]| format!("0x{}", hex::encode(bytes));
     match statement {
         Statement::Get(key) => format!("get {}", hex(key.as_bytes())),
+        Statement::Scan(low, high, limit) => format!("scan {} {} limit {limit}", hex(low.as_bytes()), hex(high.as_bytes())),
         Statement::Put(key, value) => format!("put {} {}", hex(key.as_bytes()), hex(value.as_bytes())),
         Statement::Delete(key) => format!("delete {}", hex(key.as_bytes())),
         Statement::Begin => "begin".to_owned(),
@@ -57,6 +58,7 @@ fn seeds() -> Vec<Vec<u8>> {
         "put 'two words' \"a\\n\\t\\\\\\\"b\"\ndel 0x00ff",
         "BEGIN; get a\ncommit;;abort",
         "put a ''",
+        "scan a b; scan 'a' 0x62 LIMIT 7",
         "0x6162",
         "s0-r3",
         "put a 'not closed",
