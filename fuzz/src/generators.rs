@@ -288,7 +288,7 @@ pub fn message(choices: &mut Choices<'_>) -> Message {
 
 /// What is said to a replica.
 pub fn request(choices: &mut Choices<'_>) -> Message {
-    let kind = choices.below(18);
+    let kind = choices.below(19);
     let number = number(choices);
     let transaction = fixture().transactions[number].clone();
     match kind {
@@ -338,7 +338,7 @@ pub fn request(choices: &mut Choices<'_>) -> Message {
             let ids = vec![transaction.id(); choices.below(3)];
             if choices.rarely(3) { Message::TransactionsQuery { ids } } else { Message::CommitsReply { ids } }
         }
-        17 => {
+        18 => {
             let (up_to, after) = (timestamp(choices).time, None);
             if choices.rarely(2) {
                 return Message::PreparedQuery { up_to, after };

@@ -2,6 +2,7 @@
 
 pub mod chance;
 mod language;
+mod lies;
 pub mod members;
 mod words;
 mod world;

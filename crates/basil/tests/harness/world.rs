@@ -21,6 +21,7 @@ use store::{Crash, Memory, Options, Store};
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, KeyRange, Party, ReplicaId, Session, Timestamp, TransactionId, Value};
 
+use super::lies::distort_page;
 use super::members::{Members, members};
 use super::words::{self, BEGINNING, Names, Notes};
 
@@ -932,33 +933,6 @@ fn kind_of(message: &Message) -> (Kind, Option<TransactionId>) {
         Message::ElectFallback { elect } => (Kind::Elect, Some(elect.statement.id)),
         Message::DecideFallback { decide, .. } => (Kind::Decide, Some(decide.statement.id)),
     }
-}
-
-/// Has a liar's page say what the lie wants.
-fn distort_page(lie: &Lie, range: &KeyRange, rows: &mut Vec<ScanRow>, end: &mut Key, prepared: &mut Vec<Transaction>) {
-    let mut say = |key: &Key, result: ReadResult| {
-        rows.retain(|row| row.key != *key);
-        rows.push(ScanRow { key: key.clone(), result });
-        rows.sort_by(|one, other| one.key.cmp(&other.key));
-    };
-    match lie {
-        Lie::Says { key, version, value } if range.contains(key) => {
-            say(key, ReadResult { version: *version, value: Some(value.clone()), pending: PendingWrite::None });
-        }
-        Lie::Offers { key, transaction } if range.contains(key) => {
-            let place = u16::try_from(prepared.len()).expect("scripts read few keys");
-            prepared.push(transaction.clone());
-            say(key, ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::Prepared(place) });
-        }
-        Lie::Hides { key } => rows.retain(|row| row.key != *key),
-        Lie::Stops { key } => {
-            rows.retain(|row| row.key < *key);
-            *end = key.clone();
-        }
-        Lie::ClaimsAll => *end = range.high().clone(),
-        _ => {}
-    }
-    rows.retain(|row| row.key < *end);
 }
 
 fn asks_vote(input: &InputOf<Node<Memory>>) -> Option<TransactionId> {
