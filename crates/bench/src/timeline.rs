@@ -213,15 +213,13 @@ mod tests {
 
     use super::*;
 
-    fn usage(clients: f64, replicas: &[(u32, f64, &[(u32, &str, f64)], u64, u64)]) -> Usage {
-        let of = |cpu_seconds, threads: &[(u32, &str, f64)], memory_bytes, written_bytes| ReplicaUsage {
-            cpu_seconds,
-            threads: threads.iter().map(|(number, name, used)| (*number, (kind(name), *used))).collect(),
-            memory_bytes,
-            written_bytes,
-        };
-        let replicas = replicas.iter().map(|(pid, cpu, threads, memory, written)| (*pid, of(*cpu, threads, *memory, *written)));
-        Usage { clients, replicas: replicas.collect() }
+    fn replica(cpu_seconds: f64, threads: &[(u32, &str, f64)], memory_bytes: u64, written_bytes: u64) -> ReplicaUsage {
+        let threads = threads.iter().map(|(number, name, used)| (*number, (kind(name), *used))).collect();
+        ReplicaUsage { cpu_seconds, threads, memory_bytes, written_bytes }
+    }
+
+    fn usage(clients: f64, replicas: Vec<(u32, ReplicaUsage)>) -> Usage {
+        Usage { clients, replicas: replicas.into_iter().collect() }
     }
 
     #[test]
@@ -230,14 +228,10 @@ mod tests {
         for path in [CommitPath::Fast, CommitPath::Fast, CommitPath::Slow] {
             counts.note_done(&Done { path: Some(path), attempts: 2, broken: None }, Duration::from_millis(3));
         }
-        let before = usage(1.0, &[(10, 5.0, &[(11, "loop s0-r0", 3.0), (12, "worker-1", 1.0)], 1 << 20, 10 << 20)]);
-        let after = usage(
-            1.5,
-            &[
-                (10, 7.0, &[(11, "loop s0-r0", 4.0), (12, "worker-1", 1.5), (13, "worker-2", 0.5)], 2 << 20, 13 << 20),
-                (20, 1.0, &[(21, "loop s0-r1", 1.0)], 4 << 20, 1 << 20),
-            ],
-        );
+        let before = usage(1.0, vec![(10, replica(5.0, &[(11, "loop s0-r0", 3.0), (12, "worker-1", 1.0)], 1 << 20, 10 << 20))]);
+        let threads = [(11, "loop s0-r0", 4.0), (12, "worker-1", 1.5), (13, "worker-2", 0.5)];
+        let joined = replica(1.0, &[(21, "loop s0-r1", 1.0)], 4 << 20, 1 << 20);
+        let after = usage(1.5, vec![(10, replica(7.0, &threads, 2 << 20, 13 << 20)), (20, joined)]);
         let line = Line::new(9.0, 2.0, &counts, &before, &after);
         assert_eq!((line.committed_per_second, line.commit_rate, line.fast_path_rate), (1.5, Some(0.5), Some(0.6667)));
         assert_eq!(line.latency_us.map(|latencies| latencies.p50 / 100), Some(30));
@@ -249,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_open() {
-        let line = Line::new(1.0, 1.0, &Counts::new(), &usage(0.0, &[]), &usage(0.0, &[]));
+        let line = Line::new(1.0, 1.0, &Counts::new(), &Usage::default(), &Usage::default());
         assert!(line.commit_rate.is_none() && line.latency_us.is_none() && line.cores.replicas.is_none() && line.memory_mib.is_none());
     }
 
