@@ -61,6 +61,9 @@ fn open(members: &Members, medium: &Memory, now_ms: u64) -> Replica<Memory> {
     Replica::open(members.cluster.clone(), ME, options, store, Time(now_ms * 1_000_000)).expect("it comes back")
 }
 
+/// What is for whom.
+type To<T> = Vec<(Party, T)>;
+
 impl Lost {
     fn new() -> Self {
         let (members, medium) = (members(1), Memory::new("lost"));
@@ -74,7 +77,7 @@ impl Lost {
     }
 
     /// What it says, unsigned and to be signed.
-    fn step(&mut self, input: Option<(Party, Message)>) -> (Vec<(Party, Message)>, Vec<(Party, Unsigned)>) {
+    fn step(&mut self, input: Option<(Party, Message)>) -> (To<Message>, To<Unsigned>) {
         let mut outbox = Outbox::default();
         let input = match input {
             None => Input::Tick,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof};
-use basil::message::{Conflict, KeyVersion, PageVersion, PendingWrite, ReadResult, ScanRow, Subject, Unsigned};
+use basil::message::{Conflict, KeyVersion, PageVersion, PendingWrite, ReadResult, Subject, Unsigned};
 use basil::recovery::{DecideStatement, SignedDecide, SignedElect, majority};
 use basil::{
     Certificate, Command, Coordinator, CoordinatorOptions, Decision, Event, Failure, Message, Node, NodeEvent, Path, ReadFound, Refusal,
