@@ -31,10 +31,14 @@ pub enum WorkloadName {
     YcsbC,
     /// YCSB D: 95 reads of the latest keys of a hundred operations, else inserts
     YcsbD,
+    /// YCSB E: 95 scans of a hundred transactions, of 1 to 100 rows, else inserts
+    YcsbE,
     /// YCSB F: only reads, half of which are followed by a write of the same key
     YcsbF,
     /// Only reads, all keys alike, asked for together
     RoU,
+    /// Scans of 100 rows, each with a write of the first of them
+    ScanHeavy,
     /// Only writes
     WriteOnly,
     /// Half writes, half reads
@@ -128,7 +132,10 @@ pub struct BenchArgs {
     /// Operations a transaction (ycsb-*, ro-u, write-*, read-*)
     #[arg(long, default_value_t = 10)]
     pub ops: usize,
-    /// Which part of the operations are reads, from 0 to 1 (ycsb-a to d, write-*, read-heavy); by default as the workload says
+    /// The most rows of a scan (ycsb-e, scan-heavy)
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub rows: usize,
+    /// Which part of the operations are reads, from 0 to 1 (ycsb-a to e, write-*, read-heavy); by default as the workload says
     #[arg(long, value_name = "SHARE")]
     pub read_share: Option<f64>,
     /// How often each kind of transaction comes (smallbank)
@@ -202,14 +209,19 @@ impl WorkloadName {
         let is_application = matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
         let is_invariant = matches!(self, Self::Bank | Self::Ring);
         let is_point = !is_application && !is_invariant;
+        let is_scanning = matches!(self, Self::YcsbE | Self::ScanHeavy);
         match option {
             "--keys" => self != Self::Tpcc,
-            "--scale" | "--interactive-reads" => !is_invariant,
+            "--scale" => !is_invariant,
+            "--interactive-reads" => !is_invariant && !is_scanning,
             "--warehouses" => self == Self::Tpcc,
             "--value-bytes" => is_point,
             "--reads" | "--writes" | "--write-keys" => is_read_write,
-            "--ops" => is_point && !is_read_write,
-            "--read-share" => is_point && !is_read_write && !matches!(self, Self::RoU | Self::YcsbF | Self::ReadModifyWrite),
+            "--rows" => is_scanning,
+            "--ops" => is_point && !is_read_write && !is_scanning,
+            "--read-share" => {
+                is_point && !is_read_write && !matches!(self, Self::ScanHeavy | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
+            }
             "--mix" | "--hot" | "--hot-share" => self == Self::Smallbank,
             "--zipf" => is_point || self == Self::Retwis,
             "--check-interval" => is_invariant,

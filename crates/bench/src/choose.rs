@@ -47,6 +47,8 @@ impl BenchArgs {
                 let mix = Mix::Latest { operations: self.ops, read_share: self.read_share.unwrap_or(0.95), law };
                 self.point("ycsb-d", mix, KEYS_YCSB)?
             }
+            WorkloadName::YcsbE => self.point("ycsb-e", self.scanning(self.read_share.unwrap_or(0.95), 1, false), KEYS_YCSB)?,
+            WorkloadName::ScanHeavy => self.point("scan-heavy", self.scanning(1.0, self.rows, true), KEYS_YCSB)?,
             WorkloadName::YcsbF => self.point("ycsb-f", Mix::Modify { operations: self.ops, write_share: 0.5 }, KEYS_YCSB)?,
             WorkloadName::WriteOnly => self.point("write-only", self.drawn(0.0), KEYS_YCSB)?,
             WorkloadName::WriteHeavy => self.point("write-heavy", self.drawn(0.5), KEYS_YCSB)?,
@@ -91,6 +93,10 @@ impl BenchArgs {
 
     fn drawn(&self, read_share: f64) -> Mix {
         Mix::Drawn { operations: self.ops, read_share: self.read_share.unwrap_or(read_share) }
+    }
+
+    fn scanning(&self, scan_share: f64, rows_min: usize, writes_first: bool) -> Mix {
+        Mix::Scan { scan_share, rows_min: rows_min.min(self.rows), rows_max: self.rows, writes_first }
     }
 
     /// As many keys as were asked for, or as many as usual, scaled.
@@ -166,6 +172,9 @@ mod tests {
             [json!(0.5), json!(1.0)].map(Some)
         );
         assert_eq!(settings("ycsb-d")["distribution"], json!("latest, zipf 0.99"));
+        let scans = settings("ycsb-e");
+        assert_eq!((&scans["keys"], &scans["scan_share"], &scans["rows"]), (&json!(1_000_000), &json!(0.95), &json!("1 to 100")));
+        assert_eq!(settings("scan-heavy")["rows"], json!("100"));
         let reads = settings("ro-u");
         assert_eq!((&reads["keys"], &reads["reads"], &reads["writes"]), (&json!(10_000_000), &json!(10), &json!(0)));
         let smallbank = settings("smallbank");
@@ -218,6 +227,8 @@ mod tests {
             "ycsb-a --ops 0",
             "ycsb-a --read-share 1.1",
             "ycsb-d --zipf 11",
+            "ycsb-e --rows 0",
+            "scan-heavy --rows 1001",
             "read-modify-write --ops 501",
             "smallbank --keys 3",
             "smallbank --keys 100 --hot 99",
@@ -242,6 +253,9 @@ mod tests {
         for (workload, option) in [
             ("ycsb-a", "--reads"),
             ("ycsb-f", "--read-share"),
+            ("ycsb-e", "--ops"),
+            ("scan-heavy", "--read-share"),
+            ("ycsb-a", "--rows"),
             ("tpcc", "--keys"),
             ("tpcc", "--zipf"),
             ("retwis", "--ops"),

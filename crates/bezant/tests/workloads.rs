@@ -65,6 +65,10 @@ fn every_workload_runs_and_keeps_its_promise() {
         let report = run(&place, &format!("{name} --keys 300 --ops 4"));
         assert_eq!(report["workload"], name);
     }
+    for name in ["ycsb-e", "scan-heavy"] {
+        let report = run(&place, &format!("{name} --keys 300 --rows 20"));
+        assert!(report["workload"] == name && report["committed"].as_u64() > Some(0), "{report}");
+    }
     // Nobody writes beside it, so that replicas need not be asked for a vote.
     let report = run(&place, "ro-u --keys 300");
     assert!(report["read_only"].as_u64() > Some(0) && report["settings"]["reads"] == 10, "{report}");

@@ -12,6 +12,8 @@ use crate::Zipf;
 pub const KEYS_MAX: u64 = 100_000_000;
 /// The largest value a workload writes, in bytes, so that ten of them still fit a transaction with ease.
 pub const VALUE_BYTES_MAX: usize = 100_000;
+/// Behind every key of a table, and of what it grows by.
+pub(crate) const TABLE_END: &str = "user:";
 /// How often a key that was chosen already is drawn anew before its free neighbour is taken instead.
 const REDRAWS_MAX: usize = 64;
 

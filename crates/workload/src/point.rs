@@ -1,4 +1,4 @@
-//! Workloads of point reads and writes over one table: the papers' YCSB-T and YCSB.
+//! Workloads of reads, scans and writes over one table: the papers' YCSB-T and YCSB.
 //!
 //! **`rw-u`, `rw-z`** (basil.txt §6.2: "identical transactions over ten million keys", "two reads and two writes",
 //! uniform or Zipfian with coefficient 0.9). The paper does not say whether a transaction writes the keys it
@@ -14,7 +14,11 @@
 //! **`read-modify-write`** (cataphract.txt §4.1 and §4.3.1): each operation is on a key of its own, ten operations a
 //! transaction, uniform, a million keys, as there, so that numbers can stand beside that paper's. YCSB itself
 //! knows no transactions: `--ops 1` is nearest to it. D reads the latest keys by Zipf's law and inserts new ones
-//! at the end, F reads and, in half of its operations, writes what it read. E needs scans.
+//! at the end, F reads and, in half of its operations, writes what it read.
+//!
+//! **`ycsb-e`**: one operation a transaction, as YCSB has it: a scan of 1 to 100 rows from a key on, or, one time in twenty, an insert at the
+//! end. **`scan-heavy`**: each transaction scans 100 rows and writes the first of them, so that it commits only if nobody else has
+//! written or inserted among these.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +30,7 @@ use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
 use crate::growth::Growth;
-use crate::keys::choose_latest;
+use crate::keys::{TABLE_END, choose_latest};
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, number, sizes};
 use crate::{
@@ -103,6 +107,17 @@ pub enum Mix {
         /// How far from the end of the table is read.
         law: Zipf,
     },
+    /// One scan, with this probability, else an insert of a new key.
+    Scan {
+        /// How likely it is a scan.
+        scan_share: f64,
+        /// The fewest rows that are scanned.
+        rows_min: usize,
+        /// The most.
+        rows_max: usize,
+        /// Whether the first key of them is written.
+        writes_first: bool,
+    },
 }
 
 /// A workload of point reads and writes.
@@ -123,6 +138,8 @@ pub struct Point {
 pub struct Plan {
     /// The keys to read, in order.
     pub reads: Vec<Key>,
+    /// Where to scan: from which key on, and how many rows.
+    pub scans: Vec<(Key, usize)>,
     /// What to write.
     pub writes: Vec<(Key, Value)>,
     /// Which of these are new, by index: they may be read once this is over.
@@ -165,7 +182,7 @@ impl Point {
 
     /// Draws the next transaction.
     pub fn plan(&self, rng: &mut SmallRng) -> Plan {
-        let mut plan = Plan { reads: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
+        let mut plan = Plan { reads: Vec::new(), scans: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
         let choose = |wanted, rng: &mut SmallRng| self.distribution.choose_distinct(&self.table, wanted, rng);
         match self.mix {
             Mix::Fixed { reads, writes, write_keys } => {
@@ -195,6 +212,18 @@ impl Point {
                     self.write(&mut plan, index, rng);
                     plan.inserts.push(index);
                 }
+            }
+            Mix::Scan { scan_share, rows_min, rows_max, writes_first } if rng.random_bool(scan_share) => {
+                let first = self.distribution.choose(&self.table, rng);
+                plan.scans.push((self.table.key(first), rng.random_range(rows_min..=rows_max)));
+                if writes_first {
+                    self.write(&mut plan, first, rng);
+                }
+            }
+            Mix::Scan { .. } => {
+                let index = self.growth.next();
+                self.write(&mut plan, index, rng);
+                plan.inserts.push(index);
             }
         }
         plan
@@ -254,6 +283,7 @@ impl Mix {
             Self::Fixed { reads, writes, write_keys: WriteKeys::AsRead } => (reads.max(writes), reads.saturating_add(writes)),
             Self::Drawn { operations, .. } | Self::Latest { operations, .. } => (operations, operations),
             Self::Modify { operations, .. } => (operations, operations.saturating_mul(2)),
+            Self::Scan { rows_max, .. } => (1, rows_max),
         }
     }
 
@@ -266,9 +296,10 @@ impl Mix {
     fn share(&self) -> Option<f64> {
         match *self {
             Self::Fixed { .. } => None,
-            Self::Drawn { read_share: share, .. } | Self::Latest { read_share: share, .. } | Self::Modify { write_share: share, .. } => {
-                Some(share)
-            }
+            Self::Drawn { read_share: share, .. }
+            | Self::Latest { read_share: share, .. }
+            | Self::Modify { write_share: share, .. }
+            | Self::Scan { scan_share: share, .. } => Some(share),
         }
     }
 }
@@ -309,6 +340,11 @@ impl Workload for Point {
                 settings.insert("read_share", json!(read_share));
                 settings.insert("distribution", json!(format!("latest, zipf {}", law.exponent())));
             }
+            Mix::Scan { scan_share, rows_min, rows_max, .. } => {
+                settings.insert("scan_share", json!(scan_share));
+                settings
+                    .insert("rows", json!(if rows_min == rows_max { rows_max.to_string() } else { format!("{rows_min} to {rows_max}") }));
+            }
         }
         settings
     }
@@ -338,6 +374,7 @@ impl Workload for Point {
         Box::pin(async move {
             let inserts = plan.inserts.clone();
             let ended = match reading {
+                _ if !plan.scans.is_empty() => scan(client, plan).await,
                 Reading::Together => client.run(operations(plan)).await.map(|committed| Done::committed(&committed)),
                 Reading::OneByOne => one_by_one(client, plan).await,
             };
@@ -351,6 +388,26 @@ impl Workload for Point {
 fn operations(plan: Plan) -> Vec<Operation> {
     let reads = plan.reads.into_iter().map(Operation::Get);
     reads.chain(plan.writes.into_iter().map(|(key, value)| Operation::Put(key, value))).collect()
+}
+
+/// A plan that scans, which no pool takes.
+async fn scan(client: &Client, plan: Plan) -> Result<Done, client::Error> {
+    let only_reads = plan.writes.is_empty();
+    let plan = Arc::new(plan);
+    let work = |txn: client::Transaction| {
+        let plan = Arc::clone(&plan);
+        async move {
+            for (low, rows) in &plan.scans {
+                txn.scan(low.clone(), TABLE_END, *rows).await?;
+            }
+            for (key, value) in &plan.writes {
+                txn.put(key.clone(), value.clone());
+            }
+            Ok(())
+        }
+    };
+    let committed = if only_reads { client.read(work).await } else { client.transact(work).await };
+    committed.map(|committed| Done::committed(&committed))
 }
 
 async fn one_by_one(client: &Client, plan: Plan) -> Result<Done, client::Error> {
@@ -451,6 +508,23 @@ mod tests {
         assert!((0..100).all(|_| !read(&point.plan(&mut rng))), "nothing is settled yet");
         first.inserts.iter().for_each(|index| point.growth.settle(*index));
         assert!((0..100).any(|_| read(&point.plan(&mut rng))), "the latest keys are read most");
+    }
+
+    #[test]
+    fn a_scan_has_as_many_rows_as_were_asked_for_and_else_something_new_is_inserted() {
+        let mix = |writes_first| Mix::Scan { scan_share: 0.9, rows_min: 3, rows_max: 7, writes_first };
+        for writes_first in [false, true] {
+            let (point, mut rng) = (point(mix(writes_first), 100).expect("a workload"), SmallRng::seed_from_u64(1));
+            let plans: Vec<Plan> = (0..1_000).map(|_| point.plan(&mut rng)).collect();
+            let (scans, inserts): (Vec<&Plan>, Vec<&Plan>) = plans.iter().partition(|plan| plan.inserts.is_empty());
+            assert!((850..950).contains(&scans.len()), "{}", scans.len());
+            let rows: BTreeSet<usize> = scans.iter().map(|plan| plan.scans[0].1).collect();
+            assert_eq!(rows, (3..=7).collect());
+            assert!(scans.iter().all(|plan| plan.writes.len() == usize::from(writes_first)));
+            assert!(!writes_first || scans.iter().all(|plan| plan.writes[0].0 == plan.scans[0].0));
+            assert!(inserts.iter().all(|plan| plan.scans.is_empty() && plan.writes.len() == 1));
+            assert!(plans.iter().flat_map(|plan| &plan.writes).all(|(key, _)| *key < Key::from(TABLE_END)));
+        }
     }
 
     #[test]
