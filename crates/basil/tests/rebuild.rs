@@ -208,6 +208,15 @@ fn what_any_of_the_others_holds_prepared_is_in_the_way() {
 }
 
 #[test]
+fn what_one_other_holds_prepared_is_not_enough() {
+    let mut lost = Lost::new();
+    (2..6).for_each(|index| lost.other(index).is_silent = true);
+    assert!(!lost.run(60_000), "any of the others may hold what it voted for");
+    (2..5).for_each(|index| lost.other(index).is_silent = false);
+    assert!(lost.run(60_000));
+}
+
+#[test]
 fn the_bound_survives_a_crash_and_a_clock_that_was_set_back() {
     let mut lost = Lost::new();
     assert!(!lost.run(1_000));

@@ -242,24 +242,24 @@ async fn once(reach: &Reach, statements: Vec<Statement>) -> Result<Outcome, Fail
 pub async fn execute(client: &Client, statements: Vec<Statement>) -> Result<Outcome, Failure> {
     let started = Instant::now();
     let shared = &statements;
-    let committed = client
-        .transact(|txn| async move {
-            let mut found = Vec::new();
-            for statement in shared {
-                match statement {
-                    Statement::Get(key) => found.push(Found::Key(txn.get(key.clone()).await?)),
-                    Statement::Scan(low, high, limit) => {
-                        found.push(Found::Range(txn.scan(low.clone(), high.clone(), *limit).await?));
-                    }
-                    Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
-                    Statement::Delete(key) => txn.delete(key.clone()),
-                    // Refused before: see plain_statements.
-                    Statement::Begin | Statement::Commit | Statement::Abort => {}
+    let work = |txn: client::Transaction| async move {
+        let mut found = Vec::new();
+        for statement in shared {
+            match statement {
+                Statement::Get(key) => found.push(Found::Key(txn.get(key.clone()).await?)),
+                Statement::Scan(low, high, limit) => {
+                    found.push(Found::Range(txn.scan(low.clone(), high.clone(), *limit).await?));
                 }
+                Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
+                Statement::Delete(key) => txn.delete(key.clone()),
+                // Refused before: see plain_statements.
+                Statement::Begin | Statement::Commit | Statement::Abort => {}
             }
-            Ok(found)
-        })
-        .await?;
+        }
+        Ok(found)
+    };
+    let only_reads = shared.iter().all(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
+    let committed = if only_reads { client.read(work).await? } else { client.transact(work).await? };
     let elapsed = started.elapsed();
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
 }
