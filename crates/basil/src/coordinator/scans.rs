@@ -169,6 +169,7 @@ impl Coordinator {
         let last = scan.limit.checked_sub(1).and_then(|before| live.clone().nth(before)).map(|(key, _)| key.clone());
         if last.is_some() || covered == scan.range.high() {
             let whole = scan.range.high().clone();
+            // What was found lies below the end of the range, whatever replies say: they were checked as they came.
             let end = last.filter(|_| !broken(Mutant::RangeUncut)).map_or(whole, |last| last.successor().expect("a key lies above"));
             self.scan_done(operation, &end, out);
             return;
@@ -308,6 +309,7 @@ impl Coordinator {
         }
         let Some(mut scan) = self.drop_scan(operation) else { return };
         let _beyond = scan.found.split_off(end);
+        // The end is the whole range's, or lies behind a key that was found in it.
         let range = KeyRange::new(scan.range.low().clone(), end.clone()).expect("a scan ends above where it begins");
         let (found, deleted) = (scan.found.into_values().collect(), scan.deleted);
         let result = Ok(RangeFound { range, found, deleted, is_validated: scan.is_validated });
