@@ -288,6 +288,9 @@ impl<M: StorageBackend> Replica<M> {
         let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
         let admitted = self.may_begin(now, from, transaction);
         if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, oldest, Quota { purpose, owner }, transaction)) {
+            if !authored && self.log_from_tombstone(now, from, transaction, out) {
+                return Ok(());
+            }
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }
@@ -328,6 +331,9 @@ impl<M: StorageBackend> Replica<M> {
         }
         let admitted = self.may_begin(now, from, transaction);
         if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), Quota::finish(from), transaction)) {
+            if self.log_from_tombstone(now, from, transaction, out) {
+                return Ok(());
+            }
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
             return Ok(());
         }

@@ -73,7 +73,7 @@ scripts! {
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
     a_released_orphan_is_finished_by_another_shard
-    a_remembered_outcome_is_logged_on_request
+    a_remembered_outcome_is_logged_for_who_comes_to_finish
     a_repeated_prepare_gets_the_same_vote
     a_replica_cut_off_past_the_window_still_votes
     a_replica_takes_over_what_it_missed_while_it_was_away
