@@ -3,6 +3,8 @@
 mod board;
 mod wiring;
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -84,13 +86,8 @@ impl Running {
     pub async fn start(config: NodeConfig, broken_rule: Option<&'static str>, replicas: usize) -> Result<Self, Failure> {
         let replica = config.replica;
         let began = Instant::now();
-        let in_use = "is another node running there? Stop it, or change the port in node.toml and in every cluster.toml";
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .map_err(|error| Failure::failed(format!("{replica} cannot listen: {error}")).at(config.listen).help(in_use))?;
-        let http = TcpListener::bind(config.http_listen)
-            .await
-            .map_err(|error| Failure::failed(format!("{replica} cannot listen for HTTP: {error}")).at(config.http_listen).help(in_use))?;
+        let listener = listen(config.listen, format!("{replica} cannot listen")).await?;
+        let http = listen(config.http_listen, format!("{replica} cannot listen for HTTP")).await?;
         let metrics = Metrics::default();
         let board = Board::new(&config, broken_rule);
         board.clone().show_in(&metrics);
@@ -123,6 +120,27 @@ impl Running {
     /// Stops gracefully.
     pub async fn stop(self) -> Result<(), Failure> {
         self.machine.stop().await.map_err(|error| Failure::failed(error.to_string()).at(self.replica))
+    }
+}
+
+/// How long a node waits for its address. A process that was killed keeps its own until its last thread has ended, which takes a while on
+/// a busy machine, and is often started again at once.
+const ADDRESS_WAIT: Duration = Duration::from_secs(5);
+
+/// Listens at `address`, which may be in use for a moment longer.
+async fn listen(address: SocketAddr, failed: String) -> Result<TcpListener, Failure> {
+    let give_up = Instant::now() + ADDRESS_WAIT;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < give_up => {
+                tokio::time::sleep(Duration::from_millis(50)).await
+            }
+            Err(error) => {
+                let help = "is another node running there? Stop it, or change the port in node.toml and in every cluster.toml";
+                return Err(Failure::failed(format!("{failed}: {error}")).at(address).help(help));
+            }
+        }
     }
 }
 

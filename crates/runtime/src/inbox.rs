@@ -2,13 +2,13 @@
 //!
 //! Each member has a queue of its own, all connections of a client together. Turns go round the queues (deficit round robin): in each
 //! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry. So who
-//! sends much waits for itself, and everybody else for one round. Members at low priority have a [`Budget`] beside that.
+//! sends much waits for itself, and everybody else for one round.
 //!
 //! A client that does not read its answers is asked for no more of them: what came over its connection is held back until it has.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crypto::Verified;
 use machine::turn::Turn;
@@ -16,7 +16,6 @@ use machine::{Input, Machine, Time};
 use tokio::sync::Semaphore;
 use types::Party;
 
-use crate::budget::{Budget, waited_for_core};
 use crate::clock::Clock;
 use crate::frame::MESSAGE_OVERHEAD_BYTES;
 use crate::limits::{COMMANDS_A_ROUND_MAX, QUANTUM_BYTES, TURN_BYTES_MAX};
@@ -39,12 +38,6 @@ pub(crate) struct Inbox<C, W> {
     queues: BTreeMap<Member, Queue<W>>,
     /// Whoever has something in its queue, in the order in which their turns come.
     ring: VecDeque<Member>,
-    /// Whoever has something in its queue, and waits because it is served at low priority: in this order they go on.
-    waiting: VecDeque<Member>,
-    /// When they go on.
-    budget: Budget,
-    /// When the present turn began, if it takes up something of a member at low priority.
-    low_since: Option<Instant>,
     /// Whoever has something held back.
     held_back: BTreeSet<Member>,
     /// How many arrivals are in queues, what is held back not counted.
@@ -78,30 +71,14 @@ struct Arrival<W> {
 
 impl<C, W> Inbox<C, W> {
     pub fn new(mailbox: Arc<Mailbox<Inbound<C, W>>>, command_permits: Arc<Semaphore>, metrics: Metrics) -> Self {
-        let (taken, commands, ring, waiting) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let (taken, commands, ring) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let (queues, held_back) = (BTreeMap::new(), BTreeSet::new());
-        Self {
-            mailbox,
-            command_permits,
-            metrics,
-            taken,
-            commands,
-            queues,
-            ring,
-            waiting,
-            budget: Budget::default(),
-            low_since: None,
-            held_back,
-            arrivals: 0,
-            is_open: true,
-        }
+        Self { mailbox, command_permits, metrics, taken, commands, queues, ring, held_back, arrivals: 0, is_open: true }
     }
 
     /// Gives `turn` what has arrived, as much of it as it takes.
     pub fn fill<M: Machine<Command = C, Received = Verified<W>>>(&mut self, turn: &mut Turn<'_, M>, clock: &mut Clock) {
         self.take();
-        let turn_begun = Instant::now();
-        self.resume(turn_begun);
         let mut left = TURN_BYTES_MAX;
         while turn.room() > 0 && left > 0 && !self.is_idle() {
             // All of it has arrived by now.
@@ -109,16 +86,6 @@ impl<C, W> Inbox<C, W> {
             self.step_commands(turn, now);
             let Some(member) = self.ring.pop_front() else { continue };
             let Some(queue) = self.queues.get_mut(&member) else { continue };
-            let is_low = self.is_open && queue.usage.as_ref().is_some_and(|usage| usage.is_low());
-            if is_low {
-                self.budget.look(turn_begun, waited_for_core);
-                // One round of one of them a turn is all that they have where others wait for a core.
-                let is_over = self.low_since.is_some() && self.budget.is_contended(turn_begun);
-                if is_over || self.budget.waits_until(turn_begun).is_some() {
-                    self.waiting.push_back(member);
-                    continue;
-                }
-            }
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
             let begun = Instant::now();
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
@@ -135,9 +102,6 @@ impl<C, W> Inbox<C, W> {
                     continue;
                 }
                 if let Some(message) = arrival.messages.next() {
-                    if is_low {
-                        self.low_since = Some(turn_begun);
-                    }
                     let before = turn.answer_bytes();
                     turn.step(now, Input::Message { from: arrival.from, message });
                     let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
@@ -156,21 +120,6 @@ impl<C, W> Inbox<C, W> {
                 self.ring.push_back(member);
             }
         }
-    }
-
-    /// Notes that the turn has ended: whatever was said in it is on its way. Its write took so long, which takes no core.
-    pub fn turn_ended(&mut self, writing: Duration) {
-        if let Some(begun) = self.low_since.take() {
-            let now = Instant::now();
-            self.budget.spent(now, now.saturating_duration_since(begun).saturating_sub(writing));
-        }
-    }
-
-    /// How long until those go on who wait because they are served at low priority; `None` when nobody does.
-    pub fn waits_for(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let until = self.budget.waits_until(now).unwrap_or(now);
-        (!self.waiting.is_empty()).then(|| until.saturating_duration_since(now))
     }
 
     /// What the machine has said to itself.
@@ -217,17 +166,6 @@ impl<C, W> Inbox<C, W> {
         }
         self.taken = taken;
         self.metrics.shell.arrivals_waiting.set(i64::try_from(self.arrivals).unwrap_or(i64::MAX));
-    }
-
-    /// Puts back into the ring whoever waited and does not have to any more.
-    fn resume(&mut self, now: Instant) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        self.budget.look(now, waited_for_core);
-        if self.budget.waits_until(now).is_none() || !self.is_open {
-            self.ring.append(&mut self.waiting);
-        }
     }
 
     /// Puts what was held back before what came later: some of it can be answered now.
@@ -313,7 +251,6 @@ mod tests {
         let mut clock = Clock::even();
         let mut turn = turns.begin(clock.now());
         inbox.fill(&mut turn, &mut clock);
-        inbox.turn_ended(Duration::ZERO);
         turn.inputs()
     }
 
@@ -323,49 +260,5 @@ mod tests {
         ask(&inbox, 1, &share);
         assert_eq!(turn(&mut inbox), 1);
         assert!(share.usage.take_ns() > 0);
-    }
-
-    #[test]
-    fn members_at_low_priority_wait_while_there_are_no_cores_to_spare() {
-        let (mut inbox, flood, honest) = (inbox(), share(), share());
-        flood.usage.set_low(true);
-        ask(&inbox, 1, &flood);
-        assert_eq!(turn(&mut inbox), 1, "nothing is known of cores");
-        // As if an hour had passed, so that the test may take its time.
-        let later = Instant::now() + Duration::from_secs(3_600);
-        inbox.budget.look(later, || Some(Duration::ZERO));
-        inbox.budget.look(later + Duration::from_secs(1), || Some(Duration::from_secs(1)));
-        inbox.budget.spent(later, Duration::from_secs(1));
-        ask(&inbox, 1, &flood);
-        ask(&inbox, 2, &honest);
-        assert_eq!(turn(&mut inbox), 1, "the other does not wait");
-        assert!(inbox.is_idle());
-        assert!(inbox.waits_for() > Some(Duration::from_secs(60)));
-        ask(&inbox, 1, &flood);
-        assert_eq!(turn(&mut inbox), 0);
-        inbox.close();
-        assert_eq!(turn(&mut inbox), 2, "what has come is answered before the end");
-        assert!(inbox.is_done());
-        assert_eq!(inbox.waits_for(), None);
-    }
-
-    #[test]
-    fn members_at_low_priority_go_on_in_turn() {
-        let (mut inbox, floods) = (inbox(), [share(), share(), share()]);
-        let later = Instant::now() + Duration::from_secs(3_600);
-        inbox.budget.look(later, || Some(Duration::ZERO));
-        inbox.budget.look(later + Duration::from_secs(1), || Some(Duration::from_secs(1)));
-        for (client, flood) in (1..).zip(&floods) {
-            flood.usage.set_low(true);
-            ask(&inbox, client, flood);
-        }
-        for served in 1..=floods.len() {
-            // Now and then there is a pause.
-            while turn(&mut inbox) == 0 {}
-            let (first, rest) = floods.split_at(served);
-            assert!(first.iter().all(|flood| flood.usage.take_ns() > 0) && rest.iter().all(|flood| flood.usage.take_ns() == 0));
-            first.iter().for_each(|flood| flood.usage.note(Duration::from_nanos(1)));
-        }
-        assert_eq!(inbox.waits_for(), None);
     }
 }

@@ -22,7 +22,6 @@
 //! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
-mod budget;
 pub mod clock;
 mod configuration;
 mod connection;

@@ -434,14 +434,12 @@ where
             self.inbox.push_own(said.me, messages);
         }
         said.events.drain(..).for_each(&mut self.on_event);
-        self.inbox.turn_ended(writing.unwrap_or_default());
         Ok(())
     }
 
     /// How long until a turn is due; `None` when none is.
     fn wait(&mut self) -> Option<Duration> {
-        let machine = self.turns.wakes_at().map(|Time(at)| Duration::from_nanos(at.saturating_sub(self.clock.now().0)));
-        [machine, self.inbox.waits_for()].into_iter().flatten().min()
+        self.turns.wakes_at().map(|Time(at)| Duration::from_nanos(at.saturating_sub(self.clock.now().0)))
     }
 }
 
