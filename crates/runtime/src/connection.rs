@@ -18,9 +18,9 @@ use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
 use crate::log_limit::{LeftOut, LogLimit};
 use crate::mailbox::{Inbound, Mailbox};
-use crate::member::Share;
+use crate::member::{Member, Share};
 use crate::metrics::Shell;
-use crate::priority::LowPriority;
+use crate::priority::LowPriorities;
 use crate::quota::Permit;
 use crate::read_buffer::ReadBuffer;
 
@@ -49,7 +49,7 @@ pub(crate) struct Intake<C, W> {
     pub log: LogLimit,
     pub shell: Arc<Shell>,
     /// Where members are served that take too much.
-    pub low_priority: Arc<LowPriority>,
+    pub low_priority: Arc<LowPriorities>,
 }
 
 impl<C, W> Intake<C, W> {
@@ -82,6 +82,7 @@ where
 {
     let (read, write) = tokio::io::split(stream);
     let (usage, low_priority) = (Arc::clone(&share.usage), Arc::clone(&intake.low_priority));
+    let member = Member::from(link.party());
     let writing = tokio::spawn({
         let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
         let (usage, low_priority) = (Arc::clone(&usage), Arc::clone(&low_priority));
@@ -92,7 +93,7 @@ where
             };
             link.close(close_reason);
         };
-        async move { low_priority.run(&usage, writing).await }
+        async move { low_priority.of(member).run(&usage, writing).await }
     });
     let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, large_since: None, rejections: 0 };
     let reading = {
@@ -104,7 +105,7 @@ where
             }
         }
     };
-    link.close(low_priority.run(&usage, reading).await.unwrap_or(CloseReason::Stopping));
+    link.close(low_priority.of(member).run(&usage, reading).await.unwrap_or(CloseReason::Stopping));
     // The writer ends as soon as the link is closed, or by a panic.
     let _ = writing.await;
     intake.release(&link);

@@ -16,6 +16,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::member::Member;
+
 /// How nice the thread is to others, as nice as can be: with all cores busy it gets about a seventieth of what each of these does.
 #[cfg(target_os = "linux")]
 const LOW_PRIORITY_NICE: i32 = 19;
@@ -96,6 +98,33 @@ impl LowPriority {
                 Done::All(result) => return Some(result),
                 Done::Part(rest) => work = rest,
             }
+        }
+    }
+}
+
+/// One such thread for each kind of taker: replicas that lie do not hold up what clients sent, on which others may depend, nor strangers
+/// either of them.
+#[derive(Debug)]
+pub(crate) struct LowPriorities {
+    pub clients: LowPriority,
+    pub replicas: LowPriority,
+    pub strangers: LowPriority,
+}
+
+impl LowPriorities {
+    /// Starts a thread with each call of `start`.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn new(start: impl Fn() -> std::io::Result<LowPriority>) -> std::io::Result<Self> {
+        Ok(Self { clients: start()?, replicas: start()?, strangers: start()? })
+    }
+
+    /// Where `member` is served.
+    pub fn of(&self, member: Member) -> &LowPriority {
+        match member {
+            Member::Client(_) => &self.clients,
+            Member::Replica(_) => &self.replicas,
         }
     }
 }

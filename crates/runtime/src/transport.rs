@@ -316,7 +316,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Takes an accepted connection through handshake and greeting, and then runs it to its end.
     async fn receive(self: Arc<Self>, stream: TcpStream, address: SocketAddr, mut place: Place, socket: OwnedSemaphorePermit) {
         let known = tokio::select! {
-            known = self.intake.low_priority.run(&self.strangers, Arc::clone(&self).meet(stream, address)) => known.unwrap_or(Err(CloseReason::Stopping)),
+            known = self.intake.low_priority.strangers.run(&self.strangers, Arc::clone(&self).meet(stream, address)) => known.unwrap_or(Err(CloseReason::Stopping)),
             () = place.taken() => Err(CloseReason::TooManyUnauthenticated),
         };
         drop((place, socket));
