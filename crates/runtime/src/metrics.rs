@@ -33,6 +33,13 @@ pub(crate) struct Peer {
     pub direction: &'static str,
 }
 
+/// Whoever has taken too much at some time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Taker {
+    /// `client 7`, `replica s0-r1`, or `strangers`.
+    pub member: String,
+}
+
 /// The metrics of one node. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -63,6 +70,8 @@ pub(crate) struct Shell {
     pub outgoing_bytes: Gauge,
     pub commands_waiting: Gauge,
     pub arrivals_waiting: Gauge,
+    /// 1 for whoever is served at low priority, 0 for whoever was.
+    pub low_priority: Family<Taker, Gauge>,
     pub turns: Counter,
     pub turn_inputs: Histogram,
     pub persist_seconds: Histogram,
@@ -93,6 +102,7 @@ impl Default for Metrics {
             outgoing_bytes: Gauge::default(),
             commands_waiting: Gauge::default(),
             arrivals_waiting: Gauge::default(),
+            low_priority: Family::default(),
             turns: Counter::default(),
             turn_inputs: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
             persist_seconds: Histogram::new(exponential_buckets(10e-6, 2.0, 18)),
@@ -189,6 +199,7 @@ impl Shell {
             "Received batches that the node loop found waiting at its last turn",
             self.arrivals_waiting.clone(),
         );
+        registry.register("low_priority", "1 for a member that takes too much and is served at low priority", self.low_priority.clone());
         registry.register("turns", "Turns of the node loop", self.turns.clone());
         registry.register("turn_inputs", "Inputs stepped through in a turn", self.turn_inputs.clone());
         registry.register("persist_seconds", "How long the one durable write of a turn took", self.persist_seconds.clone());

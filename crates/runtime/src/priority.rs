@@ -202,23 +202,13 @@ pub(crate) struct UsageMonitor {
 #[derive(Debug)]
 struct Watched {
     usage: Arc<Usage>,
-    taker: Taker,
+    /// Whose it is; nothing for all whose keys are not known yet.
+    member: Option<Member>,
     /// What it took of late, in nanoseconds: of each interval half as much as of the next.
     recent_ns: u64,
     /// How many times in a row it has taken too much.
     looks: u32,
     low: Option<Low>,
-}
-
-/// Who takes a node's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
-    /// A client.
-    Client,
-    /// Another replica.
-    Replica,
-    /// All whose keys are not known yet.
-    Strangers,
 }
 
 /// Since somebody is served at low priority.
@@ -251,17 +241,19 @@ impl Greatest {
 
 impl UsageMonitor {
     /// Of the usages of all, each with whose it is.
-    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Taker)>) -> Self {
-        let watched = |(usage, taker)| Watched { usage, taker, recent_ns: 0, looks: 0, low: None };
+    pub fn new(usages: impl Iterator<Item = (Arc<Usage>, Option<Member>)>) -> Self {
+        let watched = |(usage, member)| Watched { usage, member, recent_ns: 0, looks: 0, low: None };
         Self { members: usages.map(watched).collect() }
     }
 
-    /// Decides. To be called every [`USAGE_INTERVAL_MS`].
-    pub fn look(&mut self, now: Instant) {
+    /// Decides, and gives the numbers of those whose priority has changed, in the order in which they were listed. To be called every
+    /// [`USAGE_INTERVAL_MS`].
+    pub fn look(&mut self, now: Instant) -> Vec<usize> {
+        let mut changed = Vec::new();
         let (mut recent, mut recent_normal, mut wanted) = (Greatest::default(), Greatest::default(), Greatest::default());
         for (at, member) in self.members.iter_mut().enumerate() {
             member.recent_ns = member.recent_ns / 2 + member.usage.take_ns();
-            if member.taker == Taker::Client {
+            if matches!(member.member, Some(Member::Client(_))) {
                 recent.note(member.recent_ns, at);
                 wanted.note(member.low.map_or(member.recent_ns, |low| low.took_ns), at);
                 if member.low.is_none() {
@@ -275,10 +267,10 @@ impl UsageMonitor {
         let liar_ns = self.most_of_a_liar_ns();
         for (at, member) in self.members.iter_mut().enumerate() {
             let is_alone = recent.besides(at) == 0;
-            let others_ns = match member.taker {
-                Taker::Client => wanted.besides(at).max(liar_ns / USAGE_TIMES_MAX / USAGE_TIMES_MAX),
-                Taker::Replica => recent_normal.besides(at).max(usual_ns),
-                Taker::Strangers => recent_normal.besides(at),
+            let others_ns = match member.member {
+                Some(Member::Client(_)) => wanted.besides(at).max(liar_ns / USAGE_TIMES_MAX / USAGE_TIMES_MAX),
+                Some(Member::Replica(_)) => recent_normal.besides(at).max(usual_ns),
+                None => recent_normal.besides(at),
             };
             let most_ns = least_ns.max(others_ns.saturating_mul(USAGE_TIMES_MAX));
             member.looks = if !is_alone && member.recent_ns > most_ns { member.looks + 1 } else { 0 };
@@ -289,19 +281,23 @@ impl UsageMonitor {
                 }
                 low => low,
             };
-            member.usage.set_low(member.low.is_some());
+            if member.usage.is_low() != member.low.is_some() {
+                member.usage.set_low(member.low.is_some());
+                changed.push(at);
+            }
         }
+        changed
     }
 
     /// What the replica took that took the most of those at low priority.
     fn most_of_a_liar_ns(&self) -> u64 {
-        let replicas = self.members.iter().filter(|member| member.taker == Taker::Replica);
+        let replicas = self.members.iter().filter(|member| matches!(member.member, Some(Member::Replica(_))));
         replicas.filter_map(|member| Some(member.low?.took_ns)).max().unwrap_or(0)
     }
 
     /// What half of the replicas took of late, or less.
     fn usual_of_replicas_ns(&self) -> u64 {
-        let replicas = self.members.iter().filter(|member| member.taker == Taker::Replica);
+        let replicas = self.members.iter().filter(|member| matches!(member.member, Some(Member::Replica(_))));
         let mut recent: Vec<u64> = replicas.map(|member| member.recent_ns).collect();
         recent.sort_unstable();
         recent.get(recent.len().saturating_sub(1) / 2).copied().unwrap_or(0)
@@ -310,13 +306,17 @@ impl UsageMonitor {
 
 #[cfg(test)]
 mod tests {
+    use types::{ClientId, ReplicaId, ShardId};
+
     use super::*;
 
     const INTERVAL: Duration = Duration::from_millis(USAGE_INTERVAL_MS);
 
     /// A replica and three clients, and then two more replicas.
     fn monitor() -> (UsageMonitor, Vec<Arc<Usage>>) {
-        let takers = [Taker::Replica, Taker::Client, Taker::Client, Taker::Client, Taker::Replica, Taker::Replica];
+        let replica = |index| Some(Member::Replica(ReplicaId { shard: ShardId(0), index }));
+        let client = |client| Some(Member::Client(ClientId(client)));
+        let takers = [replica(0), client(1), client(2), client(3), replica(1), replica(2)];
         let usages = takers.map(|_| Arc::default()).to_vec();
         (UsageMonitor::new(usages.iter().cloned().zip(takers)), usages)
     }
@@ -327,7 +327,10 @@ mod tests {
             usage.note(Duration::from_millis(spent));
         }
         *now += INTERVAL;
-        monitor.look(*now);
+        let before: Vec<bool> = usages.iter().map(|usage| usage.is_low()).collect();
+        let changed = monitor.look(*now);
+        let differ: Vec<usize> = (0..usages.len()).filter(|at| usages[*at].is_low() != before[*at]).collect();
+        assert_eq!(changed, differ, "it says whose priority has changed");
         (0..usages.len()).filter(|at| usages[*at].is_low()).collect()
     }
 

@@ -31,8 +31,8 @@ use crate::limits::{LEAVING_MAX, LOGGED_A_MINUTE_MAX};
 use crate::link::{CloseReason, Links, NotOpened, OpenLink};
 use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
-use crate::metrics::Peer;
-use crate::priority::{Taker, USAGE_INTERVAL_MS, Usage, UsageMonitor};
+use crate::metrics::{Peer, Taker};
+use crate::priority::{USAGE_INTERVAL_MS, Usage, UsageMonitor};
 use crate::quota::Total;
 use crate::read_buffer::READ_BYTES;
 use crate::tls::{self, Identity, IdentityError};
@@ -134,6 +134,8 @@ pub(crate) struct Transport<C, W> {
     members: BTreeMap<[u8; 32], (Member, Arc<Share>)>,
     /// What those take whose keys are not known yet.
     strangers: Arc<Usage>,
+    /// Lines in the log about who is served at low priority.
+    low_logged: LogLimit,
     half_open: Arc<HalfOpen>,
     pub links: Arc<Links>,
     pub states: Arc<PeerStates>,
@@ -164,6 +166,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             identity,
             members,
             strangers: Arc::default(),
+            low_logged: LogLimit::new(LOGGED_A_MINUTE_MAX),
             configuration: Configuration::of(&cluster, intake.verifier.signatures()),
             told: Mutex::default(),
             cluster,
@@ -174,14 +177,26 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }))
     }
 
+    /// Whoever may take too much, in the order in which they are watched.
+    fn takers(&self) -> impl Iterator<Item = (Option<Member>, &Arc<Usage>)> {
+        let members = self.members.values().map(|(member, share)| (Some(*member), &share.usage));
+        members.chain([(None, &self.strangers)])
+    }
+
+    /// The priority of one of them has changed.
+    fn note_priority(&self, taker: usize) {
+        let Some((member, usage)) = self.takers().nth(taker) else { return };
+        let (name, is_low) = (member.map_or_else(|| "strangers".to_owned(), |member| member.to_string()), usage.is_low());
+        if is_low && let Some(left_out) = self.intake.may_log(&self.low_logged) {
+            tracing::warn!(member = %name, left_out = left_out.noted(), "takes far more than others, and is served at low priority");
+        }
+        self.intake.shell.low_priority.get_or_create(&Taker { member: name }).set(i64::from(is_low));
+    }
+
     /// Accepts connections until `stopping`, then waits for those that are open to end.
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
-        let members = self.members.values().map(|(member, share)| {
-            let taker = if matches!(member, Member::Client(_)) { Taker::Client } else { Taker::Replica };
-            (Arc::clone(&share.usage), taker)
-        });
-        let mut monitor = UsageMonitor::new(members.chain([(Arc::clone(&self.strangers), Taker::Strangers)]));
+        let mut monitor = UsageMonitor::new(self.takers().map(|(member, usage)| (Arc::clone(usage), member)));
         let mut looking = interval(Duration::from_millis(USAGE_INTERVAL_MS));
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
@@ -206,7 +221,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     }
                 },
                 Some(_) = connections.join_next() => {}
-                now = looking.tick() => monitor.look(now.into_std()),
+                now = looking.tick() => monitor.look(now.into_std()).into_iter().for_each(|taker| self.note_priority(taker)),
                 () = stopped(&mut stopping) => break,
             }
         }
