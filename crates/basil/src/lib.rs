@@ -43,6 +43,7 @@ mod peer_clocks;
 pub mod quorum;
 mod range_timestamps;
 pub mod read_only;
+mod read_timestamps;
 pub mod reading;
 pub mod receipt;
 mod record;

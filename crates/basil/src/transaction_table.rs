@@ -1,25 +1,24 @@
 //! What a replica knows: of every key, who wrote, means to write and has read it; of every transaction, how far it is.
 
+mod knowledge;
 mod ranges;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use mutants::{Mutant, broken};
-use smallvec::SmallVec;
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
 use types::{ClientId, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
-use crate::check::{AbortReason, Dependency, Knowledge, ReaderPast, Unread};
+use crate::check::AbortReason;
 use crate::message::{CommitDigest, KeyVersion, Place};
 use crate::range_timestamps::RangeTimestamps;
+use crate::read_timestamps::ReadTimestamps;
 use crate::record::{Record, TOMBSTONES_MAX};
 use crate::timestamp_index::{OrderKey, TimestampIndex};
 use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
@@ -36,10 +35,6 @@ const RELEASED_BYTES_MAX: usize = 32 << 20;
 
 /// The most bytes of transactions that were voted down long ago and count as undecided no more. Others go on to count.
 const VOTED_DOWN_BYTES_MAX: usize = 64 << 20;
-
-/// The most readers that one vote looks at, and more for each write: a key may have very many, above a write that comes late.
-const READERS_MAX: usize = 256;
-const READERS_EACH_MAX: usize = 4;
 
 /// Shorter values of a decided transaction are not worth being let go.
 const VALUES_BYTES_MIN: usize = 512;
@@ -75,44 +70,6 @@ impl KeyMeta for KeyState {
 
     fn touch(&self) -> u64 {
         self.readers.oldest().map_or(0, |(timestamp, _)| timestamp.time)
-    }
-}
-
-/// The newest reader of each key, whether its transaction ever comes to prepare or not (§4.1, `RTS`).
-///
-/// Keys share a fixed number of buckets, so the memory is fixed too, and nobody who reads much can make it forget.
-/// A key whose bucket was raised by another key's reader may see a write voted down that need not have been: that
-/// takes two clients at the same moment and one chance in a million. Nobody can aim at a bucket without the seed.
-struct ReadTimestamps {
-    seed: u64,
-    /// Time and client of each.
-    newest: Vec<[u64; 2]>,
-}
-
-impl ReadTimestamps {
-    fn new(seed: u64, buckets: usize) -> Self {
-        // All zero, so the system gives the memory only as it is used.
-        Self { seed, newest: vec![[0; 2]; buckets.max(1)] }
-    }
-
-    fn bucket(&self, key: &Key) -> usize {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.seed);
-        hasher.write(key.as_bytes());
-        usize::try_from(hasher.finish() % self.newest.len() as u64).expect("a bucket's number is small")
-    }
-
-    fn get(&self, key: &Key) -> Timestamp {
-        let [time, client] = self.newest[self.bucket(key)];
-        Timestamp::new(time, ClientId(client))
-    }
-
-    fn raise(&mut self, key: &Key, timestamp: Timestamp) {
-        let bucket = self.bucket(key);
-        let [time, client] = &mut self.newest[bucket];
-        if Timestamp::new(*time, ClientId(*client)) < timestamp {
-            (*time, *client) = (timestamp.time, timestamp.client.0);
-        }
     }
 }
 
@@ -527,23 +484,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.store.with_latest_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
     }
 
-    /// Looks up all that Algorithm 1 needs to judge `transaction`.
-    pub fn knowledge(&mut self, transaction: &Transaction) -> Result<TableKnowledge<'_, M>, StoreError> {
-        self.store.prefetch(transaction.keys());
-        let mut newest = SmallVec::with_capacity(transaction.reads().len());
-        for read in transaction.reads() {
-            newest.push(if self.holds(&read.key) {
-                self.newest_before(&read.key, transaction.timestamp(), |committed| committed.timestamp)?
-            } else {
-                (None, None)
-            });
-        }
-        let unread = self.unread(transaction)?;
-        let readers_max = READERS_MAX + READERS_EACH_MAX * transaction.writes().len();
-        let readers_left = Cell::new(if broken(Mutant::ReadersUncounted) { usize::MAX } else { readers_max });
-        Ok(TableKnowledge { table: self, id: transaction.id(), timestamp: transaction.timestamp(), newest, unread, readers_left })
-    }
-
     /// The id of a transaction that is entered at a key.
     pub fn id_of(&self, at: OrderKey) -> TransactionId {
         *self.by_timestamp.get(&at).expect("who is forgotten counts at no key any more")
@@ -831,78 +771,6 @@ fn digested(id: TransactionId) -> u128 {
     u128::from_le_bytes(bytes)
 }
 
-/// What a replica knows of one transaction and its keys.
-pub(crate) struct TableKnowledge<'a, M: StorageBackend> {
-    table: &'a TransactionTable<M>,
-    id: TransactionId,
-    timestamp: Timestamp,
-    /// The newest committed version and the newest prepared writer below `timestamp` of each key read.
-    newest: SmallVec<[(Option<Timestamp>, Option<OrderKey>); 8]>,
-    /// What there is in each range read, beside what was read there.
-    unread: Vec<Unread>,
-    /// How many more readers are looked at.
-    readers_left: Cell<usize>,
-}
-
-impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
-    fn holds(&self, key: &Key) -> bool {
-        self.table.holds(key)
-    }
-
-    fn timestamp_holder(&self) -> Option<TransactionId> {
-        self.table.timestamp_holders.get(&self.timestamp).copied().filter(|other| *other != self.id)
-    }
-
-    /// A transaction that is not known is no valid dependency: a version's timestamp alone does not tell who wrote it.
-    fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
-        let Some(state) = self.table.get(id) else { return Dependency::Invalid };
-        let is_other = state.transaction.timestamp() != version || state.transaction.write_of(key).is_none();
-        if is_other && !broken(Mutant::DependencyOfOther) {
-            return Dependency::Invalid;
-        }
-        match &state.phase {
-            Phase::Concluded(conclusion) if conclusion.decision == Decision::Commit => Dependency::Committed,
-            Phase::Concluded(_) => Dependency::Aborted,
-            Phase::Waiting { .. } | Phase::VotedCommit => Dependency::Prepared,
-            Phase::Unjudged | Phase::VotedAbort { .. } | Phase::Released { .. } => Dependency::Invalid,
-        }
-    }
-
-    fn newest_committed(&self, read: usize) -> Option<Timestamp> {
-        self.newest.get(read)?.0
-    }
-
-    fn newest_prepared(&self, read: usize) -> Option<(Timestamp, TransactionId)> {
-        let writer = self.newest.get(read)?.1?;
-        Some((writer.0, self.table.id_of(writer)))
-    }
-
-    fn unread(&self, range: usize) -> Unread {
-        self.unread.get(range).copied().unwrap_or(Unread::Unknown)
-    }
-
-    fn writer_of(&self, version: Timestamp) -> Option<TransactionId> {
-        let id = *self.table.timestamp_holders.get(&version)?;
-        (self.table.get(id)?.decision() == Some(Decision::Commit)).then_some(id)
-    }
-
-    fn reader_past(&self, key: &Key, timestamp: Timestamp) -> ReaderPast {
-        let Some(meta) = self.table.store.meta(key) else { return ReaderPast::None };
-        for (reader, version) in meta.readers.above(timestamp) {
-            if *version < timestamp {
-                return ReaderPast::Is(self.table.id_of(*reader));
-            }
-            let Some(left) = self.readers_left.get().checked_sub(1) else { return ReaderPast::Unknown };
-            self.readers_left.set(left);
-        }
-        ReaderPast::None
-    }
-
-    fn read_timestamp(&self, key: &Key) -> Timestamp {
-        self.table.read_timestamps.get(key).max(self.table.range_timestamps.get(key))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::transaction::{Read, Write};
@@ -911,7 +779,9 @@ mod tests {
     use types::limits::RANGE_DELETED_MAX;
     use types::{ClusterId, Placement, Value};
 
+    use super::knowledge::{READERS_EACH_MAX, READERS_MAX};
     use super::*;
+    use crate::check::{Knowledge as _, ReaderPast, Unread};
 
     const AUTHOR: ClientId = ClientId(1);
 

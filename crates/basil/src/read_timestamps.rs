@@ -1,0 +1,46 @@
+//! Until when each key has been read.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use types::{ClientId, Key, Timestamp};
+
+/// The newest reader of each key, whether its transaction ever comes to prepare or not (§4.1, `RTS`).
+///
+/// Keys share a fixed number of buckets, so the memory is fixed too, and nobody who reads much can make it forget.
+/// A key whose bucket was raised by another key's reader may see a write voted down that need not have been: that
+/// takes two clients at the same moment and one chance in a million. Nobody can aim at a bucket without the seed.
+pub(crate) struct ReadTimestamps {
+    seed: u64,
+    /// Time and client of each.
+    newest: Vec<[u64; 2]>,
+}
+
+impl ReadTimestamps {
+    /// So many buckets. `seed` is a number that nobody else knows.
+    pub fn new(seed: u64, buckets: usize) -> Self {
+        // All zero, so the system gives the memory only as it is used.
+        Self { seed, newest: vec![[0; 2]; buckets.max(1)] }
+    }
+
+    fn bucket(&self, key: &Key) -> usize {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.seed);
+        hasher.write(key.as_bytes());
+        usize::try_from(hasher.finish() % self.newest.len() as u64).expect("a bucket's number is small")
+    }
+
+    /// The timestamp of the newest reader of `key`, or a later one.
+    pub fn get(&self, key: &Key) -> Timestamp {
+        let [time, client] = self.newest[self.bucket(key)];
+        Timestamp::new(time, ClientId(client))
+    }
+
+    /// Remembers that `key` was read at `timestamp`.
+    pub fn raise(&mut self, key: &Key, timestamp: Timestamp) {
+        let bucket = self.bucket(key);
+        let [time, client] = &mut self.newest[bucket];
+        if Timestamp::new(*time, ClientId(*client)) < timestamp {
+            (*time, *client) = (timestamp.time, timestamp.client.0);
+        }
+    }
+}
