@@ -23,6 +23,8 @@
 mod application;
 mod checkpoints;
 pub mod choice;
+#[cfg(any(test, feature = "lab"))]
+pub mod history;
 pub mod message;
 mod node;
 mod ordering;
@@ -34,6 +36,8 @@ pub mod request;
 mod slot;
 mod transfer;
 mod views;
+#[cfg(test)]
+mod tests;
 pub mod windows;
 
 pub use application::{Answer, Application, page_digest};

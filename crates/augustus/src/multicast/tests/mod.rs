@@ -1,0 +1,4 @@
+//! Scripts: one rule each.
+
+mod ordering;
+mod world;
