@@ -58,6 +58,12 @@ impl<A: Application<Answer = Bytes>, B: StorageBackend> Node<A, B> {
         self.store.is_pending()
     }
 
+    /// How large its journal is.
+    #[must_use]
+    pub fn journal_bytes(&self) -> u64 {
+        self.store.journal_bytes()
+    }
+
     /// Stops it in good order.
     ///
     /// # Errors
