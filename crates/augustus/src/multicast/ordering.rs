@@ -44,15 +44,10 @@ impl<A: Application> Replica<A> {
     }
 
     pub(super) fn on_vouch(&mut self, now: Time, from: u16, ids: &[RequestId], outbox: &mut OutboxOf<Self>) {
-        let mut own = Vec::new();
         for id in ids {
-            let may_be = self.cluster.permission(id.key.client).is_some() && self.windows.standing(&id.key) == Standing::New;
-            if may_be && self.pool.vouch(now, from, id) {
-                own.push(*id);
+            if self.cluster.permission(id.key.client).is_some() && self.windows.standing(&id.key) == Standing::New {
+                self.pool.vouch(now, from, id);
             }
-        }
-        if !own.is_empty() {
-            self.say(&Message::Vouch(own), outbox);
         }
         self.after_vouching(now, outbox);
     }
@@ -317,7 +312,7 @@ impl<A: Application> Replica<A> {
         for (sequence, digest) in lists {
             outbox.send(peer, Message::FetchList { sequence, digest });
         }
-        let missing = self.pool.missing(BATCH_REQUESTS_MAX);
+        let missing = self.pool.wanted(BATCH_REQUESTS_MAX);
         if !missing.is_empty() {
             outbox.send(peer, Message::FetchRequests(missing));
         }
@@ -337,11 +332,16 @@ impl<A: Application> Replica<A> {
     }
 
     pub(super) fn on_requests(&mut self, now: Time, requests: &[Request], outbox: &mut OutboxOf<Self>) {
+        let mut held = Vec::new();
         for request in requests {
             let id = request.id(self.cluster.id());
-            if self.pool.believes(&id) {
-                self.pool.hold(request, &id);
+            if self.pool.wants(&id) {
+                self.pool.hold(now, request, &id);
+                held.push(id);
             }
+        }
+        if !held.is_empty() {
+            self.say(&Message::Vouch(held), outbox);
         }
         self.after_vouching(now, outbox);
     }

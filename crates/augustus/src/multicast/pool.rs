@@ -1,11 +1,14 @@
 //! Requests that are not delivered yet, and who vouches for them.
 //!
 //! A channel proves who speaks, to whoever hears it and to nobody else. So each replica tells all others which requests its clients gave it:
-//! it *vouches* for them. It also vouches for what `f+1` others vouch for, as one of them is honest. Hence
+//! it *vouches* for them. It also vouches for what `f+1` others vouch for, as one of them is honest, once it has it from one of them. Hence
 //!
-//! * no honest replica vouches for what no client sent to an honest one; and
+//! * no honest replica vouches for what no client sent to an honest one, or for what it does not hold; and
 //! * once `2f+1` vouch as one honest replica sees it, `f+1` honest ones do, so that every honest one will. Such a request is *due*: an honest
 //!   leader can have it ordered, and a replica may count on that.
+//!
+//! A replica that restarts forgets what it vouched for, so vouches are said again and again while a request is pending, and before a replica blames
+//! its leader, `2f+1` must have done so since the request became due.
 //!
 //! What is kept is bounded, and charged to whoever brought it: a client has room for [`CLIENT_REQUESTS_MAX`] requests that it gave this replica
 //! itself, and each other replica for as many again that it vouches for in that client's name.
@@ -43,8 +46,10 @@ pub struct Pool {
     due: BTreeMap<u64, RequestId>,
     /// By when each of these has to be delivered.
     deadlines: BTreeSet<(Time, u64)>,
-    /// Of these, what this replica can propose: it has the payload, and has not proposed it in this view.
+    /// Of these, what this replica has not proposed in this view.
     ready: BTreeMap<u64, RequestId>,
+    /// What `f+1` vouch for, and this replica lacks.
+    wanted: BTreeSet<RequestId>,
     due_bytes: usize,
     next_ticket: u64,
     patience: Patience,
@@ -80,8 +85,16 @@ struct Candidate {
     request: Option<Request>,
     is_from_client: bool,
     vouchers: Voters,
+    /// Who has said so again since it is due.
+    again: Voters,
     /// Its place among what is due, and by when it has to be delivered.
     due: Option<(u64, Time)>,
+}
+
+impl Candidate {
+    fn bytes(&self) -> usize {
+        self.request.as_ref().map_or(0, |request| request.payload.len())
+    }
 }
 
 impl Pool {
@@ -97,6 +110,7 @@ impl Pool {
             due: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ready: BTreeMap::new(),
+            wanted: BTreeSet::new(),
             due_bytes: 0,
             next_ticket: 0,
             patience,
@@ -117,44 +131,51 @@ impl Pool {
         usage.requests += 1;
         usage.bytes += bytes;
         self.candidate(id).is_from_client = true;
-        self.back(now, id, self.me);
-        self.hold(request, id);
+        self.hold(now, request, id);
         true
     }
 
-    /// The replica `from` vouches for a request. Whether this one is to do the same from now on.
-    pub fn vouch(&mut self, now: Time, from: u16, id: &RequestId) -> bool {
-        let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
-        if candidates.iter().any(|candidate| candidate.digest == id.digest && candidate.vouchers.contains(from)) {
-            return false;
+    /// The replica `from` vouches for a request.
+    pub fn vouch(&mut self, now: Time, from: u16, id: &RequestId) {
+        if let Some(candidate) = self.find_mut(id).filter(|candidate| candidate.vouchers.contains(from)) {
+            candidate.again.insert(from);
+            return;
         }
         // An honest replica vouches for what the client gave it, and for what others were given.
+        let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
         let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
         let used = self.vouched.get(&(id.key.client, from)).copied().unwrap_or_default();
         if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX {
-            return false;
+            return;
         }
         self.back(now, id, from);
         let needed = if broken(Mutant::VouchedByFew) { 1 } else { self.quorum.weak() };
-        let vouchers = self.find(id).map(|candidate| candidate.vouchers).unwrap_or_default();
-        if vouchers.contains(self.me) || vouchers.count() < needed {
-            return false;
+        let candidate = self.candidate(id);
+        if candidate.request.is_none() && candidate.vouchers.count() >= needed {
+            self.wanted.insert(*id);
         }
+    }
+
+    /// Whether this replica waits for a request that others vouch for.
+    #[must_use]
+    pub fn wants(&self, id: &RequestId) -> bool {
+        self.wanted.contains(id)
+    }
+
+    /// What it waits for.
+    #[must_use]
+    pub fn wanted(&self, max: usize) -> Vec<RequestId> {
+        self.wanted.iter().take(max).copied().collect()
+    }
+
+    /// Keeps a request that this replica vouches for from now on.
+    pub fn hold(&mut self, now: Time, request: &Request, id: &RequestId) {
+        self.wanted.remove(id);
+        self.candidate(id).request.get_or_insert_with(|| request.clone());
         self.back(now, id, self.me);
-        true
     }
 
-    /// Keeps the payload of a request that this replica vouches for.
-    pub fn hold(&mut self, request: &Request, id: &RequestId) {
-        let Some(candidate) = self.find_mut(id).filter(|candidate| candidate.request.is_none()) else { return };
-        candidate.request = Some(request.clone());
-        if let Some((ticket, _)) = candidate.due {
-            self.due_bytes += request.payload.len();
-            self.ready.insert(ticket, *id);
-        }
-    }
-
-    /// Whether an honest replica had it from the client.
+    /// Whether this replica vouches for it: then an honest one had it from the client.
     #[must_use]
     pub fn believes(&self, id: &RequestId) -> bool {
         self.find(id).is_some_and(|candidate| candidate.vouchers.contains(self.me))
@@ -174,8 +195,25 @@ impl Pool {
 
     /// The request that has to be delivered first.
     #[must_use]
-    pub fn most_urgent(&self) -> Option<RequestKey> {
-        self.deadlines.first().map(|(_, ticket)| self.due[ticket].key)
+    pub fn most_urgent(&self) -> Option<RequestId> {
+        self.deadlines.first().map(|(_, ticket)| self.due[ticket])
+    }
+
+    /// Whether `2f+1` have vouched for it since it is due. Else some that did before have forgotten it, and it is not due any more.
+    pub fn is_still_due(&mut self, id: &RequestId) -> bool {
+        let (me, strong) = (self.me, self.quorum.strong());
+        let Some(candidate) = self.find_mut(id) else { return false };
+        candidate.again.insert(me);
+        if candidate.again.count() >= strong {
+            return true;
+        }
+        let forgotten: Vec<u16> =
+            (0..64).filter(|index| candidate.vouchers.contains(*index) && !candidate.again.contains(*index)).collect();
+        candidate.vouchers = candidate.again;
+        let (due, bytes) = (candidate.due.take(), candidate.bytes());
+        forgotten.into_iter().for_each(|index| release(&mut self.vouched, (id.key.client, index)));
+        self.cancel(due, bytes);
+        false
     }
 
     /// Whether anything is due.
@@ -204,7 +242,7 @@ impl Pool {
     /// Takes the next request to be proposed, if its payload has at most `room` bytes.
     pub fn next_ready(&mut self, room: usize) -> Option<(RequestId, usize)> {
         let (ticket, id) = self.ready.first_key_value().map(|(ticket, id)| (*ticket, *id))?;
-        let bytes = self.request(&id).expect("what is ready is there").payload.len();
+        let bytes = self.request(&id).expect("what is due is here").payload.len();
         if bytes > room {
             return None;
         }
@@ -216,31 +254,21 @@ impl Pool {
     pub fn begin_view(&mut self, now: Time, patience: Patience) {
         self.patience = patience;
         self.deadlines.clear();
-        self.ready.clear();
+        self.ready = self.due.clone();
         let (mut requests, mut bytes) = (0, 0);
-        for (ticket, id) in std::mem::take(&mut self.due) {
+        for (ticket, id) in self.ready.clone() {
             let deadline = patience.deadline(now, requests, bytes);
             let candidate = self.find_mut(&id).expect("what is due is pending");
-            candidate.due = Some((ticket, deadline));
+            (candidate.due, candidate.again) = (Some((ticket, deadline)), Voters::default());
             requests += 1;
-            if let Some(request) = &candidate.request {
-                bytes += request.payload.len() as u64;
-                self.ready.insert(ticket, id);
-            }
+            bytes += candidate.bytes() as u64;
             self.deadlines.insert((deadline, ticket));
-            self.due.insert(ticket, id);
         }
     }
 
     /// Changes how long the leader may take with what becomes due from now on.
     pub fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
-    }
-
-    /// What this replica vouches for and lacks, the oldest first.
-    #[must_use]
-    pub fn missing(&self, max: usize) -> Vec<RequestId> {
-        self.due.values().filter(|id| self.request(id).is_none()).take(max).copied().collect()
     }
 
     /// What this replica vouches for, by names, from behind `after`.
@@ -261,7 +289,7 @@ impl Pool {
     }
 
     fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
-        let bytes = candidate.request.as_ref().map_or(0, |request| request.payload.len());
+        self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
         for index in (0..64).filter(|index| candidate.vouchers.contains(*index)) {
             release(&mut self.vouched, (key.client, index));
         }
@@ -269,12 +297,17 @@ impl Pool {
             && let Some(usage) = self.clients.get_mut(&key.client)
         {
             usage.requests -= 1;
-            usage.bytes -= bytes;
+            usage.bytes -= candidate.bytes();
             if usage.requests == 0 {
                 self.clients.remove(&key.client);
             }
         }
-        if let Some((ticket, deadline)) = candidate.due {
+        self.cancel(candidate.due, candidate.bytes());
+    }
+
+    /// What was due is not any more.
+    fn cancel(&mut self, due: Option<(u64, Time)>, bytes: usize) {
+        if let Some((ticket, deadline)) = due {
             self.due.remove(&ticket);
             self.ready.remove(&ticket);
             self.deadlines.remove(&(deadline, ticket));
@@ -284,22 +317,20 @@ impl Pool {
 
     /// Notes that `from` vouches for it.
     fn back(&mut self, now: Time, id: &RequestId, from: u16) {
-        let (strong, ticket) = (self.quorum.strong(), self.next_ticket);
+        let (me, strong, ticket) = (self.me, self.quorum.strong(), self.next_ticket);
         let deadline = self.patience.deadline(now, self.due.len() as u64, self.due_bytes as u64);
         let candidate = self.candidate(id);
         if !candidate.vouchers.insert(from) {
             return;
         }
-        if candidate.due.is_none() && candidate.vouchers.count() >= strong {
-            candidate.due = Some((ticket, deadline));
-            let bytes = candidate.request.as_ref().map(|request| request.payload.len());
+        if candidate.due.is_none() && candidate.vouchers.contains(me) && candidate.vouchers.count() >= strong {
+            (candidate.due, candidate.again) = (Some((ticket, deadline)), Voters::default());
+            let bytes = candidate.bytes();
+            self.due_bytes += bytes;
             self.next_ticket += 1;
             self.due.insert(ticket, *id);
+            self.ready.insert(ticket, *id);
             self.deadlines.insert((deadline, ticket));
-            if let Some(bytes) = bytes {
-                self.due_bytes += bytes;
-                self.ready.insert(ticket, *id);
-            }
         }
         *self.vouched.entry((id.key.client, from)).or_default() += 1;
     }
@@ -338,6 +369,7 @@ impl Pool {
                 request: None,
                 is_from_client: false,
                 vouchers: Voters::default(),
+                again: Voters::default(),
                 due: None,
             });
             candidates.len() - 1

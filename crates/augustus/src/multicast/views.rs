@@ -27,11 +27,17 @@ const CALM_TIMEOUTS: u64 = 8;
 impl<A: Application> Replica<A> {
     /// The most urgent request was not delivered in time.
     pub(super) fn on_overdue(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
-        while let Some(key) = self.pool.most_urgent().filter(|key| self.windows.standing(key) != Standing::New) {
-            self.pool.remove(&key);
-        }
-        if self.pool.deadline().is_some_and(|deadline| deadline <= now) && !broken(Mutant::LeaderUnsuspected) {
-            self.give_up_view(now, outbox);
+        while let Some(id) = self.pool.most_urgent()
+            && self.pool.deadline().is_some_and(|deadline| deadline <= now)
+        {
+            if self.windows.standing(&id.key) != Standing::New {
+                self.pool.remove(&id.key);
+            } else if self.pool.is_still_due(&id) {
+                if broken(Mutant::LeaderUnsuspected) {
+                    return;
+                }
+                return self.give_up_view(now, outbox);
+            }
         }
     }
 
