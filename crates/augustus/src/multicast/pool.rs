@@ -216,10 +216,9 @@ impl Pool {
         false
     }
 
-    /// Whether anything is due.
-    #[must_use]
-    pub fn is_due(&self) -> bool {
-        !self.due.is_empty()
+    /// What is due.
+    pub fn due(&self) -> impl Iterator<Item = &RequestId> {
+        self.due.values()
     }
 
     /// Whether anything is pending.

@@ -320,6 +320,15 @@ impl<A: Application> Replica<A> {
         self.quorum.leader(self.view)
     }
 
+    /// What an honest leader could have delivered and did not: nothing, once all is quiet.
+    pub fn undelivered(&self) -> Vec<String> {
+        let mut undelivered: Vec<String> = self.pool.due().map(|id| format!("{:?}", id.key)).collect();
+        if self.stable_sequence() > self.delivered {
+            undelivered.push(format!("the state at {}", self.stable_sequence()));
+        }
+        undelivered
+    }
+
     /// What is under way here, for people: nothing, once all is quiet.
     pub fn unsettled(&self) -> Vec<String> {
         let mut unsettled: Vec<String> = self.pool.keys().map(|key| format!("{key:?} is not delivered")).collect();
