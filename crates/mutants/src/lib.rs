@@ -191,6 +191,7 @@ mutants! {
     PrepareQuorum: "order", "f+1 replicas that accept a list prepare it";
     PreparedUnlogged: "order", "what a replica has prepared is not written to the journal";
     CommitQuorum: "order", "f+1 replicas that have prepared a list decide it";
+    DecidedByOne: "order", "one replica's word that a list is decided is enough";
     StableQuorum: "order, checkpoints", "f votes make a checkpoint stable";
     HeadUnchecked: "order, checkpoints", "the head of a state is taken over whatever its digest";
     PageUnchecked: "order, checkpoints", "a page of a state is taken over whatever its digest";
@@ -206,7 +207,6 @@ mutants! {
     FreeQuorum: "order, views", "a number is free when f+1 have prepared nothing there";
     ContradictionIgnored: "order, views", "a view begins with what one replica prepared, whatever others say";
     AcceptedUnasked: "order, views", "a view begins with what one replica says that it prepared, though nobody accepted it";
-    NewViewUnbound: "order, views", "a leader may propose anew what its view began with";
     ViewUnshown: "order, views", "who has missed how a view began is not shown it";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";

@@ -97,3 +97,77 @@ fn is_safe(quorum: Quorum, votes: usize, claim: &Claim, prepared: &[&Claim], acc
     (votes - against >= quorum.strong() || broken(Mutant::ContradictionIgnored))
         && (backing >= quorum.weak() || broken(Mutant::AcceptedUnasked))
 }
+
+#[cfg(test)]
+mod tests {
+    use types::{ReplicaId, ShardId};
+
+    use super::super::tests::world;
+    use super::*;
+
+    const EMPTY: Digest = [0; 32];
+
+    fn claim(sequence: u64, view: u64, list: u8) -> Claim {
+        Claim { sequence, view, digest: [list; 32] }
+    }
+
+    /// The view change of a replica that makes these claims.
+    fn vote(index: u16, prepared: &[Claim], accepted: &[Claim]) -> ViewChange {
+        let signer = ReplicaId { shard: ShardId(0), index };
+        ViewChange { signer, view: 9, stable: None, prepared: prepared.to_vec(), accepted: accepted.to_vec() }
+    }
+
+    /// The lists that follow.
+    fn lists(votes: &[ViewChange]) -> Option<Vec<u8>> {
+        let quorum = Quorum::of(&world::cluster(1)).expect("it has 3f+1 replicas");
+        let votes: Vec<&ViewChange> = votes.iter().collect();
+        choose(quorum, EMPTY, &votes).map(|choice| choice.lists.iter().map(|digest| digest[0]).collect())
+    }
+
+    #[test]
+    fn two_view_changes_are_too_few() {
+        assert_eq!(lists(&[vote(0, &[], &[]), vote(1, &[], &[])]), None);
+        assert_eq!(lists(&[vote(0, &[], &[]), vote(1, &[], &[]), vote(2, &[], &[])]), Some(vec![]));
+    }
+
+    #[test]
+    fn what_one_prepared_and_another_accepted_stays() {
+        let one = claim(2, 3, 7);
+        assert_eq!(lists(&[vote(0, &[one], &[one]), vote(1, &[], &[one]), vote(2, &[], &[])]), Some(vec![0, 7]));
+        // Accepted again later is as good.
+        assert_eq!(lists(&[vote(0, &[one], &[one]), vote(1, &[], &[claim(2, 5, 7)]), vote(2, &[], &[])]), Some(vec![0, 7]));
+    }
+
+    #[test]
+    fn what_only_its_claimant_accepted_is_not_believed_and_not_denied() {
+        let one = claim(1, 3, 7);
+        let votes = [vote(0, &[one], &[one]), vote(1, &[], &[claim(1, 2, 7)]), vote(2, &[], &[claim(1, 4, 8)])];
+        assert_eq!(lists(&votes), None);
+        let more = [votes[0].clone(), votes[1].clone(), votes[2].clone(), vote(3, &[], &[])];
+        assert_eq!(lists(&more), Some(vec![]), "three have prepared nothing there");
+    }
+
+    #[test]
+    fn a_later_claim_speaks_against_an_earlier_one() {
+        let (old, new) = (claim(1, 3, 7), claim(1, 5, 8));
+        let votes = [vote(0, &[old], &[old]), vote(1, &[new], &[new]), vote(2, &[], &[old])];
+        assert_eq!(lists(&votes), None, "the old one is spoken against, and the new one nobody else accepted");
+        assert_eq!(lists(&[vote(0, &[old], &[new]), vote(1, &[new], &[new]), vote(2, &[], &[old])]), Some(vec![8]));
+    }
+
+    #[test]
+    fn two_claims_in_one_view_speak_against_each_other() {
+        let (one, other) = (claim(1, 3, 7), claim(1, 3, 8));
+        let votes = [vote(0, &[one], &[one]), vote(1, &[other], &[other]), vote(2, &[], &[one]), vote(3, &[], &[])];
+        assert_eq!(lists(&votes[..3]), None);
+        assert_eq!(lists(&votes), Some(vec![7]), "three do not speak against the one, and two have accepted it");
+    }
+
+    #[test]
+    fn numbers_above_the_last_list_are_free() {
+        let one = claim(2, 3, 7);
+        let lie = claim(6, 3, 9);
+        let votes = [vote(0, &[one], &[one]), vote(1, &[one], &[one]), vote(2, &[], &[]), vote(3, &[lie], &[lie])];
+        assert_eq!(lists(&votes), Some(vec![0, 7]));
+    }
+}

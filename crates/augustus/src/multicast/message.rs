@@ -7,6 +7,7 @@
 //! | the leader | [`Message::Propose`] | this list has this number (the pre-prepare of the paper) |
 //! | any replica | [`Message::Prepare`] | I have accepted that list for that number in that view, and no other ever |
 //! | any replica | [`Message::Commit`] | `2f+1` of us accepted it |
+//! | any replica | [`Message::Decided`] | that list is decided: `f+1` who say so are believed |
 //! | any replica | [`Message::Checkpoint`] | my state after so many lists has this digest (signed) |
 //! | any replica | [`Message::Stable`] | `2f+1` of us have said so |
 //! | any replica | [`Message::ViewChange`] | I have left all views before this one; this is what I accepted and prepared (signed) |
@@ -53,6 +54,13 @@ pub enum Message {
     Prepare(Claim),
     /// To all: the list is prepared at the sender in that view.
     Commit(Claim),
+    /// To whoever is behind: the sender knows that this list is decided.
+    Decided {
+        /// Its number.
+        sequence: u64,
+        /// Its digest.
+        digest: Digest,
+    },
     /// To all: the digest of a state.
     Checkpoint(CheckpointVote, BatchSignature),
     /// To whoever is behind: a checkpoint that is stable.
@@ -226,7 +234,7 @@ impl ViewChange {
         for claims in [&self.prepared, &self.accepted] {
             let ascends = claims.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
             let above = claims.first().is_none_or(|claim| claim.sequence > from);
-            let within = claims.last().is_none_or(|claim| claim.sequence - from <= LOG_WINDOW_MAX);
+            let within = claims.last().is_none_or(|claim| claim.sequence.saturating_sub(from) <= LOG_WINDOW_MAX);
             if !(ascends && above && within && claims.iter().all(|claim| claim.view < self.view)) {
                 return Err(Rejection::Structure("a view change claims what nobody can have prepared"));
             }
@@ -416,6 +424,11 @@ impl Encode for Message {
                 number.encode(out);
                 encode_bytes(answer, out);
             }
+            Self::Decided { sequence, digest } => {
+                out.push(20);
+                sequence.encode(out);
+                digest.encode(out);
+            }
         }
     }
 }
@@ -458,6 +471,7 @@ impl Decode for Message {
                 Self::Page { sequence, index, bytes: decode_bytes(reader, "a page", PAGE_BYTES_MAX)? }
             }
             19 => Self::Reply { number: u64::decode(reader)?, answer: decode_bytes(reader, "an answer", PAYLOAD_BYTES_MAX)? },
+            20 => Self::Decided { sequence: u64::decode(reader)?, digest: reader.array()? },
             _ => return Err(DecodeError::UnknownTag("a message of the multicast")),
         })
     }

@@ -107,12 +107,10 @@ impl<A: Application> Replica<A> {
         ids: Vec<RequestId>,
         outbox: &mut OutboxOf<Self>,
     ) {
-        let began_with = self.new_view.as_ref().map_or(0, |(_, _, choice)| choice.last());
-        let is_bound = sequence <= began_with && !broken(Mutant::NewViewUnbound);
-        let in_window = sequence > self.stable_sequence() && sequence <= self.high_watermark();
-        if !self.is_in_view() || view != self.entered || from != self.quorum.leader(view) || is_bound || !in_window || ids.is_empty() {
+        if !self.is_in_view() || view != self.entered || from != self.quorum.leader(view) || !self.in_log(sequence) || ids.is_empty() {
             return;
         }
+        // The first proposal counts: what the view began with, or what its leader said first.
         let slot = self.slots.get(&sequence);
         if slot.is_some_and(|slot| slot.proposed == Some(view)) && !broken(Mutant::AcceptedTwice) {
             return;
@@ -231,11 +229,20 @@ impl<A: Application> Replica<A> {
         }
     }
 
+    /// A replica knows that a list is decided.
+    pub(super) fn on_decided(&mut self, now: Time, from: u16, (sequence, digest): (u64, Digest), outbox: &mut OutboxOf<Self>) {
+        if self.in_log(sequence) {
+            self.slots.entry(sequence).or_default().decisions.insert(from, digest);
+            self.check_committed(now, sequence, outbox);
+        }
+    }
+
     /// `2f+1` have prepared a list in one view: it is decided, whether this replica has accepted it or not.
     fn check_committed(&mut self, now: Time, sequence: u64, outbox: &mut OutboxOf<Self>) {
         let needed = if broken(Mutant::CommitQuorum) { self.quorum.weak() } else { self.quorum.strong() };
         let Some(slot) = self.slots.get_mut(&sequence).filter(|slot| !slot.is_committed) else { return };
-        let Some((_, digest)) = slot.commits.agreed(needed) else { return };
+        let told = if broken(Mutant::DecidedByOne) { 1 } else { self.quorum.weak() };
+        let Some(digest) = slot.decided(needed, told) else { return };
         slot.turn_to(digest);
         if digest == self.empty {
             (slot.ids, slot.requests) = (Some([].into()), Some([].into()));
@@ -391,6 +398,9 @@ impl<A: Application> Replica<A> {
             }
             if let Some(claim) = slot.claim(*sequence, slot.prepared) {
                 outbox.send(from, Message::Commit(claim));
+            }
+            if let (true, Some(digest)) = (slot.is_committed, slot.digest) {
+                outbox.send(from, Message::Decided { sequence: *sequence, digest });
             }
         }
     }

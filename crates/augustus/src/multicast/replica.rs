@@ -409,6 +409,7 @@ impl<A: Application> Replica<A> {
             Message::Propose { view, sequence, ids } => self.on_propose(now, index, (view, sequence), ids, outbox),
             Message::Prepare(claim) => self.on_prepare(now, index, claim, outbox),
             Message::Commit(claim) => self.on_commit(now, index, claim, outbox),
+            Message::Decided { sequence, digest } => self.on_decided(now, index, (sequence, digest), outbox),
             Message::Status(status) => self.on_status(from, status, outbox),
             Message::FetchRequests(ids) => self.on_fetch_requests(from, &ids, outbox),
             Message::Requests(requests) => self.on_requests(now, &requests, outbox),

@@ -33,15 +33,23 @@ pub(super) struct Slot {
     pub prepares: Votes,
     /// Who prepared what.
     pub commits: Votes,
+    /// Who knows what to be decided.
+    pub decisions: BTreeMap<u16, Digest>,
 }
 
 impl Slot {
     /// Makes this about the list `digest` and no other.
     pub fn turn_to(&mut self, digest: Digest) {
         if self.digest != Some(digest) {
-            let (prepares, commits) = (std::mem::take(&mut self.prepares), std::mem::take(&mut self.commits));
-            *self = Self { digest: Some(digest), prepares, commits, ..Self::default() };
+            let Self { prepares, commits, decisions, .. } = std::mem::take(self);
+            *self = Self { digest: Some(digest), prepares, commits, decisions, ..Self::default() };
         }
+    }
+
+    /// The list that is decided: so many have prepared it in one view, or so few know that it is, of whom one is honest.
+    pub fn decided(&self, prepared: usize, told: usize) -> Option<Digest> {
+        let by_votes = self.commits.agreed(prepared);
+        by_votes.or_else(|| self.decisions.values().copied().find(|one| self.decisions.values().filter(|other| *other == one).count() >= told))
     }
 
     /// The claim to this slot's list in `view`.
@@ -68,7 +76,7 @@ impl Votes {
     }
 
     /// What so many voted for in one view.
-    pub fn agreed(&self, needed: usize) -> Option<(u64, Digest)> {
-        self.0.values().copied().find(|(view, digest)| self.count(*view, *digest) >= needed)
+    pub fn agreed(&self, needed: usize) -> Option<Digest> {
+        self.0.values().find(|(view, digest)| self.count(*view, *digest) >= needed).map(|(_, digest)| *digest)
     }
 }

@@ -204,6 +204,7 @@ pub(super) fn describe(message: &Message) -> String {
         Message::Propose { view, sequence, ids } => format!("Propose {sequence} in view {view}: {} requests", ids.len()),
         Message::Prepare(claim) => format!("Prepare {} in view {} {:02x?}", claim.sequence, claim.view, &claim.digest[..2]),
         Message::Commit(claim) => format!("Commit {} in view {} {:02x?}", claim.sequence, claim.view, &claim.digest[..2]),
+        Message::Decided { sequence, digest } => format!("Decided {sequence} {:02x?}", &digest[..2]),
         Message::Checkpoint(vote, _) => format!("Checkpoint {} {:02x?} of {}", vote.sequence, &vote.digest[..2], vote.signer),
         Message::Stable(certificate) => format!("Stable {}", certificate.sequence),
         Message::ViewChange(vote, _) => {

@@ -216,6 +216,7 @@ impl Liar<Order> for OrderLiar {
                 Message::Prepare(claim) | Message::Commit(claim) if self.does(ReplicaStrategy::Equivocate) && self.is_favoured(*to) => {
                     claim.digest = self.digest();
                 }
+                Message::Decided { digest, .. } if self.does(ReplicaStrategy::Equivocate) => *digest = self.digest(),
                 Message::Vouch(ids) => ids.retain(|id| Some(id.key.client) != censored),
                 message if self.does(ReplicaStrategy::LieInTransfer) => self.lie_to_fetcher(message),
                 _ => {}

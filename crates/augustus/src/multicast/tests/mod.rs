@@ -1,7 +1,9 @@
 //! Scripts: one rule each.
 
 mod crashes;
+mod messages;
 mod ordering;
+mod rules;
 mod transfer;
 mod views;
-mod world;
+pub mod world;
