@@ -5,6 +5,7 @@
 //!
 //! | module | machines | attacks | checkers |
 //! |---|---|---|---|
+//! | [`augustus`] | `augustus::multicast::Node` | lying replicas, lying clients | six, of the order |
 //! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
 //!
 //! ```
@@ -17,4 +18,5 @@
 //! assert_eq!(simulator::run(&scenario, 1, Tracing::Off).fingerprint, report.fingerprint);
 //! ```
 
+pub mod augustus;
 pub mod basil;

@@ -1,0 +1,49 @@
+//! What stands above the multicast.
+
+use bytes::Bytes;
+use types::Digest;
+
+use super::request::{Request, RequestKey};
+
+/// What an application says of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer<T> {
+    /// Which request.
+    pub key: RequestKey,
+    /// What it says.
+    pub answer: T,
+}
+
+/// A deterministic state above the multicast: from the same requests in the same order it comes to the same state at every replica,
+/// and to the same after each restart.
+///
+/// Its state at a checkpoint is a list of pages. Each has at most [`PAGE_BYTES_MAX`](super::message::PAGE_BYTES_MAX) bytes, and there are at most 2^17.
+/// An application whose state is large keeps the digest of each page, and computes anew those of pages that changed.
+pub trait Application {
+    /// What it says of a request.
+    type Answer;
+
+    /// Runs the requests of list `sequence`, one after the other. Every request is delivered once at most.
+    fn deliver(&mut self, sequence: u64, requests: &[Request], answers: &mut Vec<Answer<Self::Answer>>);
+
+    /// What it said of a request that was delivered, if it still knows: a client has asked again.
+    fn answered(&self, key: &RequestKey) -> Option<Self::Answer>;
+
+    /// Keeps the state as it is after list `sequence`, beside the one that goes on changing. Gives the digest of each page.
+    fn checkpoint(&mut self, sequence: u64) -> Vec<Digest>;
+
+    /// A page of a state that it keeps.
+    fn page(&self, sequence: u64, index: usize) -> Option<Bytes>;
+
+    /// Keeps no state any longer that is earlier than this.
+    fn release(&mut self, before: u64);
+
+    /// Takes over this state in place of its own and all that it kept, and keeps it. `2f+1` replicas vouch for it.
+    fn install(&mut self, sequence: u64, pages: &[Bytes]);
+}
+
+/// The digest of a page.
+#[must_use]
+pub fn page_digest(cluster: types::ClusterId, page: &[u8]) -> Digest {
+    crypto::digest("augustus page", cluster, &[page])
+}

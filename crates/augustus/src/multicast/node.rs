@@ -1,0 +1,129 @@
+//! A replica and its journal: the machine that a driver runs where nothing else shares the store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use store::{SegmentNumber, StorageBackend, Store, StoreError};
+use types::{Cluster, ReplicaId};
+
+use super::application::Application;
+use super::message::Message;
+use super::replica::{JournalOp, OpenError, Options, Replica};
+
+/// Why a node cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The replica cannot be made of what it holds.
+    #[error(transparent)]
+    Replica(#[from] OpenError),
+}
+
+/// A replica of an application whose answers are bytes, with a store of its own.
+pub struct Node<A: Application<Answer = Bytes>, B: StorageBackend> {
+    replica: Replica<A>,
+    store: Store<B>,
+    /// The part of the journal that is not needed once what is written is durable.
+    releasable: Option<SegmentNumber>,
+    failure: Option<StoreError>,
+}
+
+impl<A: Application<Answer = Bytes>, B: StorageBackend> Node<A, B> {
+    /// Goes on from what `store` holds, which was not replayed yet.
+    ///
+    /// # Errors
+    /// When the store is damaged, or holds something else.
+    pub fn open(cluster: Arc<Cluster>, me: ReplicaId, options: Options, application: A, mut store: Store<B>) -> Result<Self, NodeError> {
+        let mut replica = Replica::new(cluster, me, options, application)?;
+        let mut records = Vec::new();
+        while let Some(batch) = store.replay()? {
+            records.extend(batch.records);
+        }
+        replica.replay(records)?;
+        Ok(Self { replica, store, releasable: None, failure: None })
+    }
+
+    /// The replica.
+    #[must_use]
+    pub fn replica(&self) -> &Replica<A> {
+        &self.replica
+    }
+
+    /// Whether something that it wrote is not durable yet.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.store.is_pending()
+    }
+
+    /// How large its journal is.
+    #[must_use]
+    pub fn journal_bytes(&self) -> u64 {
+        self.store.journal_bytes()
+    }
+
+    /// Stops it in good order.
+    ///
+    /// # Errors
+    /// When what it wrote cannot be made durable.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.store.close()
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        for op in self.replica.take_journal() {
+            match op {
+                JournalOp::Append(record) => self.store.append(&record),
+                JournalOp::Rotate => {
+                    let before = self.store.current_segment();
+                    self.store.rotate()?;
+                    self.releasable = Some(before);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<A: Application<Answer = Bytes>, B: StorageBackend> Machine for Node<A, B> {
+    type Command = std::convert::Infallible;
+    type Received = <Replica<A> as Machine>::Received;
+    type Message = Message;
+    type Unsigned = <Replica<A> as Machine>::Unsigned;
+    type Event = std::convert::Infallible;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        let input: InputOf<Replica<A>> = match input {
+            Input::Command(never) => match never {},
+            Input::Message { from, message } => Input::Message { from, message },
+            Input::Tick => Input::Tick,
+        };
+        for answer in outbox.lend(|outbox| self.replica.step(now, input, outbox)) {
+            outbox.send(answer.key.origin(), Message::Reply { number: answer.key.number, answer: answer.answer });
+        }
+        if let Err(failure) = self.write() {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.replica.deadline()
+    }
+}
+
+impl<A: Application<Answer = Bytes>, B: StorageBackend> Durable for Node<A, B> {
+    type Failure = StoreError;
+
+    fn persist(&mut self) -> Result<(), StoreError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.store.sync()?;
+        match self.releasable.take() {
+            Some(segment) => self.store.release(segment),
+            None => Ok(()),
+        }
+    }
+}

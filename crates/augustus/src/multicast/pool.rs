@@ -1,0 +1,387 @@
+//! Requests that are not delivered yet, and who vouches for them.
+//!
+//! A channel proves who speaks, to whoever hears it and to nobody else. So each replica tells all others which requests its clients gave it:
+//! it *vouches* for them. It also vouches for what `f+1` others vouch for, as one of them is honest, once it has it from one of them. Hence
+//!
+//! * no honest replica vouches for what no client sent to an honest one, or for what it does not hold; and
+//! * once `2f+1` vouch as one honest replica sees it, `f+1` honest ones do, so that every honest one will. Such a request is *due*: an honest
+//!   leader can have it ordered, and a replica may count on that.
+//!
+//! A replica that restarts forgets what it vouched for, so vouches are said again and again while a request is pending, and before a replica blames
+//! its leader, `2f+1` must have done so since the request became due.
+//!
+//! What is kept is bounded, and charged to whoever brought it: a client has room for [`CLIENT_REQUESTS_MAX`] requests that it gave this replica
+//! itself, and each other replica for as many again that it vouches for in that client's name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use machine::{Time, Voters};
+use mutants::{Mutant, broken};
+use types::{ClientId, Digest, Session};
+
+use super::quorum::Quorum;
+use super::request::{Request, RequestId, RequestKey};
+
+/// How many requests of one client are kept that it gave this replica itself.
+pub const CLIENT_REQUESTS_MAX: usize = 4_096;
+/// How many bytes their payloads may have together.
+pub const CLIENT_BYTES_MAX: usize = 16 << 20;
+
+/// The least speed at which a leader has to work off what is due, in nanoseconds a request and nanoseconds a byte.
+const NS_PER_REQUEST: u64 = 1_000_000;
+const NS_PER_BYTE: u64 = 100;
+
+/// The requests.
+#[derive(Debug)]
+pub struct Pool {
+    me: u16,
+    quorum: Quorum,
+    pending: BTreeMap<RequestKey, Vec<Candidate>>,
+    /// Of each client, what it gave this replica itself.
+    clients: BTreeMap<ClientId, Usage>,
+    /// In how many candidates each replica vouches in each client's name.
+    vouched: BTreeMap<(ClientId, u16), usize>,
+    /// What is due, in the order in which it became so.
+    due: BTreeMap<u64, RequestId>,
+    /// By when each of these has to be delivered.
+    deadlines: BTreeSet<(Time, u64)>,
+    /// Of these, what this replica has not proposed in this view.
+    ready: BTreeMap<u64, RequestId>,
+    /// What `f+1` vouch for, and this replica lacks.
+    wanted: BTreeSet<RequestId>,
+    due_bytes: usize,
+    next_ticket: u64,
+    patience: Patience,
+}
+
+/// How long a leader may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a request that is due when nothing else is, in milliseconds.
+    pub timeout_ms: u64,
+    /// By how much all times are multiplied.
+    pub factor: u64,
+}
+
+impl Patience {
+    /// By when what becomes due at `now` has to be delivered, with so much due before it.
+    fn deadline(self, now: Time, requests: u64, bytes: u64) -> Time {
+        let queue_ns = requests.saturating_mul(NS_PER_REQUEST).saturating_add(bytes.saturating_mul(NS_PER_BYTE));
+        now.after_us((queue_ns / 1_000).saturating_add(self.timeout_ms.saturating_mul(1_000)).saturating_mul(self.factor))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    requests: usize,
+    bytes: usize,
+}
+
+/// One of the requests that bear a name. Only a client that lies gives a name to several.
+#[derive(Debug)]
+struct Candidate {
+    digest: Digest,
+    request: Option<Request>,
+    is_from_client: bool,
+    vouchers: Voters,
+    /// Who has said so again since it is due.
+    again: Voters,
+    /// Its place among what is due, and by when it has to be delivered.
+    due: Option<(u64, Time)>,
+}
+
+impl Candidate {
+    fn bytes(&self) -> usize {
+        self.request.as_ref().map_or(0, |request| request.payload.len())
+    }
+}
+
+impl Pool {
+    /// An empty pool of the replica `me`.
+    #[must_use]
+    pub fn new(me: u16, quorum: Quorum, patience: Patience) -> Self {
+        Self {
+            me,
+            quorum,
+            pending: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            vouched: BTreeMap::new(),
+            due: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            due_bytes: 0,
+            next_ticket: 0,
+            patience,
+        }
+    }
+
+    /// The client itself says `request`. Whether this replica is to vouch for it (again).
+    pub fn hear(&mut self, now: Time, request: &Request, id: &RequestId) -> bool {
+        let known = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
+        if let Some(first) = known.iter().find(|candidate| candidate.is_from_client) {
+            return first.digest == id.digest;
+        }
+        let bytes = request.payload.len();
+        if !self.make_room(id.key.client, bytes) {
+            return false;
+        }
+        let usage = self.clients.entry(id.key.client).or_default();
+        usage.requests += 1;
+        usage.bytes += bytes;
+        self.candidate(id).is_from_client = true;
+        self.hold(now, request, id);
+        true
+    }
+
+    /// The replica `from` vouches for a request.
+    pub fn vouch(&mut self, now: Time, from: u16, id: &RequestId) {
+        if let Some(candidate) = self.find_mut(id).filter(|candidate| candidate.vouchers.contains(from)) {
+            candidate.again.insert(from);
+            return;
+        }
+        // An honest replica vouches for what the client gave it, and for what others were given.
+        let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
+        let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
+        let used = self.vouched.get(&(id.key.client, from)).copied().unwrap_or_default();
+        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX {
+            return;
+        }
+        self.back(now, id, from);
+        let needed = if broken(Mutant::VouchedByFew) { 1 } else { self.quorum.weak() };
+        let candidate = self.candidate(id);
+        if candidate.request.is_none() && candidate.vouchers.count() >= needed {
+            self.wanted.insert(*id);
+        }
+    }
+
+    /// Whether this replica waits for a request that others vouch for.
+    #[must_use]
+    pub fn wants(&self, id: &RequestId) -> bool {
+        self.wanted.contains(id)
+    }
+
+    /// What it waits for.
+    #[must_use]
+    pub fn wanted(&self, max: usize) -> Vec<RequestId> {
+        self.wanted.iter().take(max).copied().collect()
+    }
+
+    /// Keeps a request that this replica vouches for from now on.
+    pub fn hold(&mut self, now: Time, request: &Request, id: &RequestId) {
+        self.wanted.remove(id);
+        self.candidate(id).request.get_or_insert_with(|| request.clone());
+        self.back(now, id, self.me);
+    }
+
+    /// Whether this replica vouches for it: then an honest one had it from the client.
+    #[must_use]
+    pub fn believes(&self, id: &RequestId) -> bool {
+        self.find(id).is_some_and(|candidate| candidate.vouchers.contains(self.me))
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn request(&self, id: &RequestId) -> Option<&Request> {
+        self.find(id)?.request.as_ref()
+    }
+
+    /// By when the next request has to be delivered.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// The request that has to be delivered first.
+    #[must_use]
+    pub fn most_urgent(&self) -> Option<RequestId> {
+        self.deadlines.first().map(|(_, ticket)| self.due[ticket])
+    }
+
+    /// Whether `2f+1` have vouched for it since it is due. Else some that did before have forgotten it, and it is not due any more.
+    pub fn is_still_due(&mut self, id: &RequestId) -> bool {
+        let (me, strong) = (self.me, self.quorum.strong());
+        let Some(candidate) = self.find_mut(id) else { return false };
+        candidate.again.insert(me);
+        if candidate.again.count() >= strong {
+            return true;
+        }
+        let forgotten: Vec<u16> =
+            (0..64).filter(|index| candidate.vouchers.contains(*index) && !candidate.again.contains(*index)).collect();
+        candidate.vouchers = candidate.again;
+        let (due, bytes) = (candidate.due.take(), candidate.bytes());
+        forgotten.into_iter().for_each(|index| release(&mut self.vouched, (id.key.client, index)));
+        self.cancel(due, bytes);
+        false
+    }
+
+    /// What is due.
+    pub fn due(&self) -> impl Iterator<Item = &RequestId> {
+        self.due.values()
+    }
+
+    /// Whether anything is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The names of what is pending, for people.
+    pub fn keys(&self) -> impl Iterator<Item = &RequestKey> {
+        self.pending.keys()
+    }
+
+    /// How many requests this replica can propose.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Takes the next request to be proposed, if its payload has at most `room` bytes.
+    pub fn next_ready(&mut self, room: usize) -> Option<(RequestId, usize)> {
+        let (ticket, id) = self.ready.first_key_value().map(|(ticket, id)| (*ticket, *id))?;
+        let bytes = self.request(&id).expect("what is due is here").payload.len();
+        if bytes > room {
+            return None;
+        }
+        self.ready.remove(&ticket);
+        Some((id, bytes))
+    }
+
+    /// A view begins in which nothing is proposed yet: its leader has time anew.
+    pub fn begin_view(&mut self, now: Time, patience: Patience) {
+        self.patience = patience;
+        self.deadlines.clear();
+        self.ready = self.due.clone();
+        let (mut requests, mut bytes) = (0, 0);
+        for (ticket, id) in self.ready.clone() {
+            let deadline = patience.deadline(now, requests, bytes);
+            let candidate = self.find_mut(&id).expect("what is due is pending");
+            (candidate.due, candidate.again) = (Some((ticket, deadline)), Voters::default());
+            requests += 1;
+            bytes += candidate.bytes() as u64;
+            self.deadlines.insert((deadline, ticket));
+        }
+    }
+
+    /// Changes how long the leader may take with what becomes due from now on.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
+    /// What this replica vouches for, by names, from behind `after`.
+    #[must_use]
+    pub fn own_vouches(&self, after: Option<RequestKey>, max: usize) -> Vec<RequestId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let candidates = self.pending.range((from, Bound::Unbounded)).take(max);
+        let all = candidates.flat_map(|(key, candidates)| candidates.iter().map(move |candidate| (key, candidate)));
+        let own = all.filter(|(_, candidate)| candidate.vouchers.contains(self.me));
+        own.map(|(key, candidate)| RequestId { key: *key, digest: candidate.digest }).take(max).collect()
+    }
+
+    /// Forgets all requests of this name: one was delivered, or none ever will be.
+    pub fn remove(&mut self, key: &RequestKey) {
+        for candidate in self.pending.remove(key).unwrap_or_default() {
+            self.forget(key, &candidate);
+        }
+    }
+
+    fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
+        self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
+        for index in (0..64).filter(|index| candidate.vouchers.contains(*index)) {
+            release(&mut self.vouched, (key.client, index));
+        }
+        if candidate.is_from_client
+            && let Some(usage) = self.clients.get_mut(&key.client)
+        {
+            usage.requests -= 1;
+            usage.bytes -= candidate.bytes();
+            if usage.requests == 0 {
+                self.clients.remove(&key.client);
+            }
+        }
+        self.cancel(candidate.due, candidate.bytes());
+    }
+
+    /// What was due is not any more.
+    fn cancel(&mut self, due: Option<(u64, Time)>, bytes: usize) {
+        if let Some((ticket, deadline)) = due {
+            self.due.remove(&ticket);
+            self.ready.remove(&ticket);
+            self.deadlines.remove(&(deadline, ticket));
+            self.due_bytes -= bytes;
+        }
+    }
+
+    /// Notes that `from` vouches for it.
+    fn back(&mut self, now: Time, id: &RequestId, from: u16) {
+        let (me, strong, ticket) = (self.me, self.quorum.strong(), self.next_ticket);
+        let deadline = self.patience.deadline(now, self.due.len() as u64, self.due_bytes as u64);
+        let candidate = self.candidate(id);
+        if !candidate.vouchers.insert(from) {
+            return;
+        }
+        if candidate.due.is_none() && candidate.vouchers.contains(me) && candidate.vouchers.count() >= strong {
+            (candidate.due, candidate.again) = (Some((ticket, deadline)), Voters::default());
+            let bytes = candidate.bytes();
+            self.due_bytes += bytes;
+            self.next_ticket += 1;
+            self.due.insert(ticket, *id);
+            self.ready.insert(ticket, *id);
+            self.deadlines.insert((deadline, ticket));
+        }
+        *self.vouched.entry((id.key.client, from)).or_default() += 1;
+    }
+
+    /// Whether the client may give this replica one more request. What it left behind long ago makes room, if it never became due.
+    fn make_room(&mut self, client: ClientId, bytes: usize) -> bool {
+        let usage = self.clients.get(&client).copied().unwrap_or_default();
+        if usage.requests < CLIENT_REQUESTS_MAX && usage.bytes + bytes <= CLIENT_BYTES_MAX {
+            return true;
+        }
+        let from = RequestKey { client, session: Session(0), number: 0 };
+        let mut own = self.pending.range((Bound::Included(from), Bound::Unbounded)).take_while(|(key, _)| key.client == client);
+        let left = own.find(|(_, candidates)| {
+            candidates.iter().any(|candidate| candidate.is_from_client) && candidates.iter().all(|candidate| candidate.due.is_none())
+        });
+        let Some(key) = left.map(|(key, _)| *key) else { return false };
+        self.remove(&key);
+        let usage = self.clients.get(&client).copied().unwrap_or_default();
+        usage.requests < CLIENT_REQUESTS_MAX && usage.bytes + bytes <= CLIENT_BYTES_MAX
+    }
+
+    fn find(&self, id: &RequestId) -> Option<&Candidate> {
+        self.pending.get(&id.key)?.iter().find(|candidate| candidate.digest == id.digest)
+    }
+
+    fn find_mut(&mut self, id: &RequestId) -> Option<&mut Candidate> {
+        self.pending.get_mut(&id.key)?.iter_mut().find(|candidate| candidate.digest == id.digest)
+    }
+
+    fn candidate(&mut self, id: &RequestId) -> &mut Candidate {
+        let candidates = self.pending.entry(id.key).or_default();
+        let found = candidates.iter().position(|candidate| candidate.digest == id.digest);
+        let index = found.unwrap_or_else(|| {
+            candidates.push(Candidate {
+                digest: id.digest,
+                request: None,
+                is_from_client: false,
+                vouchers: Voters::default(),
+                again: Voters::default(),
+                due: None,
+            });
+            candidates.len() - 1
+        });
+        &mut candidates[index]
+    }
+}
+
+fn release(counts: &mut BTreeMap<(ClientId, u16), usize>, of: (ClientId, u16)) {
+    if let Some(count) = counts.get_mut(&of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&of);
+        }
+    }
+}

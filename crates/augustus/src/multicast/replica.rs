@@ -1,0 +1,493 @@
+//! One replica of the multicast: its state, its turns, its journal. What it does is in the files beside: `ordering.rs` the normal case,
+//! `views.rs` the change of leaders, `checkpoints.rs` what becomes of old lists, `transfer.rs` how a replica that fell behind catches up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crypto::{BatchSignature, Verified};
+use machine::{Input, InputOf, Machine, Outbox, OutboxOf, Time};
+use mutants::{Mutant, broken};
+use types::codec::{Decode, DecodeError, Encode};
+use types::{Cluster, Digest, Party, ReplicaId};
+
+use super::application::{Answer, Application};
+use super::checkpoints::OwnCheckpoint;
+use super::choice::Choice;
+use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
+use super::pool::{Patience, Pool};
+use super::quorum::Quorum;
+use super::record::Record;
+use super::request::{RequestKey, list_digest};
+use super::slot::Slot;
+use super::transfer::Transfer;
+use super::windows::Windows;
+
+/// How often a replica that waits for something asks for it, in milliseconds.
+pub const TICK_MS: u64 = 50;
+/// How often it says how far it is when it waits for nothing.
+pub const IDLE_MS: u64 = 1_000;
+/// How many ticks lie between two of its reports.
+const TICKS_PER_STATUS: u64 = 2;
+/// How often the time that a leader may take is doubled.
+pub(super) const DOUBLINGS_MAX: u32 = 6;
+
+/// What a replica is started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// After so many lists there is a checkpoint. All replicas of a shard must have the same. At most half of [`LOG_WINDOW_MAX`].
+    pub checkpoint_interval: u64,
+    /// How long a leader may take before it is replaced, in milliseconds, at first.
+    pub timeout_ms: u64,
+    /// How many lists a leader has under way.
+    pub pipeline: u64,
+    /// The journal is written anew when it has grown by so many bytes, or to twice its snapshot.
+    pub journal_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { checkpoint_interval: 128, timeout_ms: 500, pipeline: 8, journal_bytes_max: 16 << 20 }
+    }
+}
+
+/// Why a replica cannot be opened. Trying again does not help.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The cluster is of another engine, or the options make no sense.
+    #[error("{0}")]
+    Setup(&'static str),
+    /// A record of the journal is none of this version's.
+    #[error("a record of the journal cannot be read: {0}")]
+    Record(#[from] DecodeError),
+    /// The application came to another state than before from the same requests.
+    #[error("after list {0} the application has another state than it had before the restart")]
+    Diverged(u64),
+}
+
+/// What is to be done with the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JournalOp {
+    /// Append this record.
+    Append(Vec<u8>),
+    /// Begin a new part. What is in the parts before is not needed once all that follows now is durable.
+    Rotate,
+}
+
+/// One replica.
+pub struct Replica<A: Application> {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) me: ReplicaId,
+    pub(super) quorum: Quorum,
+    pub(super) options: Options,
+    /// The digest of the empty list.
+    pub(super) empty: Digest,
+    pub(super) application: A,
+
+    /// The view it is in, or is on its way to: it takes part in none before.
+    pub(super) view: u64,
+    /// The last view that it entered.
+    pub(super) entered: u64,
+    /// How the last view that it knows of began; nothing for view 0.
+    pub(super) new_view: Option<(NewView, BatchSignature, Choice)>,
+    /// The last view change of each replica.
+    pub(super) view_changes: BTreeMap<u16, (ViewChange, BatchSignature)>,
+    /// Until when it waits for the view to begin.
+    pub(super) view_deadline: Option<Time>,
+    /// For which view it has said, as its leader, how that begins.
+    pub(super) led: Option<u64>,
+    /// How many views have failed since the last that did not.
+    pub(super) failed_views: u32,
+    /// Since when that number has not changed.
+    pub(super) calm_since: Time,
+
+    pub(super) slots: BTreeMap<u64, Slot>,
+    /// Numbers that have a list in this view that this replica has not accepted.
+    pub(super) waiting: BTreeSet<u64>,
+    /// Which number each request has in this view that is not delivered.
+    pub(super) ordered: BTreeMap<RequestKey, u64>,
+    /// The next number that it gives as a leader.
+    pub(super) next: u64,
+    pub(super) pool: Pool,
+    pub(super) windows: Windows,
+    pub(super) delivered: u64,
+
+    pub(super) stable: Option<Certificate>,
+    /// Its own checkpoints, from the last stable one.
+    pub(super) checkpoints: BTreeMap<u64, OwnCheckpoint>,
+    /// Votes on checkpoints that are not stable yet.
+    pub(super) checkpoint_votes: BTreeMap<u64, BTreeMap<u16, (Digest, BatchSignature)>>,
+    pub(super) transfer: Option<Transfer>,
+    /// Whether its own state was found to be wrong: it delivers nothing until it has another.
+    pub(super) has_diverged: bool,
+    /// How many ticks ago it noticed that it lacks what a stable checkpoint covers.
+    pub(super) behind_ticks: u64,
+
+    journal: Vec<JournalOp>,
+    pub(super) journal_bytes: usize,
+    pub(super) snapshot_bytes: usize,
+    is_replaying: bool,
+    pub(super) ticks: u64,
+    last_tick: Time,
+    /// Up to which name it last said what it vouches for.
+    vouched_to: Option<RequestKey>,
+}
+
+impl<A: Application> Replica<A> {
+    /// A replica at the very beginning. Its journal is to be [replayed](Self::replay) before its first step.
+    ///
+    /// # Errors
+    /// [`OpenError::Setup`].
+    pub fn new(cluster: Arc<Cluster>, me: ReplicaId, options: Options, application: A) -> Result<Self, OpenError> {
+        let quorum = Quorum::of(&cluster).ok_or(OpenError::Setup("the cluster's shards have not 3f+1 replicas"))?;
+        if cluster.replica_key(me).is_none() {
+            return Err(OpenError::Setup("the cluster has no such replica"));
+        }
+        if options.checkpoint_interval == 0 || 2 * options.checkpoint_interval > LOG_WINDOW_MAX || options.pipeline == 0 {
+            return Err(OpenError::Setup("checkpoints are too far apart, or nothing may be under way"));
+        }
+        let empty = list_digest(cluster.id(), &[]);
+        let patience = Patience { timeout_ms: options.timeout_ms, factor: 1 };
+        Ok(Self {
+            cluster,
+            me,
+            quorum,
+            options,
+            empty,
+            application,
+            view: 0,
+            entered: 0,
+            new_view: None,
+            view_changes: BTreeMap::new(),
+            view_deadline: None,
+            led: None,
+            failed_views: 0,
+            calm_since: Time(0),
+            slots: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            ordered: BTreeMap::new(),
+            next: 1,
+            pool: Pool::new(me.index, quorum, patience),
+            windows: Windows::default(),
+            delivered: 0,
+            stable: None,
+            checkpoints: BTreeMap::new(),
+            checkpoint_votes: BTreeMap::new(),
+            transfer: None,
+            has_diverged: false,
+            behind_ticks: 0,
+            journal: Vec::new(),
+            journal_bytes: 0,
+            snapshot_bytes: 0,
+            is_replaying: false,
+            ticks: 0,
+            last_tick: Time(0),
+            vouched_to: None,
+        })
+    }
+
+    /// Takes over what an earlier process wrote: all its records, in their order.
+    ///
+    /// # Errors
+    /// [`OpenError::Record`] or [`OpenError::Diverged`].
+    pub fn replay(&mut self, records: impl IntoIterator<Item = Bytes>) -> Result<(), OpenError> {
+        self.is_replaying = true;
+        // A snapshot counts once it is there to its end.
+        let mut snapshot: Option<Vec<Record>> = None;
+        for bytes in records {
+            self.journal_bytes += bytes.len();
+            let record = Record::from_bytes(bytes, self.cluster.id())?;
+            match (record, &mut snapshot) {
+                (Record::SnapshotBegin, _) => snapshot = Some(Vec::new()),
+                (Record::SnapshotEnd, _) => {
+                    for record in self.install_snapshot(snapshot.take().unwrap_or_default())? {
+                        self.redo(record)?;
+                    }
+                }
+                (record, Some(snapshot)) => snapshot.push(record),
+                (record, None) => self.redo(record)?,
+            }
+        }
+        self.is_replaying = false;
+        self.resume();
+        Ok(())
+    }
+
+    fn redo(&mut self, record: Record) -> Result<(), OpenError> {
+        let mut quiet = Outbox::default();
+        match record {
+            Record::List { sequence, requests } => {
+                let (digest, ids) = self.digest_of(&requests);
+                let slot = self.slots.entry(sequence).or_default();
+                slot.turn_to(digest);
+                (slot.ids, slot.requests, slot.is_logged) = (Some(ids), Some(requests.into()), true);
+            }
+            Record::Accepted(claim) => {
+                let slot = self.slots.entry(claim.sequence).or_default();
+                slot.turn_to(claim.digest);
+                if claim.digest == self.empty {
+                    (slot.ids, slot.requests, slot.is_logged) = (Some([].into()), Some([].into()), true);
+                }
+                (slot.accepted, slot.proposed) = (Some(claim.view), Some(claim.view));
+                slot.prepares.add(self.me.index, claim.view, claim.digest);
+                self.waiting.remove(&claim.sequence);
+            }
+            Record::Prepared(claim) => {
+                let slot = self.slots.entry(claim.sequence).or_default();
+                slot.prepared = Some(claim.view);
+                slot.commits.add(self.me.index, claim.view, claim.digest);
+            }
+            Record::Committed { sequence, digest } => {
+                let slot = self.slots.entry(sequence).or_default();
+                slot.turn_to(digest);
+                if digest == self.empty {
+                    (slot.ids, slot.requests) = (Some([].into()), Some([].into()));
+                }
+                slot.is_committed = true;
+                self.deliver(Time(0), &mut quiet);
+            }
+            Record::Left(view) => self.view = view,
+            Record::Entered(view, signature) => self.on_new_view(Time(0), view, signature, &mut quiet),
+            Record::Checkpoint(vote) => {
+                if self.checkpoints.get(&vote.sequence).is_some_and(|own| own.digest != vote.digest) {
+                    return Err(OpenError::Diverged(vote.sequence));
+                }
+            }
+            Record::Stable(certificate) => self.on_stable(Time(0), certificate, &mut quiet),
+            Record::State { .. } | Record::Page(_) | Record::SnapshotBegin | Record::SnapshotEnd => {}
+        }
+        Ok(())
+    }
+
+    /// What follows from all that was replayed.
+    fn resume(&mut self) {
+        self.rebuild_ordered();
+        let above = self.slots.iter().rev().find(|(_, slot)| slot.proposed == Some(self.entered)).map_or(0, |(sequence, _)| *sequence);
+        self.next = self.next.max(above + 1).max(self.stable_sequence() + 1);
+    }
+
+    /// Takes what is to be done with the journal before anything said up to now may be heard.
+    pub fn take_journal(&mut self) -> Vec<JournalOp> {
+        std::mem::take(&mut self.journal)
+    }
+
+    /// Writes a record.
+    pub(super) fn log(&mut self, record: &Record) {
+        if !self.is_replaying {
+            let bytes = record.to_bytes();
+            self.journal_bytes += bytes.len();
+            self.journal.push(JournalOp::Append(bytes));
+        }
+    }
+
+    pub(super) fn rotate_journal(&mut self) {
+        self.journal.push(JournalOp::Rotate);
+        self.journal_bytes = 0;
+    }
+
+    /// Whether it only repeats what an earlier process did.
+    pub(super) fn is_replaying(&self) -> bool {
+        self.is_replaying
+    }
+
+    /// The application.
+    #[must_use]
+    pub fn application(&self) -> &A {
+        &self.application
+    }
+
+    /// Which replica it is.
+    #[must_use]
+    pub fn id(&self) -> ReplicaId {
+        self.me
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status { entered: self.entered, stable: self.stable_sequence(), delivered: self.delivered }
+    }
+
+    /// The digest of its last own checkpoint, and after which list that was.
+    #[must_use]
+    pub fn last_checkpoint(&self) -> Option<(u64, Digest)> {
+        self.checkpoints.last_key_value().map(|(sequence, own)| (*sequence, own.digest))
+    }
+
+    /// Who leads the view that it is in, or on its way to.
+    #[must_use]
+    pub fn leader(&self) -> u16 {
+        self.quorum.leader(self.view)
+    }
+
+    /// What an honest leader could have delivered and did not: nothing, once all is quiet.
+    pub fn undelivered(&self) -> Vec<String> {
+        let mut undelivered: Vec<String> = self.pool.due().map(|id| format!("{:?}", id.key)).collect();
+        if self.stable_sequence() > self.delivered {
+            undelivered.push(format!("the state at {}", self.stable_sequence()));
+        }
+        undelivered
+    }
+
+    /// What is under way here, for people: nothing, once all is quiet.
+    pub fn unsettled(&self) -> Vec<String> {
+        let mut unsettled: Vec<String> = self.pool.keys().map(|key| format!("{key:?} is not delivered")).collect();
+        unsettled.extend(self.slots.keys().filter(|sequence| **sequence > self.delivered).map(|sequence| format!("list {sequence}")));
+        if !self.is_in_view() {
+            unsettled.push(format!("view {} has not begun", self.view));
+        }
+        if self.stable_sequence() > self.delivered {
+            unsettled.push(format!("the state at {} is not here", self.stable_sequence()));
+        }
+        unsettled
+    }
+
+    pub(super) fn is_in_view(&self) -> bool {
+        self.view == self.entered || broken(Mutant::LeftStillActive)
+    }
+
+    pub(super) fn stable_sequence(&self) -> u64 {
+        self.stable.as_ref().map_or(0, |stable| stable.sequence)
+    }
+
+    /// The last number that may be used before the next checkpoint is stable.
+    pub(super) fn high_watermark(&self) -> u64 {
+        self.stable_sequence().saturating_add(2 * self.options.checkpoint_interval)
+    }
+
+    pub(super) fn others(&self) -> impl Iterator<Item = Party> + use<A> {
+        let me = self.me;
+        self.cluster.replicas_of(me.shard).filter(move |replica| *replica != me).map(Party::Replica)
+    }
+
+    /// One after the other of the other replicas.
+    pub(super) fn peer(&self, turn: u64) -> u16 {
+        let others = self.quorum.all() as u64 - 1;
+        let step = 1 + turn % others;
+        u16::try_from((u64::from(self.me.index) + step) % self.quorum.all() as u64).expect("a shard has few replicas")
+    }
+
+    pub(super) fn party(&self, index: u16) -> Party {
+        Party::Replica(ReplicaId { shard: self.me.shard, index })
+    }
+
+    pub(super) fn say(&self, message: &Message, outbox: &mut OutboxOf<Self>) {
+        self.others().for_each(|other| outbox.send(other, message.clone()));
+    }
+
+    /// Signs a statement for every replica, itself too: what it hears of itself is as good as what it hears of others.
+    pub(super) fn sign(&self, statement: &Unsigned, outbox: &mut OutboxOf<Self>) {
+        if !self.is_replaying {
+            self.cluster.replicas_of(self.me.shard).for_each(|replica| outbox.sign(Party::Replica(replica), statement.clone()));
+        }
+    }
+
+    /// How long leaders may take now.
+    pub(super) fn patience(&self) -> Patience {
+        Patience { timeout_ms: self.options.timeout_ms, factor: 1 << self.failed_views.min(DOUBLINGS_MAX) }
+    }
+
+    fn on_message(&mut self, now: Time, from: Party, message: Message, outbox: &mut OutboxOf<Self>) {
+        let Party::Replica(replica) = from else {
+            if let Message::Request(request) = message {
+                self.on_request(now, from, &request, outbox);
+            }
+            return;
+        };
+        if replica.shard != self.me.shard {
+            return;
+        }
+        let index = replica.index;
+        match message {
+            // What needs no signature counts from its sender's channel only, and nobody has one to itself.
+            Message::Checkpoint(vote, signature) => self.on_checkpoint(now, vote, signature, outbox),
+            Message::ViewChange(vote, signature) => self.on_view_change(now, vote, signature, outbox),
+            Message::NewView(view, signature) => self.on_new_view(now, view, signature, outbox),
+            Message::Stable(certificate) => self.on_stable(now, certificate, outbox),
+            _ if replica == self.me => {}
+            Message::Vouch(ids) => self.on_vouch(now, index, &ids, outbox),
+            Message::Propose { view, sequence, ids } => self.on_propose(now, index, (view, sequence), ids, outbox),
+            Message::Prepare(claim) => self.on_prepare(now, index, claim, outbox),
+            Message::Commit(claim) => self.on_commit(now, index, claim, outbox),
+            Message::Decided { sequence, digest } => self.on_decided(now, index, (sequence, digest), outbox),
+            Message::Status(status) => self.on_status(from, status, outbox),
+            Message::FetchRequests(ids) => self.on_fetch_requests(from, &ids, outbox),
+            Message::Requests(requests) => self.on_requests(now, &requests, outbox),
+            Message::FetchList { sequence, digest } => self.on_fetch_list(from, sequence, digest, outbox),
+            Message::List { sequence, requests } => self.on_list(now, sequence, requests, outbox),
+            Message::FetchHead(sequence) => self.on_fetch_head(from, sequence, outbox),
+            Message::Head { sequence, head } => self.on_head(now, index, sequence, head, outbox),
+            Message::FetchPage { sequence, index } => self.on_fetch_page(from, sequence, index, outbox),
+            Message::Page { sequence, index: page, bytes } => self.on_page(now, index, (sequence, page), bytes, outbox),
+            Message::Request(_) | Message::Reply { .. } => {}
+        }
+    }
+
+    fn tick_due(&self) -> Time {
+        self.last_tick.after_ms(if self.is_settled() { IDLE_MS } else { TICK_MS })
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_in_view()
+            && self.pool.is_empty()
+            && self.transfer.is_none()
+            && self.stable_sequence() <= self.delivered
+            && self.slots.last_key_value().is_none_or(|(sequence, _)| *sequence <= self.delivered)
+            && self.checkpoints.last_key_value().is_none_or(|(sequence, _)| *sequence <= self.stable_sequence())
+    }
+
+    fn on_tick(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        if self.view_deadline.is_some_and(|deadline| deadline <= now) {
+            self.give_up_view(now, outbox);
+        }
+        if self.is_in_view() && self.pool.deadline().is_some_and(|deadline| deadline <= now) {
+            self.on_overdue(now, outbox);
+        }
+        if self.tick_due() > now {
+            return;
+        }
+        let is_idle = self.is_settled();
+        self.last_tick = now;
+        self.ticks += 1;
+        self.fetch_missing(outbox);
+        self.go_on_transferring(now, outbox);
+        if is_idle || self.ticks.is_multiple_of(TICKS_PER_STATUS) {
+            self.say(&Message::Status(self.status()), outbox);
+            self.repeat(outbox);
+        }
+    }
+
+    /// Says again what others may have missed and that nobody asks for.
+    fn repeat(&mut self, outbox: &mut OutboxOf<Self>) {
+        self.sign_checkpoints(outbox);
+        if !self.is_in_view() {
+            self.sign_view_change(outbox);
+        }
+        let ids = self.pool.own_vouches(self.vouched_to.take(), super::request::BATCH_REQUESTS_MAX);
+        self.vouched_to = ids.last().map(|id| id.key);
+        if !ids.is_empty() {
+            self.say(&Message::Vouch(ids), outbox);
+        }
+    }
+}
+
+impl<A: Application> Machine for Replica<A> {
+    type Command = std::convert::Infallible;
+    type Received = Verified<Message>;
+    type Message = Message;
+    type Unsigned = Unsigned;
+    type Event = Answer<A::Answer>;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        match input {
+            Input::Command(never) => match never {},
+            Input::Message { from, message } => self.on_message(now, from, message.into_inner(), outbox),
+            Input::Tick => self.on_tick(now, outbox),
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let overdue = self.pool.deadline().filter(|_| self.is_in_view());
+        [Some(self.tick_due()), overdue, self.view_deadline].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,82 @@
+//! What a replica knows of one number: which list it has, and who voted for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use types::Digest;
+
+use super::message::Claim;
+use super::request::{Request, RequestId};
+
+/// One number. It is about one list at a time: when a view begins with another one there, the claims to the former are void.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// The list that this is about.
+    pub digest: Option<Digest>,
+    /// The view in which it was last proposed.
+    pub proposed: Option<u64>,
+    /// The names in it, once they are known.
+    pub ids: Option<Arc<[RequestId]>>,
+    /// The requests in it, once all are here.
+    pub requests: Option<Arc<[Request]>>,
+    /// Whether the view began with it: then an honest replica has accepted it before.
+    pub is_chosen: bool,
+    /// The last view in which this replica accepted it. The paper's Q.
+    pub accepted: Option<u64>,
+    /// The last view in which this replica prepared it. The paper's P.
+    pub prepared: Option<u64>,
+    /// Whether it is decided.
+    pub is_committed: bool,
+    /// Whether the journal has its requests.
+    pub is_logged: bool,
+    /// Who accepted what.
+    pub prepares: Votes,
+    /// Who prepared what.
+    pub commits: Votes,
+    /// Who knows what to be decided.
+    pub decisions: BTreeMap<u16, Digest>,
+}
+
+impl Slot {
+    /// Makes this about the list `digest` and no other.
+    pub fn turn_to(&mut self, digest: Digest) {
+        if self.digest != Some(digest) {
+            let Self { prepares, commits, decisions, .. } = std::mem::take(self);
+            *self = Self { digest: Some(digest), prepares, commits, decisions, ..Self::default() };
+        }
+    }
+
+    /// The list that is decided: so many have prepared it in one view, or so few know that it is, of whom one is honest.
+    pub fn decided(&self, prepared: usize, told: usize) -> Option<Digest> {
+        let by_votes = self.commits.agreed(prepared);
+        by_votes.or_else(|| self.decisions.values().copied().find(|one| self.decisions.values().filter(|other| *other == one).count() >= told))
+    }
+
+    /// The claim to this slot's list in `view`.
+    pub fn claim(&self, sequence: u64, view: Option<u64>) -> Option<Claim> {
+        Some(Claim { sequence, view: view?, digest: self.digest? })
+    }
+}
+
+/// The last vote of each replica.
+#[derive(Debug, Default)]
+pub(super) struct Votes(BTreeMap<u16, (u64, Digest)>);
+
+impl Votes {
+    /// Counts `from`'s vote, unless it has voted in that view or a later one.
+    pub fn add(&mut self, from: u16, view: u64, digest: Digest) {
+        if self.0.get(&from).is_none_or(|(last, _)| *last < view) {
+            self.0.insert(from, (view, digest));
+        }
+    }
+
+    /// How many voted for this in that view.
+    pub fn count(&self, view: u64, digest: Digest) -> usize {
+        self.0.values().filter(|vote| **vote == (view, digest)).count()
+    }
+
+    /// What so many voted for in one view.
+    pub fn agreed(&self, needed: usize) -> Option<Digest> {
+        self.0.values().find(|(view, digest)| self.count(*view, *digest) >= needed).map(|(_, digest)| *digest)
+    }
+}

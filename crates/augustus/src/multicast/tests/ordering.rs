@@ -1,0 +1,107 @@
+//! The normal case, and who may have what ordered.
+
+use super::super::Message;
+use super::world::{World, key, request, without};
+
+const ALL: &[u16] = &[0, 1, 2, 3];
+
+#[test]
+fn what_clients_ask_is_delivered_everywhere_in_one_order() {
+    let mut world = World::new();
+    for number in 1..=50 {
+        world.ask_all(&request(1, number, "a"));
+        world.ask_all(&request(2, number, "b"));
+        world.settle();
+    }
+    world.assert_delivered(ALL, (1..=50).flat_map(|number| [key(1, number), key(2, number)]).collect());
+    assert!(world.answer(&key(2, 50)).is_some());
+    assert!(world.node(0).replica().status().stable >= 40, "checkpoints become stable: {:?}", world.node(0).replica().status());
+}
+
+#[test]
+fn a_request_said_again_is_answered_and_not_delivered_again() {
+    let mut world = World::new();
+    world.ask_all(&request(1, 1, "a"));
+    world.settle();
+    world.answers.clear();
+    world.ask_all(&request(1, 1, "a"));
+    world.run_ms(1_000);
+    world.assert_delivered(ALL, vec![key(1, 1)]);
+    assert!(world.answer(&key(1, 1)).is_some());
+}
+
+#[test]
+fn a_silent_follower_stops_nobody() {
+    let mut world = World::new();
+    world.bend = without(&[3]);
+    for number in 1..=3 {
+        world.ask(&request(1, number, "a"), &[0, 1, 2]);
+    }
+    world.settle();
+    world.assert_delivered(&[0, 1, 2], (1..=3).map(|number| key(1, number)).collect());
+}
+
+#[test]
+fn a_request_said_to_two_honest_replicas_is_delivered_everywhere() {
+    let mut world = World::new();
+    world.ask(&request(1, 1, "a"), &[1, 2]);
+    world.run_ms(1_000);
+    world.assert_delivered(ALL, vec![key(1, 1)]);
+}
+
+#[test]
+fn a_request_said_to_one_replica_stops_nobody() {
+    let mut world = World::new();
+    for at in [0, 3] {
+        world.ask(&request(1, u64::from(at) + 1, "left"), &[at]);
+    }
+    world.ask_all(&request(2, 1, "b"));
+    world.run_ms(5_000);
+    world.assert_delivered(ALL, vec![key(2, 1)]);
+    assert_eq!(world.node(1).replica().status().entered, 0, "no leader is blamed for it");
+}
+
+#[test]
+fn of_two_requests_of_one_name_one_is_delivered() {
+    let mut world = World::new();
+    world.ask(&request(1, 1, "a"), &[0, 1]);
+    world.ask(&request(1, 1, "b"), &[2, 3]);
+    world.ask_all(&request(1, 2, "c"));
+    world.run_ms(3_000);
+    world.assert_agreement(ALL);
+    let keys: Vec<_> = world.delivered(0).iter().map(|entry| entry.key).collect();
+    assert!(keys.iter().filter(|one| **one == key(1, 1)).count() <= 1);
+    assert!(keys.contains(&key(1, 2)));
+    world.ask_all(&request(1, 1, "b"));
+    world.run_ms(3_000);
+    assert!(world.delivered(0).iter().filter(|entry| entry.key == key(1, 1)).count() <= 1);
+}
+
+#[test]
+fn nobody_speaks_in_a_clients_name() {
+    let mut world = World::new();
+    for to in 0..4 {
+        world.inject(key(2, 1).origin(), to, &Message::Request(request(1, 1, "forged")));
+    }
+    world.run_ms(1_000);
+    world.assert_delivered(ALL, vec![]);
+}
+
+#[test]
+fn one_replicas_word_makes_no_request() {
+    let mut world = World::new();
+    let forged = request(1, 1, "forged");
+    for to in 1..4 {
+        world.inject(super::world::party(0), to, &Message::Vouch(vec![forged.id(super::world::CLUSTER)]));
+    }
+    world.settle();
+    // Not even that of the leader, who proposes it.
+    let ids = vec![forged.id(super::world::CLUSTER)];
+    for to in 1..4 {
+        world.inject(super::world::party(0), to, &Message::Propose { view: 0, sequence: 1, ids: ids.clone() });
+        world.inject(super::world::party(0), to, &Message::Requests(vec![forged.clone()]));
+        world.inject(super::world::party(0), to, &Message::List { sequence: 1, requests: vec![forged.clone()] });
+    }
+    world.run_ms(3_000);
+    world.assert_delivered(&[1, 2, 3], vec![]);
+}

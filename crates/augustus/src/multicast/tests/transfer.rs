@@ -1,0 +1,68 @@
+//! Who fell behind takes over a state.
+
+use bytes::Bytes;
+
+use super::super::Message;
+use super::world::{World, key, party, request, whole, without};
+
+const ALL: &[u16] = &[0, 1, 2, 3];
+
+fn behind(world: &mut World, requests: u64) {
+    world.bend = without(&[3]);
+    for number in 1..=requests {
+        world.ask(&request(1, number, "a"), &[0, 1, 2]);
+        world.settle();
+    }
+    assert_eq!(world.delivered(3).len(), 0);
+}
+
+#[test]
+fn a_replica_that_was_away_catches_up() {
+    let mut world = World::new();
+    behind(&mut world, 203);
+    world.bend = whole();
+    world.run_ms(5_000);
+    world.assert_delivered(ALL, (1..=203).map(|number| key(1, number)).collect());
+    // And is a full part of the shard again, also after a crash.
+    world.crash(3);
+    world.start(3);
+    world.crash(2);
+    world.ask(&request(1, 204, "b"), &[0, 1, 3]);
+    world.run_ms(3_000);
+    world.assert_delivered(&[0, 1, 3], (1..=204).map(|number| key(1, number)).collect());
+}
+
+#[test]
+fn a_liars_pages_are_found_out() {
+    let mut world = World::new();
+    behind(&mut world, 203);
+    world.bend = Box::new(|from, to, message| match message {
+        Message::Page { sequence, index, bytes } if from == party(0) && to == party(3) => {
+            let mut bytes = bytes.to_vec();
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+            }
+            vec![Message::Page { sequence, index, bytes: bytes.into() }]
+        }
+        Message::Head { sequence, .. } if from == party(1) && to == party(3) => {
+            vec![Message::Head { sequence, head: Bytes::from_static(&[0; 8]) }]
+        }
+        other => vec![other],
+    });
+    world.run_ms(5_000);
+    world.assert_delivered(ALL, (1..=203).map(|number| key(1, number)).collect());
+}
+
+/// Others go on meanwhile, so that the state it asks for is gone before it has all of it.
+#[test]
+fn a_replica_catches_up_while_the_others_go_on() {
+    let mut world = World::new();
+    behind(&mut world, 100);
+    world.bend = whole();
+    for number in 101..=400 {
+        world.ask_all(&request(1, number, "a"));
+        world.run_ms(5);
+    }
+    world.run_ms(5_000);
+    world.assert_delivered(ALL, (1..=400).map(|number| key(1, number)).collect());
+}

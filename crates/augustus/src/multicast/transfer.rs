@@ -1,0 +1,187 @@
+//! How a replica that fell behind takes over a state: the one that a stable checkpoint covers, page by page, from whoever has it.
+//!
+//! The certificate names the digest of the head, and the head the digest of each page. So each answer is checked by itself, and the next one may be
+//! asked of another replica. Whoever gave a wrong one is not asked again for this state. What a replica has already of the pages, from an earlier attempt or in
+//! a state of its own, it does not ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use machine::{OutboxOf, Time, Voters};
+use mutants::{Mutant, broken};
+use types::codec::Decode;
+use types::{Digest, Party};
+
+use super::application::{Application, page_digest};
+use super::checkpoints::{Head, state_digest};
+use super::message::{HEAD_BYTES_MAX, Message, PAGE_BYTES_MAX};
+use super::replica::Replica;
+use super::windows::Standing;
+
+/// A replica that lacks a stable state waits for so many ticks: perhaps it is about to deliver what it lacks.
+const TICKS_BEHIND_MAX: u64 = 4;
+/// How many pages are asked for at a time.
+const PAGES_AT_ONCE: usize = 8;
+
+/// A state that is being taken over.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    sequence: u64,
+    digest: Digest,
+    head: Option<(Bytes, Vec<Digest>)>,
+    /// The pages that are here, by their digests.
+    pages: BTreeMap<Digest, Bytes>,
+    /// The pages that were asked for since the last tick.
+    asked: BTreeSet<u32>,
+    /// Who gave something wrong.
+    liars: Voters,
+    turn: u64,
+}
+
+impl<A: Application> Replica<A> {
+    /// At each tick: begins to take over a state when it has to, and asks again for what has not come.
+    pub(super) fn go_on_transferring(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let lacks = |sequence| sequence > self.delivered || self.has_diverged;
+        let Some(stable) = self.stable.as_ref().filter(|stable| lacks(stable.sequence)) else {
+            (self.transfer, self.behind_ticks) = (None, 0);
+            return;
+        };
+        self.behind_ticks += 1;
+        if self.behind_ticks < TICKS_BEHIND_MAX && self.transfer.is_none() {
+            return;
+        }
+        let (sequence, digest) = (stable.sequence, stable.digest);
+        if self.transfer.as_ref().is_none_or(|transfer| transfer.sequence != sequence) {
+            let pages = self.pages_at_hand();
+            self.transfer =
+                Some(Transfer { sequence, digest, head: None, pages, asked: BTreeSet::new(), liars: Voters::default(), turn: self.ticks });
+        }
+        if let Some(transfer) = &mut self.transfer {
+            transfer.asked.clear();
+            transfer.turn += 1;
+        }
+        self.ask_for_state(now, outbox);
+    }
+
+    /// What an attempt before this one got, and what this replica's last own state has.
+    fn pages_at_hand(&mut self) -> BTreeMap<Digest, Bytes> {
+        let mut pages = self.transfer.take().map(|transfer| transfer.pages).unwrap_or_default();
+        if let Some((sequence, own)) = self.checkpoints.last_key_value()
+            && let Ok(head) = Head::from_bytes(own.head.clone(), self.cluster.id())
+        {
+            for (index, digest) in head.pages.iter().enumerate() {
+                pages.extend(self.application.page(*sequence, index).map(|page| (*digest, page)));
+            }
+        }
+        // Its own state may be the one that is wrong.
+        pages.retain(|digest, page| page_digest(self.cluster.id(), page) == *digest);
+        pages
+    }
+
+    /// Asks the next replica for the head, or several for a page each.
+    fn ask_for_state(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let Some(mut transfer) = self.transfer.take() else { return };
+        if let Some((head, digests)) = &transfer.head {
+            let missing = digests.iter().zip(0..).filter(|(digest, _)| !transfer.pages.contains_key(*digest));
+            let missing: Vec<u32> = missing.map(|(_, index)| index).take(PAGES_AT_ONCE).collect();
+            if missing.is_empty() {
+                let pages: Vec<Bytes> = digests.iter().map(|digest| transfer.pages[digest].clone()).collect();
+                let (sequence, digest, head) = (transfer.sequence, transfer.digest, head.clone());
+                self.finish_transfer(now, sequence, digest, head, &pages, outbox);
+                return;
+            }
+            for index in missing {
+                if transfer.asked.insert(index) {
+                    let to = self.next_source(&mut transfer);
+                    outbox.send(to, Message::FetchPage { sequence: transfer.sequence, index });
+                }
+            }
+        } else {
+            let to = self.next_source(&mut transfer);
+            outbox.send(to, Message::FetchHead(transfer.sequence));
+        }
+        self.transfer = Some(transfer);
+    }
+
+    /// The next replica that has not lied about this state.
+    fn next_source(&self, transfer: &mut Transfer) -> Party {
+        let others = self.quorum.all() as u64 - 1;
+        let next = (1..=others).map(|step| transfer.turn + step).find(|turn| !transfer.liars.contains(self.peer(*turn)));
+        // All have lied, or so it seems: begin anew.
+        transfer.turn = next.unwrap_or_else(|| {
+            transfer.liars = Voters::default();
+            transfer.turn + 1
+        });
+        self.party(self.peer(transfer.turn))
+    }
+
+    pub(super) fn on_head(&mut self, now: Time, from: u16, sequence: u64, head: Bytes, outbox: &mut OutboxOf<Self>) {
+        let cluster = self.cluster.id();
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.head.is_none()) else { return };
+        let is_right = state_digest(cluster, sequence, &head) == transfer.digest || broken(Mutant::HeadUnchecked);
+        match Head::from_bytes(head.clone(), cluster) {
+            Ok(parts) if is_right => transfer.head = Some((Bytes::copy_from_slice(&head), parts.pages)),
+            _ => {
+                transfer.liars.insert(from);
+            }
+        }
+        self.ask_for_state(now, outbox);
+    }
+
+    pub(super) fn on_page(&mut self, now: Time, from: u16, (sequence, index): (u64, u32), bytes: Bytes, outbox: &mut OutboxOf<Self>) {
+        let cluster = self.cluster.id();
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.asked.contains(&index)) else {
+            return;
+        };
+        let digests = transfer.head.as_ref().map_or(&[][..], |(_, digests)| digests);
+        let Some(digest) = digests.get(index as usize).copied() else { return };
+        if page_digest(cluster, &bytes) == digest || broken(Mutant::PageUnchecked) {
+            transfer.pages.insert(digest, Bytes::copy_from_slice(&bytes));
+        } else {
+            transfer.liars.insert(from);
+        }
+        transfer.asked.remove(&index);
+        self.ask_for_state(now, outbox);
+    }
+
+    /// The whole state is here.
+    fn finish_transfer(
+        &mut self,
+        now: Time,
+        sequence: u64,
+        digest: Digest,
+        head: Bytes,
+        pages: &[Bytes],
+        outbox: &mut OutboxOf<Self>,
+    ) {
+        if self.take_over(sequence, digest, head, pages).is_err() || sequence != self.stable_sequence() {
+            return;
+        }
+        let windows = &self.windows;
+        let old: Vec<_> = self.pool.keys().filter(|key| windows.standing(key) != Standing::New).copied().collect();
+        old.iter().for_each(|key| self.pool.remove(key));
+        self.write_snapshot();
+        self.deliver(now, outbox);
+        self.propose(now, outbox);
+    }
+
+    pub(super) fn on_fetch_head(&self, from: Party, sequence: u64, outbox: &mut OutboxOf<Self>) {
+        if let Some(own) = self.checkpoints.get(&sequence)
+            && own.head.len() <= HEAD_BYTES_MAX
+        {
+            outbox.send_large(from, Message::Head { sequence, head: own.head.clone() }, own.head.len());
+        } else if let Some(stable) = self.stable.as_ref().filter(|stable| stable.sequence > sequence) {
+            outbox.send(from, Message::Stable(stable.clone()));
+        }
+    }
+
+    pub(super) fn on_fetch_page(&self, from: Party, sequence: u64, index: u32, outbox: &mut OutboxOf<Self>) {
+        let known = self.checkpoints.contains_key(&sequence);
+        if let Some(bytes) = known.then(|| self.application.page(sequence, index as usize)).flatten()
+            && bytes.len() <= PAGE_BYTES_MAX
+        {
+            let length = bytes.len();
+            outbox.send_large(from, Message::Page { sequence, index, bytes }, length);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! How a leader is replaced.
+//!
+//! A replica leaves its view when something that is due is not delivered in time, or when `f+1` others have left it. It says then, under its
+//! signature, what it prepared and accepted. From `2f+1` such statements follows how the next view begins ([`super::choice`]). Its leader shows
+//! them to all, and everybody comes to the same.
+//!
+//! A view that has begun also shows what was *not* decided before it: every number has the list that it began with, or is free. So claims to
+//! other lists are void from then on, and each replica keeps one claim a number. Who has not heard of that view, and still makes such a claim,
+//! is shown how it began.
+
+use crypto::BatchSignature;
+use machine::{OutboxOf, Time};
+use mutants::{Mutant, broken};
+
+use super::application::Application;
+use super::choice::{Choice, choose};
+use super::message::{Claim, Message, NewView, Unsigned, ViewChange};
+use super::pool::Patience;
+use super::record::Record;
+use super::replica::{DOUBLINGS_MAX, Replica};
+use super::slot::Slot;
+use super::windows::Standing;
+
+/// After so many timeouts without a change of leaders the timeout is halved, down to where it began.
+const CALM_TIMEOUTS: u64 = 8;
+
+impl<A: Application> Replica<A> {
+    /// The most urgent request was not delivered in time.
+    pub(super) fn on_overdue(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        while let Some(id) = self.pool.most_urgent()
+            && self.pool.deadline().is_some_and(|deadline| deadline <= now)
+        {
+            if self.windows.standing(&id.key) != Standing::New {
+                self.pool.remove(&id.key);
+            } else if self.pool.is_still_due(&id) {
+                if broken(Mutant::LeaderUnsuspected) {
+                    return;
+                }
+                return self.give_up_view(now, outbox);
+            }
+        }
+    }
+
+    /// The view's leader has taken too long. The next may take twice as long: perhaps it was the network.
+    pub(super) fn give_up_view(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.failed_views = (self.failed_views + 1).min(DOUBLINGS_MAX);
+        self.calm_since = now;
+        self.leave(now, self.view + 1, outbox);
+    }
+
+    /// Something was delivered. When that has gone on for long, leaders have to be quicker again.
+    pub(super) fn note_progress(&mut self, now: Time) {
+        let Patience { timeout_ms, factor } = self.patience();
+        let calm_ms = timeout_ms.saturating_mul(factor).saturating_mul(CALM_TIMEOUTS);
+        if self.failed_views > 0 && now >= self.calm_since.after_ms(calm_ms) {
+            self.failed_views -= 1;
+            self.calm_since = now;
+            self.pool.set_patience(self.patience());
+        }
+    }
+
+    /// Leaves all views before `view`.
+    pub(super) fn leave(&mut self, now: Time, view: u64, outbox: &mut OutboxOf<Self>) {
+        self.view = view;
+        self.view_deadline = None;
+        if !broken(Mutant::LeftUnlogged) {
+            self.log(&Record::Left(view));
+        }
+        self.sign_view_change(outbox);
+        self.wait_for_view(now);
+    }
+
+    /// Says what it takes along from the views that it has left.
+    pub(super) fn sign_view_change(&self, outbox: &mut OutboxOf<Self>) {
+        let from = self.stable_sequence();
+        let claims = |view: fn(&Slot) -> Option<u64>| -> Vec<Claim> {
+            self.slots.range(from + 1..).filter_map(|(sequence, slot)| slot.claim(*sequence, view(slot))).collect()
+        };
+        let statement = ViewChange {
+            signer: self.me,
+            view: self.view,
+            stable: self.stable.clone(),
+            prepared: if broken(Mutant::PreparedUnclaimed) { Vec::new() } else { claims(|slot| slot.prepared) },
+            accepted: if broken(Mutant::AcceptedUnclaimed) { Vec::new() } else { claims(|slot| slot.accepted) },
+        };
+        self.sign(&Unsigned::ViewChange(statement), outbox);
+    }
+
+    pub(super) fn on_view_change(&mut self, now: Time, vote: ViewChange, signature: BatchSignature, outbox: &mut OutboxOf<Self>) {
+        if vote.signer.shard != self.me.shard {
+            return;
+        }
+        let signer = vote.signer.index;
+        if let Some(stable) = vote.stable.clone() {
+            self.on_stable(now, stable, outbox);
+        }
+        if let Some((view, view_signature, choice)) = &self.new_view {
+            let is_void = |claim: &Claim| is_void(choice, view.view, claim);
+            // It has not heard how a view began that it has left, or is on its way to.
+            if signer != self.me.index && (vote.view <= view.view || vote.prepared.iter().any(is_void)) && !broken(Mutant::ViewUnshown) {
+                outbox.send(self.party(signer), Message::NewView(view.clone(), view_signature.clone()));
+            }
+        }
+        let is_old = self.view_changes.get(&signer).is_some_and(|(last, _)| last.view > vote.view);
+        if vote.view <= self.entered || is_old {
+            return;
+        }
+        self.view_changes.insert(signer, (vote, signature));
+        self.join(now, outbox);
+        self.wait_for_view(now);
+        self.begin_view(outbox);
+    }
+
+    /// Follows when `f+1` have left this view: one of them is honest.
+    fn join(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let mut views: Vec<u64> = self.view_changes.values().map(|(vote, _)| vote.view).collect();
+        views.sort_unstable_by(|one, other| other.cmp(one));
+        let needed = if broken(Mutant::JoinedByOne) { 1 } else { self.quorum.weak() };
+        if let Some(view) = views.get(needed - 1).filter(|view| **view > self.view && !broken(Mutant::Unjoined)) {
+            self.leave(now, *view, outbox);
+        }
+    }
+
+    /// Once `2f+1` are on their way to a view, its leader can begin it, and has to.
+    fn wait_for_view(&mut self, now: Time) {
+        let arrived = self.view_changes.values().filter(|(vote, _)| vote.view >= self.view).count();
+        if self.view != self.entered && self.view_deadline.is_none() && arrived >= self.quorum.strong() {
+            let patience = self.patience();
+            self.view_deadline = Some(now.after_ms(patience.timeout_ms.saturating_mul(patience.factor)));
+        }
+    }
+
+    /// The leader of the view says how it begins, when it knows enough.
+    fn begin_view(&mut self, outbox: &mut OutboxOf<Self>) {
+        if self.view == self.entered || self.led == Some(self.view) || self.quorum.leader(self.view) != self.me.index {
+            return;
+        }
+        let votes = self.view_changes.values().filter(|(vote, _)| vote.view == self.view);
+        let statements: Vec<&ViewChange> = votes.clone().map(|(vote, _)| vote).collect();
+        if choose(self.quorum, self.empty, &statements).is_some() {
+            let view = NewView { signer: self.me, view: self.view, votes: votes.cloned().collect() };
+            self.led = Some(self.view);
+            self.sign(&Unsigned::NewView(view), outbox);
+        }
+    }
+
+    /// A view begins, or has begun: what it begins with is worked out from what its leader shows.
+    pub(super) fn on_new_view(&mut self, now: Time, view: NewView, signature: BatchSignature, outbox: &mut OutboxOf<Self>) {
+        if view.signer.shard != self.me.shard {
+            return;
+        }
+        let statements: Vec<&ViewChange> = view.votes.iter().map(|(vote, _)| vote).collect();
+        let Some(choice) = choose(self.quorum, self.empty, &statements) else { return };
+        if let Some(stable) = choice.stable.clone() {
+            self.on_stable(now, stable, outbox);
+        }
+        let number = view.view;
+        let dropped = self.drop_void(&choice, number);
+        let is_news = self.new_view.as_ref().is_none_or(|(last, ..)| last.view < number);
+        if is_news {
+            if !broken(Mutant::EnteredUnlogged) {
+                self.log(&Record::Entered(view.clone(), signature.clone()));
+            }
+            self.new_view = Some((view, signature, choice.clone()));
+        }
+        if number >= self.view && number > self.entered {
+            self.enter(now, number, &choice, outbox);
+        } else if dropped && !self.is_in_view() {
+            self.sign_view_change(outbox);
+        }
+    }
+
+    /// Forgets claims to lists that this view shows not to be decided.
+    fn drop_void(&mut self, choice: &Choice, view: u64) -> bool {
+        let mut dropped = false;
+        for (sequence, slot) in self.slots.range_mut(choice.base() + 1..).filter(|(_, slot)| !slot.is_committed) {
+            for claimed in [&mut slot.prepared, &mut slot.accepted] {
+                let claim = claimed.zip(slot.digest).map(|(view, digest)| Claim { sequence: *sequence, view, digest });
+                if claim.is_some_and(|claim| is_void(choice, view, &claim)) {
+                    *claimed = None;
+                    dropped = true;
+                }
+            }
+        }
+        dropped
+    }
+
+    fn enter(&mut self, now: Time, view: u64, choice: &Choice, outbox: &mut OutboxOf<Self>) {
+        (self.view, self.entered, self.view_deadline) = (view, view, None);
+        self.view_changes.retain(|_, (vote, _)| vote.view > view);
+        self.waiting.clear();
+        // What was only proposed in earlier views is nothing any more.
+        for slot in self.slots.values_mut().filter(|slot| !slot.is_committed && slot.accepted.is_none() && slot.prepared.is_none()) {
+            (slot.digest, slot.ids, slot.requests, slot.is_logged, slot.proposed) = (None, None, None, false, None);
+        }
+        let first = choice.base().max(self.stable_sequence()) + 1;
+        for sequence in first..=choice.last() {
+            let digest = choice.list(sequence).expect("it lies within the choice");
+            let slot = self.slots.entry(sequence).or_default();
+            if slot.is_committed && slot.digest != Some(digest) {
+                // More than f lie. What was delivered stays delivered.
+                continue;
+            }
+            slot.turn_to(digest);
+            (slot.proposed, slot.is_chosen) = (Some(view), true);
+            if digest == self.empty {
+                (slot.ids, slot.requests) = (Some([].into()), Some([].into()));
+            }
+            self.waiting.insert(sequence);
+        }
+        self.next = choice.last().max(self.stable_sequence()) + 1;
+        self.rebuild_ordered();
+        self.pool.begin_view(now, self.patience());
+        for sequence in self.waiting.clone() {
+            self.consider(now, sequence, outbox);
+        }
+        self.propose(now, outbox);
+    }
+}
+
+/// Whether the beginning of `view` shows that what is claimed was not decided.
+fn is_void(choice: &Choice, view: u64, claim: &Claim) -> bool {
+    claim.view < view && claim.sequence > choice.base() && choice.list(claim.sequence) != Some(claim.digest)
+}

@@ -1,0 +1,128 @@
+//! Who watches the order.
+//!
+//! | checker | what it holds everyone to |
+//! |---|---|
+//! | order | honest replicas of a shard deliver the same request at each place, in all their lives |
+//! | once | a request is delivered at one place only |
+//! | invented | what is delivered in an honest client's name is what that client asked |
+//! | acknowledged | what `f+1` replicas told an honest client stays so |
+//! | votes | an honest replica accepts one list for a number in a view, and prepares only that one, in all its lives |
+//! | states | honest replicas of a shard have the same state at each checkpoint |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ::augustus::multicast::message::Claim;
+use ::augustus::multicast::{Message, Request, RequestKey, Unsigned};
+use bytes::Bytes;
+use simulator::{Checker, Outcomes, Violations};
+use types::{ClientId, Cluster, ClusterId, Digest, Party, ReplicaId, ShardId};
+
+use super::Order;
+
+/// Who watches the order.
+#[derive(Debug)]
+pub struct OrderChecker {
+    violations: Violations,
+    cluster: ClusterId,
+    honest: BTreeSet<ClientId>,
+    /// What honest clients asked.
+    asked: BTreeMap<(ShardId, RequestKey), Digest>,
+    told: u64,
+    /// What honest replicas delivered: at each place, and where each request.
+    places: BTreeMap<(ShardId, u64), (RequestKey, Digest)>,
+    requests: BTreeMap<(ShardId, RequestKey), u64>,
+    votes: BTreeMap<(ReplicaId, u64, u64), Digest>,
+    states: BTreeMap<(ShardId, u64), Digest>,
+}
+
+impl OrderChecker {
+    pub(super) fn new(cluster: &Arc<Cluster>, honest: BTreeSet<ClientId>) -> Self {
+        Self {
+            violations: Violations::default(),
+            cluster: cluster.id(),
+            honest,
+            asked: BTreeMap::new(),
+            told: 0,
+            places: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            votes: BTreeMap::new(),
+            states: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn asked(&mut self, shard: ShardId, request: &Request) {
+        self.asked.insert((shard, request.key), request.id(self.cluster).digest);
+    }
+
+    pub(super) fn told(&mut self, shard: ShardId, key: RequestKey, answer: &Bytes) {
+        self.told += 1;
+        self.delivered(shard, key, answer, "acknowledged");
+    }
+
+    fn delivered(&mut self, shard: ShardId, key: RequestKey, answer: &Bytes, checker: &'static str) {
+        let Some((place, digest)) = answer.split_first_chunk::<8>() else {
+            self.violations.add(checker, format!("{key:?} is answered with {answer:02x?}"));
+            return;
+        };
+        let (place, digest) = (u64::from_le_bytes(*place), Digest::try_from(digest).unwrap_or_default());
+        let there = *self.places.entry((shard, place)).or_insert((key, digest));
+        if there != (key, digest) {
+            self.violations.add(checker, format!("at place {place} of {shard} are {:?} and {key:?}", there.0));
+        }
+        let before = *self.requests.entry((shard, key)).or_insert(place);
+        if before != place {
+            self.violations.add("once", format!("{key:?} is delivered by {shard} at {before} and at {place}"));
+        }
+        if self.honest.contains(&key.client) && self.asked.get(&(shard, key)) != Some(&digest) {
+            self.violations.add("invented", format!("{key:?} of {shard} is not what its client asked"));
+        }
+    }
+
+    fn votes(&mut self, by: ReplicaId, claim: &Claim) {
+        let before = *self.votes.entry((by, claim.view, claim.sequence)).or_insert(claim.digest);
+        if before != claim.digest {
+            self.violations.add("votes", format!("{by} votes for two lists for {} in view {}", claim.sequence, claim.view));
+        }
+    }
+}
+
+impl Checker<Order> for OrderChecker {
+    fn violations(&mut self) -> &mut Violations {
+        &mut self.violations
+    }
+
+    fn signs(&mut self, by: ReplicaId, unsigned: &Unsigned, is_honest: bool) {
+        match unsigned {
+            _ if !is_honest => {}
+            Unsigned::Checkpoint(vote) => {
+                let before = *self.states.entry((by.shard, vote.sequence)).or_insert(vote.digest);
+                if before != vote.digest {
+                    self.violations.add("states", format!("{by} has another state after {} than others", vote.sequence));
+                }
+            }
+            Unsigned::ViewChange(vote) => vote.prepared.iter().chain(&vote.accepted).for_each(|claim| self.votes(by, claim)),
+            Unsigned::NewView(_) => {}
+        }
+    }
+
+    fn says(&mut self, by: ReplicaId, to: Party, message: &Message) {
+        match (message, to) {
+            (Message::Prepare(claim) | Message::Commit(claim), _) => self.votes(by, claim),
+            (Message::Propose { view, sequence, ids }, _) => {
+                let digest = ::augustus::multicast::request::list_digest(self.cluster, ids);
+                self.votes(by, &Claim { view: *view, sequence: *sequence, digest });
+            }
+            (Message::Reply { number, answer }, Party::Client(client, session)) => {
+                self.delivered(by.shard, RequestKey { client, session, number: *number }, answer, "order");
+            }
+            _ => {}
+        }
+    }
+
+    fn believed(&mut self, _message: &Message) {}
+
+    fn outcomes(&self) -> Outcomes {
+        Outcomes { committed: self.told, aborted: 0, unknown: self.asked.len() as u64 - self.told }
+    }
+}
