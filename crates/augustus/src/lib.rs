@@ -2,6 +2,7 @@
 //! them one after the other.
 
 pub mod certificate;
+mod durable;
 mod executor;
 pub mod limits;
 mod locks;
@@ -13,6 +14,7 @@ mod sessions;
 mod state_transfer;
 mod transaction;
 
+pub use durable::Keeper;
 pub use executor::{Executor, Settings};
 pub use locks::Structural;
 pub use operation::{Found, Operation};
