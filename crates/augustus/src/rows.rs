@@ -16,7 +16,23 @@ use crate::pages::{Directory, Owner, PageNumber};
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     /// By the first key that each may hold. The first page begins with the lowest key of all.
-    pages: BTreeMap<Key, Page>,
+    pages: BTreeMap<Low, Page>,
+}
+
+/// The first key of a page. Its beginning stands before it as a number, which is quicker to compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Low {
+    beginning: u128,
+    key: Key,
+}
+
+impl Low {
+    fn of(key: &Key) -> Self {
+        let mut beginning = [0; 16];
+        let length = key.as_bytes().len().min(16);
+        beginning[..length].copy_from_slice(&key.as_bytes()[..length]);
+        Self { beginning: u128::from_be_bytes(beginning), key: key.clone() }
+    }
 }
 
 #[derive(Debug)]
@@ -33,6 +49,10 @@ impl Page {
         Self { number, rows, bytes }
     }
 
+    fn is_too_large(&self) -> bool {
+        self.rows.len() > 1 && (self.rows.len() > PAGE_ROWS_MAX || self.bytes > PAGE_BYTES_MAX)
+    }
+
     fn find(&self, key: &Key) -> Result<usize, usize> {
         self.rows.binary_search_by(|(other, _)| other.cmp(key))
     }
@@ -47,11 +67,11 @@ impl Rows {
     pub fn new(directory: &mut Directory) -> Self {
         let lowest = Key::default();
         let page = Page::of(directory.make(Owner::Rows(lowest.clone())), Vec::new());
-        Self { pages: BTreeMap::from([(lowest, page)]) }
+        Self { pages: BTreeMap::from([(Low::of(&lowest), page)]) }
     }
 
     fn page(&self, key: &Key) -> &Page {
-        self.pages.range::<Key, _>(..=key).next_back().expect("the first page begins with the lowest key").1
+        self.pages.range(..=Low::of(key)).next_back().expect("the first page begins with the lowest key").1
     }
 
     pub fn get(&self, key: &Key) -> Option<&Value> {
@@ -61,15 +81,16 @@ impl Rows {
 
     /// The rows of `range`, in order.
     pub fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a Key, &'a Value)> {
-        let first = self.pages.range::<Key, _>(..=range.low()).next_back().into_iter();
-        let others = self.pages.range::<Key, _>((Bound::Excluded(range.low()), Bound::Excluded(range.high())));
+        let (low, high) = (Low::of(range.low()), Low::of(range.high()));
+        let first = self.pages.range(..=&low).next_back().into_iter();
+        let others = self.pages.range((Bound::Excluded(&low), Bound::Excluded(&high)));
         let rows = first.chain(others).flat_map(|(_, page)| &page.rows);
         rows.skip_while(|(key, _)| key < range.low()).take_while(|(key, _)| key < range.high()).map(|(key, value)| (key, value))
     }
 
     /// Gives `key` a value, in a buffer of its own.
     pub fn put(&mut self, key: &Key, value: &Value, directory: &mut Directory) {
-        let (_, page) = self.pages.range_mut::<Key, _>(..=key).next_back().expect("the first page begins with the lowest key");
+        let (_, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
         directory.change(page.number);
         match page.find(key) {
             Ok(at) => {
@@ -82,27 +103,30 @@ impl Rows {
                 page.rows.insert(at, (key.detached(), value.detached()));
             }
         }
-        self.split(key, directory);
+        if page.is_too_large() {
+            self.split(key, directory);
+        }
     }
 
-    /// Splits the page of `key` where it is too large, its halves likewise.
+    /// Splits the page of `key`, and its halves likewise while they are too large.
     fn split(&mut self, key: &Key, directory: &mut Directory) {
-        let (_, page) = self.pages.range_mut::<Key, _>(..=key).next_back().expect("the first page begins with the lowest key");
-        if page.rows.len() <= 1 || (page.rows.len() <= PAGE_ROWS_MAX && page.bytes <= PAGE_BYTES_MAX) {
-            return;
-        }
+        let (_, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
         let upper = page.rows.split_off(page.rows.len() / 2);
         page.bytes = page.rows.iter().map(|(key, value)| size(key, value)).sum();
+        let lower_key = page.is_too_large().then(|| page.rows[0].0.clone());
         let low = upper[0].0.clone();
-        let number = directory.make(Owner::Rows(low.clone()));
-        self.pages.insert(low, Page::of(number, upper));
+        let upper = Page::of(directory.make(Owner::Rows(low.clone())), upper);
+        let upper_key = upper.is_too_large().then(|| low.clone());
+        self.pages.insert(Low::of(&low), upper);
         // One large value beside small ones may need more than one cut.
-        self.split(key, directory);
+        for key in [lower_key, upper_key].into_iter().flatten() {
+            self.split(&key, directory);
+        }
     }
 
     /// Removes `key`, if it is there.
     pub fn remove(&mut self, key: &Key, directory: &mut Directory) {
-        let (low, page) = self.pages.range_mut::<Key, _>(..=key).next_back().expect("the first page begins with the lowest key");
+        let (low, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
         let Ok(at) = page.find(key) else { return };
         let (key, value) = page.rows.remove(at);
         page.bytes -= size(&key, &value);
@@ -112,7 +136,7 @@ impl Rows {
         }
         let low = low.clone();
         let (rows, bytes) = (page.rows.len(), page.bytes);
-        let next = self.pages.range::<Key, _>((Bound::Excluded(&low), Bound::Unbounded)).next();
+        let next = self.pages.range((Bound::Excluded(&low), Bound::Unbounded)).next();
         let Some(next) = next.filter(|(_, next)| rows + next.rows.len() <= PAGE_ROWS_MAX / 2 && bytes + next.bytes <= PAGE_BYTES_MAX / 2)
         else {
             return;
@@ -127,7 +151,7 @@ impl Rows {
 
     /// Appends what the page that begins with `low` holds.
     pub fn encode_page(&self, low: &Key, out: &mut Vec<u8>) {
-        let page = self.pages.get(low).expect("the directory knows which pages there are");
+        let page = self.pages.get(&Low::of(low)).expect("the directory knows which pages there are");
         low.encode(out);
         encode_count(page.rows.len(), out);
         for (key, value) in &page.rows {
@@ -145,7 +169,7 @@ impl Rows {
             rows.push((Key::decode(reader)?.detached(), Value::decode(reader)?.detached()));
         }
         let is_ordered = rows.is_sorted_by(|(one, _), (next, _)| one < next) && rows.first().is_none_or(|(first, _)| low <= *first);
-        if !is_ordered || self.pages.insert(low.clone(), Page::of(number, rows)).is_some() {
+        if !is_ordered || self.pages.insert(Low::of(&low), Page::of(number, rows)).is_some() {
             return Err(DecodeError::NotCanonical("a page of rows"));
         }
         Ok(low)
@@ -153,9 +177,9 @@ impl Rows {
 
     /// Whether the pages that were decoded make up rows: the first begins with the lowest key, and none reaches into the next.
     pub fn is_whole(&self) -> bool {
-        let ends_before = |page: &Page, next: &Key| page.rows.last().is_none_or(|(last, _)| last < next);
+        let ends_before = |page: &Page, next: &Low| page.rows.last().is_none_or(|(last, _)| *last < next.key);
         let mut neighbours = self.pages.values().zip(self.pages.keys().skip(1));
-        self.pages.contains_key(&Key::default()) && neighbours.all(|(page, next)| ends_before(page, next))
+        self.pages.contains_key(&Low::default()) && neighbours.all(|(page, next)| ends_before(page, next))
     }
 
     /// How many rows there are.
@@ -210,10 +234,10 @@ mod tests {
             let mut read_back = Rows::default();
             for (low, page) in &rows.pages {
                 let mut bytes = Vec::new();
-                rows.encode_page(low, &mut bytes);
+                rows.encode_page(&low.key, &mut bytes);
                 let mut reader = Reader::new(bytes.into(), ClusterId::new([0; 16]));
-                assert_eq!(read_back.decode_page(page.number, &mut reader).as_ref(), Ok(low));
-                assert_eq!(directory.owner(page.number), &Owner::Rows(low.clone()));
+                assert_eq!(read_back.decode_page(page.number, &mut reader).as_ref(), Ok(&low.key));
+                assert_eq!(directory.owner(page.number), &Owner::Rows(low.key.clone()));
             }
             assert!(is_tidy(&read_back) && read_back.len() == model.len());
         }
