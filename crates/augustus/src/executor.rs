@@ -106,8 +106,8 @@ impl Executor {
 
     /// The value of a key, as of the last batch.
     #[must_use]
-    pub fn value(&self, key: &Key) -> Option<&Value> {
-        self.rows.get(key)
+    pub fn value(&self, key: &Key) -> Option<Value> {
+        self.rows.get(key).map(value_of)
     }
 
     /// Executes the next batch, and answers its requests in their order.
@@ -280,7 +280,7 @@ impl Executor {
         let mismatch = |place: usize| AbortReason::Mismatch(u32::try_from(place).expect("OPERATIONS_MAX is less"));
         for (place, operation) in transaction.operations_at(cluster, *shard) {
             if let Operation::Compare(key, value) = operation
-                && self.rows.get(key) != value.as_ref()
+                && self.rows.get(key) != value.as_ref().map(Value::as_bytes)
                 && !broken(Mutant::ComparisonSkipped)
             {
                 return Err(mismatch(place));
@@ -317,10 +317,10 @@ impl Executor {
         Ok(effects)
     }
 
-    /// The value of `key` after `writes`.
-    fn at<'a>(&'a self, key: &Key, writes: &BTreeMap<&'a Key, Option<&'a Value>>) -> Option<&'a Value> {
+    /// The bytes of the value of `key` after `writes`.
+    fn at<'a>(&'a self, key: &Key, writes: &BTreeMap<&'a Key, Option<&'a Value>>) -> Option<&'a [u8]> {
         match writes.get(key) {
-            Some(written) => *written,
+            Some(written) => written.map(Value::as_bytes),
             None => self.rows.get(key),
         }
     }
@@ -329,7 +329,7 @@ impl Executor {
     fn query(&self, operation: &Operation, writes: &BTreeMap<&Key, Option<&Value>>) -> Found {
         let Settings { cluster, shard, .. } = &self.settings;
         let Operation::ReadRange(range, rows_max) = operation else {
-            return Found::Value(operation.key().and_then(|key| self.at(key, writes)).cloned());
+            return Found::Value(operation.key().and_then(|key| self.at(key, writes)).map(value_of));
         };
         let Some(range) = cluster.part_of(*shard, range) else { return Found::Rows(Vec::new()) };
         let rows_max = (*rows_max as usize).min(RANGE_ROWS_MAX);
@@ -338,17 +338,17 @@ impl Executor {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         // One row more bytes than an answer may have are enough to see that it is too large.
         while rows.len() < rows_max && bytes <= RESULT_BYTES_MAX {
-            let first: &Key = match (written.peek(), stored.peek()) {
+            let first: &[u8] = match (written.peek(), stored.peek()) {
                 (None, None) => break,
-                (Some((written, _)), Some((stored, _))) => (**written).min(*stored),
-                (Some((written, _)), None) => written,
+                (Some((written, _)), Some((stored, _))) => written.as_bytes().min(stored),
+                (Some((written, _)), None) => written.as_bytes(),
                 (None, Some((stored, _))) => stored,
             };
             let value = stored.next_if(|(key, _)| *key == first).map(|(_, value)| value);
-            let value = written.next_if(|(key, _)| **key == first).map_or(value, |(_, value)| *value);
+            let value = written.next_if(|(key, _)| key.as_bytes() == first).map_or(value, |(_, value)| value.map(Value::as_bytes));
             if let Some(value) = value {
                 bytes += row_bytes(first, value);
-                rows.push((Key::clone(first), Value::clone(value)));
+                rows.push((Key::copied(first).expect("only keys are kept"), value_of(value)));
             }
         }
         Found::Rows(rows)
@@ -473,6 +473,10 @@ enum Asked<'a> {
     ByAuthor,
     /// With another shard's votes to commit, whose signatures have been checked.
     ToFinish(Option<&'a Signers>),
+}
+
+fn value_of(bytes: &[u8]) -> Value {
+    Value::copied(bytes).expect("only values are kept")
 }
 
 fn refused(refusal: Refusal) -> Reply {

@@ -64,14 +64,16 @@ impl Found {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Value(value) => RESULT_OVERHEAD_BYTES + value.as_ref().map_or(0, |value| value.as_bytes().len()),
-            Self::Rows(rows) => RESULT_OVERHEAD_BYTES + rows.iter().map(|(key, value)| row_bytes(key, value)).sum::<usize>(),
+            Self::Rows(rows) => {
+                RESULT_OVERHEAD_BYTES + rows.iter().map(|(key, value)| row_bytes(key.as_bytes(), value.as_bytes())).sum::<usize>()
+            }
         }
     }
 }
 
 /// About how many bytes a row of a range takes in an answer.
-pub(crate) fn row_bytes(key: &Key, value: &Value) -> usize {
-    RESULT_OVERHEAD_BYTES + key.as_bytes().len() + value.as_bytes().len()
+pub(crate) fn row_bytes(key: &[u8], value: &[u8]) -> usize {
+    RESULT_OVERHEAD_BYTES + key.len() + value.len()
 }
 
 impl Encode for Operation {

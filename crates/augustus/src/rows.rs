@@ -1,12 +1,14 @@
 //! The rows of a shard, in pages in the order of their keys.
 //!
-//! A page holds the rows from its first key up to the next page's. One that grows too large is split in halves, and one that has
-//! shrunk takes in its neighbour. Which pages there are so depends on what was executed and on nothing else.
+//! A page holds the rows from its first key up to the next page's, encoded one after the other: as they are hashed, sent and written to
+//! the disk, and close together in memory, where looking for a key reads few cache lines. One that grows too large is split in
+//! halves, and one that has shrunk takes in its neighbour. Which pages there are so depends on what was executed and on nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use types::codec::{Decode as _, DecodeError, Encode as _, Reader, encode_count};
+use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
+use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{Key, KeyRange, Value};
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_ROWS_MAX};
@@ -22,87 +24,133 @@ pub(crate) struct Rows {
 /// The first key of a page. Its beginning stands before it as a number, which is quicker to compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Low {
-    beginning: u128,
+    beginning: u64,
     key: Key,
 }
 
 impl Low {
     fn of(key: &Key) -> Self {
-        let mut beginning = [0; 16];
-        let length = key.as_bytes().len().min(16);
+        let mut beginning = [0; 8];
+        let length = key.as_bytes().len().min(8);
         beginning[..length].copy_from_slice(&key.as_bytes()[..length]);
-        Self { beginning: u128::from_be_bytes(beginning), key: key.clone() }
+        Self { beginning: u64::from_be_bytes(beginning), key: key.clone() }
     }
 }
 
 #[derive(Debug)]
 struct Page {
     number: PageNumber,
-    rows: Vec<(Key, Value)>,
-    /// The bytes of its keys and values.
-    bytes: usize,
+    rows: u32,
+    /// Of each row in order: the length of its key in four bytes, its key, and likewise its value.
+    bytes: Vec<u8>,
+}
+
+/// A row within a page.
+struct Row<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    /// Where it begins and ends.
+    low: usize,
+    high: usize,
+}
+
+/// The rows that `bytes` begin with, up to the first that is not whole.
+fn rows_of(bytes: &[u8]) -> impl Iterator<Item = Row<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let low = bytes.len() - rest.len();
+        let (key, after) = part(rest)?;
+        let (value, after) = part(after)?;
+        rest = after;
+        Some(Row { key, value, low, high: bytes.len() - rest.len() })
+    })
+}
+
+/// Bytes behind their length.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+fn key_of(bytes: &[u8]) -> Key {
+    Key::copied(bytes).expect("only keys are kept")
 }
 
 impl Page {
-    fn of(number: PageNumber, rows: Vec<(Key, Value)>) -> Self {
-        let bytes = rows.iter().map(|(key, value)| size(key, value)).sum();
-        Self { number, rows, bytes }
-    }
-
     fn is_too_large(&self) -> bool {
-        self.rows.len() > 1 && (self.rows.len() > PAGE_ROWS_MAX || self.bytes > PAGE_BYTES_MAX)
+        let rows = self.rows as usize;
+        rows > 1 && (rows > PAGE_ROWS_MAX || self.bytes.len() > PAGE_BYTES_MAX)
     }
 
-    fn find(&self, key: &Key) -> Result<usize, usize> {
-        self.rows.binary_search_by(|(other, _)| other.cmp(key))
+    /// The row of `key`, or where it would be.
+    fn find(&self, key: &Key) -> Result<Row<'_>, usize> {
+        match rows_of(&self.bytes).find(|row| row.key >= key.as_bytes()) {
+            Some(row) if row.key == key.as_bytes() => Ok(row),
+            Some(row) => Err(row.low),
+            None => Err(self.bytes.len()),
+        }
+    }
+
+    fn put(&mut self, key: &Key, value: &Value) {
+        match self.find(key) {
+            Ok(row) => {
+                let (low, high) = (row.high - row.value.len(), row.high);
+                if high - low != value.as_bytes().len() {
+                    let length = u32::try_from(value.as_bytes().len()).expect("VALUE_BYTES_MAX fits in u32");
+                    self.bytes[low - 4..low].copy_from_slice(&length.to_le_bytes());
+                }
+                splice(&mut self.bytes, low, high, value.as_bytes());
+            }
+            Err(at) => {
+                let mut row = Vec::with_capacity(8 + key.as_bytes().len() + value.as_bytes().len());
+                key.encode(&mut row);
+                value.encode(&mut row);
+                splice(&mut self.bytes, at, at, &row);
+                self.rows += 1;
+            }
+        }
     }
 }
 
-fn size(key: &Key, value: &Value) -> usize {
-    key.as_bytes().len() + value.as_bytes().len()
+fn splice(bytes: &mut Vec<u8>, low: usize, high: usize, new: &[u8]) {
+    if high - low == new.len() {
+        bytes[low..high].copy_from_slice(new);
+    } else {
+        bytes.splice(low..high, new.iter().copied());
+    }
 }
 
 impl Rows {
     /// No rows.
     pub fn new(directory: &mut Directory) -> Self {
-        let lowest = Key::default();
-        let page = Page::of(directory.make(Owner::Rows(lowest.clone())), Vec::new());
-        Self { pages: BTreeMap::from([(Low::of(&lowest), page)]) }
+        let number = directory.make(Owner::Rows(Key::default()));
+        Self { pages: BTreeMap::from([(Low::default(), Page { number, rows: 0, bytes: Vec::new() })]) }
     }
 
-    fn page(&self, key: &Key) -> &Page {
-        self.pages.range(..=Low::of(key)).next_back().expect("the first page begins with the lowest key").1
+    fn page_mut(&mut self, key: &Key) -> (&Low, &mut Page) {
+        self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key")
     }
 
-    pub fn get(&self, key: &Key) -> Option<&Value> {
-        let page = self.page(key);
-        page.find(key).ok().map(|at| &page.rows[at].1)
+    /// The bytes of the value of `key`.
+    pub fn get(&self, key: &Key) -> Option<&[u8]> {
+        let (_, page) = self.pages.range(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
+        page.find(key).ok().map(|row| row.value)
     }
 
-    /// The rows of `range`, in order.
-    pub fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a Key, &'a Value)> {
+    /// The keys and values of `range`, in order.
+    pub fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let (low, high) = (Low::of(range.low()), Low::of(range.high()));
         let first = self.pages.range(..=&low).next_back().into_iter();
         let others = self.pages.range((Bound::Excluded(&low), Bound::Excluded(&high)));
-        let rows = first.chain(others).flat_map(|(_, page)| &page.rows);
-        rows.skip_while(|(key, _)| key < range.low()).take_while(|(key, _)| key < range.high()).map(|(key, value)| (key, value))
+        let rows = first.chain(others).flat_map(|(_, page)| rows_of(&page.bytes)).map(|row| (row.key, row.value));
+        rows.skip_while(|(key, _)| *key < range.low().as_bytes()).take_while(|(key, _)| *key < range.high().as_bytes())
     }
 
-    /// Gives `key` a value, in a buffer of its own.
+    /// Gives `key` a value.
     pub fn put(&mut self, key: &Key, value: &Value, directory: &mut Directory) {
-        let (_, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
+        let (_, page) = self.page_mut(key);
+        page.put(key, value);
         directory.change(page.number);
-        match page.find(key) {
-            Ok(at) => {
-                let old = &mut page.rows[at].1;
-                page.bytes = page.bytes + value.as_bytes().len() - old.as_bytes().len();
-                *old = value.detached();
-            }
-            Err(at) => {
-                page.bytes += size(key, value);
-                page.rows.insert(at, (key.detached(), value.detached()));
-            }
-        }
         if page.is_too_large() {
             self.split(key, directory);
         }
@@ -110,12 +158,15 @@ impl Rows {
 
     /// Splits the page of `key`, and its halves likewise while they are too large.
     fn split(&mut self, key: &Key, directory: &mut Directory) {
-        let (_, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
-        let upper = page.rows.split_off(page.rows.len() / 2);
-        page.bytes = page.rows.iter().map(|(key, value)| size(key, value)).sum();
-        let lower_key = page.is_too_large().then(|| page.rows[0].0.clone());
-        let low = upper[0].0.clone();
-        let upper = Page::of(directory.make(Owner::Rows(low.clone())), upper);
+        let (_, page) = self.page_mut(key);
+        let lower_rows = page.rows / 2;
+        let middle = rows_of(&page.bytes).nth(lower_rows as usize).expect("it has several rows");
+        let (at, low) = (middle.low, key_of(middle.key));
+        let number = directory.make(Owner::Rows(low.clone()));
+        let upper = Page { number, rows: page.rows - lower_rows, bytes: page.bytes.split_off(at) };
+        page.rows = lower_rows;
+        page.bytes.shrink_to_fit();
+        let lower_key = page.is_too_large().then(|| rows_of(&page.bytes).next().map(|row| key_of(row.key))).flatten();
         let upper_key = upper.is_too_large().then(|| low.clone());
         self.pages.insert(Low::of(&low), upper);
         // One large value beside small ones may need more than one cut.
@@ -126,50 +177,49 @@ impl Rows {
 
     /// Removes `key`, if it is there.
     pub fn remove(&mut self, key: &Key, directory: &mut Directory) {
-        let (low, page) = self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
-        let Ok(at) = page.find(key) else { return };
-        let (key, value) = page.rows.remove(at);
-        page.bytes -= size(&key, &value);
+        let (low, page) = self.page_mut(key);
+        let Ok(row) = page.find(key) else { return };
+        let (from, to) = (row.low, row.high);
+        page.bytes.drain(from..to);
+        page.rows -= 1;
         directory.change(page.number);
-        if page.rows.len() > PAGE_ROWS_MAX / 4 {
+        if page.rows as usize > PAGE_ROWS_MAX / 4 {
             return;
         }
-        let low = low.clone();
-        let (rows, bytes) = (page.rows.len(), page.bytes);
+        let (low, rows, bytes) = (low.clone(), page.rows, page.bytes.len());
         let next = self.pages.range((Bound::Excluded(&low), Bound::Unbounded)).next();
-        let Some(next) = next.filter(|(_, next)| rows + next.rows.len() <= PAGE_ROWS_MAX / 2 && bytes + next.bytes <= PAGE_BYTES_MAX / 2)
-        else {
-            return;
-        };
-        let next = next.0.clone();
+        let fits = |next: &Page| (rows + next.rows) as usize <= PAGE_ROWS_MAX / 2 && bytes + next.bytes.len() <= PAGE_BYTES_MAX / 2;
+        let Some(next) = next.filter(|(_, next)| fits(next)).map(|(low, _)| low.clone()) else { return };
         let taken_in = self.pages.remove(&next).expect("it was just found");
         directory.free(taken_in.number);
         let page = self.pages.get_mut(&low).expect("it was just found");
-        page.bytes += taken_in.bytes;
-        page.rows.extend(taken_in.rows);
+        page.rows += taken_in.rows;
+        page.bytes.extend_from_slice(&taken_in.bytes);
     }
 
     /// Appends what the page that begins with `low` holds.
     pub fn encode_page(&self, low: &Key, out: &mut Vec<u8>) {
         let page = self.pages.get(&Low::of(low)).expect("the directory knows which pages there are");
         low.encode(out);
-        encode_count(page.rows.len(), out);
-        for (key, value) in &page.rows {
-            key.encode(out);
-            value.encode(out);
-        }
+        page.rows.encode(out);
+        out.extend_from_slice(&page.bytes);
     }
 
     /// Adds a page that another replica encoded, and gives its first key.
     pub fn decode_page(&mut self, number: PageNumber, reader: &mut Reader) -> Result<Key, DecodeError> {
-        let low = Key::decode(reader)?.detached();
-        let count = reader.count("the rows of a page", PAGE_ROWS_MAX)?;
-        let mut rows = Vec::with_capacity(count);
-        for _ in 0..count {
-            rows.push((Key::decode(reader)?.detached(), Value::decode(reader)?.detached()));
+        let (low, rows) = (Key::decode(reader)?.detached(), u32::decode(reader)?);
+        let bytes = reader.take(reader.remaining())?.to_vec();
+        let (mut count, mut end, mut last) = (0, 0, None);
+        for row in rows_of(&bytes) {
+            let is_row = row.key.len() <= KEY_BYTES_MAX && row.value.len() <= VALUE_BYTES_MAX;
+            if !is_row || last.is_some_and(|last| last >= row.key) || row.key < low.as_bytes() {
+                return Err(DecodeError::NotCanonical("a page of rows"));
+            }
+            (count, end, last) = (count + 1, row.high, Some(row.key));
         }
-        let is_ordered = rows.is_sorted_by(|(one, _), (next, _)| one < next) && rows.first().is_none_or(|(first, _)| low <= *first);
-        if !is_ordered || self.pages.insert(Low::of(&low), Page::of(number, rows)).is_some() {
+        let page = Page { number, rows, bytes };
+        let is_whole = count == rows && end == page.bytes.len() && !page.is_too_large();
+        if !is_whole || self.pages.insert(Low::of(&low), page).is_some() {
             return Err(DecodeError::NotCanonical("a page of rows"));
         }
         Ok(low)
@@ -177,7 +227,7 @@ impl Rows {
 
     /// Whether the pages that were decoded make up rows: the first begins with the lowest key, and none reaches into the next.
     pub fn is_whole(&self) -> bool {
-        let ends_before = |page: &Page, next: &Low| page.rows.last().is_none_or(|(last, _)| *last < next.key);
+        let ends_before = |page: &Page, next: &Low| rows_of(&page.bytes).last().is_none_or(|last| last.key < next.key.as_bytes());
         let mut neighbours = self.pages.values().zip(self.pages.keys().skip(1));
         self.pages.contains_key(&Low::default()) && neighbours.all(|(page, next)| ends_before(page, next))
     }
@@ -185,7 +235,7 @@ impl Rows {
     /// How many rows there are.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.pages.values().map(|page| page.rows.len()).sum()
+        self.pages.values().map(|page| page.rows as usize).sum()
     }
 }
 
@@ -202,8 +252,7 @@ mod tests {
     }
 
     fn is_tidy(rows: &Rows) -> bool {
-        rows.is_whole()
-            && rows.pages.values().all(|page| page.rows.len() <= PAGE_ROWS_MAX && (page.rows.len() < 2 || page.bytes <= PAGE_BYTES_MAX))
+        rows.is_whole() && rows.pages.values().all(|page| !page.is_too_large() && rows_of(&page.bytes).count() == page.rows as usize)
     }
 
     proptest! {
@@ -224,12 +273,13 @@ mod tests {
                         model.remove(&key(at));
                     }
                 }
-                assert_eq!((rows.get(&key(at)), rows.len()), (model.get(&key(at)), model.len()));
+                assert_eq!((rows.get(&key(at)), rows.len()), (model.get(&key(at)).map(Value::as_bytes), model.len()));
             }
             assert!(is_tidy(&rows));
             for (low, high) in [(0, 200), (50, 51), (20, 120), (199, 300)] {
                 let range = KeyRange::new(key(low), key(high)).expect("it has keys");
-                assert!(rows.range(&range).eq(model.range(key(low)..key(high))));
+                let expected = model.range(key(low)..key(high)).map(|(key, value)| (key.as_bytes(), value.as_bytes()));
+                assert!(rows.range(&range).eq(expected));
             }
             let mut read_back = Rows::default();
             for (low, page) in &rows.pages {

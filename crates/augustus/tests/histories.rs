@@ -192,7 +192,7 @@ impl World {
         }
         for number in 0..KEYS {
             let key = key(&format!("{}{number:03}", PREFIXES[usize::from(shard)]));
-            let present = self.harness.executors[usize::from(shard)][0].value(&key).cloned();
+            let present = self.harness.executors[usize::from(shard)][0].value(&key);
             let versions = self.versions.entry(key).or_insert_with(|| vec![(usize::MAX, None)]);
             if versions.last().is_some_and(|(_, value)| *value != present) {
                 versions.push((at, present));

@@ -151,7 +151,7 @@ impl Harness {
     }
 
     pub fn value(&self, shard: u16, text: &str) -> Option<String> {
-        self.executors[usize::from(shard)][0].value(&key(text)).map(ToString::to_string)
+        self.executors[usize::from(shard)][0].value(&key(text)).map(|value| value.to_string())
     }
 }
 
