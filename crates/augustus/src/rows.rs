@@ -1,8 +1,7 @@
 //! The rows of a shard, in pages in the order of their keys.
 //!
 //! A page holds the rows from its first key up to the next page's, encoded one after the other: as they are hashed, sent and written to
-//! the disk, and close together in memory, where looking for a key reads few cache lines. One that grows too large is split in
-//! halves, and one that has shrunk takes in its neighbour. Which pages there are so depends on what was executed and on nothing else.
+//! the disk, and close together in memory, where looking for a key reads few cache lines. One that grows too large is split, and one that has shrunk takes in its neighbour. Which pages there are so depends on what was executed and on nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -156,10 +155,12 @@ impl Rows {
         }
     }
 
-    /// Splits the page of `key`, and its halves likewise while they are too large.
+    /// Splits the page of `key`, which was just put there, and what becomes of it likewise while it is too large.
     fn split(&mut self, key: &Key, directory: &mut Directory) {
         let (_, page) = self.page_mut(key);
-        let lower_rows = page.rows / 2;
+        let is_last = rows_of(&page.bytes).last().is_some_and(|last| last.key == key.as_bytes());
+        // Keys that come in their order leave full pages behind.
+        let lower_rows = if is_last { page.rows - 1 } else { page.rows / 2 };
         let middle = rows_of(&page.bytes).nth(lower_rows as usize).expect("it has several rows");
         let (at, low) = (middle.low, key_of(middle.key));
         let number = directory.make(Owner::Rows(low.clone()));
