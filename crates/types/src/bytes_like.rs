@@ -97,6 +97,12 @@ macro_rules! bytes_like {
                 (bytes.len() <= $max).then(|| Self(Octets::new(bytes)))
             }
 
+            /// A copy of `bytes`, or `None` when they are over the limit.
+            #[must_use]
+            pub fn copied(bytes: &[u8]) -> Option<Self> {
+                (bytes.len() <= $max).then(|| Self(Octets::copy(bytes)))
+            }
+
             /// The bytes.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8] {

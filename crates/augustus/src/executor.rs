@@ -1,0 +1,598 @@
+//! The executor of one shard: the deterministic half of a replica, behind the multicast.
+//!
+//! It is handed batches of ordered requests and answers each. Two executors of a shard that are handed the same batches give the
+//! same answers and have the same state, whatever is in the batches: nothing here depends on time, on who runs it, or on the order of
+//! a hash map.
+//!
+//! ```text
+//!   Run ──▶ all locks, comparisons, operations ──┬─▶ this shard alone: done, no lock outlives it (§3.5.1)
+//!                         │                      └─▶ several shards: pending, holds its locks ──Decide──▶ committed or aborted
+//!                         └─▶ a lock is taken, a comparison fails: voted down, which is final
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mutants::{Mutant, broken};
+use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
+use types::{ClientId, Cluster, Key, ShardId, TransactionId, Value};
+
+use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
+use crate::limits::{LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX};
+use crate::locks::{Lock, LockTable, Structural};
+use crate::operation::{Found, Operation, row_bytes};
+use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
+use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Signed, Verdict};
+use crate::rows::Rows;
+use crate::sessions::{Clients, Entry, Known, Load, State};
+use crate::state_transfer::{Checkpoint, Head};
+use crate::transaction::{Name, Transaction};
+
+/// What all executors of a shard are told alike.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
+    /// The shard.
+    pub shard: ShardId,
+    /// What structural locks are on.
+    pub structural: Structural,
+}
+
+/// Executes the requests of one shard.
+#[derive(Debug)]
+pub struct Executor {
+    settings: Settings,
+    /// The last batch that was executed.
+    sequence: u64,
+    rows: Rows,
+    clients: Clients,
+    pending: BTreeMap<PageNumber, Pending>,
+    /// The locks of what is pending: nothing that is not there, too.
+    locks: LockTable,
+    directory: Directory,
+    tree: Tree,
+}
+
+/// A transaction that was voted to commit, and waits for the other shards' votes.
+#[derive(Debug)]
+struct Pending {
+    transaction: Transaction,
+    /// The batch it came with.
+    since: u64,
+}
+
+/// What executing a transaction on the present rows comes to.
+struct Effects<'a> {
+    found: Vec<Found>,
+    writes: BTreeMap<&'a Key, Option<&'a Value>>,
+}
+
+/// Page formats, the first byte of each page.
+const ROWS: u8 = 1;
+const CLIENT: u8 = 2;
+const SESSION: u8 = 3;
+const PENDING: u8 = 4;
+
+impl Executor {
+    /// An executor that has executed nothing.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let mut directory = Directory::default();
+        Self {
+            sequence: 0,
+            rows: Rows::new(&mut directory),
+            clients: Clients::default(),
+            pending: BTreeMap::new(),
+            locks: LockTable::new(settings.structural),
+            directory,
+            tree: Tree::new(settings.cluster.id()),
+            settings,
+        }
+    }
+
+    /// The last batch that was executed.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The transactions that wait for other shards' votes, the oldest of them not necessarily first, and the batch each came with. What
+    /// has been pending for long was left by its client.
+    pub fn pending(&self) -> impl Iterator<Item = (&Transaction, u64)> {
+        self.pending.values().map(|pending| (&pending.transaction, pending.since))
+    }
+
+    /// The value of a key, as of the last batch.
+    #[must_use]
+    pub fn value(&self, key: &Key) -> Option<Value> {
+        self.rows.get(key).map(value_of)
+    }
+
+    /// Executes the next batch, and answers its requests in their order.
+    ///
+    /// # Panics
+    /// When it is not the next batch: the multicast delivers each once, in order.
+    pub fn deliver(&mut self, sequence: u64, batch: &[Ordered]) -> Vec<Reply> {
+        assert_eq!(sequence, self.sequence + 1, "batches are delivered once, in order");
+        self.sequence = sequence;
+        batch.iter().map(|ordered| self.execute(ordered)).collect()
+    }
+
+    fn execute(&mut self, ordered: &Ordered) -> Reply {
+        let Ok(request) = &ordered.request else { return refused(Refusal::Unreadable) };
+        match &**request {
+            Request::Run(transaction) => {
+                if transaction.name().client != ordered.client && !broken(Mutant::AnyoneRuns) {
+                    return refused(Refusal::NotTheAuthor);
+                }
+                self.on_run(ordered.client, transaction, Asked::ByAuthor)
+            }
+            Request::Finish(transaction, evidence) => self.on_run(ordered.client, transaction, Asked::ToFinish(evidence.as_ref())),
+            Request::Decide(name, certificate) => self.on_decide(*name, certificate),
+            Request::Release(name, id) => self.on_release(ordered.client, *name, *id),
+            Request::Settle { session, below } => self.on_settle(ordered.client, *session, *below),
+            Request::Forget(statement, settled) => self.on_forget(statement, settled),
+        }
+    }
+
+    /// §3.3, second and third step.
+    fn on_run(&mut self, asker: ClientId, transaction: &Transaction, asked: Asked<'_>) -> Reply {
+        let (name, id) = (transaction.name(), transaction.id());
+        let participants = transaction.participants(&self.settings.cluster);
+        if !participants.contains(&self.settings.shard) {
+            return refused(Refusal::WrongShard);
+        }
+        let known = if broken(Mutant::VoteRetaken) { Known::New } else { self.clients.find(name) };
+        let verdict = match known {
+            Known::Forgotten => Verdict::Abort(AbortReason::Forgotten),
+            Known::Entry(entry) if entry.id != id && !broken(Mutant::NumberReused) => Verdict::Abort(AbortReason::NumberReused),
+            Known::Entry(entry) => self.verdict_of(&entry.state),
+            Known::New => {
+                if let Asked::ToFinish(evidence) = asked
+                    && asker != name.client
+                    && !evidence.is_some_and(|signers| participants.contains(&signers.shard))
+                    && !broken(Mutant::FinishUnproven)
+                {
+                    return refused(Refusal::NotTheAuthor);
+                }
+                if self.settings.cluster.permission(name.client).is_none() {
+                    return refused(Refusal::UnknownClient);
+                }
+                self.run(transaction, &participants)
+            }
+        };
+        // §3.5.1, §3.5.2: only what changes several shards needs signed votes, and what others finish.
+        let is_proof = participants.len() > 1 && (transaction.is_update() || matches!(asked, Asked::ToFinish(_)));
+        let statement = is_proof.then(|| Signed::Vote(VoteStatement { id, vote: verdict.vote() }));
+        let verdict = if asker == name.client { verdict } else { verdict.without_results() };
+        Reply { answer: Answer::Voted(id, verdict), statement }
+    }
+
+    /// What was voted on a transaction before.
+    fn verdict_of(&self, state: &State) -> Verdict {
+        match state {
+            State::Done(verdict) => verdict.clone(),
+            // Its locks see to it that its queries find what they found.
+            State::Pending(page) => {
+                let effects = self.effects(&self.pending[page].transaction).ok();
+                Verdict::Commit(Some(effects.expect("what is pending was executed, and its locks keep everything as it was").found))
+            }
+            State::Unsettled(_) | State::Ended(Vote::Commit) => Verdict::Commit(None),
+            State::Ended(Vote::Abort) => Verdict::Abort(AbortReason::VotedDown),
+        }
+    }
+
+    /// Executes a transaction that is new here, and notes what came of it.
+    fn run(&mut self, transaction: &Transaction, participants: &[ShardId]) -> Verdict {
+        let name = transaction.name();
+        if !self.clients.make_room(name.client, name.session, &mut self.directory) {
+            return Verdict::Abort(AbortReason::TooMuchPending);
+        }
+        let is_alone = participants.len() == 1;
+        let executed = self.admit(transaction, is_alone).and_then(|locks| Ok((locks, self.effects(transaction)?)));
+        let (verdict, state) = match executed {
+            Err(reason) => {
+                let verdict = Verdict::Abort(reason);
+                let state = State::Done(verdict.kept());
+                (verdict, state)
+            }
+            Ok((_, Effects { found, writes })) if is_alone => {
+                for (key, value) in writes {
+                    self.write(key, value);
+                }
+                let verdict = Verdict::Commit(Some(found));
+                let state = State::Done(verdict.kept());
+                (verdict, state)
+            }
+            Ok((load, Effects { found, .. })) => {
+                let page = self.directory.make(Owner::Pending);
+                let transaction = transaction.detached(self.settings.cluster.id());
+                self.hold(page, transaction, load, self.sequence);
+                (Verdict::Commit(Some(found)), State::Pending(page))
+            }
+        };
+        self.clients.set(name, Entry { id: transaction.id(), state }, &mut self.directory);
+        verdict
+    }
+
+    /// Whether the transaction may be executed now: its author has the right and the room, and all its locks can be had. Gives what it
+    /// will hold.
+    fn admit(&self, transaction: &Transaction, is_alone: bool) -> Result<Load, AbortReason> {
+        let author = transaction.name().client;
+        let permission = self.settings.cluster.permission(author);
+        if !permission.is_some_and(|permission| transaction.is_permitted(permission)) && !broken(Mutant::RightsUnasked) {
+            return Err(AbortReason::NotPermitted);
+        }
+        if is_alone && self.locks.is_empty() {
+            return Ok(Load::default());
+        }
+        let locks = self.locks_of(transaction);
+        if let Some(holder) = locks.iter().find_map(|lock| self.locks.conflict(lock)) {
+            let in_the_way = &self.pending[&holder].transaction;
+            let shown = permission.filter(|permission| in_the_way.may_be_shown(permission) || broken(Mutant::PendingShown));
+            return Err(AbortReason::Conflict(in_the_way.name(), in_the_way.id(), shown.map(|_| Box::new(in_the_way.clone()))));
+        }
+        if is_alone {
+            return Ok(Load::default());
+        }
+        let load = Load { transactions: 1, locks: locks.len(), bytes: transaction.encoded().len() };
+        let ranges = locks.iter().filter(|lock| matches!(lock, Lock::Range(_))).count();
+        let client = self.clients.client(author).expect("room was made for its session");
+        let Load { transactions, locks, bytes } = client.pending;
+        let fits = transactions < PENDING_MAX && locks + load.locks <= LOCKS_MAX && bytes + load.bytes <= PENDING_BYTES_MAX;
+        if !(fits && self.locks.ranges() + ranges <= RANGES_LOCKED_MAX) && !broken(Mutant::PendingUnlimited) {
+            return Err(AbortReason::TooMuchPending);
+        }
+        // What is pending may be unsettled soon.
+        if transaction.is_update() && client.unsettled + transactions >= UNSETTLED_MAX {
+            return Err(AbortReason::Unsettled);
+        }
+        Ok(load)
+    }
+
+    /// The locks of a transaction here (table 1).
+    fn locks_of<'a>(&self, transaction: &'a Transaction) -> Vec<Lock<'a>> {
+        let Settings { cluster, shard, .. } = &self.settings;
+        let mut locks = Vec::with_capacity(transaction.operations().len());
+        for (_, operation) in transaction.operations_at(cluster, *shard) {
+            match operation {
+                Operation::Compare(key, _) | Operation::Read(key) => locks.push(Lock::Read(key)),
+                Operation::ReadRange(range, _) => locks.extend(cluster.part_of(*shard, range).map(Lock::Range)),
+                Operation::Write(key, _) => locks.push(Lock::Write(key)),
+                Operation::Insert(key, _) | Operation::Delete(key) => locks.extend([Lock::Write(key), Lock::Structural(key)]),
+                Operation::Put(key, _) => {
+                    locks.push(Lock::Write(key));
+                    // It inserts. The write lock keeps the key away.
+                    if self.rows.get(key).is_none() {
+                        locks.push(Lock::Structural(key));
+                    }
+                }
+            }
+        }
+        locks
+    }
+
+    /// What the transaction finds and changes here: comparisons first, on the state before it, then everything else in its order.
+    fn effects<'a>(&self, transaction: &'a Transaction) -> Result<Effects<'a>, AbortReason> {
+        let Settings { cluster, shard, .. } = &self.settings;
+        let mismatch = |place: usize| AbortReason::Mismatch(u32::try_from(place).expect("OPERATIONS_MAX is less"));
+        for (place, operation) in transaction.operations_at(cluster, *shard) {
+            if let Operation::Compare(key, value) = operation
+                && self.rows.get(key) != value.as_ref().map(Value::as_bytes)
+                && !broken(Mutant::ComparisonSkipped)
+            {
+                return Err(mismatch(place));
+            }
+        }
+        let mut effects = Effects { found: Vec::new(), writes: BTreeMap::new() };
+        let mut bytes = 0;
+        for (place, operation) in transaction.operations_at(cluster, *shard) {
+            match operation {
+                Operation::Compare(..) => {}
+                Operation::Read(_) | Operation::ReadRange(..) => {
+                    let found = self.query(operation, &effects.writes);
+                    bytes += found.bytes();
+                    if bytes > RESULT_BYTES_MAX {
+                        return Err(AbortReason::AnswerTooLarge);
+                    }
+                    effects.found.push(found);
+                }
+                Operation::Insert(key, value) | Operation::Write(key, value) => {
+                    let is_there = self.at(key, &effects.writes).is_some();
+                    if is_there != matches!(operation, Operation::Write(..)) {
+                        return Err(mismatch(place));
+                    }
+                    effects.writes.insert(key, Some(value));
+                }
+                Operation::Put(key, value) => {
+                    effects.writes.insert(key, Some(value));
+                }
+                Operation::Delete(key) => {
+                    effects.writes.insert(key, None);
+                }
+            }
+        }
+        Ok(effects)
+    }
+
+    /// The bytes of the value of `key` after `writes`.
+    fn at<'a>(&'a self, key: &Key, writes: &BTreeMap<&'a Key, Option<&'a Value>>) -> Option<&'a [u8]> {
+        match writes.get(key) {
+            Some(written) => written.map(Value::as_bytes),
+            None => self.rows.get(key),
+        }
+    }
+
+    /// What a query finds after `writes`.
+    fn query(&self, operation: &Operation, writes: &BTreeMap<&Key, Option<&Value>>) -> Found {
+        let Settings { cluster, shard, .. } = &self.settings;
+        let Operation::ReadRange(range, rows_max) = operation else {
+            return Found::Value(operation.key().and_then(|key| self.at(key, writes)).map(value_of));
+        };
+        let Some(range) = cluster.part_of(*shard, range) else { return Found::Rows(Vec::new()) };
+        let rows_max = (*rows_max as usize).min(RANGE_ROWS_MAX);
+        let mut written = writes.range::<Key, _>(range.low()..range.high()).peekable();
+        let mut stored = self.rows.range(&range).peekable();
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        // One row more bytes than an answer may have are enough to see that it is too large.
+        while rows.len() < rows_max && bytes <= RESULT_BYTES_MAX {
+            let first: &[u8] = match (written.peek(), stored.peek()) {
+                (None, None) => break,
+                (Some((written, _)), Some((stored, _))) => written.as_bytes().min(stored),
+                (Some((written, _)), None) => written.as_bytes(),
+                (None, Some((stored, _))) => stored,
+            };
+            let value = stored.next_if(|(key, _)| *key == first).map(|(_, value)| value);
+            let value = written.next_if(|(key, _)| key.as_bytes() == first).map_or(value, |(_, value)| value.map(Value::as_bytes));
+            if let Some(value) = value {
+                bytes += row_bytes(first, value);
+                rows.push((Key::copied(first).expect("only keys are kept"), value_of(value)));
+            }
+        }
+        Found::Rows(rows)
+    }
+
+    fn write(&mut self, key: &Key, value: Option<&Value>) {
+        match value {
+            Some(value) => self.rows.put(key, value, &mut self.directory),
+            None => self.rows.remove(key, &mut self.directory),
+        }
+    }
+
+    /// Makes a transaction pending: it holds its locks from now on.
+    fn hold(&mut self, page: PageNumber, transaction: Transaction, load: Load, since: u64) {
+        for lock in self.locks_of(&transaction) {
+            self.locks.acquire(page, lock);
+        }
+        let author = transaction.name().client;
+        let pending = &mut self.clients.client_mut(author).expect("its session was made").pending;
+        pending.transactions += load.transactions;
+        pending.locks += load.locks;
+        pending.bytes += load.bytes;
+        self.pending.insert(page, Pending { transaction, since });
+    }
+
+    /// §3.3, fourth step, of a transaction that changes several shards, or that others finish.
+    fn on_decide(&mut self, name: Name, certificate: &Certificate) -> Reply {
+        let id = certificate.id;
+        let entry = match self.clients.find(name) {
+            Known::Entry(entry) if entry.id == id || broken(Mutant::VotesOfOther) => entry,
+            _ => return refused(Refusal::Unknown),
+        };
+        match &entry.state {
+            State::Pending(page) => {
+                let (page, id) = (*page, entry.id);
+                let participants = self.pending[&page].transaction.participants(&self.settings.cluster);
+                if !certificate.proves(id, &participants) {
+                    return refused(Refusal::Unproven);
+                }
+                self.end(page, certificate.decision, &participants);
+                ended(id, certificate.decision)
+            }
+            State::Done(verdict) => ended(id, verdict.vote()),
+            State::Unsettled(_) => ended(id, Vote::Commit),
+            State::Ended(decision) => ended(id, *decision),
+        }
+    }
+
+    /// The same, of a transaction that only reads (§3.5.2). Its author need prove nothing: without its locks it reads inconsistently
+    /// at most, and no one else does.
+    fn on_release(&mut self, client: ClientId, name: Name, id: TransactionId) -> Reply {
+        let entry = match self.clients.find(name) {
+            Known::Entry(entry) if entry.id == id => entry,
+            _ => return refused(Refusal::Unknown),
+        };
+        let State::Pending(page) = entry.state else { return refused(Refusal::Unknown) };
+        let is_update = self.pending[&page].transaction.is_update();
+        if (is_update && !broken(Mutant::UpdateReleased)) || (client != name.client && !broken(Mutant::ReleasedByAnyone)) {
+            return refused(Refusal::Unproven);
+        }
+        self.end(page, Vote::Commit, &[]);
+        ended(id, Vote::Commit)
+    }
+
+    /// Ends what is pending: its writes take place or not, and its locks are released.
+    fn end(&mut self, page: PageNumber, decision: Vote, participants: &[ShardId]) {
+        let pending = self.pending.remove(&page).expect("who ends it has found it");
+        let transaction = &pending.transaction;
+        // Before its writes, since what they change decides which locks it took.
+        let locks = self.locks_of(transaction);
+        let load = Load { transactions: 1, locks: locks.len(), bytes: transaction.encoded().len() };
+        for lock in &locks {
+            self.locks.release(page, lock);
+        }
+        self.directory.free(page);
+        let is_update = transaction.is_update();
+        if decision == Vote::Commit && is_update {
+            let writes =
+                self.effects(transaction).ok().expect("what is pending was executed, and its locks keep everything as it was").writes;
+            for (key, value) in writes {
+                self.write(key, value);
+            }
+        }
+        let name = transaction.name();
+        let client = self.clients.client_mut(name.client).expect("it has something pending");
+        client.pending.transactions -= load.transactions;
+        client.pending.locks -= load.locks;
+        client.pending.bytes -= load.bytes;
+        let state = if decision == Vote::Commit && is_update {
+            client.unsettled += 1;
+            State::Unsettled(participants.iter().copied().filter(|shard| *shard != self.settings.shard).collect())
+        } else {
+            State::Ended(decision)
+        };
+        self.clients.set(name, Entry { id: transaction.id(), state }, &mut self.directory);
+    }
+
+    fn on_settle(&mut self, client: ClientId, session: u64, below: u64) -> Reply {
+        if self.settings.cluster.permission(client).is_none() {
+            return refused(Refusal::UnknownClient);
+        }
+        // A session for which there is no room is forgotten as a whole, so that nothing of it is pending, or will be.
+        let below = match self.clients.make_room(client, session, &mut self.directory) {
+            true => self.clients.settle(client, session, below, &mut self.directory).expect("room was made for it"),
+            false => below,
+        };
+        let statement = SettledStatement { client, session, below };
+        Reply { answer: Answer::Settled(statement), statement: Some(Signed::Settled(statement)) }
+    }
+
+    fn on_forget(&mut self, statement: &SettledStatement, settled: &[Signers]) -> Reply {
+        let shards: Vec<ShardId> = settled.iter().map(|signers| signers.shard).collect();
+        let SettledStatement { client, session, below } = *statement;
+        self.clients.forget(client, session, below, &shards, &mut self.directory);
+        Reply { answer: Answer::Settled(*statement), statement: None }
+    }
+}
+
+/// Who asks for a vote.
+#[derive(Clone, Copy)]
+enum Asked<'a> {
+    ByAuthor,
+    /// With another shard's votes to commit, whose signatures have been checked.
+    ToFinish(Option<&'a Signers>),
+}
+
+fn value_of(bytes: &[u8]) -> Value {
+    Value::copied(bytes).expect("only values are kept")
+}
+
+fn refused(refusal: Refusal) -> Reply {
+    Reply { answer: Answer::Refused(refusal), statement: None }
+}
+
+fn ended(id: TransactionId, decision: Vote) -> Reply {
+    Reply { answer: Answer::Ended(id, decision), statement: None }
+}
+
+/// Checkpoints, and how they are read back.
+impl Executor {
+    /// The state after the last batch: its digest, and the pages that were changed since this was last called.
+    pub fn checkpoint(&mut self) -> Checkpoint {
+        let cluster = self.settings.cluster.id();
+        let mut buffer = Vec::new();
+        let mut pages = Vec::new();
+        for number in self.directory.take_changed() {
+            buffer.clear();
+            self.encode_page(number, &mut buffer);
+            self.tree.set(number, page_digest(cluster, number, &buffer));
+            pages.push((number, Bytes::copy_from_slice(&buffer)));
+        }
+        let head = self.head();
+        Checkpoint { digest: head.digest(cluster), head, pages }
+    }
+
+    fn head(&mut self) -> Head {
+        Head {
+            shard: self.settings.shard,
+            structural: self.settings.structural,
+            sequence: self.sequence,
+            pages: u32::try_from(self.directory.len()).expect("pages are counted with 32 bits"),
+            root: self.tree.root(),
+        }
+    }
+
+    fn encode_page(&self, number: PageNumber, out: &mut Vec<u8>) {
+        match self.directory.owner(number) {
+            Owner::Free => {}
+            Owner::Rows(low) => {
+                out.push(ROWS);
+                self.rows.encode_page(low, out);
+            }
+            Owner::Client(client) => {
+                out.push(CLIENT);
+                self.clients.encode_client(*client, out);
+            }
+            Owner::Session(client, session) => {
+                out.push(SESSION);
+                self.clients.encode_session(*client, *session, out);
+            }
+            Owner::Pending => {
+                out.push(PENDING);
+                let pending = &self.pending[&number];
+                pending.since.encode(out);
+                pending.transaction.encode(out);
+            }
+        }
+    }
+
+    /// The executor whose checkpoint this is: `pages` are all its pages, by number, free ones empty. What they hold has been checked
+    /// against the checkpoint's digest.
+    ///
+    /// # Errors
+    /// When they are no checkpoint of an executor with these settings.
+    pub fn install(settings: Settings, head: &Head, pages: &[Bytes]) -> Result<Self, DecodeError> {
+        let cluster = settings.cluster.id();
+        if head.shard != settings.shard || head.structural != settings.structural || head.pages as usize != pages.len() {
+            return Err(DecodeError::NotCanonical("a checkpoint of this shard"));
+        }
+        let mut executor = Self::new(settings);
+        (executor.rows, executor.sequence) = (Rows::default(), head.sequence);
+        let mut owners = vec![Owner::Free; pages.len()];
+        // Sessions come after their clients, and pending transactions after their sessions and all rows.
+        for kind in [ROWS, CLIENT, SESSION, PENDING] {
+            for (at, bytes) in pages.iter().enumerate().filter(|(_, bytes)| bytes.first() == Some(&kind)) {
+                let number = PageNumber(u32::try_from(at).expect("the head counts them with 32 bits"));
+                let mut reader = Reader::new(bytes.slice(1..), cluster);
+                owners[at] = executor.install_page(kind, number, &mut reader)?;
+                reader.finish()?;
+            }
+        }
+        if pages.iter().zip(&owners).any(|(bytes, owner)| bytes.is_empty() != (*owner == Owner::Free)) || !executor.rows.is_whole() {
+            return Err(DecodeError::NotCanonical("a checkpoint"));
+        }
+        for (at, bytes) in pages.iter().enumerate() {
+            let number = PageNumber(u32::try_from(at).expect("the head counts them with 32 bits"));
+            executor.tree.set(number, page_digest(cluster, number, bytes));
+        }
+        executor.directory = Directory::of(owners);
+        if executor.head() != *head {
+            return Err(DecodeError::NotCanonical("a checkpoint's digest"));
+        }
+        Ok(executor)
+    }
+
+    fn install_page(&mut self, kind: u8, number: PageNumber, reader: &mut Reader) -> Result<Owner, DecodeError> {
+        Ok(match kind {
+            ROWS => Owner::Rows(self.rows.decode_page(number, reader)?),
+            CLIENT => Owner::Client(self.clients.decode_client(number, reader)?),
+            SESSION => {
+                let (client, session) = self.clients.decode_session(number, reader)?;
+                Owner::Session(client, session)
+            }
+            _ => {
+                let since = u64::decode(reader)?;
+                let transaction = Transaction::decode(reader)?.detached(self.settings.cluster.id());
+                let is_its = |entry: &Entry| entry.id == transaction.id() && entry.state == State::Pending(number);
+                if !matches!(self.clients.find(transaction.name()), Known::Entry(entry) if is_its(entry)) {
+                    return Err(DecodeError::NotCanonical("a pending transaction"));
+                }
+                let load = Load { transactions: 1, locks: self.locks_of(&transaction).len(), bytes: transaction.encoded().len() };
+                self.hold(number, transaction, load, since);
+                Owner::Pending
+            }
+        })
+    }
+}

@@ -1,0 +1,36 @@
+//! Size limits of the executor. Every bound that a client could reach has its name here or in [`types::limits`].
+
+/// The most operations one transaction may have.
+pub const OPERATIONS_MAX: usize = 4_096;
+/// The most ranges one transaction may read.
+pub const RANGES_MAX: usize = 64;
+/// The most rows one range may give.
+pub const RANGE_ROWS_MAX: usize = 4_096;
+/// The most bytes that the queries of one transaction may give on one shard.
+pub const RESULT_BYTES_MAX: usize = 4 << 20;
+/// What each result counts beside its bytes: an answer of many empty values is large, too.
+pub const RESULT_OVERHEAD_BYTES: usize = 16;
+/// Results up to this size are kept with the reply, so that a repeated request finds them again.
+pub const RESULTS_KEPT_BYTES_MAX: usize = 1 << 10;
+/// How many ended transactions of one session are remembered.
+pub const REPLIES_MAX: usize = 256;
+/// How many sessions of one client are remembered.
+pub const SESSIONS_MAX: usize = 64;
+/// The most pending transactions one client may have on a shard.
+pub const PENDING_MAX: usize = 1_024;
+/// The most locks that the pending transactions of one client may hold on a shard.
+pub const LOCKS_MAX: usize = 32_768;
+/// The most bytes that the pending transactions of one client may have on a shard.
+pub const PENDING_BYTES_MAX: usize = 32 << 20;
+/// The most ranges that all pending transactions together may hold locked on a shard.
+pub const RANGES_LOCKED_MAX: usize = 4_096;
+/// How many committed transactions over several shards a client may leave unsettled on a shard.
+pub const UNSETTLED_MAX: usize = 8_192;
+/// The most voters a certificate may name for one shard.
+pub const VOTERS_MAX: usize = 3 * types::limits::FAULTS_MAX + 1;
+/// A page of rows with more rows is split.
+pub const PAGE_ROWS_MAX: usize = 16;
+/// A page of several rows with more bytes is split.
+pub const PAGE_BYTES_MAX: usize = 4 << 10;
+/// The longest encoding of any page: that of a pending transaction, or of a session.
+pub const ENCODED_PAGE_BYTES_MAX: usize = 8 << 20;

@@ -1,0 +1,180 @@
+//! What a transaction does: table 1 of the paper.
+
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
+use types::{Key, KeyRange, Value};
+
+use crate::limits::{RANGE_ROWS_MAX, RESULT_BYTES_MAX, RESULT_OVERHEAD_BYTES};
+
+/// One operation of a short transaction (table 1).
+///
+/// Comparisons see the state before the transaction. The others take place one after the other, so that a query sees what an
+/// earlier update of the same transaction did. An update that finds its key otherwise than it must be aborts the transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The transaction takes place only if the key has this value before it, or none.
+    Compare(Key, Option<Value>),
+    /// Gives the key's value.
+    Read(Key),
+    /// Gives the keys of a range that have values, in order, and at most so many.
+    ReadRange(KeyRange, u32),
+    /// Gives a key its first value. The key must have none.
+    Insert(Key, Value),
+    /// Gives a key another value. The key must have one.
+    Write(Key, Value),
+    /// Gives a key a value, whether it has one or not: not in the paper, whose clients would have to know.
+    Put(Key, Value),
+    /// Removes a key. One that is not there stays away.
+    Delete(Key),
+}
+
+impl Operation {
+    /// The key it is about; none where it is about a range.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Compare(key, _)
+            | Self::Read(key)
+            | Self::Insert(key, _)
+            | Self::Write(key, _)
+            | Self::Put(key, _)
+            | Self::Delete(key) => Some(key),
+            Self::ReadRange(..) => None,
+        }
+    }
+
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn is_update(&self) -> bool {
+        matches!(self, Self::Insert(..) | Self::Write(..) | Self::Put(..) | Self::Delete(_))
+    }
+}
+
+/// What a query found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The value of a key that was read.
+    Value(Option<Value>),
+    /// The rows of a range, in the order of their keys.
+    Rows(Vec<(Key, Value)>),
+}
+
+impl Found {
+    /// About how many bytes it takes in an answer.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Value(value) => RESULT_OVERHEAD_BYTES + value.as_ref().map_or(0, |value| value.as_bytes().len()),
+            Self::Rows(rows) => {
+                RESULT_OVERHEAD_BYTES + rows.iter().map(|(key, value)| row_bytes(key.as_bytes(), value.as_bytes())).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// About how many bytes a row of a range takes in an answer.
+pub(crate) fn row_bytes(key: &[u8], value: &[u8]) -> usize {
+    RESULT_OVERHEAD_BYTES + key.len() + value.len()
+}
+
+impl Encode for Operation {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Compare(key, value) => (1u8, key, value.as_ref()).put(out),
+            Self::Read(key) => (2u8, key, None).put(out),
+            Self::ReadRange(range, rows_max) => {
+                out.push(3);
+                range.encode(out);
+                rows_max.encode(out);
+            }
+            Self::Insert(key, value) => (4u8, key, Some(value)).put(out),
+            Self::Write(key, value) => (5u8, key, Some(value)).put(out),
+            Self::Put(key, value) => (6u8, key, Some(value)).put(out),
+            Self::Delete(key) => (7u8, key, None).put(out),
+        }
+    }
+}
+
+/// A tag, a key, and what follows them: of a comparison an optional value, of an update its value.
+trait PutParts {
+    fn put(self, out: &mut Vec<u8>);
+}
+
+impl PutParts for (u8, &Key, Option<&Value>) {
+    fn put(self, out: &mut Vec<u8>) {
+        let (tag, key, value) = self;
+        out.push(tag);
+        key.encode(out);
+        if tag == 1 {
+            value.is_some().encode(out);
+        }
+        if let Some(value) = value {
+            value.encode(out);
+        }
+    }
+}
+
+impl Decode for Operation {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Compare(Key::decode(reader)?, Option::decode(reader)?)),
+            2 => Ok(Self::Read(Key::decode(reader)?)),
+            3 => {
+                let (range, rows_max) = (KeyRange::decode(reader)?, u32::decode(reader)?);
+                if rows_max as usize > RANGE_ROWS_MAX {
+                    return Err(DecodeError::OverLimit("the rows of a range"));
+                }
+                Ok(Self::ReadRange(range, rows_max))
+            }
+            4 => Ok(Self::Insert(Key::decode(reader)?, Value::decode(reader)?)),
+            5 => Ok(Self::Write(Key::decode(reader)?, Value::decode(reader)?)),
+            6 => Ok(Self::Put(Key::decode(reader)?, Value::decode(reader)?)),
+            7 => Ok(Self::Delete(Key::decode(reader)?)),
+            _ => Err(DecodeError::UnknownTag("an operation")),
+        }
+    }
+}
+
+impl Encode for Found {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Value(value) => {
+                out.push(1);
+                value.encode(out);
+            }
+            Self::Rows(rows) => {
+                out.push(2);
+                encode_count(rows.len(), out);
+                for (key, value) in rows {
+                    key.encode(out);
+                    value.encode(out);
+                }
+            }
+        }
+    }
+}
+
+impl Decode for Found {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            1 => Ok(Self::Value(Option::decode(reader)?)),
+            2 => {
+                let count = reader.count("rows", RANGE_ROWS_MAX.min(RESULT_BYTES_MAX))?;
+                reader.note_sequence::<(Key, Value)>(count);
+                let rows = (0..count).map(|_| Ok((Key::decode(reader)?, Value::decode(reader)?)));
+                Ok(Self::Rows(rows.collect::<Result<_, DecodeError>>()?))
+            }
+            _ => Err(DecodeError::UnknownTag("a result")),
+        }
+    }
+}
+
+impl Found {
+    /// The same in buffers of its own.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        match self {
+            Self::Value(value) => Self::Value(value.as_ref().map(Value::detached)),
+            Self::Rows(rows) => Self::Rows(rows.iter().map(|(key, value)| (key.detached(), value.detached())).collect()),
+        }
+    }
+}
