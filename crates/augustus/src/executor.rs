@@ -104,6 +104,15 @@ impl Executor {
         self.pending.values().map(|pending| (&pending.transaction, pending.since))
     }
 
+    /// What its author was told of a transaction of this name, if it was executed and that is remembered.
+    #[must_use]
+    pub fn answered(&self, name: Name) -> Option<Answer> {
+        match self.clients.find(name) {
+            Known::Entry(entry) => Some(Answer::Voted(entry.id, self.verdict_of(&entry.state))),
+            Known::New | Known::Forgotten => None,
+        }
+    }
+
     /// The value of a key, as of the last batch.
     #[must_use]
     pub fn value(&self, key: &Key) -> Option<Value> {

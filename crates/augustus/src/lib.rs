@@ -11,7 +11,10 @@ mod operation;
 mod pages;
 mod request;
 mod rows;
+mod server;
+mod session;
 mod sessions;
+mod shard;
 mod state_transfer;
 mod transaction;
 
@@ -21,5 +24,7 @@ pub use locks::Structural;
 pub use operation::{Found, Operation};
 pub use pages::PageNumber;
 pub use request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Signed, Unreadable, Verdict};
+pub use session::{PROFILE, Session};
+pub use shard::Shard;
 pub use state_transfer::{Checkpoint, Fetch, Head, Piece, Snapshot, WrongPiece};
 pub use transaction::{Name, Transaction, TransactionError};

@@ -37,7 +37,7 @@ pub async fn connect(config: Config, cheating: Cheating) -> Result<Client, Conne
     let cheater = ByzantineClient::new(cluster.clone(), coordinator, habits, Random::stream(seed, "cheat"));
     let session = basil::Session::new(cluster.id(), adversary::Driver(cheater));
     let pools = crate::basil_pools(&config);
-    Client::start(config, session, Some(pools)).await
+    Client::start(config, |_| session, Some(pools)).await
 }
 
 /// What a client that cheats has done.

@@ -34,7 +34,7 @@ use engine::{PoolMaker, Profile, ProvenCommit};
 pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
 
 /// The engines that a cluster may run.
-pub static ENGINES: &[&Profile] = &[&basil::PROFILE];
+pub static ENGINES: &[&Profile] = &[&basil::PROFILE, &augustus::PROFILE];
 
 /// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, as `bezant init` or `bezant dev` made it.
 ///
@@ -54,7 +54,14 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
             let coordinator = Coordinator::for_client(config.cluster().clone(), basil_options(&config));
             let pools = basil_pools(&config);
             let session = basil::Session::new(config.cluster().id(), coordinator);
-            Client::start(config, session, Some(pools)).await
+            Client::start(config, |_| session, Some(pools)).await
+        }
+        name if name == augustus::PROFILE.name => {
+            let (cluster, timeout_ms) = (config.cluster().clone(), config.timeouts.operation_ms);
+            let session = move |party| {
+                augustus::Session::new(cluster, party, timeout_ms).expect("the cluster is of this engine, and clients have clients' names")
+            };
+            Client::start(config, session, None).await
         }
         name => Err(ConnectError::UnknownEngine(name.to_owned())),
     }

@@ -8,7 +8,7 @@ use crypto::Verified;
 use engine::{Advice, Capabilities, Commit, Operation, PoolMaker, PoolOptions, Refusal, Request, Response, Session, Statistics};
 use rand::Rng as _;
 use runtime::Wire;
-use types::Value;
+use types::{Party, Value};
 
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
@@ -42,12 +42,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the cluster that `config` names by a session of its engine, and waits until transactions can commit. `pools`
-    /// makes the engine's pools, if it has any. Applications call `bezant_client::connect`, which knows the engines.
+    /// Connects to the cluster that `config` names by a session of its engine, and waits until transactions can commit. `session` makes
+    /// that, of whose it is; `pools` makes the engine's pools, if it has any. Applications call `bezant_client::connect`, which knows the engines.
     ///
     /// # Errors
     /// [`ConnectError`], which says of every replica not reached why.
-    pub async fn start<S, W>(config: Config, session: S, pools: Option<PoolMaker>) -> Result<Self, ConnectError>
+    pub async fn start<S, W>(config: Config, session: impl FnOnce(Party) -> S, pools: Option<PoolMaker>) -> Result<Self, ConnectError>
     where
         W: Wire,
         S: Session<Received = Verified<W>, Message = W> + Send + 'static,

@@ -56,17 +56,18 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Starts a session, and waits until it can commit: as many replicas of every shard are connected as its engine needs.
-    pub async fn open<S, W>(config: Config, session: S, pools: Option<PoolMaker>) -> Result<Arc<Self>, ConnectError>
+    pub async fn open<S, W>(config: Config, session: impl FnOnce(Party) -> S, pools: Option<PoolMaker>) -> Result<Arc<Self>, ConnectError>
     where
         W: Wire,
         S: Session<Received = Verified<W>, Message = W> + Send + 'static,
     {
-        let profile = session.profile();
         let cluster = config.cluster().clone();
         let verifier = Arc::new(Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX)?);
         let metrics = Metrics::default();
         metrics.show_verifier(verifier.clone());
         let identity = identity(&config)?;
+        let session = session(identity.party());
+        let profile = session.profile();
         let delays = config.regions.as_ref().map(|regions| regions.delays_from(identity.party()));
         let addresses = config.topology.resolve().await;
         let dialled = addresses.len();
@@ -362,15 +363,17 @@ fn has_said_no(state: &PeerState) -> bool {
 }
 
 fn identity(config: &Config) -> Result<Identity, ConnectError> {
-    let party = Party::Client(config.client, types::Session(session()));
+    let party = Party::Client(config.client, types::Session(session_number()));
     let secret: &SecretKey = &config.secret;
     Ok(Identity::new(party, secret, config.certificate.clone())?)
 }
 
-/// A number no other process of this client has drawn, as good as surely.
-fn session() -> u64 {
+/// A number no other process of this client has drawn, as good as surely; above those that were drawn a moment before, as long as the
+/// machine's clock is not set back: some engines forget the lowest.
+fn session_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    (runtime::clock::wall() & !0xffff) | (random & 0xffff)
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! Which engine a server runs: the one file of the program that knows engines.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
 use config::NodeConfig;
+use crypto::Verifier;
 use machine::Time;
 use store::{Disk, DiskOptions, Options, Store, StoreError};
 
-use super::{Launch, Running, owner};
+use super::{Launch, ROOT_CACHE_MAX, Running, owner};
 use crate::failure::{Attempt as _, Failure};
 
 /// Runs a replica of the cluster's engine.
@@ -17,6 +19,7 @@ pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure
         // After a start it has forgotten who read what. For as long as such a read may have run ahead of its clock it answers reads, but
         // votes for no writes.
         name if name == basil::PROFILE.name => launch.run(basil(config).await?, Duration::from_millis(config.settings.time_bound_ms)),
+        name if name == augustus::PROFILE.name => launch.run(augustus(config).await?, Duration::ZERO),
         name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
     }
 }
@@ -74,6 +77,29 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
         let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
         let janitor = Coordinator::new(cluster.clone(), CoordinatorOptions::default());
         Ok::<_, String>(basil::Node::with_peers(opened, janitor, &cluster, now()))
+    });
+    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+}
+
+/// A replica of Augustus on its disk, brought back on a thread that may block.
+async fn augustus(config: &NodeConfig) -> Result<augustus::multicast::Node<augustus::Shard, Disk>, Failure> {
+    let replica = config.replica;
+    let cluster = config.topology.cluster.clone();
+    if cluster.shards().count() > 1 {
+        return Err(Failure::wrong("augustus runs clusters of one shard only, up to now").at("cluster.toml"));
+    }
+    let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX);
+    let verifier = Arc::new(verifier.map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml"))?);
+    let data = config.data.clone();
+    let owner = owner(&cluster, replica);
+    let place = data.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || {
+        let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
+        let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
+        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural: augustus::Structural::default() };
+        let shard = augustus::Shard::new(settings, verifier);
+        augustus::multicast::Node::open(cluster, replica, augustus::multicast::Options::default(), shard, store)
+            .map_err(|error| error.to_string())
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
 }

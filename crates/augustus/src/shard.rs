@@ -1,0 +1,164 @@
+//! The executor behind the multicast: what is ordered are encoded [`Request`](crate::Request)s, and what is answered are encoded
+//! [`Answer`](crate::Answer)s.
+//!
+//! The state at a checkpoint is one stream of bytes: the executor's head, and then all its pages, each after its length. The
+//! multicast's pages are pieces of that stream. Pages of the executor are small, so many of them share a piece, which is made anew when one
+//! of them has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crypto::Verifier;
+use types::codec::{Decode as _, Encode as _};
+use types::{ClusterId, Digest};
+
+use crate::executor::{Executor, Settings};
+use crate::multicast::message::PAGE_BYTES_MAX;
+use crate::multicast::request::RequestKey;
+use crate::multicast::{self, Answer, Application, page_digest};
+use crate::request::{Ordered, Request, Unreadable};
+use crate::state_transfer::Head;
+use crate::transaction::Name;
+
+/// So many of the executor's pages share pieces.
+const GROUP: usize = 64;
+
+/// A shard's state, as one replica has it.
+#[derive(Debug)]
+pub struct Shard {
+    settings: Settings,
+    verifier: Arc<Verifier>,
+    executor: Executor,
+    /// The last checkpoint's pages.
+    groups: Vec<Group>,
+    /// The pieces of each checkpoint that is kept.
+    kept: BTreeMap<u64, Vec<Bytes>>,
+}
+
+/// Some of the executor's pages, one after the other.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    bytes: Bytes,
+    /// The digest of each piece.
+    digests: Vec<Digest>,
+}
+
+impl Shard {
+    /// A shard in which nothing was done. `verifier` checks the signatures in what is ordered: it knows the same cluster.
+    #[must_use]
+    pub fn new(settings: Settings, verifier: Arc<Verifier>) -> Self {
+        let executor = Executor::new(settings.clone());
+        Self { settings, verifier, executor, groups: Vec::new(), kept: BTreeMap::new() }
+    }
+
+    /// The executor.
+    #[must_use]
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    fn cluster(&self) -> ClusterId {
+        self.settings.cluster.id()
+    }
+
+    fn read(&self, request: &multicast::Request) -> Ordered {
+        let read = Request::from_bytes(request.payload.clone(), self.cluster()).ok();
+        let verified = read.and_then(|read| self.verifier.verify(read).ok());
+        Ordered { client: request.key.client, request: verified.ok_or(Unreadable) }
+    }
+
+    /// Puts these pages of the executor, by number, into their groups.
+    fn regroup(&mut self, changed: impl IntoIterator<Item = (usize, Bytes)>) {
+        let cluster = self.cluster();
+        let mut by_group: BTreeMap<usize, Vec<(usize, Bytes)>> = BTreeMap::new();
+        changed.into_iter().for_each(|(number, page)| by_group.entry(number / GROUP).or_default().push((number % GROUP, page)));
+        for (at, changed) in by_group {
+            if self.groups.len() <= at {
+                self.groups.resize_with(at + 1, Group::default);
+            }
+            let group = &mut self.groups[at];
+            let mut pages = split(&group.bytes).expect("it was put together here");
+            for (place, page) in changed {
+                pages.resize(pages.len().max(place + 1), Bytes::new());
+                pages[place] = page;
+            }
+            let mut bytes = Vec::with_capacity(pages.iter().map(|page| page.len() + LENGTH_BYTES).sum());
+            for page in &pages {
+                bytes.extend_from_slice(&u32::try_from(page.len()).expect("pages are bounded").to_le_bytes());
+                bytes.extend_from_slice(page);
+            }
+            let digests = bytes.chunks(PAGE_BYTES_MAX).map(|piece| page_digest(cluster, piece)).collect();
+            *group = Group { bytes: bytes.into(), digests };
+        }
+    }
+}
+
+/// How long a page is stands before it in so many bytes.
+const LENGTH_BYTES: usize = 4;
+
+/// The pages in a part of the stream.
+fn split(stream: &Bytes) -> Option<Vec<Bytes>> {
+    let (mut pages, mut at) = (Vec::new(), 0);
+    while at < stream.len() {
+        let length = u32::from_le_bytes(stream.get(at..at + LENGTH_BYTES)?.try_into().ok()?) as usize;
+        at += LENGTH_BYTES;
+        let end = at.checked_add(length).filter(|end| *end <= stream.len())?;
+        pages.push(stream.slice(at..end));
+        at = end;
+    }
+    Some(pages)
+}
+
+impl Application for Shard {
+    type Answer = Bytes;
+
+    fn deliver(&mut self, sequence: u64, requests: &[multicast::Request], answers: &mut Vec<Answer<Bytes>>) {
+        let ordered: Vec<Ordered> = requests.iter().map(|request| self.read(request)).collect();
+        let replies = self.executor.deliver(sequence, &ordered);
+        for (request, reply) in requests.iter().zip(replies) {
+            answers.push(Answer { key: request.key, answer: reply.answer.to_bytes().into() });
+        }
+    }
+
+    fn answered(&self, key: &RequestKey) -> Option<Bytes> {
+        let name = Name { client: key.client, session: key.session.0, number: key.number };
+        Some(self.executor.answered(name)?.to_bytes().into())
+    }
+
+    fn checkpoint(&mut self, sequence: u64) -> Vec<Digest> {
+        let checkpoint = self.executor.checkpoint();
+        self.regroup(checkpoint.pages.into_iter().map(|(number, page)| (number.0 as usize, page)));
+        let head = Bytes::from(checkpoint.head.to_bytes());
+        let mut digests = vec![page_digest(self.cluster(), &head)];
+        let mut pieces = vec![head];
+        for Group { bytes, digests: of_group } in &self.groups {
+            digests.extend(of_group);
+            pieces.extend((0..of_group.len()).map(|piece| {
+                let begin = piece * PAGE_BYTES_MAX;
+                bytes.slice(begin..bytes.len().min(begin + PAGE_BYTES_MAX))
+            }));
+        }
+        self.kept.insert(sequence, pieces);
+        digests
+    }
+
+    fn page(&self, sequence: u64, index: usize) -> Option<Bytes> {
+        self.kept.get(&sequence)?.get(index).cloned()
+    }
+
+    fn release(&mut self, before: u64) {
+        self.kept = self.kept.split_off(&before);
+    }
+
+    fn install(&mut self, sequence: u64, pieces: &[Bytes]) {
+        let certified = "f+1 honest replicas have said that this is their state";
+        let (head, rest) = pieces.split_first().expect(certified);
+        let head = Head::from_bytes(head.clone(), self.cluster()).expect(certified);
+        let pages = split(&rest.concat().into()).expect(certified);
+        self.executor = Executor::install(self.settings.clone(), &head, &pages).expect(certified);
+        self.groups.clear();
+        self.regroup(pages.into_iter().enumerate());
+        self.kept = BTreeMap::from([(sequence, pieces.to_vec())]);
+    }
+}
