@@ -1,18 +1,24 @@
 //! A replica behind the neutral seam ([`engine`]).
 
-use bytes::Bytes;
 use engine::{Misbehavior, Statistics};
 use store::StorageBackend;
 
-use crate::multicast::{Application, Node};
+use crate::multicast::Node;
+use crate::shard::Shard;
 
-impl<A: Application<Answer = Bytes>, B: StorageBackend> engine::Replica for Node<A, B> {
+impl<B: StorageBackend> engine::Replica for Node<Shard, B> {
     fn statistics(&self, out: &mut Statistics) {
-        let status = self.replica().status();
+        let (status, shard) = (self.replica().status(), self.replica().application());
+        let counts = shard.counts();
+        out.counter("transactions_committed", "Transactions executed", counts.committed).in_status("transactions.committed");
+        out.counter("transactions_aborted", "Transactions voted down", counts.aborted).in_status("transactions.aborted");
+        let pending = shard.executor().pending().count() as u64;
+        out.gauge("transactions_undecided", "Transactions that wait for other shards", pending).in_status("transactions.undecided");
+        out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
         out.counter("lists_delivered", "Lists of requests that were delivered", status.delivered).in_status("order.delivered");
         out.gauge("stable_checkpoint", "The last list that a stable checkpoint covers", status.stable).in_status("order.stable");
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
-        out.gauge("journal_bytes", "Size of the journal", self.journal_bytes()).in_status("storage.journal_bytes");
+        out.gauge("journal_bytes", "Size of the journal", self.journal_bytes()).in_status("store.journal_bytes");
     }
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {

@@ -35,6 +35,7 @@ pub static PROFILE: Profile = Profile {
     shard_size: |faults| 3 * faults + 1,
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "commits take as long as before, or some moments longer while a leader is replaced",
+    shards_max: 1,
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, pool: false },
     tells_time: false,
 };

@@ -17,7 +17,7 @@ use crate::executor::{Executor, Settings};
 use crate::multicast::message::PAGE_BYTES_MAX;
 use crate::multicast::request::RequestKey;
 use crate::multicast::{self, Answer, Application, page_digest};
-use crate::request::{Ordered, Request, Unreadable};
+use crate::request::{Ordered, Request, Unreadable, Verdict};
 use crate::state_transfer::Head;
 use crate::transaction::Name;
 
@@ -34,6 +34,18 @@ pub struct Shard {
     groups: Vec<Group>,
     /// The pieces of each checkpoint that is kept.
     kept: BTreeMap<u64, Vec<Bytes>>,
+    counts: Counts,
+}
+
+/// What this process has executed, also when it only read its journal again. No part of the state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Transactions that were voted to commit.
+    pub committed: u64,
+    /// Transactions that were voted to abort.
+    pub aborted: u64,
+    /// Requests that were refused.
+    pub refused: u64,
 }
 
 /// Some of the executor's pages, one after the other.
@@ -49,13 +61,19 @@ impl Shard {
     #[must_use]
     pub fn new(settings: Settings, verifier: Arc<Verifier>) -> Self {
         let executor = Executor::new(settings.clone());
-        Self { settings, verifier, executor, groups: Vec::new(), kept: BTreeMap::new() }
+        Self { settings, verifier, executor, groups: Vec::new(), kept: BTreeMap::new(), counts: Counts::default() }
     }
 
     /// The executor.
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// What this process has executed.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     fn cluster(&self) -> ClusterId {
@@ -117,6 +135,12 @@ impl Application for Shard {
         let ordered: Vec<Ordered> = requests.iter().map(|request| self.read(request)).collect();
         let replies = self.executor.deliver(sequence, &ordered);
         for (request, reply) in requests.iter().zip(replies) {
+            match &reply.answer {
+                crate::Answer::Voted(_, Verdict::Commit(_)) => self.counts.committed += 1,
+                crate::Answer::Voted(_, Verdict::Abort(_)) => self.counts.aborted += 1,
+                crate::Answer::Refused(_) => self.counts.refused += 1,
+                crate::Answer::Ended(..) | crate::Answer::Settled(_) => {}
+            }
             answers.push(Answer { key: request.key, answer: reply.answer.to_bytes().into() });
         }
     }

@@ -33,6 +33,7 @@ pub static PROFILE: Profile = Profile {
     shard_size: |faults| Quorums::new(faults).replicas(),
     quorum: |faults| Quorums::new(faults).logged(),
     while_incomplete: "commits take two round trips",
+    shards_max: usize::MAX,
     capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, pool: true },
     tells_time: true,
 };

@@ -237,6 +237,10 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let engine = shape.engine();
     let [faults, shards] = [shape.faults, shape.shards].map(count);
     let per_shard = (engine.shard_size)(faults);
+    if shards > engine.shards_max {
+        return Err(Failure::wrong(format!("{} runs clusters of no more shards than {}, up to now", engine.name, engine.shards_max))
+            .help("lower --shards, or take another --engine"));
+    }
     if shards * per_shard > REPLICAS_MAX {
         return Err(Failure::wrong(format!("{shards} shards of {per_shard} replicas are more than {REPLICAS_MAX}"))
             .help("lower --shards or --faults"));

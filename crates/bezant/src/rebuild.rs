@@ -30,6 +30,7 @@ pub struct RebuildArgs {
 pub async fn run(args: &RebuildArgs) -> Result<Done, Failure> {
     let config = NodeConfig::load(&args.folder, bezant_client::ENGINES)?;
     let (replica, data) = (config.replica, config.data.clone());
+    node::refuse_rebuilding(&config)?;
     refuse_too_many(&config).await?;
     let is_forced = args.force;
     let begun = tokio::task::spawn_blocking(move || {

@@ -417,3 +417,49 @@ fn copy(from: &Path, to: &Path) {
         fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
     }
 }
+
+const AUGUSTUS: [&str; 4] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3"];
+
+/// How many lists of requests a replica has delivered.
+fn delivered(place: &Place, replica: &str) -> u64 {
+    place.count_of(replica, "order", "delivered")
+}
+
+#[test]
+fn augustus_goes_on_without_its_leader_which_takes_over_what_it_missed() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    let view = place.count_of("s0-r1", "order", "view");
+    let leader = AUGUSTUS[usize::try_from(view % 4).expect("one of four")];
+    let other = if leader == "s0-r3" { "s0-r2" } else { "s0-r3" };
+    place.kill(leader);
+    goes_on(&place, "journal", 300);
+    assert!(place.count_of(other, "order", "view") > view, "another leads");
+    place.run(&["up"]).expect(0);
+    let there = delivered(&place, other);
+    eventually("it has what it missed", || delivered(&place, leader) >= there);
+    // It counts again: with another one down, three are left that must agree.
+    place.kill(other);
+    goes_on(&place, "journal", 50);
+    end_bank(bank);
+    verify(&place, "journal");
+}
+
+#[test]
+fn nothing_that_augustus_acknowledged_is_lost_when_all_four_are_killed_at_once() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    let bank = start_bank(&place, "journal");
+    for _ in 0..2 {
+        goes_on(&place, "journal", 50);
+        AUGUSTUS.iter().for_each(|replica| place.kill(replica));
+        place.run(&["up"]).expect(0);
+    }
+    goes_on(&place, "journal", 50);
+    end_bank(bank);
+    verify(&place, "journal");
+}

@@ -62,6 +62,7 @@
 //!     shard_size: |faults| faults + 1,
 //!     quorum: |_faults| 1,
 //!     while_incomplete: "nothing changes",
+//!     shards_max: 1,
 //!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
 //!     tells_time: false,
 //! };

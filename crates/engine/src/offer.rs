@@ -23,6 +23,8 @@ pub struct Profile {
     pub quorum: fn(usize) -> usize,
     /// What users notice while some of a shard's replicas are gone and it still commits, for people.
     pub while_incomplete: &'static str,
+    /// The most shards that a cluster may have.
+    pub shards_max: usize,
     /// What it can do.
     pub capabilities: Capabilities,
     /// Whether its session tells the cluster's time ([`Tell::Clock`]), without which no transaction may begin.

@@ -30,6 +30,7 @@ pub static PROFILE: Profile = Profile {
     shard_size: |faults| 5 * faults + 1,
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "nothing changes",
+    shards_max: 1,
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, pool: false },
     tells_time: false,
 };
