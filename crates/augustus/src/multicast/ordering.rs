@@ -256,7 +256,9 @@ impl<A: Application> Replica<A> {
         if slot.requests.is_some() {
             slot.is_committed = true;
             self.log_list(sequence);
-            self.log(&Record::Committed { sequence, digest });
+            if !broken(Mutant::DecidedUnlogged) {
+                self.log(&Record::Committed { sequence, digest });
+            }
             self.deliver(now, outbox);
         }
     }

@@ -154,10 +154,10 @@ fn a_view_that_was_left_is_not_entered_again_after_a_restart() {
     });
     world.ask(&request(1, 1, "a"), &[1, 2, 3]);
     world.run_ms(600);
-    assert_eq!(world.node(1).replica().leader(), 1);
-    world.crash(1);
-    world.start(1);
-    assert_eq!(world.node(1).replica().leader(), 1);
+    assert_eq!((world.node(2).replica().leader(), world.node(2).replica().status().entered), (1, 0));
+    world.crash(2);
+    world.start(2);
+    assert_eq!(world.node(2).replica().leader(), 1);
 }
 
 /// One replica delivers, then all lose power. The others prepared it, and must know that still when they leave the view.
