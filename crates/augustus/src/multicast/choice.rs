@@ -61,8 +61,14 @@ pub fn choose(quorum: Quorum, empty: Digest, votes: &[&ViewChange]) -> Option<Ch
     let mut prepared: BTreeMap<u64, Vec<&Claim>> = BTreeMap::new();
     let mut accepted: BTreeMap<u64, Vec<&Claim>> = BTreeMap::new();
     for vote in votes {
-        vote.prepared.iter().filter(|claim| claim.sequence > base).for_each(|claim| prepared.entry(claim.sequence).or_default().push(claim));
-        vote.accepted.iter().filter(|claim| claim.sequence > base).for_each(|claim| accepted.entry(claim.sequence).or_default().push(claim));
+        vote.prepared
+            .iter()
+            .filter(|claim| claim.sequence > base)
+            .for_each(|claim| prepared.entry(claim.sequence).or_default().push(claim));
+        vote.accepted
+            .iter()
+            .filter(|claim| claim.sequence > base)
+            .for_each(|claim| accepted.entry(claim.sequence).or_default().push(claim));
     }
     let mut last = 0;
     for (sequence, claims) in prepared {

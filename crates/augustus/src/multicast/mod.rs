@@ -34,10 +34,10 @@ mod record;
 pub mod replica;
 pub mod request;
 mod slot;
-mod transfer;
-mod views;
 #[cfg(test)]
 mod tests;
+mod transfer;
+mod views;
 pub mod windows;
 
 pub use application::{Answer, Application, page_digest};

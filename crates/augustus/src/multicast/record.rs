@@ -6,7 +6,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::{Digest, ReplicaId};
 
 use super::message::{
-    CheckpointVote, Certificate, Claim, FORMAT, HEAD_BYTES_MAX, NewView, PAGE_BYTES_MAX, decode_bytes, decode_requests, encode_bytes,
+    Certificate, CheckpointVote, Claim, FORMAT, HEAD_BYTES_MAX, NewView, PAGE_BYTES_MAX, decode_bytes, decode_requests, encode_bytes,
 };
 use super::request::Request;
 

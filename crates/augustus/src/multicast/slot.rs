@@ -49,7 +49,8 @@ impl Slot {
     /// The list that is decided: so many have prepared it in one view, or so few know that it is, of whom one is honest.
     pub fn decided(&self, prepared: usize, told: usize) -> Option<Digest> {
         let by_votes = self.commits.agreed(prepared);
-        by_votes.or_else(|| self.decisions.values().copied().find(|one| self.decisions.values().filter(|other| *other == one).count() >= told))
+        by_votes
+            .or_else(|| self.decisions.values().copied().find(|one| self.decisions.values().filter(|other| *other == one).count() >= told))
     }
 
     /// The claim to this slot's list in `view`.

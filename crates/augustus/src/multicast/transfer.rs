@@ -117,7 +117,9 @@ impl<A: Application> Replica<A> {
 
     pub(super) fn on_head(&mut self, now: Time, from: u16, sequence: u64, head: Bytes, outbox: &mut OutboxOf<Self>) {
         let cluster = self.cluster.id();
-        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.head.is_none()) else { return };
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.head.is_none()) else {
+            return;
+        };
         let is_right = state_digest(cluster, sequence, &head) == transfer.digest || broken(Mutant::HeadUnchecked);
         match Head::from_bytes(head.clone(), cluster) {
             Ok(parts) if is_right => transfer.head = Some((Bytes::copy_from_slice(&head), parts.pages)),
@@ -130,7 +132,8 @@ impl<A: Application> Replica<A> {
 
     pub(super) fn on_page(&mut self, now: Time, from: u16, (sequence, index): (u64, u32), bytes: Bytes, outbox: &mut OutboxOf<Self>) {
         let cluster = self.cluster.id();
-        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.asked.contains(&index)) else {
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.asked.contains(&index))
+        else {
             return;
         };
         let digests = transfer.head.as_ref().map_or(&[][..], |(_, digests)| digests);
@@ -145,15 +148,7 @@ impl<A: Application> Replica<A> {
     }
 
     /// The whole state is here.
-    fn finish_transfer(
-        &mut self,
-        now: Time,
-        sequence: u64,
-        digest: Digest,
-        head: Bytes,
-        pages: &[Bytes],
-        outbox: &mut OutboxOf<Self>,
-    ) {
+    fn finish_transfer(&mut self, now: Time, sequence: u64, digest: Digest, head: Bytes, pages: &[Bytes], outbox: &mut OutboxOf<Self>) {
         if self.take_over(sequence, digest, head, pages).is_err() || sequence != self.stable_sequence() {
             return;
         }

@@ -33,8 +33,8 @@ impl<A: Application> Replica<A> {
             if self.windows.standing(&id.key) != Standing::New {
                 self.pool.remove(&id.key);
             } else if self.pool.is_still_due(&id) {
-                if broken(Mutant::LeaderUnsuspected) {
-                    return;
+                if !self.is_in_view() || broken(Mutant::LeaderUnsuspected) {
+                    return self.pool.begin_view(now, self.patience());
                 }
                 return self.give_up_view(now, outbox);
             }

@@ -118,7 +118,10 @@ impl OrderClient {
                 }
                 ClientStrategy::Flood => {
                     for number in 0..20 {
-                        say(replica, Request { key: RequestKey { number: request.key.number * 20 + number, ..request.key }, payload: other(random) });
+                        say(
+                            replica,
+                            Request { key: RequestKey { number: request.key.number * 20 + number, ..request.key }, payload: other(random) },
+                        );
                     }
                 }
             }

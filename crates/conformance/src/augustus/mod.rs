@@ -98,7 +98,12 @@ impl System for Order {
             &[FaultClass::Crashes, FaultClass::DiskDamage, FaultClass::Clocks],
             "processes die in the middle of what they do, disks forget what was not synced, and some flip bits",
         ),
-        scenario("order-upgrade", 7_000, &[FaultClass::Upgrades, FaultClass::Clocks], "replicas are stopped in good order, one after the other"),
+        scenario(
+            "order-upgrade",
+            7_000,
+            &[FaultClass::Upgrades, FaultClass::Clocks],
+            "replicas are stopped in good order, one after the other",
+        ),
         scenario("order-liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario("order-clients", 6_000, &[FaultClass::ByzantineClients], "clients say different things to different replicas, and leave"),
         scenario(
@@ -146,7 +151,12 @@ impl System for Order {
     }
 
     fn upgraded(options: Options, random: &mut Random) -> Options {
-        Options { timeout_ms: random.pick(&[300, 500]), pipeline: random.pick(&[1, 8]), journal_bytes_max: random.pick(&[1, 16 << 20]), ..options }
+        Options {
+            timeout_ms: random.pick(&[300, 500]),
+            pipeline: random.pick(&[1, 8]),
+            journal_bytes_max: random.pick(&[1, 16 << 20]),
+            ..options
+        }
     }
 
     fn open(
@@ -201,7 +211,8 @@ impl System for Order {
         let Some(((first, one), others)) = replicas.split_first() else { return Vec::new() };
         let history = |node: &Replica| node.replica().application().delivered().to_vec();
         let differing = others.iter().filter(|(_, other)| history(other) != history(one));
-        let lengths = differing.map(|(id, other)| format!("{first} has delivered {}, and {id} {}", history(one).len(), history(other).len()));
+        let lengths =
+            differing.map(|(id, other)| format!("{first} has delivered {}, and {id} {}", history(one).len(), history(other).len()));
         lengths.collect()
     }
 

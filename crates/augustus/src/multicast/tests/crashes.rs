@@ -14,7 +14,8 @@ fn what_was_answered_survives_the_end_of_all() {
             world.ask_all(&request(2, number, "b"));
         }
         world.settle_some(messages);
-        let answered: Vec<_> = (1..=6).flat_map(|number| [key(1, number), key(2, number)]).filter_map(|key| Some((key, world.answer(&key)?))).collect();
+        let answered: Vec<_> =
+            (1..=6).flat_map(|number| [key(1, number), key(2, number)]).filter_map(|key| Some((key, world.answer(&key)?))).collect();
         let before: Vec<_> = ALL.iter().map(|index| world.delivered(*index)).collect();
         world.crash_all();
         world.run_ms(3_000);
@@ -65,9 +66,11 @@ fn the_journal_stays_small_and_replays_to_the_same() {
     // What silent turns wrote is durable soon after.
     world.run_ms(100);
     assert!(ALL.iter().all(|index| world.node(*index).journal_bytes() < 64 << 10));
-    let before: Vec<_> = ALL.iter().map(|index| (world.node(*index).replica().status(), world.node(*index).replica().last_checkpoint())).collect();
+    let before: Vec<_> =
+        ALL.iter().map(|index| (world.node(*index).replica().status(), world.node(*index).replica().last_checkpoint())).collect();
     world.crash_all();
-    let after: Vec<_> = ALL.iter().map(|index| (world.node(*index).replica().status(), world.node(*index).replica().last_checkpoint())).collect();
+    let after: Vec<_> =
+        ALL.iter().map(|index| (world.node(*index).replica().status(), world.node(*index).replica().last_checkpoint())).collect();
     assert_eq!(before, after);
     for number in 401..=420 {
         world.ask_all(&request(1, number, "some more"));

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
-use types::codec::{Decode as _, Encode as _};
 use types::ShardId;
+use types::codec::{Decode as _, Encode as _};
 
 use super::super::Message;
 use super::super::message::{Certificate, CheckpointVote, Claim, NewView, Status, Unsigned, ViewChange};

@@ -73,9 +73,8 @@ impl World {
     pub fn with(options: Options) -> Self {
         let cluster = cluster(1);
         let count = u16::try_from(cluster.replicas_per_shard()).expect("few");
-        let signer = |index: u16| {
-            BatchSigner::new(secret(u8::try_from(index).expect("few") + 1), CLUSTER, replica(index), Signatures::Ed25519)
-        };
+        let signer =
+            |index: u16| BatchSigner::new(secret(u8::try_from(index).expect("few") + 1), CLUSTER, replica(index), Signatures::Ed25519);
         let mut world = Self {
             now: Time(1_000_000_000),
             options,
