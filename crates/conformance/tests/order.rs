@@ -1,6 +1,6 @@
 //! The order of Augustus' shards in worlds of faults, liars and cheats.
 
-use conformance::augustus::{ClientStrategy, Report, ReplicaStrategy, Scenario};
+use conformance::augustus::{ClientStrategy, ReplicaStrategy, Report, Scenario};
 use random::Named as _;
 use simulator::Tracing;
 
