@@ -27,6 +27,8 @@ use super::request::{Request, RequestId, RequestKey};
 pub const CLIENT_REQUESTS_MAX: usize = 4_096;
 /// How many bytes their payloads may have together.
 pub const CLIENT_BYTES_MAX: usize = 16 << 20;
+/// For how many requests each other replica may vouch, whoever they are of.
+pub const PEER_REQUESTS_MAX: usize = 1 << 17;
 
 /// The least speed at which a leader has to work off what is due, in nanoseconds a request and nanoseconds a byte.
 const NS_PER_REQUEST: u64 = 1_000_000;
@@ -42,6 +44,8 @@ pub struct Pool {
     clients: BTreeMap<ClientId, Usage>,
     /// In how many candidates each replica vouches in each client's name.
     vouched: BTreeMap<(ClientId, u16), usize>,
+    /// And in anybody's.
+    peers: BTreeMap<u16, usize>,
     /// What is due, in the order in which it became so.
     due: BTreeMap<u64, RequestId>,
     /// By when each of these has to be delivered.
@@ -107,6 +111,7 @@ impl Pool {
             pending: BTreeMap::new(),
             clients: BTreeMap::new(),
             vouched: BTreeMap::new(),
+            peers: BTreeMap::new(),
             due: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ready: BTreeMap::new(),
@@ -145,7 +150,7 @@ impl Pool {
         let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
         let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
         let used = self.vouched.get(&(id.key.client, from)).copied().unwrap_or_default();
-        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX {
+        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX || self.peers.get(&from) >= Some(&PEER_REQUESTS_MAX) {
             return;
         }
         self.back(now, id, from);
@@ -211,7 +216,7 @@ impl Pool {
             (0..64).filter(|index| candidate.vouchers.contains(*index) && !candidate.again.contains(*index)).collect();
         candidate.vouchers = candidate.again;
         let (due, bytes) = (candidate.due.take(), candidate.bytes());
-        forgotten.into_iter().for_each(|index| release(&mut self.vouched, (id.key.client, index)));
+        forgotten.into_iter().for_each(|index| self.release(id.key.client, index));
         self.cancel(due, bytes);
         false
     }
@@ -290,7 +295,7 @@ impl Pool {
     fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
         self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
         for index in (0..64).filter(|index| candidate.vouchers.contains(*index)) {
-            release(&mut self.vouched, (key.client, index));
+            self.release(key.client, index);
         }
         if candidate.is_from_client
             && let Some(usage) = self.clients.get_mut(&key.client)
@@ -302,6 +307,11 @@ impl Pool {
             }
         }
         self.cancel(candidate.due, candidate.bytes());
+    }
+
+    fn release(&mut self, client: ClientId, voucher: u16) {
+        decrement(&mut self.vouched, &(client, voucher));
+        decrement(&mut self.peers, &voucher);
     }
 
     /// What was due is not any more.
@@ -332,6 +342,7 @@ impl Pool {
             self.deadlines.insert((deadline, ticket));
         }
         *self.vouched.entry((id.key.client, from)).or_default() += 1;
+        *self.peers.entry(from).or_default() += 1;
     }
 
     /// Whether the client may give this replica one more request. What it left behind long ago makes room, if it never became due.
@@ -377,11 +388,12 @@ impl Pool {
     }
 }
 
-fn release(counts: &mut BTreeMap<(ClientId, u16), usize>, of: (ClientId, u16)) {
-    if let Some(count) = counts.get_mut(&of) {
+/// Counts one less.
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {
-            counts.remove(&of);
+            counts.remove(of);
         }
     }
 }
