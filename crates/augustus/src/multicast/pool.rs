@@ -397,3 +397,92 @@ fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::world::{CLUSTER, cluster, request};
+    use super::*;
+
+    const PATIENCE: Patience = Patience { timeout_ms: 500, factor: 1 };
+
+    fn pool() -> Pool {
+        Pool::new(0, Quorum::of(&cluster(1)).expect("it has 3f+1 replicas"), PATIENCE)
+    }
+
+    /// The client gives this replica its request `number` at `ms`, and two others vouch for it.
+    fn due(pool: &mut Pool, ms: u64, number: u64) -> RequestId {
+        let request = request(1, number, "payload");
+        let id = request.id(CLUSTER);
+        assert!(pool.hear(Time::default().after_ms(ms), &request, &id));
+        for voucher in [1, 2] {
+            pool.vouch(Time::default().after_ms(ms), voucher, &id);
+        }
+        id
+    }
+
+    #[test]
+    fn a_leader_that_delivers_one_request_has_no_more_time_for_the_next() {
+        let mut pool = pool();
+        let first = due(&mut pool, 0, 1);
+        due(&mut pool, 0, 2);
+        assert_eq!(pool.deadline(), Some(Time::default().after_ms(500)));
+        pool.remove(&first.key);
+        let deadline = pool.deadline().expect("one is due");
+        assert!(deadline > Time::default().after_ms(500) && deadline < Time::default().after_ms(502), "{deadline:?}");
+    }
+
+    #[test]
+    fn what_others_have_forgotten_is_not_due_any_more() {
+        let mut pool = pool();
+        let id = due(&mut pool, 0, 1);
+        pool.vouch(Time::default().after_ms(100), 1, &id);
+        assert!(!pool.is_still_due(&id), "one other has said so again");
+        assert_eq!((pool.deadline(), pool.due().count(), pool.ready()), (None, 0, 0));
+        pool.vouch(Time::default().after_ms(600), 3, &id);
+        assert_eq!(pool.due().count(), 1);
+        for voucher in [1, 3] {
+            pool.vouch(Time::default().after_ms(700), voucher, &id);
+        }
+        assert!(pool.is_still_due(&id));
+    }
+
+    #[test]
+    fn a_request_is_not_vouched_for_before_it_is_here() {
+        let mut pool = pool();
+        let request = request(1, 1, "payload");
+        let id = request.id(CLUSTER);
+        pool.vouch(Time(0), 1, &id);
+        assert!(!pool.wants(&id));
+        pool.vouch(Time(0), 2, &id);
+        assert!(pool.wants(&id) && !pool.believes(&id) && pool.due().count() == 0);
+        pool.hold(Time(0), &request, &id);
+        assert!(!pool.wants(&id) && pool.believes(&id) && pool.due().count() == 1);
+    }
+
+    #[test]
+    fn who_vouches_for_very_much_is_not_heard() {
+        let mut pool = pool();
+        for number in 1..=3 * CLIENT_REQUESTS_MAX as u64 {
+            pool.vouch(Time(0), 1, &request(1, number, "").id(CLUSTER));
+        }
+        assert_eq!(pool.keys().count(), 2 * CLIENT_REQUESTS_MAX);
+        // Nor does a client get more room than it has.
+        let mut pool = self::pool();
+        for number in 1..=CLIENT_REQUESTS_MAX as u64 + 10 {
+            let request = request(1, number, "");
+            assert!(pool.hear(Time(0), &request, &request.id(CLUSTER)), "what never became due makes room");
+        }
+        assert_eq!(pool.keys().count(), CLIENT_REQUESTS_MAX);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_was_delivered() {
+        let mut pool = pool();
+        for number in 1..=5 {
+            let id = due(&mut pool, 0, number);
+            pool.remove(&id.key);
+        }
+        assert!(pool.is_empty() && pool.clients.is_empty() && pool.vouched.is_empty() && pool.peers.is_empty());
+        assert_eq!((pool.deadline(), pool.due_bytes, pool.ready()), (None, 0, 0));
+    }
+}
