@@ -228,7 +228,7 @@ impl<A: Application> Replica<A> {
                 if claim.digest == self.empty {
                     (slot.ids, slot.requests, slot.is_logged) = (Some([].into()), Some([].into()), true);
                 }
-                (slot.accepted, slot.proposed) = (Some(claim.view), Some(claim.view));
+                (slot.voted, slot.proposed) = (Some((claim.view, claim.digest)), Some(claim.view));
                 slot.prepares.add(self.me.index, claim.view, claim.digest);
                 self.waiting.remove(&claim.sequence);
             }
