@@ -3,16 +3,18 @@
 use std::time::Instant;
 
 use clap::Args;
-use conformance::basil::{Report, Scenario};
+use conformance::augustus::Order;
+use conformance::basil::Basil;
 use serde_json::json;
-use simulator::{Counts, EngineCounts as _, Smallest, Tracing};
+use simulator::{Counts, EngineCounts as _, Report, Scenario, Smallest, System, Tracing};
 
 use bezant::failure::{Done, Failure};
 
 /// Tries the protocol in a simulated world of faults and liars.
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// What goes wrong: calm, faults, crashes, upgrade, liars, clients, elections, planet, network, everything; or
+    /// What goes wrong: calm, faults, crashes, upgrade, rebuild, liars, clients, elections, planet, network, everything; of
+    /// Augustus' order: order-calm, order-faults, order-crashes, order-upgrade, order-liars, order-clients, order; or
     /// all of them in turn
     #[arg(value_name = "SCENARIO")]
     scenario: String,
@@ -57,8 +59,22 @@ fn seeds(text: &str) -> Result<Seeds, String> {
 
 /// Carries out `bezant-lab sim`. Whatever seeds break a promise, the rest are run too.
 pub fn run(args: &SimArgs) -> Result<Done, Failure> {
+    let (of_basil, of_order) = (scenarios::<Basil>(args)?, scenarios::<Order>(args)?);
+    if of_basil.is_empty() && of_order.is_empty() {
+        let names = names::<Basil>().chain(names::<Order>()).collect::<Vec<_>>().join(", ");
+        return Err(Failure::wrong(format!("there is no scenario `{}`; there are {names}, and all", args.scenario)));
+    }
+    let failed = [run_all(args, of_basil), run_all(args, of_order)].concat();
+    if failed.is_empty() {
+        return Ok(Done::Well);
+    }
+    Err(Failure::failed(format!("{} runs broke a promise; each of these replays one:\n  {}", failed.len(), failed.join("\n  "))))
+}
+
+/// Runs these scenarios. Gives what replays each run that broke a promise.
+fn run_all<S: System>(args: &SimArgs, scenarios: Vec<Scenario<S>>) -> Vec<String> {
     let mut failed: Vec<String> = Vec::new();
-    for scenario in scenarios(args)? {
+    for scenario in scenarios {
         let (start, mut total, mut runs) = (Instant::now(), Counts::default(), 0_u64);
         for seed in args.seeds.first..=args.seeds.last {
             let report = simulator::run(&scenario, seed, if args.trace { Tracing::On } else { Tracing::Off });
@@ -80,15 +96,14 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
             );
         }
     }
-    if failed.is_empty() {
-        return Ok(Done::Well);
-    }
-    Err(Failure::failed(format!("{} runs broke a promise; each of these replays one:\n  {}", failed.len(), failed.join("\n  "))))
+    failed
 }
 
 /// The smallest run like `report`'s that can be found with some patience. Shows how far it is, since it takes its time.
-fn smaller(scenario: &Scenario, report: Report) -> Report {
-    let show = |report: &Report, runs: u64| eprintln!("  after {runs} runs: --seed {} --with \"{}\"", report.seed, report.words.join(" "));
+fn smaller<S: System>(scenario: &Scenario<S>, report: Report<S::Counts>) -> Report<S::Counts> {
+    let show = |report: &Report<S::Counts>, runs: u64| {
+        eprintln!("  after {runs} runs: --seed {} --with \"{}\"", report.seed, report.words.join(" "))
+    };
     match simulator::shrink(scenario, report.seed, SHRINK_RUNS_MAX, show) {
         Some(Smallest { report, runs }) => {
             eprintln!("  nothing more can be left out, after {runs} runs:\n{report}");
@@ -98,27 +113,23 @@ fn smaller(scenario: &Scenario, report: Report) -> Report {
     }
 }
 
-fn scenarios(args: &SimArgs) -> Result<Vec<Scenario>, Failure> {
-    let all = Scenario::all();
-    let names = || all.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
-    let chosen = match args.scenario.as_str() {
-        "all" => all,
-        name => match Scenario::named(name) {
-            Some(scenario) => vec![scenario],
-            None => return Err(Failure::wrong(format!("there is no scenario `{name}`; there are {}, and all", names()))),
-        },
-    };
-    let set = |scenario: Scenario| {
+fn names<S: System>() -> impl Iterator<Item = &'static str> {
+    S::SCENARIOS.iter().map(|kind| kind.name)
+}
+
+/// The scenarios of `S` that were asked for.
+fn scenarios<S: System>(args: &SimArgs) -> Result<Vec<Scenario<S>>, Failure> {
+    let set = |scenario: Scenario<S>| {
         let scenario = match args.fault_phase_ms {
             Some(fault_phase_ms) => scenario.lasting_ms(fault_phase_ms),
             None => scenario,
         };
         scenario.with(&args.with).map_err(Failure::wrong)
     };
-    chosen.into_iter().map(set).collect()
+    Scenario::<S>::all().into_iter().filter(|one| args.scenario == "all" || one.name == args.scenario).map(set).collect()
 }
 
-fn show(args: &SimArgs, report: &Report) {
+fn show<C: simulator::EngineCounts>(args: &SimArgs, report: &Report<C>) {
     if let Some(trace) = &report.trace {
         print!("{trace}");
     }
@@ -138,7 +149,7 @@ fn show(args: &SimArgs, report: &Report) {
 }
 
 /// The one command that runs the same again, and shows it.
-fn replay(report: &Report) -> String {
+fn replay<C>(report: &Report<C>) -> String {
     let with = if report.words.is_empty() { String::new() } else { format!(" --with \"{}\"", report.words.join(" ")) };
     format!("bezant-lab sim {} --seed {}{with} --trace", report.scenario, report.seed)
 }

@@ -8,7 +8,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::{ClusterId, Digest};
 
 use super::application::Application;
-use super::message::{Certificate, CheckpointVote, Unsigned};
+use super::message::{Certificate, CheckpointVote, Claim, Unsigned};
 use super::record::Record;
 use super::replica::{OpenError, Replica};
 use super::windows::Windows;
@@ -166,9 +166,12 @@ impl<A: Application> Replica<A> {
     fn slot_records(&self, sequence: u64) -> Vec<Record> {
         let mut records = Vec::new();
         for (sequence, slot) in self.slots.range(sequence + 1..) {
+            // Its last vote, even for another list than the one that was decided: it must not vote again in that view.
+            let other = slot.voted.filter(|(_, digest)| Some(*digest) != slot.digest);
+            records.extend(other.map(|(view, digest)| Record::Accepted(Claim { sequence: *sequence, view, digest })));
             let list = slot.requests.as_deref().filter(|requests| slot.is_logged && !requests.is_empty());
             records.extend(list.map(|requests| Record::List { sequence: *sequence, requests: requests.to_vec() }));
-            records.extend(slot.claim(*sequence, slot.accepted).map(Record::Accepted));
+            records.extend(slot.claim(*sequence, slot.accepted()).map(Record::Accepted));
             records.extend(slot.claim(*sequence, slot.prepared).map(Record::Prepared));
             if let (true, Some(digest)) = (slot.is_committed, slot.digest) {
                 records.push(Record::Committed { sequence: *sequence, digest });

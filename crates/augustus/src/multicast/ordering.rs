@@ -145,9 +145,10 @@ impl<A: Application> Replica<A> {
     /// Accepts the list that a number has in this view, once all requests are here and believed to be their clients'.
     pub(super) fn consider(&mut self, now: Time, sequence: u64, outbox: &mut OutboxOf<Self>) {
         let (view, index) = (self.entered, self.me.index);
-        let Some(slot) = self.slots.get_mut(&sequence).filter(|slot| slot.proposed == Some(view)) else { return };
+        let Some(slot) = self.slots.get(&sequence).filter(|slot| slot.proposed == Some(view)) else { return };
         let Some(digest) = slot.digest else { return };
-        if self.is_replaying() || !self.is_in_view() || (self.slots[&sequence].accepted == Some(view) && !broken(Mutant::AcceptedTwice)) {
+        let has_voted = slot.voted.is_some_and(|(last, _)| last >= view) && !broken(Mutant::AcceptedTwice);
+        if self.is_replaying() || !self.is_in_view() || has_voted {
             return;
         }
         let slot = self.slots.get_mut(&sequence).expect("it is there");
@@ -173,7 +174,7 @@ impl<A: Application> Replica<A> {
         let began_with = self.new_view.as_ref().map_or(0, |(_, _, choice)| choice.last());
         let leads = self.quorum.leader(view) == index && sequence > began_with;
         let slot = self.slots.get_mut(&sequence).expect("it is there");
-        slot.accepted = Some(view);
+        slot.voted = Some((view, digest));
         slot.prepares.add(index, view, digest);
         let said = match ids {
             Some(ids) if leads => Message::Propose { view, sequence, ids: ids.to_vec() },
@@ -210,7 +211,7 @@ impl<A: Application> Replica<A> {
         let needed = if broken(Mutant::PrepareQuorum) { self.quorum.weak() } else { self.quorum.strong() };
         let (view, index, is_in_view) = (self.entered, self.me.index, self.is_in_view());
         let Some(slot) = self.slots.get_mut(&sequence) else { return };
-        let Some(claim) = slot.claim(sequence, slot.accepted).filter(|claim| claim.view == view) else { return };
+        let Some(claim) = slot.claim(sequence, slot.accepted()).filter(|claim| claim.view == view) else { return };
         if is_in_view && slot.prepared != Some(view) && slot.prepares.count(view, claim.digest) >= needed {
             slot.prepared = Some(view);
             slot.commits.add(index, view, claim.digest);
@@ -256,7 +257,9 @@ impl<A: Application> Replica<A> {
         if slot.requests.is_some() {
             slot.is_committed = true;
             self.log_list(sequence);
-            self.log(&Record::Committed { sequence, digest });
+            if !broken(Mutant::DecidedUnlogged) {
+                self.log(&Record::Committed { sequence, digest });
+            }
             self.deliver(now, outbox);
         }
     }
@@ -388,7 +391,7 @@ impl<A: Application> Replica<A> {
         let leads = self.quorum.leader(self.entered) == self.me.index;
         let missing = self.slots.range(status.delivered.saturating_add(1)..).take(RESEND_MAX);
         for (sequence, slot) in missing {
-            let accepted = slot.claim(*sequence, slot.accepted);
+            let accepted = slot.claim(*sequence, slot.accepted());
             match (accepted, &slot.ids) {
                 (Some(claim), Some(ids)) if leads && *sequence > began_with && claim.view == self.entered => {
                     outbox.send(from, Message::Propose { view: claim.view, sequence: *sequence, ids: ids.to_vec() });

@@ -27,6 +27,8 @@ use super::request::{Request, RequestId, RequestKey};
 pub const CLIENT_REQUESTS_MAX: usize = 4_096;
 /// How many bytes their payloads may have together.
 pub const CLIENT_BYTES_MAX: usize = 16 << 20;
+/// For how many requests each other replica may vouch, whoever they are of.
+pub const PEER_REQUESTS_MAX: usize = 1 << 17;
 
 /// The least speed at which a leader has to work off what is due, in nanoseconds a request and nanoseconds a byte.
 const NS_PER_REQUEST: u64 = 1_000_000;
@@ -42,6 +44,8 @@ pub struct Pool {
     clients: BTreeMap<ClientId, Usage>,
     /// In how many candidates each replica vouches in each client's name.
     vouched: BTreeMap<(ClientId, u16), usize>,
+    /// And in anybody's.
+    peers: BTreeMap<u16, usize>,
     /// What is due, in the order in which it became so.
     due: BTreeMap<u64, RequestId>,
     /// By when each of these has to be delivered.
@@ -107,6 +111,7 @@ impl Pool {
             pending: BTreeMap::new(),
             clients: BTreeMap::new(),
             vouched: BTreeMap::new(),
+            peers: BTreeMap::new(),
             due: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ready: BTreeMap::new(),
@@ -145,7 +150,7 @@ impl Pool {
         let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
         let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
         let used = self.vouched.get(&(id.key.client, from)).copied().unwrap_or_default();
-        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX {
+        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX || self.peers.get(&from) >= Some(&PEER_REQUESTS_MAX) {
             return;
         }
         self.back(now, id, from);
@@ -211,7 +216,7 @@ impl Pool {
             (0..64).filter(|index| candidate.vouchers.contains(*index) && !candidate.again.contains(*index)).collect();
         candidate.vouchers = candidate.again;
         let (due, bytes) = (candidate.due.take(), candidate.bytes());
-        forgotten.into_iter().for_each(|index| release(&mut self.vouched, (id.key.client, index)));
+        forgotten.into_iter().for_each(|index| self.release(id.key.client, index));
         self.cancel(due, bytes);
         false
     }
@@ -290,7 +295,7 @@ impl Pool {
     fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
         self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
         for index in (0..64).filter(|index| candidate.vouchers.contains(*index)) {
-            release(&mut self.vouched, (key.client, index));
+            self.release(key.client, index);
         }
         if candidate.is_from_client
             && let Some(usage) = self.clients.get_mut(&key.client)
@@ -302,6 +307,11 @@ impl Pool {
             }
         }
         self.cancel(candidate.due, candidate.bytes());
+    }
+
+    fn release(&mut self, client: ClientId, voucher: u16) {
+        decrement(&mut self.vouched, &(client, voucher));
+        decrement(&mut self.peers, &voucher);
     }
 
     /// What was due is not any more.
@@ -332,6 +342,7 @@ impl Pool {
             self.deadlines.insert((deadline, ticket));
         }
         *self.vouched.entry((id.key.client, from)).or_default() += 1;
+        *self.peers.entry(from).or_default() += 1;
     }
 
     /// Whether the client may give this replica one more request. What it left behind long ago makes room, if it never became due.
@@ -377,11 +388,101 @@ impl Pool {
     }
 }
 
-fn release(counts: &mut BTreeMap<(ClientId, u16), usize>, of: (ClientId, u16)) {
-    if let Some(count) = counts.get_mut(&of) {
+/// Counts one less.
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
         *count -= 1;
         if *count == 0 {
-            counts.remove(&of);
+            counts.remove(of);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::world::{CLUSTER, cluster, request};
+    use super::*;
+
+    const PATIENCE: Patience = Patience { timeout_ms: 500, factor: 1 };
+
+    fn pool() -> Pool {
+        Pool::new(0, Quorum::of(&cluster(1)).expect("it has 3f+1 replicas"), PATIENCE)
+    }
+
+    /// The client gives this replica its request `number` at `ms`, and two others vouch for it.
+    fn due(pool: &mut Pool, ms: u64, number: u64) -> RequestId {
+        let request = request(1, number, "payload");
+        let id = request.id(CLUSTER);
+        assert!(pool.hear(Time::default().after_ms(ms), &request, &id));
+        for voucher in [1, 2] {
+            pool.vouch(Time::default().after_ms(ms), voucher, &id);
+        }
+        id
+    }
+
+    #[test]
+    fn a_leader_that_delivers_one_request_has_no_more_time_for_the_next() {
+        let mut pool = pool();
+        let first = due(&mut pool, 0, 1);
+        due(&mut pool, 0, 2);
+        assert_eq!(pool.deadline(), Some(Time::default().after_ms(500)));
+        pool.remove(&first.key);
+        let deadline = pool.deadline().expect("one is due");
+        assert!(deadline > Time::default().after_ms(500) && deadline < Time::default().after_ms(502), "{deadline:?}");
+    }
+
+    #[test]
+    fn what_others_have_forgotten_is_not_due_any_more() {
+        let mut pool = pool();
+        let id = due(&mut pool, 0, 1);
+        pool.vouch(Time::default().after_ms(100), 1, &id);
+        assert!(!pool.is_still_due(&id), "one other has said so again");
+        assert_eq!((pool.deadline(), pool.due().count(), pool.ready()), (None, 0, 0));
+        pool.vouch(Time::default().after_ms(600), 3, &id);
+        assert_eq!(pool.due().count(), 1);
+        for voucher in [1, 3] {
+            pool.vouch(Time::default().after_ms(700), voucher, &id);
+        }
+        assert!(pool.is_still_due(&id));
+    }
+
+    #[test]
+    fn a_request_is_not_vouched_for_before_it_is_here() {
+        let mut pool = pool();
+        let request = request(1, 1, "payload");
+        let id = request.id(CLUSTER);
+        pool.vouch(Time(0), 1, &id);
+        assert!(!pool.wants(&id));
+        pool.vouch(Time(0), 2, &id);
+        assert!(pool.wants(&id) && !pool.believes(&id) && pool.due().count() == 0);
+        pool.hold(Time(0), &request, &id);
+        assert!(!pool.wants(&id) && pool.believes(&id) && pool.due().count() == 1);
+    }
+
+    #[test]
+    fn who_vouches_for_very_much_is_not_heard() {
+        let mut pool = pool();
+        for number in 1..=3 * CLIENT_REQUESTS_MAX as u64 {
+            pool.vouch(Time(0), 1, &request(1, number, "").id(CLUSTER));
+        }
+        assert_eq!(pool.keys().count(), 2 * CLIENT_REQUESTS_MAX);
+        // Nor does a client get more room than it has.
+        let mut pool = self::pool();
+        for number in 1..=CLIENT_REQUESTS_MAX as u64 + 10 {
+            let request = request(1, number, "");
+            assert!(pool.hear(Time(0), &request, &request.id(CLUSTER)), "what never became due makes room");
+        }
+        assert_eq!(pool.keys().count(), CLIENT_REQUESTS_MAX);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_was_delivered() {
+        let mut pool = pool();
+        for number in 1..=5 {
+            let id = due(&mut pool, 0, number);
+            pool.remove(&id.key);
+        }
+        assert!(pool.is_empty() && pool.clients.is_empty() && pool.vouched.is_empty() && pool.peers.is_empty());
+        assert_eq!((pool.deadline(), pool.due_bytes, pool.ready()), (None, 0, 0));
     }
 }

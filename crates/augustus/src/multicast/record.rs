@@ -5,10 +5,11 @@ use crypto::BatchSignature;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::{Digest, ReplicaId};
 
-use super::message::{
-    Certificate, CheckpointVote, Claim, FORMAT, HEAD_BYTES_MAX, NewView, PAGE_BYTES_MAX, decode_bytes, decode_requests, encode_bytes,
-};
+use super::message::{Certificate, CheckpointVote, Claim, FORMAT, NewView, PAGE_BYTES_MAX, decode_bytes, decode_requests, encode_bytes};
 use super::request::Request;
+
+/// The longest head of a state: what this replica wrote itself it reads, though it be too long to be shown to others.
+const STATE_BYTES_MAX: usize = 192 << 20;
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +114,7 @@ impl Decode for Record {
             }
             8 => Self::Stable(Certificate::decode(reader)?),
             9 => Self::SnapshotBegin,
-            10 => Self::State { certificate: Option::decode(reader)?, head: decode_bytes(reader, "a head", HEAD_BYTES_MAX)? },
+            10 => Self::State { certificate: Option::decode(reader)?, head: decode_bytes(reader, "a head", STATE_BYTES_MAX)? },
             11 => Self::Page(decode_bytes(reader, "a page", PAGE_BYTES_MAX)?),
             12 => Self::SnapshotEnd,
             _ => return Err(DecodeError::UnknownTag("a record of the multicast")),

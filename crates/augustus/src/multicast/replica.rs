@@ -228,7 +228,7 @@ impl<A: Application> Replica<A> {
                 if claim.digest == self.empty {
                     (slot.ids, slot.requests, slot.is_logged) = (Some([].into()), Some([].into()), true);
                 }
-                (slot.accepted, slot.proposed) = (Some(claim.view), Some(claim.view));
+                (slot.voted, slot.proposed) = (Some((claim.view, claim.digest)), Some(claim.view));
                 slot.prepares.add(self.me.index, claim.view, claim.digest);
                 self.waiting.remove(&claim.sequence);
             }
@@ -440,7 +440,7 @@ impl<A: Application> Replica<A> {
         if self.view_deadline.is_some_and(|deadline| deadline <= now) {
             self.give_up_view(now, outbox);
         }
-        if self.is_in_view() && self.pool.deadline().is_some_and(|deadline| deadline <= now) {
+        if self.pool.deadline().is_some_and(|deadline| deadline <= now) {
             self.on_overdue(now, outbox);
         }
         if self.tick_due() > now {
@@ -487,7 +487,6 @@ impl<A: Application> Machine for Replica<A> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let overdue = self.pool.deadline().filter(|_| self.is_in_view());
-        [Some(self.tick_due()), overdue, self.view_deadline].into_iter().flatten().min()
+        [Some(self.tick_due()), self.pool.deadline(), self.view_deadline].into_iter().flatten().min()
     }
 }

@@ -21,8 +21,8 @@ pub(super) struct Slot {
     pub requests: Option<Arc<[Request]>>,
     /// Whether the view began with it: then an honest replica has accepted it before.
     pub is_chosen: bool,
-    /// The last view in which this replica accepted it. The paper's Q.
-    pub accepted: Option<u64>,
+    /// The last view in which this replica accepted a list here, and which: another than this one, if that was decided all the same.
+    pub voted: Option<(u64, Digest)>,
     /// The last view in which this replica prepared it. The paper's P.
     pub prepared: Option<u64>,
     /// Whether it is decided.
@@ -41,9 +41,14 @@ impl Slot {
     /// Makes this about the list `digest` and no other.
     pub fn turn_to(&mut self, digest: Digest) {
         if self.digest != Some(digest) {
-            let Self { prepares, commits, decisions, .. } = std::mem::take(self);
-            *self = Self { digest: Some(digest), prepares, commits, decisions, ..Self::default() };
+            let Self { voted, prepares, commits, decisions, .. } = std::mem::take(self);
+            *self = Self { digest: Some(digest), voted, prepares, commits, decisions, ..Self::default() };
         }
+    }
+
+    /// The last view in which this replica accepted this list. The paper's Q.
+    pub fn accepted(&self) -> Option<u64> {
+        self.voted.filter(|(_, digest)| Some(*digest) == self.digest).map(|(view, _)| view)
     }
 
     /// The list that is decided: so many have prepared it in one view, or so few know that it is, of whom one is honest.

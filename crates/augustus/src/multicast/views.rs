@@ -33,8 +33,8 @@ impl<A: Application> Replica<A> {
             if self.windows.standing(&id.key) != Standing::New {
                 self.pool.remove(&id.key);
             } else if self.pool.is_still_due(&id) {
-                if broken(Mutant::LeaderUnsuspected) {
-                    return;
+                if !self.is_in_view() || broken(Mutant::LeaderUnsuspected) {
+                    return self.pool.begin_view(now, self.patience());
                 }
                 return self.give_up_view(now, outbox);
             }
@@ -81,7 +81,7 @@ impl<A: Application> Replica<A> {
             view: self.view,
             stable: self.stable.clone(),
             prepared: if broken(Mutant::PreparedUnclaimed) { Vec::new() } else { claims(|slot| slot.prepared) },
-            accepted: if broken(Mutant::AcceptedUnclaimed) { Vec::new() } else { claims(|slot| slot.accepted) },
+            accepted: if broken(Mutant::AcceptedUnclaimed) { Vec::new() } else { claims(Slot::accepted) },
         };
         self.sign(&Unsigned::ViewChange(statement), outbox);
     }
@@ -171,16 +171,14 @@ impl<A: Application> Replica<A> {
     }
 
     /// Forgets claims to lists that this view shows not to be decided.
-    fn drop_void(&mut self, choice: &Choice, view: u64) -> bool {
+    fn drop_void(&mut self, choice: &Choice, view_number: u64) -> bool {
         let mut dropped = false;
         for (sequence, slot) in self.slots.range_mut(choice.base() + 1..).filter(|(_, slot)| !slot.is_committed) {
-            for claimed in [&mut slot.prepared, &mut slot.accepted] {
-                let claim = claimed.zip(slot.digest).map(|(view, digest)| Claim { sequence: *sequence, view, digest });
-                if claim.is_some_and(|claim| is_void(choice, view, &claim)) {
-                    *claimed = None;
-                    dropped = true;
-                }
-            }
+            let is_void = |view: Option<u64>| slot.claim(*sequence, view).is_some_and(|claim| is_void(choice, view_number, &claim));
+            let (prepared, accepted) = (is_void(slot.prepared), is_void(slot.accepted()));
+            slot.prepared = slot.prepared.filter(|_| !prepared);
+            slot.voted = slot.voted.filter(|_| !accepted);
+            dropped |= prepared || accepted;
         }
         dropped
     }
@@ -190,7 +188,7 @@ impl<A: Application> Replica<A> {
         self.view_changes.retain(|_, (vote, _)| vote.view > view);
         self.waiting.clear();
         // What was only proposed in earlier views is nothing any more.
-        for slot in self.slots.values_mut().filter(|slot| !slot.is_committed && slot.accepted.is_none() && slot.prepared.is_none()) {
+        for slot in self.slots.values_mut().filter(|slot| !slot.is_committed && slot.accepted().is_none() && slot.prepared.is_none()) {
             (slot.digest, slot.ids, slot.requests, slot.is_logged, slot.proposed) = (None, None, None, false, None);
         }
         let first = choice.base().max(self.stable_sequence()) + 1;

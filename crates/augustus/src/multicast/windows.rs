@@ -16,7 +16,7 @@ use super::request::RequestKey;
 /// How far a process may run ahead of its oldest request that is not delivered.
 pub const WINDOW: u64 = 1_024;
 /// How many processes of one client are known.
-pub const SESSIONS_MAX: usize = 64;
+pub const SESSIONS_MAX: usize = 16;
 const WORDS: usize = WINDOW as usize / 64;
 const CLIENTS_MAX: usize = 1 << 20;
 

@@ -95,6 +95,23 @@ fn shortened_lengthened_and_changed_bytes_are_refused_or_mean_something_else() {
     }
 }
 
+/// The last of these once stopped whoever checked it.
+#[test]
+fn a_view_change_claims_what_lies_above_its_checkpoint_and_before_its_view() {
+    let world = World::new();
+    let votes = (0..3).map(|index| (index, signature(&world, index, 4))).collect();
+    let stable = Certificate { shard: ShardId(0), sequence: 4, digest: [1; 32], votes };
+    let passes = |claims: &[(u64, u64)]| {
+        let prepared = claims.iter().map(|(sequence, view)| Claim { sequence: *sequence, view: *view, digest: [2; 32] }).collect();
+        let vote = ViewChange { signer: replica(1), view: 3, stable: Some(stable.clone()), prepared, accepted: Vec::new() };
+        verifier().verify(world.signed(1, Unsigned::ViewChange(vote))).is_ok()
+    };
+    assert!(passes(&[]) && passes(&[(5, 0), (6, 2)]));
+    for claims in [&[(5, 3)][..], &[(6, 0), (5, 0)], &[(5, 0), (5, 1)], &[(u64::MAX, 0)], &[(4, 0)], &[(1, 0)]] {
+        assert!(!passes(claims), "{claims:?}");
+    }
+}
+
 #[test]
 fn a_certificate_needs_three_votes_of_distinct_replicas() {
     let world = World::new();

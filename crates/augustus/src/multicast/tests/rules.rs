@@ -45,6 +45,32 @@ fn a_replica_accepts_one_list_a_number() {
     assert_eq!(claims[0].digest, list_digest(CLUSTER, &[a.id(CLUSTER)]));
 }
 
+/// It is told that another list was decided, and must not vote for that one in the same view, not even after a restart.
+#[test]
+fn a_replica_that_accepted_another_list_than_the_one_decided_does_not_vote_again() {
+    let (mut world, said) = overheard();
+    let (a, b) = (request(1, 1, "a"), request(2, 1, "b"));
+    world.ask_all(&a);
+    world.ask_all(&b);
+    world.settle();
+    let propose = |request: &super::super::Request| Message::Propose { view: 0, sequence: 1, ids: vec![request.id(CLUSTER)] };
+    let digest = list_digest(CLUSTER, &[b.id(CLUSTER)]);
+    world.inject(party(0), 1, &propose(&a));
+    world.inject(party(2), 1, &Message::Decided { sequence: 1, digest });
+    world.inject(party(3), 1, &Message::Decided { sequence: 1, digest });
+    world.inject(party(2), 1, &Message::List { sequence: 1, requests: vec![b.clone()] });
+    world.inject(party(0), 1, &propose(&b));
+    world.settle();
+    assert_eq!((prepares(&said).len(), world.delivered(1)[0].key), (1, key(2, 1)));
+    world.run_ms(100);
+    world.crash(1);
+    world.start(1);
+    world.inject(party(0), 1, &propose(&b));
+    world.settle();
+    let claims = prepares(&said);
+    assert!(claims.iter().all(|claim| claim.digest == list_digest(CLUSTER, &[a.id(CLUSTER)])), "{claims:?}");
+}
+
 #[test]
 fn a_replica_accepts_nothing_twice() {
     let (mut world, said) = overheard();
@@ -154,10 +180,10 @@ fn a_view_that_was_left_is_not_entered_again_after_a_restart() {
     });
     world.ask(&request(1, 1, "a"), &[1, 2, 3]);
     world.run_ms(600);
-    assert_eq!(world.node(1).replica().leader(), 1);
-    world.crash(1);
-    world.start(1);
-    assert_eq!(world.node(1).replica().leader(), 1);
+    assert_eq!((world.node(2).replica().leader(), world.node(2).replica().status().entered), (1, 0));
+    world.crash(2);
+    world.start(2);
+    assert_eq!(world.node(2).replica().leader(), 1);
 }
 
 /// One replica delivers, then all lose power. The others prepared it, and must know that still when they leave the view.
