@@ -15,9 +15,10 @@
 //! What each operation does, which locks it takes, what proves what, and why all this is strictly serializable stands in
 //! `docs/protocols/augustus-execution.md`. Read `operation.rs`, `transaction.rs` and `request.rs` for what is said, then `executor.rs` and
 //! the leaves below it: `locks.rs` (who excludes whom), `sessions.rs` (what is remembered), `rows.rs` and `pages.rs` (the state and its
-//! digest), `state_transfer.rs` and `durable.rs` (checkpoints elsewhere, and on the disk).
+//! digest), `state_transfer.rs` and `durable.rs` (checkpoints elsewhere, and on the disk). The client's side is `coordinator.rs`.
 
 pub mod certificate;
+mod coordinator;
 mod durable;
 mod executor;
 pub mod limits;
@@ -30,6 +31,7 @@ mod sessions;
 mod state_transfer;
 mod transaction;
 
+pub use coordinator::{Answered, CannotBegin, Coordinator, Order, Outcome, Output};
 pub use durable::Keeper;
 pub use executor::{Executor, Settings};
 pub use locks::Structural;
