@@ -24,6 +24,7 @@ mod executor;
 pub mod limits;
 mod locks;
 mod operation;
+mod page_index;
 mod pages;
 mod request;
 mod rows;

@@ -220,7 +220,7 @@ fn number(value: &Value) -> u64 {
 #[test]
 fn money_is_neither_made_nor_lost_though_clients_crash_and_replicas_lie() {
     let (mut audits, mut moves, mut crashed) = (0, 0, 0);
-    for seed in 0..16 {
+    for seed in 0..24 {
         let mut world = World::new(seed, &[1, 2, 4, 5]);
         for _ in 0..5_000 {
             let at = world.random.below(4);
