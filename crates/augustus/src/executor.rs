@@ -70,6 +70,8 @@ struct Effects<'a> {
     writes: BTreeMap<&'a Key, Option<&'a Value>>,
 }
 
+/// How many keys of a batch are looked up ahead.
+const PREFETCH_KEYS_MAX: usize = 1_024;
 /// Why what is pending can be executed again.
 const KEPT_AS_IT_WAS: &str = "what is pending was executed once, and its locks keep everything as it was";
 /// Page formats, the first byte of each page.
@@ -120,7 +122,17 @@ impl Executor {
     pub fn deliver(&mut self, sequence: u64, batch: &[Ordered]) -> Vec<Reply> {
         assert_eq!(sequence, self.sequence + 1, "batches are delivered once, in order");
         self.sequence = sequence;
+        self.prefetch(batch);
         batch.iter().map(|ordered| self.execute(ordered)).collect()
+    }
+
+    fn prefetch(&self, batch: &[Ordered]) {
+        let transactions = batch.iter().filter_map(|ordered| match ordered.request.as_deref() {
+            Ok(Request::Run(transaction)) => Some(transaction),
+            _ => None,
+        });
+        let keys = transactions.flat_map(Transaction::operations).filter_map(Operation::key);
+        self.rows.prefetch(keys.take(PREFETCH_KEYS_MAX));
     }
 
     fn execute(&mut self, ordered: &Ordered) -> Reply {
