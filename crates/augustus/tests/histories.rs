@@ -244,6 +244,14 @@ impl World {
         let author = track.transaction.name().client;
         if track.outcome.is_none() {
             let open: Vec<u16> = track.participants.iter().copied().filter(|shard| !track.verdicts.contains_key(shard)).collect();
+            if open.is_empty() {
+                // Somebody who set out to finish it has stopped, and the author has all votes.
+                let is_aborted = track.verdicts.values().any(|verdict| verdict.vote() == Vote::Abort);
+                let outcome = if is_aborted { Vote::Abort } else { Vote::Commit };
+                let now = self.now;
+                (self.tracks[at].outcome, self.tracks[at].known) = (Some(outcome), Some(now));
+                return;
+            }
             let shard = self.random.pick(&open);
             let was_new = !self.signed.contains_key(&(shard, track.transaction.id()));
             let request = Request::Run(track.transaction.clone());
