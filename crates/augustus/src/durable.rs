@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use mutants::{Mutant, broken};
 use store::{PageLimits, StorageBackend, Store, StoreError, Version};
 use types::limits::VALUE_BYTES_MAX;
 use types::{ClientId, Key, Timestamp, Value};
@@ -89,7 +90,7 @@ impl Keeper {
         if self.places.len() <= index(number) {
             self.places.resize(index(number) + 1, 0);
         }
-        let place = self.places[index(number)] ^ 1;
+        let place = if broken(Mutant::DurablePageOverwritten) { 0 } else { self.places[index(number)] ^ 1 };
         let length = u32::try_from(bytes.len()).expect("ENCODED_PAGE_BYTES_MAX fits in u32");
         // An empty page has one part, too.
         for part in 0..bytes.len().div_ceil(PART_BYTES_MAX).max(1) {

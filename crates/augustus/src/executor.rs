@@ -64,11 +64,16 @@ struct Pending {
 }
 
 /// What executing a transaction on the present rows comes to.
+#[derive(Debug)]
 struct Effects<'a> {
     found: Vec<Found>,
     writes: BTreeMap<&'a Key, Option<&'a Value>>,
 }
 
+/// How many keys of a batch are looked up ahead.
+const PREFETCH_KEYS_MAX: usize = 1_024;
+/// Why what is pending can be executed again.
+const KEPT_AS_IT_WAS: &str = "what is pending was executed once, and its locks keep everything as it was";
 /// Page formats, the first byte of each page.
 const ROWS: u8 = 1;
 const CLIENT: u8 = 2;
@@ -126,7 +131,17 @@ impl Executor {
     pub fn deliver(&mut self, sequence: u64, batch: &[Ordered]) -> Vec<Reply> {
         assert_eq!(sequence, self.sequence + 1, "batches are delivered once, in order");
         self.sequence = sequence;
+        self.prefetch(batch);
         batch.iter().map(|ordered| self.execute(ordered)).collect()
+    }
+
+    fn prefetch(&self, batch: &[Ordered]) {
+        let transactions = batch.iter().filter_map(|ordered| match ordered.request.as_deref() {
+            Ok(Request::Run(transaction)) => Some(transaction),
+            _ => None,
+        });
+        let keys = transactions.flat_map(Transaction::operations).filter_map(Operation::key);
+        self.rows.prefetch(keys.take(PREFETCH_KEYS_MAX));
     }
 
     fn execute(&mut self, ordered: &Ordered) -> Reply {
@@ -185,8 +200,8 @@ impl Executor {
             State::Done(verdict) => verdict.clone(),
             // Its locks see to it that its queries find what they found.
             State::Pending(page) => {
-                let effects = self.effects(&self.pending[page].transaction).ok();
-                Verdict::Commit(Some(effects.expect("what is pending was executed, and its locks keep everything as it was").found))
+                let effects = self.effects(&self.pending[page].transaction).expect(KEPT_AS_IT_WAS);
+                Verdict::Commit(Some(effects.found))
             }
             State::Unsettled(_) | State::Ended(Vote::Commit) => Verdict::Commit(None),
             State::Ended(Vote::Abort) => Verdict::Abort(AbortReason::VotedDown),
@@ -250,8 +265,8 @@ impl Executor {
         let ranges = locks.iter().filter(|lock| matches!(lock, Lock::Range(_))).count();
         let client = self.clients.client(author).expect("room was made for its session");
         let Load { transactions, locks, bytes } = client.pending;
-        let fits = transactions < PENDING_MAX && locks + load.locks <= LOCKS_MAX && bytes + load.bytes <= PENDING_BYTES_MAX;
-        if !(fits && self.locks.ranges() + ranges <= RANGES_LOCKED_MAX) && !broken(Mutant::PendingUnlimited) {
+        let is_too_much = transactions >= PENDING_MAX || locks + load.locks > LOCKS_MAX || bytes + load.bytes > PENDING_BYTES_MAX;
+        if (is_too_much || self.locks.ranges() + ranges > RANGES_LOCKED_MAX) && !broken(Mutant::PendingUnlimited) {
             return Err(AbortReason::TooMuchPending);
         }
         // What is pending may be unsettled soon.
@@ -435,8 +450,7 @@ impl Executor {
         self.directory.free(page);
         let is_update = transaction.is_update();
         if decision == Vote::Commit && is_update {
-            let writes =
-                self.effects(transaction).ok().expect("what is pending was executed, and its locks keep everything as it was").writes;
+            let writes = self.effects(transaction).expect(KEPT_AS_IT_WAS).writes;
             for (key, value) in writes {
                 self.write(key, value);
             }

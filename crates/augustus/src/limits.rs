@@ -34,3 +34,9 @@ pub const PAGE_ROWS_MAX: usize = 16;
 pub const PAGE_BYTES_MAX: usize = 4 << 10;
 /// The longest encoding of any page: that of a pending transaction, or of a session.
 pub const ENCODED_PAGE_BYTES_MAX: usize = 8 << 20;
+/// How many transactions one process of a client has under way.
+pub const UNDER_WAY_MAX: usize = 1_024;
+/// How many of others' transactions one process of a client finishes at a time.
+pub const FINISHING_MAX: usize = 64;
+/// After so many transactions over several shards a process asks the shards to settle.
+pub const SETTLE_EVERY: usize = 1_024;

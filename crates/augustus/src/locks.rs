@@ -295,7 +295,36 @@ mod tests {
         check(&[Lock::Structural(k)], &Lock::Structural(k), true, true);
     }
 
+    /// One of the locks on a few keys and ranges.
+    fn lock(keys: &[Key; 6], which: u8) -> Lock<'_> {
+        let key = &keys[usize::from(which % 6)];
+        match which / 6 {
+            0 => Lock::Read(key),
+            1 => Lock::Write(key),
+            2 => Lock::Structural(key),
+            _ => Lock::Range(KeyRange::new(key.clone(), Key::from("g")).expect("it has keys")),
+        }
+    }
+
     proptest::proptest! {
+        #[test]
+        fn the_whole_shard_refuses_whatever_intervals_refuse(held in proptest::collection::vec(0u8..24, 0..8), wanted in 0u8..24) {
+            let keys = ["a", "b", "c", "d", "e", "f"].map(Key::from);
+            let tables = [Structural::Intervals, Structural::WholeShard].map(|structural| {
+                let mut table = LockTable::new(structural);
+                for (holder, which) in (0..).zip(&held) {
+                    // Who inserts or deletes has the write lock, too.
+                    if let Lock::Structural(key) = lock(&keys, *which) {
+                        table.acquire(PageNumber(holder), Lock::Write(key));
+                    }
+                    table.acquire(PageNumber(holder), lock(&keys, *which));
+                }
+                table
+            });
+            let [intervals, whole_shard] = tables.map(|table| table.conflict(&lock(&keys, wanted)).is_some());
+            assert!(whole_shard || !intervals);
+        }
+
         #[test]
         fn ranges_cover_what_any_of_them_contains(changes in proptest::collection::vec((0u8..12, 1u8..6, 0u32..3, proptest::bool::ANY), 1..60)) {
             let key = |at: u8| Key::new(vec![at]).expect("short");

@@ -125,8 +125,9 @@ impl Tree {
         self.changed.push(at);
     }
 
-    pub fn page_digest(&self, number: PageNumber) -> Option<&Digest> {
-        self.levels[0].get(index(number))
+    /// The digest at a place on a level: of a page, or of a node above.
+    pub fn digest(&self, level: usize, at: usize) -> Option<&Digest> {
+        self.levels.get(level)?.get(at)
     }
 
     /// Computes what lies above the pages that were changed, and gives the root's digest.

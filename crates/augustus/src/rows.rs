@@ -3,45 +3,25 @@
 //! A page holds the rows from its first key up to the next page's, encoded one after the other: as they are hashed, sent and written to
 //! the disk, and close together in memory, where looking for a key reads few cache lines. One that grows too large is split, and one that has shrunk takes in its neighbour. Which pages there are so depends on what was executed and on nothing else.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::hint::black_box;
 
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{Key, KeyRange, Value};
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_ROWS_MAX};
+use crate::page_index::{Page, PageIndex, Place};
 use crate::pages::{Directory, Owner, PageNumber};
 
-/// All rows.
+/// How many bytes the processor brings into its caches at once.
+const CACHE_LINE_BYTES: usize = 64;
+/// How much of a page is brought there ahead: all of one with small rows.
+const PREFETCH_LINES_MAX: usize = 6;
+
+/// All rows. The first page begins with the lowest key of all.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    /// By the first key that each may hold. The first page begins with the lowest key of all.
-    pages: BTreeMap<Low, Page>,
-}
-
-/// The first key of a page. Its beginning stands before it as a number, which is quicker to compare.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Low {
-    beginning: u64,
-    key: Key,
-}
-
-impl Low {
-    fn of(key: &Key) -> Self {
-        let mut beginning = [0; 8];
-        let length = key.as_bytes().len().min(8);
-        beginning[..length].copy_from_slice(&key.as_bytes()[..length]);
-        Self { beginning: u64::from_be_bytes(beginning), key: key.clone() }
-    }
-}
-
-#[derive(Debug)]
-struct Page {
-    number: PageNumber,
-    rows: u32,
-    /// Of each row in order: the length of its key in four bytes, its key, and likewise its value.
-    bytes: Vec<u8>,
+    pages: PageIndex,
 }
 
 /// A row within a page.
@@ -122,32 +102,40 @@ fn splice(bytes: &mut Vec<u8>, low: usize, high: usize, new: &[u8]) {
 impl Rows {
     /// No rows.
     pub fn new(directory: &mut Directory) -> Self {
+        let mut rows = Self::default();
         let number = directory.make(Owner::Rows(Key::default()));
-        Self { pages: BTreeMap::from([(Low::default(), Page { number, rows: 0, bytes: Vec::new() })]) }
+        rows.pages.insert(Key::default(), Page { number, rows: 0, bytes: Vec::new() });
+        rows
     }
 
-    fn page_mut(&mut self, key: &Key) -> (&Low, &mut Page) {
-        self.pages.range_mut(..=Low::of(key)).next_back().expect("the first page begins with the lowest key")
+    fn place(&self, key: &Key) -> Place {
+        self.pages.find(key).expect("the first page begins with the lowest key")
+    }
+
+    /// Brings the pages of `keys`, which are about to be read or written, into the processor's caches: all at once, since a look-up
+    /// of one after the other waits for memory each time. It has no other effect.
+    pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        let places: Vec<Place> = keys.map(|key| self.place(key)).collect();
+        let lines = |page: &Page| page.bytes.iter().step_by(CACHE_LINE_BYTES).take(PREFETCH_LINES_MAX).fold(0, |all, byte| all ^ byte);
+        black_box(places.iter().fold(0, |all, place| all ^ lines(self.pages.page(*place))));
     }
 
     /// The bytes of the value of `key`.
     pub fn get(&self, key: &Key) -> Option<&[u8]> {
-        let (_, page) = self.pages.range(..=Low::of(key)).next_back().expect("the first page begins with the lowest key");
-        page.find(key).ok().map(|row| row.value)
+        self.pages.page(self.place(key)).find(key).ok().map(|row| row.value)
     }
 
     /// The keys and values of `range`, in order.
     pub fn range<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        let (low, high) = (Low::of(range.low()), Low::of(range.high()));
-        let first = self.pages.range(..=&low).next_back().into_iter();
-        let others = self.pages.range((Bound::Excluded(&low), Bound::Excluded(&high)));
-        let rows = first.chain(others).flat_map(|(_, page)| rows_of(&page.bytes)).map(|row| (row.key, row.value));
+        let pages = self.pages.from(self.place(range.low())).take_while(|(low, _)| *low < range.high());
+        let rows = pages.flat_map(|(_, page)| rows_of(&page.bytes)).map(|row| (row.key, row.value));
         rows.skip_while(|(key, _)| *key < range.low().as_bytes()).take_while(|(key, _)| *key < range.high().as_bytes())
     }
 
     /// Gives `key` a value.
     pub fn put(&mut self, key: &Key, value: &Value, directory: &mut Directory) {
-        let (_, page) = self.page_mut(key);
+        let place = self.place(key);
+        let page = self.pages.page_mut(place);
         page.put(key, value);
         directory.change(page.number);
         if page.is_too_large() {
@@ -157,7 +145,8 @@ impl Rows {
 
     /// Splits the page of `key`, which was just put there, and what becomes of it likewise while it is too large.
     fn split(&mut self, key: &Key, directory: &mut Directory) {
-        let (_, page) = self.page_mut(key);
+        let place = self.place(key);
+        let page = self.pages.page_mut(place);
         let is_last = rows_of(&page.bytes).last().is_some_and(|last| last.key == key.as_bytes());
         // Keys that come in their order leave full pages behind.
         let lower_rows = if is_last { page.rows - 1 } else { page.rows / 2 };
@@ -169,7 +158,7 @@ impl Rows {
         page.bytes.shrink_to_fit();
         let lower_key = page.is_too_large().then(|| rows_of(&page.bytes).next().map(|row| key_of(row.key))).flatten();
         let upper_key = upper.is_too_large().then(|| low.clone());
-        self.pages.insert(Low::of(&low), upper);
+        self.pages.insert(low, upper);
         // One large value beside small ones may need more than one cut.
         for key in [lower_key, upper_key].into_iter().flatten() {
             self.split(&key, directory);
@@ -178,29 +167,33 @@ impl Rows {
 
     /// Removes `key`, if it is there.
     pub fn remove(&mut self, key: &Key, directory: &mut Directory) {
-        let (low, page) = self.page_mut(key);
+        let place = self.place(key);
+        let page = self.pages.page_mut(place);
         let Ok(row) = page.find(key) else { return };
         let (from, to) = (row.low, row.high);
         page.bytes.drain(from..to);
         page.rows -= 1;
         directory.change(page.number);
-        if page.rows as usize > PAGE_ROWS_MAX / 4 {
+        let (number, rows, bytes) = (page.number, page.rows, page.bytes.len());
+        if rows == 0 && !self.pages.low(place).as_bytes().is_empty() {
+            // The page before holds its keys from now on.
+            self.pages.remove(place);
+            directory.free(number);
             return;
         }
-        let (low, rows, bytes) = (low.clone(), page.rows, page.bytes.len());
-        let next = self.pages.range((Bound::Excluded(&low), Bound::Unbounded)).next();
         let fits = |next: &Page| (rows + next.rows) as usize <= PAGE_ROWS_MAX / 2 && bytes + next.bytes.len() <= PAGE_BYTES_MAX / 2;
-        let Some(next) = next.filter(|(_, next)| fits(next)).map(|(low, _)| low.clone()) else { return };
-        let taken_in = self.pages.remove(&next).expect("it was just found");
-        directory.free(taken_in.number);
-        let page = self.pages.get_mut(&low).expect("it was just found");
-        page.rows += taken_in.rows;
-        page.bytes.extend_from_slice(&taken_in.bytes);
+        if let Some(next) = self.pages.next(place).filter(|next| rows as usize <= PAGE_ROWS_MAX / 4 && fits(self.pages.page(*next))) {
+            let taken_in = self.pages.remove(next);
+            directory.free(taken_in.number);
+            let page = self.pages.page_mut(place);
+            page.rows += taken_in.rows;
+            page.bytes.extend_from_slice(&taken_in.bytes);
+        }
     }
 
     /// Appends what the page that begins with `low` holds.
     pub fn encode_page(&self, low: &Key, out: &mut Vec<u8>) {
-        let page = self.pages.get(&Low::of(low)).expect("the directory knows which pages there are");
+        let page = self.pages.page(self.place(low));
         low.encode(out);
         page.rows.encode(out);
         out.extend_from_slice(&page.bytes);
@@ -220,7 +213,7 @@ impl Rows {
         }
         let page = Page { number, rows, bytes };
         let is_whole = count == rows && end == page.bytes.len() && !page.is_too_large();
-        if !is_whole || self.pages.insert(Low::of(&low), page).is_some() {
+        if !is_whole || !self.pages.insert(low.clone(), page) {
             return Err(DecodeError::NotCanonical("a page of rows"));
         }
         Ok(low)
@@ -228,20 +221,22 @@ impl Rows {
 
     /// Whether the pages that were decoded make up rows: the first begins with the lowest key, and none reaches into the next.
     pub fn is_whole(&self) -> bool {
-        let ends_before = |page: &Page, next: &Low| rows_of(&page.bytes).last().is_none_or(|last| last.key < next.key.as_bytes());
-        let mut neighbours = self.pages.values().zip(self.pages.keys().skip(1));
-        self.pages.contains_key(&Low::default()) && neighbours.all(|(page, next)| ends_before(page, next))
+        let ends_before = |page: &Page, next: &Key| rows_of(&page.bytes).last().is_none_or(|last| last.key < next.as_bytes());
+        let mut neighbours = self.pages.all().zip(self.pages.all().skip(1));
+        self.pages.find(&Key::default()).is_some() && neighbours.all(|((_, page), (next, _))| ends_before(page, next))
     }
 
     /// How many rows there are.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.pages.values().map(|page| page.rows as usize).sum()
+        self.pages.all().map(|(_, page)| page.rows as usize).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
     use types::ClusterId;
@@ -253,7 +248,7 @@ mod tests {
     }
 
     fn is_tidy(rows: &Rows) -> bool {
-        rows.is_whole() && rows.pages.values().all(|page| !page.is_too_large() && rows_of(&page.bytes).count() == page.rows as usize)
+        rows.is_whole() && rows.pages.all().all(|(_, page)| !page.is_too_large() && rows_of(&page.bytes).count() == page.rows as usize)
     }
 
     proptest! {
@@ -277,18 +272,20 @@ mod tests {
                 assert_eq!((rows.get(&key(at)), rows.len()), (model.get(&key(at)).map(Value::as_bytes), model.len()));
             }
             assert!(is_tidy(&rows));
+            let empty = rows.pages.all().filter(|(_, page)| page.rows == 0).count();
+            assert!(empty <= 1, "only the first page may be empty");
             for (low, high) in [(0, 200), (50, 51), (20, 120), (199, 300)] {
                 let range = KeyRange::new(key(low), key(high)).expect("it has keys");
                 let expected = model.range(key(low)..key(high)).map(|(key, value)| (key.as_bytes(), value.as_bytes()));
                 assert!(rows.range(&range).eq(expected));
             }
             let mut read_back = Rows::default();
-            for (low, page) in &rows.pages {
+            for (low, page) in rows.pages.all() {
                 let mut bytes = Vec::new();
-                rows.encode_page(&low.key, &mut bytes);
+                rows.encode_page(low, &mut bytes);
                 let mut reader = Reader::new(bytes.into(), ClusterId::new([0; 16]));
-                assert_eq!(read_back.decode_page(page.number, &mut reader).as_ref(), Ok(&low.key));
-                assert_eq!(directory.owner(page.number), &Owner::Rows(low.key.clone()));
+                assert_eq!(read_back.decode_page(page.number, &mut reader).as_ref(), Ok(low));
+                assert_eq!(directory.owner(page.number), &Owner::Rows(low.clone()));
             }
             assert!(is_tidy(&read_back) && read_back.len() == model.len());
         }

@@ -4,7 +4,7 @@
 //! the digest, each node of the tree against the one above, each page against its node. So pieces may be fetched from anybody, a liar's
 //! is noticed at once and costs one piece, and what the replica has already, from an older checkpoint, is not fetched again.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use mutants::{Mutant, broken};
@@ -122,9 +122,8 @@ pub struct Fetch {
     wanted: VecDeque<(Piece, Digest)>,
     asked: BTreeMap<Piece, Digest>,
     pages: Vec<Bytes>,
-    /// Pages that the replica has itself, by digest.
-    own: BTreeMap<Digest, BTreeSet<PageNumber>>,
-    own_pages: Vec<Bytes>,
+    /// What the replica has itself.
+    own: Snapshot,
 }
 
 /// A piece is not what was asked for, or was not asked for.
@@ -148,16 +147,10 @@ impl Fetch {
             wanted: VecDeque::new(),
             asked: BTreeMap::new(),
             pages: vec![Bytes::new(); head.pages as usize],
-            own: BTreeMap::new(),
-            own_pages: own.pages.clone(),
+            own: own.clone(),
         };
-        for at in 0..own.pages.len() {
-            let number = PageNumber(u32::try_from(at).map_err(|_| WrongPiece)?);
-            let digest = own.tree.page_digest(number).copied().unwrap_or(NO_PAGE);
-            fetch.own.entry(digest).or_default().insert(number);
-        }
         let level = u8::try_from(top).expect("a tree over 32 bits of pages has few levels");
-        fetch.wanted.push_back((Piece::Node(level, 0), head.root));
+        fetch.want(Piece::Node(level, 0), head.root);
         Ok(fetch)
     }
 
@@ -207,20 +200,35 @@ impl Fetch {
 
     fn want_children(&mut self, level: u8, at: u32, children: &[Digest]) {
         for (place, digest) in (at.saturating_mul(FANOUT as u32)..).zip(children) {
-            if level > 0 {
-                self.wanted.push_front((Piece::Node(level - 1, place), *digest));
-                continue;
+            match level.checked_sub(1) {
+                Some(below) => self.want(Piece::Node(below, place), *digest),
+                None => self.want(Piece::Page(PageNumber(place)), *digest),
             }
-            let number = PageNumber(place);
-            if *digest == NO_PAGE || index(number) >= self.pages.len() {
-                continue;
+        }
+    }
+
+    /// Asks for a piece with this digest, unless the replica has all that is in it or below it.
+    fn want(&mut self, piece: Piece, digest: Digest) {
+        // A digest names the page, so that none is taken for another. A node stands one level above its children.
+        let (level, place) = match piece {
+            Piece::Node(level, at) => (usize::from(level) + 1, at as usize),
+            Piece::Page(number) => (0, index(number)),
+        };
+        if digest == NO_PAGE {
+            return;
+        }
+        if self.own.tree.digest(level, place) == Some(&digest) {
+            let width = FANOUT.pow(u32::try_from(level).expect("there are few levels"));
+            for at in place * width..((place + 1) * width).min(self.pages.len()) {
+                self.pages[at] = self.own.pages.get(at).cloned().unwrap_or_default();
             }
-            // A page's digest names its number, so that none is taken for another.
-            if self.own.get(digest).is_some_and(|own| own.contains(&number)) {
-                self.pages[index(number)] = self.own_pages[index(number)].clone();
-            } else {
-                self.wanted.push_back((Piece::Page(number), *digest));
-            }
+            return;
+        }
+        match piece {
+            // Pages first: else those of all nodes might be waiting at once.
+            Piece::Page(number) if index(number) < self.pages.len() => self.wanted.push_front((piece, digest)),
+            Piece::Page(_) => {}
+            Piece::Node(..) => self.wanted.push_back((piece, digest)),
         }
     }
 

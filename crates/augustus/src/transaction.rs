@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::limits::TRANSACTION_BYTES_MAX;
-use types::{ClientId, Cluster, ClusterId, Permission, ShardId, TransactionId};
+use types::{ClientId, Cluster, ClusterId, Permission, Placement, ShardId, TransactionId};
 
 use crate::limits::{OPERATIONS_MAX, RANGES_MAX};
 use crate::operation::Operation;
@@ -95,9 +95,14 @@ impl Transaction {
     pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
         let mut shards = cluster.shards_of(self.operations.iter().filter_map(Operation::key));
         for operation in &self.operations {
-            if let Operation::ReadRange(range, _) = operation {
-                shards.extend(cluster.shards().filter(|shard| cluster.part_of(*shard, range).is_some()));
+            let Operation::ReadRange(range, _) = operation else { continue };
+            if *cluster.placement() == Placement::Hash {
+                return cluster.shards().collect();
             }
+            let (first, last) = (cluster.shard_of(range.low()), cluster.shard_of(range.high()));
+            shards.extend((first.0..last.0).map(ShardId));
+            // The end of a range is not in it, and may be where the last shard begins.
+            shards.extend(cluster.part_of(last, range).map(|_| last));
         }
         shards.sort_unstable();
         shards.dedup();
@@ -184,5 +189,44 @@ impl Decode for Transaction {
             return Err(DecodeError::OverLimit("a transaction"));
         }
         Ok(Self::of(reader.cluster(), name, operations, encoded))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{Key, KeyRange};
+
+    use super::*;
+
+    #[test]
+    fn all_shards_take_part_that_hold_a_key_or_a_part_of_a_range() {
+        let keys = (0..3).map(|shard: u8| (0..4).map(|index| [shard * 4 + index + 1; 32]).collect());
+        let cluster =
+            |placement| Cluster::new(ClusterId::new([1; 16]), 1, placement, keys.clone().collect(), vec![]).expect("its parts fit");
+        let ranges = cluster(Placement::Ranges(vec![Key::from("h"), Key::from("p")]));
+        let participants = |cluster: &Cluster, operations: Vec<Operation>| -> Vec<u16> {
+            let name = Name { client: ClientId(1), session: 1, number: 1 };
+            let transaction = Transaction::new(cluster.id(), name, operations).expect("within limits");
+            let shards = transaction.participants(cluster);
+            for shard in cluster.shards() {
+                assert_eq!(shards.contains(&shard), transaction.operations_at(cluster, shard).next().is_some());
+            }
+            shards.into_iter().map(|shard| shard.0).collect()
+        };
+        let range = |low: &str, high: &str| {
+            let range = KeyRange::new(Key::from(low), Key::from(high)).expect("it has keys");
+            Operation::ReadRange(range, 10)
+        };
+        let read = |key: &str| Operation::Read(Key::from(key));
+        for (operations, expected) in [
+            (vec![read("z"), read("a")], vec![0, 2]),
+            (vec![range("a", "h")], vec![0]),
+            (vec![range("a", "i")], vec![0, 1]),
+            (vec![range("a", "q"), read("b")], vec![0, 1, 2]),
+            (vec![range("h", "p"), range("i", "j"), read("z")], vec![1, 2]),
+        ] {
+            assert_eq!(participants(&ranges, operations.clone()), expected, "{operations:?}");
+        }
+        assert_eq!(participants(&cluster(Placement::Hash), vec![range("a", "b")]), [0, 1, 2]);
     }
 }

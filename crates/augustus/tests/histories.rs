@@ -244,6 +244,14 @@ impl World {
         let author = track.transaction.name().client;
         if track.outcome.is_none() {
             let open: Vec<u16> = track.participants.iter().copied().filter(|shard| !track.verdicts.contains_key(shard)).collect();
+            if open.is_empty() {
+                // Somebody who set out to finish it has stopped, and the author has all votes.
+                let is_aborted = track.verdicts.values().any(|verdict| verdict.vote() == Vote::Abort);
+                let outcome = if is_aborted { Vote::Abort } else { Vote::Commit };
+                let now = self.now;
+                (self.tracks[at].outcome, self.tracks[at].known) = (Some(outcome), Some(now));
+                return;
+            }
             let shard = self.random.pick(&open);
             let was_new = !self.signed.contains_key(&(shard, track.transaction.id()));
             let request = Request::Run(track.transaction.clone());
@@ -310,7 +318,7 @@ impl World {
                 return;
             }
             let evidence = (other != shard).then(|| self.harness.votes(shard, &transaction, Vote::Commit));
-            let was_new = matches!(self.probe(other, &transaction), None);
+            let was_new = !self.is_known(other, at);
             let reply = self.deliver(other, finisher, Request::Finish(transaction.clone(), evidence), at);
             let vote = signed_vote(&reply).unwrap_or_else(|| panic!("no vote: {:?}", reply.answer));
             if was_new && vote == Vote::Commit {
@@ -336,11 +344,10 @@ impl World {
         }
     }
 
-    /// What the shard has said of a transaction, if it was ever asked.
-    fn probe(&self, shard: u16, transaction: &Transaction) -> Option<()> {
-        let at = self.by_id[&transaction.id()];
-        let is_known = self.tracks[at].verdicts.contains_key(&shard) || self.signed.contains_key(&(shard, transaction.id()));
-        is_known.then_some(())
+    /// Whether the shard has ever been asked for its vote.
+    fn is_known(&self, shard: u16, at: usize) -> bool {
+        let track = &self.tracks[at];
+        track.verdicts.contains_key(&shard) || self.signed.contains_key(&(shard, track.transaction.id()))
     }
 
     fn run(&mut self, steps: usize) {

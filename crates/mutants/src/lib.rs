@@ -233,7 +233,9 @@ mutants! {
     StrangerVotes: "Augustus §3.3, certificates", "a shard that does not take part aborts a transaction";
     UpdateReleased: "Augustus §3.5.2", "who has written a transaction that changes something ends it without a certificate";
     ReleasedByAnyone: "Augustus §3.5.2", "anybody releases the locks of a transaction that only reads";
+    AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
     PieceUnchecked: "Augustus, state transfer", "a piece of a checkpoint is taken as it comes";
+    DurablePageOverwritten: "Augustus, checkpoints", "a checkpoint is written over the pages of the durable one";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";
     PathUnchecked: "signatures", "a batch signature covers whatever it is shown with";

@@ -87,6 +87,11 @@ impl Harness {
         self.verifier.verify(request).map_err(|_| Unreadable)
     }
 
+    /// As the client's side checks what it hears.
+    pub fn verify<T: crypto::SignatureClaims>(&self, message: T) -> crypto::Verified<T> {
+        self.verifier.verify(message).expect("good signatures")
+    }
+
     /// Delivers one batch to all replicas of a shard.
     pub fn deliver(&mut self, shard: u16, requests: &[(ClientId, Request)]) -> Vec<Reply> {
         let batch: Vec<Ordered> =
