@@ -171,7 +171,7 @@ struct Optimist {
 }
 
 static OPTIMIST: Profile =
-    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false }, ..PROFILE };
+    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false }, ..PROFILE };
 
 impl Machine for Optimist {
     type Command = Ask;

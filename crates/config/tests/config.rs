@@ -15,7 +15,7 @@ static FIVE: Profile = Profile {
     shard_size: |faults| 5 * faults + 1,
     quorum: |faults| 4 * faults + 1,
     while_incomplete: "nothing changes",
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
     tells_time: false,
 };
 

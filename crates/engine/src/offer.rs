@@ -46,6 +46,8 @@ pub struct Capabilities {
     pub one_shot: bool,
     /// Reads of ranges.
     pub ranges: bool,
+    /// Reads of the past ([`ReadMode::AsOf`](crate::ReadMode::AsOf)).
+    pub as_of: bool,
     /// A [`Pool`](crate::Pool) that joins transactions.
     pub pool: bool,
 }
@@ -59,6 +61,8 @@ pub enum Capability {
     OneShot,
     /// [`Capabilities::ranges`].
     Ranges,
+    /// [`Capabilities::as_of`].
+    AsOf,
     /// [`Capabilities::pool`].
     Pool,
 }
@@ -69,6 +73,7 @@ impl fmt::Display for Capability {
             Self::Interactive => "interactive transactions",
             Self::OneShot => "one-shot transactions",
             Self::Ranges => "reads of ranges",
+            Self::AsOf => "reads of the past",
             Self::Pool => "pools",
         })
     }
