@@ -1,5 +1,6 @@
 //! `bezant get`, `scan`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use client::{AsOf, Client, Commit, CommitPath};
 use serde_json::json;
+use tokio::task::JoinSet;
 use types::{Key, Value};
 
 use crate::as_of::as_of;
@@ -257,12 +259,9 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
     let shared = &statements;
     let work = |txn: client::Transaction| async move {
         let mut found = Vec::new();
-        for statement in shared {
-            match statement {
-                Statement::Get(key) => found.push(Found::Key(txn.get(key.clone()).await?)),
-                Statement::Scan(low, high, limit) => {
-                    found.push(Found::Range(txn.scan(low.clone(), high.clone(), *limit).await?));
-                }
+        for alike in shared.chunk_by(|one, next| reads(one) && reads(next)) {
+            match &alike[0] {
+                Statement::Get(_) | Statement::Scan(..) => found.extend(read_together(&txn, alike).await?),
                 Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
                 Statement::Delete(key) => txn.delete(key.clone()),
                 // Refused before: see plain_statements.
@@ -271,7 +270,7 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
         }
         Ok(found)
     };
-    let only_reads = shared.iter().all(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
+    let only_reads = shared.iter().all(reads);
     let committed = match as_of {
         Some(as_of) => client.read_as_of(as_of, work).await?,
         None if only_reads => client.read(work).await?,
@@ -279,6 +278,35 @@ pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<State
     };
     let elapsed = started.elapsed();
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
+}
+
+fn reads(statement: &Statement) -> bool {
+    matches!(statement, Statement::Get(_) | Statement::Scan(..))
+}
+
+/// Reads that follow one another, all at once: none of them needs what another finds.
+async fn read_together(txn: &client::Transaction, statements: &[Statement]) -> Result<Vec<Found>, client::Error> {
+    let (mut keys, mut places, mut scans) = (Vec::new(), Vec::new(), JoinSet::new());
+    for (place, statement) in statements.iter().enumerate() {
+        match statement.clone() {
+            Statement::Get(key) => {
+                keys.push(key);
+                places.push(place);
+            }
+            Statement::Scan(low, high, limit) => {
+                let txn = txn.clone();
+                scans.spawn(async move { txn.scan(low, high, limit).await.map(|found| (place, Found::Range(found))) });
+            }
+            Statement::Put(..) | Statement::Delete(_) | Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
+        }
+    }
+    let values = txn.get_many(&keys).await?;
+    let mut found: BTreeMap<usize, Found> = places.into_iter().zip(values.into_iter().map(Found::Key)).collect();
+    while let Some(scan) = scans.join_next().await {
+        let (place, range) = scan.map_err(|_| client::Error::Closed)??;
+        found.insert(place, range);
+    }
+    Ok(found.into_values().collect())
 }
 
 /// What one statement found.
@@ -322,8 +350,7 @@ impl Outcome {
     }
 
     fn reads(&self) -> impl Iterator<Item = (&Statement, &Found)> {
-        let reads = self.statements.iter().filter(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
-        reads.zip(&self.found)
+        self.statements.iter().filter(|statement| reads(statement)).zip(&self.found)
     }
 
     /// One line: `committed 3f… over the fast path by 6 of 6 replicas in 1.9 ms`.

@@ -50,6 +50,13 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
                 place.kill("s0-r2");
             }
         }
+        // What needs nothing of one another goes out at once, in any transaction.
+        let together = client.read(|txn| async move {
+            let keys = ["a", "b"].map(Key::from);
+            tokio::try_join!(txn.get_many(&keys), txn.scan("a", "b", 9), txn.scan("b", "z", 9))
+        });
+        let (values, low, high) = together.await.expect("it is read").value;
+        assert_eq!((values, low, high), (vec![Some(Value::from("2")), None], vec![entry("a", "2")], vec![entry("c", "2")]));
         let old = client.begin_as_of(AsOf::Ago(Duration::from_secs(3_600))).expect("it has passed").get("a").await;
         assert!(matches!(old, Err(Error::Refused(Refusal::NotKept { kept_ms: 30_000 }))), "{old:?}");
         let future = client.begin_as_of(AsOf::Time(SystemTime::now() + Duration::from_secs(3_600)));
@@ -62,6 +69,8 @@ fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
 
     place.run(&["get", "a", "--as-of", "0s ago"]).expect(0).prints("2\n");
     place.run(&["scan", "a", "z", "--as-of", "-0ms"]).expect(0).prints("a = 2\nc = 2\n");
+    let script = "get c; scan a b; put d 4; get d; scan a z; get a";
+    place.run(&["txn", script]).expect(0).prints("c = 2\na = 2\nd = 4\na = 2\nc = 2\nd = 4\na = 2\n");
     place.run(&["get", "a", "--as-of", "1h ago"]).expect(2).says("older than what the replicas keep: 30 s");
     place.run(&["get", "a", "--as-of", "2500-01-01T00:00:00Z"]).expect(2).says("in the future");
     place.run(&["get", "a", "--as-of", "noon"]).expect(2).says("5s ago");

@@ -98,7 +98,7 @@ impl Client {
     /// [`Refusal::NotPast`] in [`Error::Refused`], when the time has not come yet by the replicas' clocks.
     pub fn begin_as_of(&self, as_of: AsOf) -> Result<Transaction, Error> {
         let timestamp = self.connection.as_of(as_of)?;
-        Ok(Transaction::begin(Arc::clone(&self.connection), None).as_of(timestamp))
+        Ok(Transaction::begin(Arc::clone(&self.connection), None).reading_as_of(timestamp))
     }
 
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with

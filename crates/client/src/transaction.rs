@@ -62,7 +62,7 @@ impl Transaction {
     }
 
     /// The same, which reads what there was before `timestamp`.
-    pub(crate) fn as_of(self, timestamp: Timestamp) -> Self {
+    pub(crate) fn reading_as_of(self, timestamp: Timestamp) -> Self {
         Self { mode: ReadMode::AsOf, timestamp: Arc::new(OnceLock::from(timestamp)), ..self }
     }
 

@@ -62,7 +62,7 @@ fn rfc_3339(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).expect("no time before 1970 is read");
     let (mut days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (mut year, mut month) = (1970_u64, 1);
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));
         year += 1;
