@@ -47,6 +47,7 @@ scripts! {
     a_fabricated_writer_is_not_read
     a_guessed_transaction_is_refused_without_permission
     a_hidden_transaction_in_the_way_is_finished_at_once
+    a_hidden_write_is_waited_for_by_a_reader_of_the_past
     a_hidden_write_prevents_validation
     a_key_that_one_replica_leaves_out_is_found
     a_key_that_one_replica_made_up_is_not_found
