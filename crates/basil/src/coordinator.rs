@@ -595,13 +595,11 @@ impl Machine for Coordinator {
             self.timers.set(Timer::Clocks, clocks.due());
         }
         match input {
-            Input::Command(Command::Read { operation, timestamp, keys, read_only }) => {
-                let read_only = read_only && self.options.read_only == ReadOnly::Validated;
-                self.on_read_command(now, operation, timestamp, keys, read_only, outbox);
+            Input::Command(Command::Read { operation, timestamp, keys, mode }) => {
+                self.on_read_command(now, operation, timestamp, keys, self.options.mode(mode), outbox);
             }
-            Input::Command(Command::Scan { operation, timestamp, range, limit, read_only }) => {
-                let read_only = read_only && self.options.read_only == ReadOnly::Validated;
-                self.on_scan_command(now, operation, (timestamp, range), limit, read_only, outbox);
+            Input::Command(Command::Scan { operation, timestamp, range, limit, mode }) => {
+                self.on_scan_command(now, operation, (timestamp, range), limit, self.options.mode(mode), outbox);
             }
             Input::Command(Command::CommitReads { operation, transaction, .. }) if self.options.read_only != ReadOnly::Validated => {
                 self.on_commit_command(now, Some(operation), transaction, Vec::new(), outbox);

@@ -103,6 +103,11 @@ impl KeyReplies {
         }
     }
 
+    /// The undecided writers that at least `count` replicas show.
+    pub fn prepared_at(&self, count: usize) -> impl Iterator<Item = &Transaction> {
+        self.prepared.iter().filter(move |(_, voters)| voters.count() >= count).map(|(transaction, _)| transaction)
+    }
+
     /// How many replicas' answers contradict `found`: they do not validate it.
     pub fn contradicted(&self, found: &ReadFound) -> usize {
         self.heard.count() - self.heard.and(found.validated).count()

@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use crate::transaction::{Transaction, TransactionError};
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, ClusterClock, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, Request, Response, Statistics,
-    Tell,
+    Ask, Capabilities, ClusterClock, Commit, CommitPath, CommitRequest, Evidence, Found, Private, Profile, ReadMode, Request, Response,
+    Statistics, Tell,
 };
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
@@ -34,7 +34,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| Quorums::new(faults).logged(),
     while_incomplete: "commits take two round trips",
     shards_max: usize::MAX,
-    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, pool: true },
+    capabilities: Capabilities { interactive: true, one_shot: false, ranges: true, as_of: true, pool: true },
     tells_time: true,
 };
 
@@ -72,7 +72,7 @@ pub struct Session<D = Coordinator> {
 #[derive(Debug)]
 enum UnderWay {
     /// A read, at this timestamp.
-    Read(Timestamp),
+    Read(Timestamp, ReadMode),
     Commit(Box<Attempt>),
     /// It was the pool's.
     Private,
@@ -89,6 +89,7 @@ enum Begun {
 /// The evidence of a read.
 struct ReadEvidence {
     timestamp: Timestamp,
+    mode: ReadMode,
     what: What,
 }
 
@@ -107,9 +108,9 @@ impl<D: Driver> Session<D> {
 
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
-            Request::Read { timestamp, keys, read_only } => {
-                self.under_way.insert(operation, UnderWay::Read(timestamp));
-                Ok(Begun::Command(Command::Read { operation, timestamp, keys, read_only }))
+            Request::Read { timestamp, keys, mode } => {
+                self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
+                Ok(Begun::Command(Command::Read { operation, timestamp, keys, mode }))
             }
             Request::Commit(commit) => self.commit(now, operation, commit),
             Request::Private(private) => {
@@ -117,14 +118,13 @@ impl<D: Driver> Session<D> {
                 self.under_way.insert(operation, UnderWay::Private);
                 Ok(Begun::Command(command.numbered(operation)))
             }
-            Request::Scan { timestamp, low, high, limit, read_only } => {
+            Request::Scan { timestamp, low, high, limit, mode } => {
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
-                    let nothing =
-                        Found { found: Vec::new(), evidence: Evidence::new(ReadEvidence { timestamp, what: What::Keys(Vec::new()) }) };
-                    return Ok(Begun::Done(Response::Found(nothing)));
+                    let evidence = Evidence::new(ReadEvidence { timestamp, mode, what: What::Keys(Vec::new()) });
+                    return Ok(Begun::Done(Response::Found(Found { found: Vec::new(), evidence })));
                 };
-                self.under_way.insert(operation, UnderWay::Read(timestamp));
-                Ok(Begun::Command(Command::Scan { operation, timestamp, range, limit, read_only }))
+                self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
+                Ok(Begun::Command(Command::Scan { operation, timestamp, range, limit, mode }))
             }
             Request::Submit { .. } => Err(engine::Refusal::Unsupported(request.capability())),
         }
@@ -132,12 +132,13 @@ impl<D: Driver> Session<D> {
 
     fn commit(&mut self, now: Time, operation: u64, commit: CommitRequest) -> Result<Begun, engine::Refusal> {
         let timestamp = commit.timestamp;
-        let buffer = buffer(timestamp, commit.reads, commit.writes)?;
+        let (buffer, is_as_of) = gather(timestamp, commit.reads, commit.writes)?;
         let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
         let finished = buffer.finish(self.cluster);
         let (transaction, dependencies) = finished.map_err(engine::Refusal::from)?;
-        if is_empty {
-            let commit = Commit { id: transaction.id(), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
+        let path = if is_empty { CommitPath::Empty } else { CommitPath::ReadOnly };
+        if is_empty || (is_as_of && validated.is_some()) {
+            let commit = Commit { id: transaction.id(), timestamp, place: 0, path, receipt: None };
             return Ok(Begun::Done(Response::Committed(commit)));
         }
         let attempt = Attempt::first(now, transaction.clone(), dependencies.clone());
@@ -173,7 +174,7 @@ impl<D: Driver> Session<D> {
         let outcome = match (self.under_way.remove(&operation), event) {
             (Some(UnderWay::Private), event) => Ok(Response::Private(Private::new(event))),
             (Some(UnderWay::Commit(attempt)), event) => committed(attempt.transaction, event),
-            (Some(UnderWay::Read(timestamp)), event) => found(timestamp, event),
+            (Some(UnderWay::Read(timestamp, mode)), event) => found(timestamp, mode, event),
             (None, _) => return None,
         };
         Some(Tell::Response { operation, outcome })
@@ -264,11 +265,18 @@ impl From<Foreign> for engine::Refusal {
 /// # Errors
 /// [`Foreign`], when the evidence is not this engine's.
 pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<Value>)>) -> Result<Buffer, Foreign> {
+    Ok(gather(timestamp, reads, writes)?.0)
+}
+
+/// The same, and whether it has read the past and nothing else: then nothing is left to be decided.
+fn gather(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Option<Value>)>) -> Result<(Buffer, bool), Foreign> {
     let mut buffer = Buffer::new(timestamp);
+    let mut is_as_of = true;
     for evidence in reads {
-        let ReadEvidence { timestamp: read_at, what } = evidence.take().map_err(|_| Foreign)?;
+        let ReadEvidence { timestamp: read_at, mode, what } = evidence.take().map_err(|_| Foreign)?;
         // What was validated holds at the timestamp of the read alone.
         let is_of_now = read_at == timestamp;
+        is_as_of &= is_of_now && mode == ReadMode::AsOf;
         let at_commit = |found: ReadFound| ReadFound { validated: if is_of_now { found.validated } else { Voters::default() }, ..found };
         match what {
             What::Keys(found) => found.into_iter().for_each(|found| buffer.found(at_commit(found))),
@@ -281,14 +289,14 @@ pub fn buffer(timestamp: Timestamp, reads: Vec<Evidence>, writes: Vec<(Key, Opti
     for (key, value) in writes {
         buffer.write(key, value);
     }
-    Ok(buffer)
+    Ok((buffer, is_as_of))
 }
 
 /// What a read of the session's found.
-fn found(timestamp: Timestamp, event: Event) -> Result<Response, engine::Refusal> {
+fn found(timestamp: Timestamp, mode: ReadMode, event: Event) -> Result<Response, engine::Refusal> {
     let what = match event {
-        Event::Read { result, .. } => What::Keys(result.map_err(Failure::refusal_of_read)?),
-        Event::Scanned { result, .. } => What::Range(result.map_err(Failure::refusal_of_read)?),
+        Event::Read { result, .. } => What::Keys(result.map_err(|failure| failure.refusal_of_read(mode))?),
+        Event::Scanned { result, .. } => What::Range(result.map_err(|failure| failure.refusal_of_read(mode))?),
         Event::Ended { .. } | Event::Validated { .. } => return Err(engine::Refusal::Unavailable),
     };
     let value = |found: &ReadFound| (found.key.clone(), found.value.clone());
@@ -296,7 +304,7 @@ fn found(timestamp: Timestamp, event: Event) -> Result<Response, engine::Refusal
         What::Keys(found) => found.iter().map(value).collect(),
         What::Range(scan) => scan.found.iter().filter(|found| found.value.is_some()).map(value).collect(),
     };
-    Ok(Response::Found(Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, what }) }))
+    Ok(Response::Found(Found { found: values, evidence: Evidence::new(ReadEvidence { timestamp, mode, what }) }))
 }
 
 /// How a transaction of the session's ended.
@@ -336,8 +344,10 @@ impl From<Path> for CommitPath {
 impl Failure {
     /// What a caller is told whose read failed so: nothing was asked to be committed.
     #[must_use]
-    pub fn refusal_of_read(self) -> engine::Refusal {
+    pub fn refusal_of_read(self, mode: ReadMode) -> engine::Refusal {
         match self {
+            Self::Refused(Refusal::NotKept { kept_ms }) if mode == ReadMode::AsOf => engine::Refusal::NotKept { kept_ms },
+            Self::Refused(Refusal::TooNew) if mode == ReadMode::AsOf => engine::Refusal::NotPast,
             Self::TooLow => engine::Refusal::TooOld,
             Self::TimedOut => engine::Refusal::Unavailable,
             Self::Refused(refusal) => refusal.into(),
@@ -358,7 +368,8 @@ impl Failure {
 impl From<Refusal> for engine::Refusal {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::TooOld => Self::TooOld,
+            // What is too old to be read is begun again, unless it is read for being old.
+            Refusal::TooOld | Refusal::NotKept { .. } => Self::TooOld,
             Refusal::TooNew => Self::TooNew,
             Refusal::NotPermitted => Self::NotPermitted,
             Refusal::WrongShard => Self::WrongShard,

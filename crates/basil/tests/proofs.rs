@@ -236,6 +236,7 @@ impl Desk {
             Refusal::AbandonLimit,
             Refusal::Unknown,
             Refusal::TooLarge,
+            Refusal::NotKept { kept_ms: 30_000 },
         ];
         messages.extend(refusals.map(|refusal| Message::Refused { subject: Subject::Transaction(id), refusal }));
         messages.push(Message::Refused { subject: Subject::Request(9), refusal: Refusal::TooOld });

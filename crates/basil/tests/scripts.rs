@@ -47,13 +47,16 @@ scripts! {
     a_fabricated_writer_is_not_read
     a_guessed_transaction_is_refused_without_permission
     a_hidden_transaction_in_the_way_is_finished_at_once
+    a_hidden_write_is_waited_for_by_a_reader_of_the_past
     a_hidden_write_prevents_validation
     a_key_that_one_replica_leaves_out_is_found
     a_key_that_one_replica_made_up_is_not_found
     a_late_author_gets_a_vote_on_a_transaction_brought_by_another
     a_late_refusal_does_not_end_a_commit
     a_leader_that_crashes_before_its_decision_is_durable_is_elected_again
+    a_liar_does_not_change_the_past
     a_logged_decision_survives_a_crash
+    a_past_range_is_not_read_past_what_is_prepared
     a_prepared_transaction_survives_a_crash
     a_range_is_read_up_to_where_enough_replies_are_complete
     a_range_may_depend_on_what_is_prepared
@@ -72,6 +75,8 @@ scripts! {
     a_read_that_missed_a_prepared_write_is_voted_down
     a_reader_ahead_of_time_does_not_abort_a_writer
     a_reader_finishes_the_writer_it_depends_on
+    a_reader_of_a_past_range_finishes_what_is_prepared
+    a_reader_of_the_past_finishes_what_is_prepared
     a_released_orphan_is_finished_by_another_shard
     a_remembered_outcome_is_logged_for_who_comes_to_finish
     a_repeated_prepare_gets_the_same_vote
@@ -181,6 +186,8 @@ scripts! {
     the_janitors_reconcile_an_abandoned_equivocation
     the_nearest_replicas_are_asked_first
     the_next_rank_replaces_a_replica_that_is_down
+    the_past_is_not_read_past_what_is_prepared
+    the_past_is_read_as_it_was
     the_read_ceiling_outlives_its_journal_segment
     three_replicas_do_not_validate_a_range
     timeouts_follow_the_round_trip
@@ -191,5 +198,6 @@ scripts! {
     undecided_work_counts_against_its_sender
     what_liars_made_up_leaves_room_for_others
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
+    what_was_read_of_the_past_stays_so
     writeback_brings_the_transaction_to_a_replica_that_missed_it
 }

@@ -7,11 +7,12 @@ mod members;
 use std::sync::Arc;
 
 use basil::certificate::{Proof, ShardProof, SignedVote, VoteSet, VoteStatement};
+use basil::message::{PendingWrite, ReadResult, Subject};
 use basil::receipt::ReceiptError;
 use basil::{Certificate, Coordinator, CoordinatorOptions, Decision, Message, Receipt, Session, Transaction, Vote, Write};
 use bytes::Bytes;
 use crypto::leaf;
-use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Proof as _, Refusal, Request, Response, Tell};
+use engine::{Ask, Capability, CommitPath, CommitRequest, Evidence, Found, Proof as _, ReadMode, Refusal, Request, Response, Tell};
 use machine::{Input, Machine, Outbox, Time};
 use members::{Members, members};
 use types::{ClientId, Key, Party, ReplicaId, ShardId, Timestamp, Value};
@@ -33,7 +34,7 @@ fn answer(request: Request) -> Result<Response, Refusal> {
 #[test]
 fn a_range_without_keys_has_nothing_in_it() {
     for (low, high, limit) in [("a", "a", 1), ("b", "a", 1), ("a", "b", 0)] {
-        let scan = Request::Scan { timestamp: NOW, low: Key::from(low), high: Key::from(high), limit, read_only: true };
+        let scan = Request::Scan { timestamp: NOW, low: Key::from(low), high: Key::from(high), limit, mode: ReadMode::ReadOnly };
         let Ok(Response::Found(found)) = answer(scan) else { panic!("it answers") };
         assert!(found.found.is_empty());
         let commit = CommitRequest { timestamp: NOW, reads: vec![found.evidence], writes: Vec::new() };
@@ -66,6 +67,8 @@ struct Client {
     members: Members,
     session: Session,
     now: Time,
+    /// How many reads it has sent.
+    requests: u64,
 }
 
 impl Client {
@@ -75,7 +78,7 @@ impl Client {
         let mut session = Session::new(cluster.id(), Coordinator::for_client(cluster.clone(), CoordinatorOptions::default()));
         let now = Time(NOW.time);
         session.step(now, Input::Tick, &mut Outbox::default());
-        let mut client = Self { members, session, now };
+        let mut client = Self { members, session, now, requests: 0 };
         for replica in cluster.replicas() {
             let reply = Message::ClockReply { asked_at: NOW.time, clock: NOW.time + 1_000_000_000 };
             client.hears(replica, reply);
@@ -144,6 +147,59 @@ fn what_is_voted_down_is_tried_at_a_later_timestamp_and_not_for_ever() {
     let (again, told) = client.is_voted_down(&prepared[0]);
     assert!(again.is_empty(), "{again:?}");
     assert!(matches!(told[..], [Tell::Response { operation: 3, outcome: Err(Refusal::Conflict) }]), "{told:?}");
+}
+
+/// What the application is told of a read of `a` as of `time` when all replicas answer with what `answer` gives for the request's number.
+fn read_of_the_past(client: &mut Client, time: u64, answer: impl Fn(u64) -> Message) -> Result<Found, Refusal> {
+    let timestamp = Timestamp { time, ..NOW };
+    client.asks(Request::Read { timestamp, keys: vec![Key::from("a")], mode: ReadMode::AsOf });
+    let replicas: Vec<ReplicaId> = client.members.cluster.replicas().collect();
+    client.requests += 1;
+    let number = client.requests;
+    let events = replicas.into_iter().flat_map(|replica| client.hears(replica, answer(number)).1);
+    let told: Vec<Tell> = events.filter(|event| matches!(event, Tell::Response { .. })).collect();
+    match <[Tell; 1]>::try_from(told).expect("it is told once") {
+        [Tell::Response { outcome: Ok(Response::Found(found)), .. }] => Ok(found),
+        [Tell::Response { outcome: Err(refusal), .. }] => Err(refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_past_is_read_though_a_reader_of_the_present_would_begin_again() {
+    let mut client = Client::new();
+    let nothing = |clock| {
+        let result = ReadResult { version: Timestamp::ZERO, value: None, pending: PendingWrite::None };
+        move |request| Message::ReadReply { request, clock, results: vec![result.clone()], prepared: Vec::new() }
+    };
+    // All clocks are found to be ten seconds ahead: what was begun before may be too low.
+    let step = NOW.time + 11_000_000_000;
+    for replica in client.members.cluster.clone().replicas() {
+        client.hears(replica, Message::ClockReply { asked_at: client.now.0, clock: step });
+    }
+    let found = read_of_the_past(&mut client, NOW.time, nothing(step)).expect("it is found");
+    assert_eq!(found.found, [(Key::from("a"), None)]);
+    // Nothing is left to be decided: it has committed, and nobody is asked.
+    let (reads, asked) = (vec![found.evidence], Input::Command);
+    let commit = Request::Commit(CommitRequest { timestamp: NOW, reads, writes: Vec::new() });
+    let mut outbox = Outbox::default();
+    client.session.step(client.now, asked(Ask { operation: 4, request: commit }), &mut outbox);
+    assert!(outbox.sends.is_empty(), "{:?}", outbox.sends);
+    let is_committed = |tell: &Tell| matches!(tell, Tell::Response { outcome: Ok(Response::Committed(commit)), .. } if commit.path == CommitPath::ReadOnly);
+    assert!(outbox.events.iter().any(is_committed), "{:?}", outbox.events);
+}
+
+#[test]
+fn a_past_that_is_not_kept_or_has_not_come_is_refused_in_words() {
+    let mut client = Client::new();
+    let refused = |refusal| move |number| Message::Refused { subject: Subject::Request(number), refusal };
+    let mut told = |refusal| read_of_the_past(&mut client, NOW.time, refused(refusal)).err();
+    let kept = told(basil::Refusal::NotKept { kept_ms: 30_000 }).expect("it is refused");
+    assert_eq!(kept, Refusal::NotKept { kept_ms: 30_000 });
+    assert!(kept.to_string().contains("older than what the replicas keep: 30 s; "), "{kept}");
+    assert_eq!(Refusal::NotKept { kept_ms: 1_500 }.to_string().matches("keep: 1.5 s;").count(), 1);
+    assert_eq!(told(basil::Refusal::TooNew), Some(Refusal::NotPast));
+    assert_eq!(told(basil::Refusal::NotPermitted), Some(Refusal::NotPermitted));
 }
 
 /// A transaction of both shards, and the votes on it.

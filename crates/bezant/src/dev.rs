@@ -132,7 +132,7 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
 
 async fn execute(args: &DevArgs, script: Vec<Statement>) -> Result<Done, Failure> {
     let client = bezant_client::connect(ClientRegions::default().config(&args.folder)?).await?;
-    let outcome = statements::execute(&client, script).await;
+    let outcome = statements::execute(&client, None, script).await;
     client.close().await;
     let outcome = outcome?;
     if args.json {

@@ -4,6 +4,7 @@
 //! experiments to the same ones. Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 nothing
 //! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
 
+mod as_of;
 mod bench;
 mod confine;
 mod dev;
@@ -68,13 +69,15 @@ pub enum Command {
     Rebuild(rebuild::RebuildArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant get account/1\n\
-        \x20 bezant get 0x00ff --json\n\n\
+        \x20 bezant get 0x00ff --json\n\
+        \x20 bezant get account/1 --as-of '5s ago'\n\n\
         A key without a value prints nothing on standard output and ends with exit code 1. Text is printed as text and ends with one line's\n\
         end, its own or one more; other bytes are printed as 0x… in hexadecimal; --raw prints the bytes as they are.")]
     Get(statements::GetArgs),
     #[command(after_help = "Examples:\n\
         \x20 bezant scan account/ account0\n\
-        \x20 bezant scan a b --limit 1000 --json\n\n\
+        \x20 bezant scan a b --limit 1000 --json\n\
+        \x20 bezant scan a b --as-of 2026-11-23T18:05:00Z\n\n\
         The second key is not part of the range: account0 is the first key after all that begin with account/. A range without values prints\n\
         nothing on standard output and ends with exit code 1.")]
     Scan(statements::ScanArgs),

@@ -8,10 +8,12 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use client::AsOf;
 use config::{key_from_text, value_from_text};
 use types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use types::{Key, Value};
 
+use crate::as_of::as_of;
 use crate::failure::Failure;
 
 /// The most statements that one script may hold.
@@ -31,8 +33,8 @@ pub enum Statement {
     Put(Key, Value),
     /// Delete a key.
     Delete(Key),
-    /// Begin a transaction of several lines (`shell` only).
-    Begin,
+    /// Begin a transaction of several lines (`shell` only), which may read the past.
+    Begin(Option<AsOf>),
     /// Commit it.
     Commit,
     /// Throw it away.
@@ -94,7 +96,11 @@ fn statement(words: &[Word]) -> Result<Statement, String> {
         }
         ("put", [key, value]) => Ok(Statement::Put(key.key()?, value.value()?)),
         ("delete" | "del", [key]) => Ok(Statement::Delete(key.key()?)),
-        ("begin", []) => Ok(Statement::Begin),
+        ("begin", []) => Ok(Statement::Begin(None)),
+        ("begin", [first, second, time @ ..]) if first.text.eq_ignore_ascii_case("as") && second.text.eq_ignore_ascii_case("of") => {
+            let time: Vec<&str> = time.iter().map(|word| word.text.as_str()).collect();
+            Ok(Statement::Begin(Some(as_of(&time.join(" "))?)))
+        }
         ("commit", []) => Ok(Statement::Commit),
         ("abort", []) => Ok(Statement::Abort),
         ("scan", [] | [_]) => Err("scan needs the first key, and the first one after the range".to_owned()),
@@ -219,6 +225,8 @@ mod tests {
         let scan = |limit| Statement::Scan(Key::from("a"), Key::from("b"), limit);
         assert_eq!(statements("scan a b; scan a b limit 7").unwrap(), vec![scan(SCAN_LIMIT), scan(7)]);
         assert_eq!(statements(" ;\nGET a\n\nput b 2 ; ; delete c;\n").unwrap(), expected);
+        let ago = AsOf::Ago(std::time::Duration::from_secs(5));
+        assert_eq!(statements("begin; BEGIN as of 5s ago").unwrap(), vec![Statement::Begin(None), Statement::Begin(Some(ago))]);
         assert_eq!(statements("  ").unwrap(), vec![]);
         assert_eq!(statements("# first\n  # second; get x\nput a '#'; # third\nput b c#d").unwrap(), vec![put("a", "#"), put("b", "c#d")]);
     }
@@ -240,6 +248,7 @@ mod tests {
             ("get", "needs a key"),
             ("scan a", "needs the first key, and"),
             ("scan b a", "has to come before"),
+            ("begin as of noon", "is no time"),
             ("scan a b limit x", "a limit is a number"),
             ("scan a b c", "more words"),
             ("get a b", "more words"),

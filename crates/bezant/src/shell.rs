@@ -32,6 +32,7 @@ scan LOW HIGH       read the keys from LOW up to HIGH that have values, the firs
 put KEY VALUE       write a key
 delete KEY          delete a key
 begin               begin a transaction of several lines, which ends with commit or abort
+begin as of TIME    the same, which reads what was there at a time such as 2026-11-23T18:05:00Z, or 5s ago
 commit, abort
 help, exit
 
@@ -180,7 +181,7 @@ impl Session {
         let mut together = Vec::new();
         for statement in script::statements(text)? {
             match statement {
-                Statement::Begin | Statement::Commit | Statement::Abort => {
+                Statement::Begin(_) | Statement::Commit | Statement::Abort => {
                     self.flush(&mut together).await?;
                     self.control(&statement).await?;
                 }
@@ -208,12 +209,12 @@ impl Session {
                         }
                         Statement::Put(key, value) => transaction.put(key.clone(), value.clone()),
                         Statement::Delete(key) => transaction.delete(key.clone()),
-                        Statement::Begin | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),
+                        Statement::Begin(_) | Statement::Commit | Statement::Abort => unreachable!("`statements` hands these to `control`"),
                     }
                 }
             }
             None => {
-                let outcome = statements::execute(&self.client, batch).await?;
+                let outcome = statements::execute(&self.client, None, batch).await?;
                 outcome.print_gets();
                 eprintln!("{}", outcome.summary());
             }
@@ -223,10 +224,11 @@ impl Session {
 
     async fn control(&mut self, statement: &Statement) -> Result<(), Failure> {
         match (statement, self.open.take()) {
-            (Statement::Begin, None) => {
-                self.open = Some(Open { transaction: self.client.begin(), begun: Instant::now(), has_failed: false });
+            (Statement::Begin(as_of), None) => {
+                let transaction = as_of.map_or_else(|| Ok(self.client.begin()), |as_of| self.client.begin_as_of(as_of))?;
+                self.open = Some(Open { transaction, begun: Instant::now(), has_failed: false });
             }
-            (Statement::Begin, open) => {
+            (Statement::Begin(_), open) => {
                 self.open = open;
                 return Err(Failure::wrong("a transaction is open already").help("end it with commit or abort"));
             }

@@ -1,15 +1,18 @@
 //! `bezant get`, `scan`, `put`, `delete` and `txn`: one transaction each, and what is printed of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use client::{Client, Commit, CommitPath};
+use client::{AsOf, Client, Commit, CommitPath};
 use serde_json::json;
+use tokio::task::JoinSet;
 use types::{Key, Value};
 
+use crate::as_of::as_of;
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::out;
 use crate::receipt::Keep;
@@ -32,6 +35,14 @@ pub struct Reach {
     pub json: bool,
 }
 
+/// When what is read was there.
+#[derive(Args, Debug)]
+pub struct Past {
+    /// Read what was there at this time, as in `2026-11-23T18:05:00Z` or `5s ago`, by the replicas' clocks
+    #[arg(long, value_name = "TIME", value_parser = as_of, allow_hyphen_values = true)]
+    as_of: Option<AsOf>,
+}
+
 /// Reads one key.
 #[derive(Args, Debug)]
 pub struct GetArgs {
@@ -41,6 +52,8 @@ pub struct GetArgs {
     /// Print the value's bytes as they are, with no line's end
     #[arg(long, conflicts_with = "json")]
     raw: bool,
+    #[command(flatten)]
+    past: Past,
     #[command(flatten)]
     reach: Reach,
 }
@@ -57,6 +70,8 @@ pub struct ScanArgs {
     /// How many keys at most
     #[arg(long, value_name = "N", default_value_t = script::SCAN_LIMIT)]
     limit: usize,
+    #[command(flatten)]
+    past: Past,
     #[command(flatten)]
     reach: Reach,
 }
@@ -102,7 +117,7 @@ pub struct TxnArgs {
 /// Carries out `bezant get`.
 pub async fn get(args: &GetArgs) -> Result<Done, Failure> {
     let key = script::key(&args.key)?;
-    let outcome = once(&args.reach, vec![Statement::Get(key.clone())]).await?;
+    let outcome = once(&args.reach, args.past.as_of, vec![Statement::Get(key.clone())]).await?;
     let value = match outcome.found.first() {
         Some(Found::Key(value)) => value.clone(),
         _ => None,
@@ -132,7 +147,7 @@ pub async fn scan(args: &ScanArgs) -> Result<Done, Failure> {
     if low >= high {
         return Err(Failure::wrong(format!("no key lies from {low} to {high}")).help("the first has to come before the second"));
     }
-    let outcome = once(&args.reach, vec![Statement::Scan(low.clone(), high.clone(), args.limit)]).await?;
+    let outcome = once(&args.reach, args.past.as_of, vec![Statement::Scan(low.clone(), high.clone(), args.limit)]).await?;
     if args.reach.json {
         out!("{}", outcome.to_json());
     }
@@ -163,7 +178,7 @@ pub async fn delete(args: &DeleteArgs) -> Result<Done, Failure> {
 
 async fn write(statement: Statement, keep: &Keep, reach: &Reach) -> Result<Done, Failure> {
     keep.check()?;
-    let outcome = once(reach, vec![statement]).await?;
+    let outcome = once(reach, None, vec![statement]).await?;
     keep.keep(&outcome.commit)?;
     if reach.json {
         out!("{}", outcome.to_json());
@@ -183,7 +198,7 @@ pub async fn txn(args: &TxnArgs) -> Result<Done, Failure> {
         },
     };
     args.keep.check()?;
-    let outcome = once(&args.reach, plain_statements(&script)?).await?;
+    let outcome = once(&args.reach, None, plain_statements(&script)?).await?;
     args.keep.keep(&outcome.commit)?;
     if args.reach.json {
         out!("{}", outcome.to_json());
@@ -214,7 +229,7 @@ pub fn plain_statements(script: &str) -> Result<Vec<Statement>, Failure> {
     if statements.is_empty() {
         return Err(Failure::wrong("there is no statement").help("as in: bezant txn 'get a; put b 2'"));
     }
-    if statements.iter().any(|statement| matches!(statement, Statement::Begin | Statement::Commit | Statement::Abort)) {
+    if statements.iter().any(|statement| matches!(statement, Statement::Begin(_) | Statement::Commit | Statement::Abort)) {
         return Err(Failure::wrong("begin, commit and abort are for `bezant shell`; here all statements are one transaction")
             .help("leave them out"));
     }
@@ -231,37 +246,67 @@ pub async fn connect(reach: &Reach) -> Result<Client, Failure> {
 }
 
 /// Connects, runs one transaction, and closes: the replicas are told how it ended before this process does.
-async fn once(reach: &Reach, statements: Vec<Statement>) -> Result<Outcome, Failure> {
+async fn once(reach: &Reach, as_of: Option<AsOf>, statements: Vec<Statement>) -> Result<Outcome, Failure> {
     let client = connect(reach).await?;
-    let outcome = execute(&client, statements).await;
+    let outcome = execute(&client, as_of, statements).await;
     client.close().await;
     outcome
 }
 
-/// Runs the statements as one transaction, again when it conflicts with others.
-pub async fn execute(client: &Client, statements: Vec<Statement>) -> Result<Outcome, Failure> {
+/// Runs the statements as one transaction, again when it conflicts with others. With a time, all of them read what was there then.
+pub async fn execute(client: &Client, as_of: Option<AsOf>, statements: Vec<Statement>) -> Result<Outcome, Failure> {
     let started = Instant::now();
     let shared = &statements;
     let work = |txn: client::Transaction| async move {
         let mut found = Vec::new();
-        for statement in shared {
-            match statement {
-                Statement::Get(key) => found.push(Found::Key(txn.get(key.clone()).await?)),
-                Statement::Scan(low, high, limit) => {
-                    found.push(Found::Range(txn.scan(low.clone(), high.clone(), *limit).await?));
-                }
+        for alike in shared.chunk_by(|one, next| reads(one) && reads(next)) {
+            match &alike[0] {
+                Statement::Get(_) | Statement::Scan(..) => found.extend(read_together(&txn, alike).await?),
                 Statement::Put(key, value) => txn.put(key.clone(), value.clone()),
                 Statement::Delete(key) => txn.delete(key.clone()),
                 // Refused before: see plain_statements.
-                Statement::Begin | Statement::Commit | Statement::Abort => {}
+                Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
             }
         }
         Ok(found)
     };
-    let only_reads = shared.iter().all(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
-    let committed = if only_reads { client.read(work).await? } else { client.transact(work).await? };
+    let only_reads = shared.iter().all(reads);
+    let committed = match as_of {
+        Some(as_of) => client.read_as_of(as_of, work).await?,
+        None if only_reads => client.read(work).await?,
+        None => client.transact(work).await?,
+    };
     let elapsed = started.elapsed();
     Ok(Outcome { found: committed.value, commit: committed.commit, attempts: committed.attempts, statements, elapsed })
+}
+
+fn reads(statement: &Statement) -> bool {
+    matches!(statement, Statement::Get(_) | Statement::Scan(..))
+}
+
+/// Reads that follow one another, all at once: none of them needs what another finds.
+async fn read_together(txn: &client::Transaction, statements: &[Statement]) -> Result<Vec<Found>, client::Error> {
+    let (mut keys, mut places, mut scans) = (Vec::new(), Vec::new(), JoinSet::new());
+    for (place, statement) in statements.iter().enumerate() {
+        match statement.clone() {
+            Statement::Get(key) => {
+                keys.push(key);
+                places.push(place);
+            }
+            Statement::Scan(low, high, limit) => {
+                let txn = txn.clone();
+                scans.spawn(async move { txn.scan(low, high, limit).await.map(|found| (place, Found::Range(found))) });
+            }
+            Statement::Put(..) | Statement::Delete(_) | Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
+        }
+    }
+    let values = txn.get_many(&keys).await?;
+    let mut found: BTreeMap<usize, Found> = places.into_iter().zip(values.into_iter().map(Found::Key)).collect();
+    while let Some(scan) = scans.join_next().await {
+        let (place, range) = scan.map_err(|_| client::Error::Closed)??;
+        found.insert(place, range);
+    }
+    Ok(found.into_values().collect())
 }
 
 /// What one statement found.
@@ -292,7 +337,7 @@ impl Outcome {
                 Statement::Get(_) | Statement::Scan(..) => print_found(statement, found.next()),
                 Statement::Put(key, value) => out!("put {key} = {value}"),
                 Statement::Delete(key) => out!("delete {key}"),
-                Statement::Begin | Statement::Commit | Statement::Abort => {}
+                Statement::Begin(_) | Statement::Commit | Statement::Abort => {}
             }
         }
     }
@@ -305,8 +350,7 @@ impl Outcome {
     }
 
     fn reads(&self) -> impl Iterator<Item = (&Statement, &Found)> {
-        let reads = self.statements.iter().filter(|statement| matches!(statement, Statement::Get(_) | Statement::Scan(..)));
-        reads.zip(&self.found)
+        self.statements.iter().filter(|statement| reads(statement)).zip(&self.found)
     }
 
     /// One line: `committed 3f… over the fast path by 6 of 6 replicas in 1.9 ms`.

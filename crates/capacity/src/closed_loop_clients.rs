@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Ask, ClusterClock, CommitRequest, Evidence, Refusal, Request, Response, Tell};
+use engine::{Ask, ClusterClock, CommitRequest, Evidence, ReadMode, Refusal, Request, Response, Tell};
 use machine::Time;
 use random::Random;
 use types::{ClientId, Cluster, Key, ShardId, Timestamp, Value};
@@ -115,7 +115,8 @@ impl ClosedLoopClients {
         }
         let keys = lane.keys[..self.spec.reads].to_vec();
         let timestamp = Timestamp::new(lane.time, self.me);
-        let request = Request::Read { timestamp, keys, read_only: self.spec.writes == 0 };
+        let request =
+            Request::Read { timestamp, keys, mode: if self.spec.writes == 0 { ReadMode::ReadOnly } else { ReadMode::Interactive } };
         Ask { operation: loop_client as u64, request }
     }
 

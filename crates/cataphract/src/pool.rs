@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use basil::{Certificate, Decision, Failure, Path, ReadFound, Refusal, Transaction, TransactionError};
-use engine::{ConflictRule, NotTaken, Operation, Order, PoolCounts, PoolOptions};
+use engine::{ConflictRule, NotTaken, Operation, Order, PoolCounts, PoolOptions, ReadMode};
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use types::{ClusterId, Key, Timestamp, Value};
@@ -33,8 +33,8 @@ pub enum Ask {
         timestamp: Timestamp,
         /// The keys, each once.
         keys: Vec<Key>,
-        /// Whether no member writes.
-        read_only: bool,
+        /// Whether any member writes.
+        mode: ReadMode,
     },
     /// Commit a transaction; tell [`Pool::on_ended`].
     Commit {
@@ -374,7 +374,7 @@ impl Pool {
         if keys.is_empty() {
             self.put_together(batch, turn);
         } else {
-            turn.asks.push(Ask::Read { batch, timestamp, keys, read_only: !writes });
+            turn.asks.push(Ask::Read { batch, timestamp, keys, mode: mode(writes) });
         }
     }
 
@@ -419,7 +419,7 @@ impl Pool {
             }
             // Members whose writes others were to read have been sent back meanwhile.
             Err(Unready::Missing(keys)) => {
-                turn.asks.push(Ask::Read { batch, timestamp: in_flight.timestamp, keys, read_only: !in_flight.writes });
+                turn.asks.push(Ask::Read { batch, timestamp: in_flight.timestamp, keys, mode: mode(in_flight.writes) });
             }
             Err(Unready::TooLarge(error)) => {
                 // Several members never are: the draft counts at least what they take.
@@ -537,7 +537,7 @@ impl Pool {
     /// It failed for another reason than a conflict.
     fn failed(&mut self, now: Time, in_flight: InFlightBatch, failure: Failure, otherwise: Failed, turn: &mut Turn) {
         match failure {
-            Failure::Refused(Refusal::TooOld) | Failure::TooLow => self.aborted(now, in_flight, otherwise, turn),
+            Failure::Refused(Refusal::TooOld | Refusal::NotKept { .. }) | Failure::TooLow => self.aborted(now, in_flight, otherwise, turn),
             // One of them may be the reason; alone, each gets its own answer.
             Failure::Refused(Refusal::NotPermitted | Refusal::TooLarge) if in_flight.members.len() > 1 => {
                 self.halve(in_flight.members, [now, now]);
@@ -595,4 +595,8 @@ impl Pool {
 enum Ended {
     Committed,
     Otherwise,
+}
+
+fn mode(writes: bool) -> ReadMode {
+    if writes { ReadMode::Interactive } else { ReadMode::ReadOnly }
 }

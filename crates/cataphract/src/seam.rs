@@ -2,7 +2,7 @@
 
 use basil::session::buffer;
 use basil::{Command, Event, Failure, Receipt};
-use engine::{Commit, CommitPath, Committed, Errand, NotTaken, PoolCounts, PoolTurn, Private, Refusal, Request, Response};
+use engine::{Commit, CommitPath, Committed, Errand, NotTaken, PoolCounts, PoolTurn, Private, ReadMode, Refusal, Request, Response};
 use machine::Time;
 use types::Timestamp;
 
@@ -84,7 +84,7 @@ fn neutral(turn: &mut PoolTurn, act: impl FnOnce(&mut Turn)) {
 fn errand(ask: Ask) -> Errand {
     let operation = 0;
     let (batch, commits, command) = match ask {
-        Ask::Read { batch, timestamp, keys, read_only } => (batch, false, Command::Read { operation, timestamp, keys, read_only }),
+        Ask::Read { batch, timestamp, keys, mode } => (batch, false, Command::Read { operation, timestamp, keys, mode }),
         Ask::Commit { batch, transaction, dependencies } => (batch, true, Command::Commit { operation, transaction, dependencies }),
         Ask::CommitReads { batch, transaction, validated } => (batch, true, Command::CommitReads { operation, transaction, validated }),
     };
@@ -105,7 +105,7 @@ fn refusal(failed: Failed) -> Refusal {
     match failed {
         Failed::Conflict => Refusal::Conflict,
         Failed::TooLarge(error) => Refusal::Invalid(error.to_string()),
-        Failed::NotCommitted(failure) => failure.refusal_of_read(),
+        Failed::NotCommitted(failure) => failure.refusal_of_read(ReadMode::Interactive),
         Failed::Unknown => Refusal::OutcomeUnknown,
     }
 }

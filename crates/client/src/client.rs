@@ -1,7 +1,7 @@
 //! The way in: connect once, run many transactions at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use crypto::Verified;
@@ -30,6 +30,15 @@ pub struct Committed<T> {
     pub commit: Commit,
     /// How many times it was begun, the last included.
     pub attempts: u32,
+}
+
+/// A time in the past, by the replicas' clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsOf {
+    /// This time.
+    Time(SystemTime),
+    /// So long before now.
+    Ago(Duration),
 }
 
 /// A connected client. Cloning shares the connections. `bezant-client`'s page has an example.
@@ -82,6 +91,16 @@ impl Client {
         Transaction::begin(Arc::clone(&self.connection), None).only_reading()
     }
 
+    /// Begins a transaction that reads the past: what was there at `as_of`. What it reads is final when it returns, and so is of one state
+    /// of the database whether it commits or not. Its commit refuses writes.
+    ///
+    /// # Errors
+    /// [`Refusal::NotPast`] in [`Error::Refused`], when the time has not come yet by the replicas' clocks.
+    pub fn begin_as_of(&self, as_of: AsOf) -> Result<Transaction, Error> {
+        let timestamp = self.connection.as_of(as_of)?;
+        Ok(Transaction::begin(Arc::clone(&self.connection), None).reading_as_of(timestamp))
+    }
+
     /// Runs `work` in a transaction and commits it; begins again, after a growing and jittered wait, when it conflicts with
     /// another. `work` may run many times: what it does beside its transaction should not matter.
     ///
@@ -117,6 +136,33 @@ impl Client {
         F: Future<Output = Result<T, Error>>,
     {
         self.persist(work, || self.begin_read_only()).await
+    }
+
+    /// Like [`Client::read`], of the past: `work` reads what was there at `as_of`, all that had committed by then and nothing later.
+    /// Whoever reads as of the same time again reads the same. How far back the replicas keep it is a setting of theirs (`window_ms`).
+    ///
+    /// ```no_run
+    /// # async fn example(client: client::Client) -> Result<(), client::Error> {
+    /// use std::time::Duration;
+    ///
+    /// use client::AsOf;
+    ///
+    /// let before = client.read_as_of(AsOf::Ago(Duration::from_secs(5)), |txn| async move { txn.get("ann").await }).await?;
+    /// println!("five seconds ago Ann had {:?}", before.value);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Refusal::NotKept`] in [`Error::Refused`] when the replicas no longer keep so much, [`Refusal::NotPast`] when the time has not come
+    /// yet, and [`Refusal::Unsupported`] on an engine that cannot read the past. Else as [`Client::read`]; it never conflicts.
+    pub async fn read_as_of<T, F, W>(&self, as_of: AsOf, work: W) -> Result<Committed<T>, Error>
+    where
+        W: Fn(Transaction) -> F,
+        F: Future<Output = Result<T, Error>>,
+    {
+        let (value, commit) = attempt(&work, self.begin_as_of(as_of)?).await?;
+        Ok(Committed { value, commit, attempts: 1 })
     }
 
     /// Runs a transaction whose operations are all known, in their order; gives what its [`Operation::Get`]s found. Tries again

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use crypto::{SecretKey, Verified, Verifier};
@@ -15,6 +15,7 @@ use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn
 use tokio::sync::{broadcast, oneshot, watch};
 use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp};
 
+use crate::client::AsOf;
 use crate::door::{Door, Open, Peers};
 use crate::error::{ConnectError, Error};
 use crate::metrics::CommitMetrics;
@@ -238,6 +239,20 @@ impl Connection {
             Some(time)
         });
         Timestamp::new(time, self.client)
+    }
+
+    /// The timestamp above all that had a time of `as_of` or before it, and below all that came later.
+    pub fn as_of(&self, as_of: AsOf) -> Result<Timestamp, Error> {
+        let local = self.clock.now();
+        let now = self.cluster_clock.borrow().map_or(local.0, |clock| clock.read(local));
+        let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let time = match as_of {
+            AsOf::Ago(ago) => now.saturating_sub(nanoseconds(ago)),
+            // What was before 1970 is no longer kept.
+            AsOf::Time(time) => time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanoseconds),
+        };
+        let after = time.checked_add(1).filter(|_| time <= now).ok_or_else(|| self.error(engine::Refusal::NotPast))?;
+        Ok(Timestamp::new(after, ClientId(0)))
     }
 
     /// What to tell people when this machine's clock was far from the replicas' as the client connected.

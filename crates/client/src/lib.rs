@@ -15,7 +15,7 @@ mod notices;
 mod pool;
 mod transaction;
 
-pub use client::{Client, Committed};
+pub use client::{AsOf, Client, Committed};
 pub use engine::{
     Advice, BATCH_MAX, BatchSize, Capabilities, Capability, Commit, CommitPath, ConflictRule, Notice, Operation, Order, PoolCounts,
     PoolOptions, Receipt, Refusal, Statistic, StatisticKind, Statistics,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use engine::{Commit, CommitRequest, Evidence, Operation, Refusal, Request, Response, Work};
+use engine::{Commit, CommitRequest, Evidence, Operation, ReadMode, Refusal, Request, Response, Work};
 use types::{Key, Timestamp, Value};
 
 use crate::connection::Connection;
@@ -19,7 +19,7 @@ use crate::pool::Pool;
 pub struct Transaction {
     connection: Arc<Connection>,
     pool: Option<Pool>,
-    read_only: bool,
+    mode: ReadMode,
     /// Taken with the first read, or at the commit: the later, the less was acknowledged after it.
     timestamp: Arc<OnceLock<Timestamp>>,
     /// `None` once committed or abandoned.
@@ -47,12 +47,23 @@ impl Progress {
 
 impl Transaction {
     pub(crate) fn begin(connection: Arc<Connection>, pool: Option<Pool>) -> Self {
-        Self { connection, pool, read_only: false, timestamp: Arc::default(), progress: Arc::new(Mutex::new(Some(Progress::default()))) }
+        Self {
+            connection,
+            pool,
+            mode: ReadMode::default(),
+            timestamp: Arc::default(),
+            progress: Arc::new(Mutex::new(Some(Progress::default()))),
+        }
     }
 
     /// The same, which will write nothing.
     pub(crate) fn only_reading(self) -> Self {
-        Self { read_only: true, ..self }
+        Self { mode: ReadMode::ReadOnly, ..self }
+    }
+
+    /// The same, which reads what there was before `timestamp`.
+    pub(crate) fn reading_as_of(self, timestamp: Timestamp) -> Self {
+        Self { mode: ReadMode::AsOf, timestamp: Arc::new(OnceLock::from(timestamp)), ..self }
     }
 
     /// The value of `key`, or `None` when it has none.
@@ -79,8 +90,8 @@ impl Transaction {
         };
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
-            let (timestamp, read_only) = (self.take_timestamp(), self.read_only);
-            self.read(Request::Read { timestamp, keys: missing, read_only }).await?;
+            let (timestamp, mode) = (self.take_timestamp(), self.mode);
+            self.read(Request::Read { timestamp, keys: missing, mode }).await?;
         }
         let slot = self.slot();
         let progress = slot.as_ref().ok_or_else(ended)?;
@@ -105,8 +116,8 @@ impl Transaction {
             let progress = slot.as_ref().ok_or_else(ended)?;
             progress.writes.range(&low..&high).filter(|(_, value)| value.is_none()).count()
         };
-        let (timestamp, read_only, asked) = (self.take_timestamp(), self.read_only, limit.saturating_add(deleted));
-        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, read_only };
+        let (timestamp, mode, asked) = (self.take_timestamp(), self.mode, limit.saturating_add(deleted));
+        let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, mode };
         let found = self.read(request).await?;
         let slot = self.slot();
         let progress = slot.as_ref().ok_or_else(ended)?;
@@ -182,7 +193,7 @@ impl Transaction {
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
         let Progress { evidence: reads, has_scanned, writes, .. } = self.slot().take().ok_or_else(ended)?;
-        if self.read_only && !writes.is_empty() {
+        if self.mode.is_read_only() && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
             ));

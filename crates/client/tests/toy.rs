@@ -96,7 +96,7 @@ where
         timeouts: Timeouts { connect_ms: 600_000, ..Timeouts::default() },
         regions: None,
     };
-    Client::start(config, session, None).await
+    Client::start(config, |_party| session, None).await
 }
 
 fn value(number: u64) -> Option<Value> {
@@ -171,7 +171,7 @@ struct Optimist {
 }
 
 static OPTIMIST: Profile =
-    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false }, ..PROFILE };
+    Profile { capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false }, ..PROFILE };
 
 impl Machine for Optimist {
     type Command = Ask;

@@ -43,7 +43,7 @@ pub struct Settings {
     #[arg(long, value_name = "MS", default_value_t = Self::default().time_bound_ms, value_parser = number(1, TIME_BOUND_MS_MAX))]
     #[serde(deserialize_with = "within::<1, TIME_BOUND_MS_MAX, _>")]
     pub time_bound_ms: u64,
-    /// How long after its timestamp a transaction is remembered and may be finished, in milliseconds; it must be prepared within half of that
+    /// How far back the past may be read, and how long after its timestamp a transaction is remembered and may be finished, in milliseconds; it must be prepared within half of that
     #[arg(long, value_name = "MS", default_value_t = Self::default().window_ms, value_parser = number(WINDOW_MS_MIN, WINDOW_MS_MAX))]
     #[serde(deserialize_with = "within::<WINDOW_MS_MIN, WINDOW_MS_MAX, _>")]
     pub window_ms: u64,

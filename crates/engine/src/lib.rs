@@ -24,6 +24,8 @@
 //! * One-shot: all operations are known, and the engine runs them in one step of its order ([`Request::Submit`]). They may
 //!   compare values first, so that reading, deciding and writing take one round trip.
 //!
+//! The past may be read apart from both ([`ReadMode::AsOf`]): what is found there is final when it is found.
+//!
 //! A session refuses a request of a capability that it lacks with [`Refusal::Unsupported`]; it never panics.
 //!
 //! **Evidence.** A read gives values and the engine's [`Evidence`] for them, which the commit hands back. What it holds is the
@@ -52,7 +54,7 @@
 //! use std::collections::BTreeMap;
 //! use std::convert::Infallible;
 //!
-//! use engine::{Ask, Capabilities, Evidence, Found, Profile, Refusal, Request, Response, Session, Statistics, Tell};
+//! use engine::{Ask, Capabilities, Evidence, Found, Profile, ReadMode, Refusal, Request, Response, Session, Statistics, Tell};
 //! use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 //! use types::{ClientId, Key, Timestamp, Value};
 //!
@@ -63,7 +65,7 @@
 //!     quorum: |_faults| 1,
 //!     while_incomplete: "nothing changes",
 //!     shards_max: 1,
-//!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, pool: false },
+//!     capabilities: Capabilities { interactive: true, one_shot: false, ranges: false, as_of: false, pool: false },
 //!     tells_time: false,
 //! };
 //!
@@ -82,7 +84,7 @@
 //!     fn step(&mut self, _now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
 //!         let Input::Command(Ask { operation, request }) = input else { return };
 //!         let outcome = match request {
-//!             Request::Read { keys, .. } => {
+//!             Request::Read { keys, mode, .. } if mode != ReadMode::AsOf => {
 //!                 self.reads += 1;
 //!                 let found = keys.into_iter().map(|key| (key.clone(), self.values.get(&key).cloned())).collect();
 //!                 Ok(Response::Found(Found { found, evidence: Evidence::new(()) }))
@@ -115,9 +117,9 @@
 //! let mut alone = Alone::default();
 //! let timestamp = Timestamp::new(1, ClientId(1));
 //! let mut outbox = Outbox::default();
-//! let read = Request::Read { timestamp, keys: vec![Key::from("a")], read_only: true };
+//! let read = Request::Read { timestamp, keys: vec![Key::from("a")], mode: ReadMode::ReadOnly };
 //! alone.step(Time(1), Input::Command(Ask { operation: 7, request: read }), &mut outbox);
-//! let scan = Request::Scan { timestamp, low: Key::from("a"), high: Key::from("b"), limit: 10, read_only: true };
+//! let scan = Request::Scan { timestamp, low: Key::from("a"), high: Key::from("b"), limit: 10, mode: ReadMode::ReadOnly };
 //! alone.step(Time(2), Input::Command(Ask { operation: 8, request: scan }), &mut outbox);
 //! assert!(matches!(&outbox.events[0], Tell::Response { operation: 7, outcome: Ok(Response::Found(_)) }));
 //! let Tell::Response { outcome: Err(refusal), .. } = &outbox.events[1] else { panic!("it cannot scan") };
@@ -142,4 +144,4 @@ pub use pool::{
     BATCH_MAX, BatchSize, Committed, ConflictRule, Errand, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolTurn, Work,
 };
 pub use refusal::{Advice, Refusal};
-pub use request::{Ask, CommitRequest, Operation, Request};
+pub use request::{Ask, CommitRequest, Operation, ReadMode, Request};

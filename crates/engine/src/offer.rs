@@ -48,6 +48,8 @@ pub struct Capabilities {
     pub one_shot: bool,
     /// Reads of ranges.
     pub ranges: bool,
+    /// Reads of the past ([`ReadMode::AsOf`](crate::ReadMode::AsOf)).
+    pub as_of: bool,
     /// A [`Pool`](crate::Pool) that joins transactions.
     pub pool: bool,
 }
@@ -61,6 +63,8 @@ pub enum Capability {
     OneShot,
     /// [`Capabilities::ranges`].
     Ranges,
+    /// [`Capabilities::as_of`].
+    AsOf,
     /// [`Capabilities::pool`].
     Pool,
 }
@@ -71,6 +75,7 @@ impl fmt::Display for Capability {
             Self::Interactive => "interactive transactions",
             Self::OneShot => "one-shot transactions",
             Self::Ranges => "reads of ranges",
+            Self::AsOf => "reads of the past",
             Self::Pool => "pools",
         })
     }

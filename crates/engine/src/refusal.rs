@@ -31,6 +31,18 @@ pub enum Refusal {
         "the transaction's timestamp is too far ahead of the replicas' clocks: these differ too much from one another, or were set back"
     )]
     TooNew,
+    /// The past that was asked for is no longer kept.
+    #[error(
+        "the time asked for is older than what the replicas keep: {}; ask for a later one, or raise `window_ms` at every replica",
+        seconds(*kept_ms)
+    )]
+    NotKept {
+        /// How far back they keep it, in milliseconds.
+        kept_ms: u64,
+    },
+    /// The past that was asked for has not come yet, by the replicas' clocks.
+    #[error("the time asked for lies in the future, by the replicas' clocks; ask for a time that has passed")]
+    NotPast,
     /// Too few replicas answered in time, and nothing was sent to be committed.
     #[error("too few replicas answered in time")]
     Unavailable,
@@ -75,7 +87,7 @@ impl Refusal {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Conflict | Self::TooOld => Advice::Retry,
-            Self::AnswerTooLarge | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
+            Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
             Self::TooNew
             | Self::Unavailable
             | Self::OutcomeUnknown
@@ -87,4 +99,11 @@ impl Refusal {
             | Self::CompareFailed { .. } => Advice::GiveUp,
         }
     }
+}
+
+/// `30 s`, or `1.5 s`.
+fn seconds(ms: u64) -> String {
+    let (whole, rest) = (ms / 1_000, ms % 1_000);
+    let text = format!("{whole}.{rest:03}");
+    format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }

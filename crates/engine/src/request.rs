@@ -17,8 +17,9 @@ pub struct Ask {
 
 /// What may be asked.
 ///
-/// A `timestamp` is drawn by the client when a transaction begins, above all that it drew before. An engine that orders
-/// transactions by timestamps runs the transaction there; for any other it is only a name.
+/// A `timestamp` is drawn by the client when a transaction begins, above all that it drew before, unless it reads [as
+/// of](ReadMode::AsOf) a time of the application's choice. An engine that orders transactions by timestamps runs the transaction there;
+/// for any other it is only a name.
 #[derive(Debug)]
 pub enum Request {
     /// Read keys for an interactive transaction. Answered by [`Response::Found`](crate::Response::Found).
@@ -27,8 +28,8 @@ pub enum Request {
         timestamp: Timestamp,
         /// The keys, each once.
         keys: Vec<Key>,
-        /// Whether the transaction is known to write nothing: some engines then ask in another way.
-        read_only: bool,
+        /// What is known of the transaction: some engines then ask in another way.
+        mode: ReadMode,
     },
     /// Read the keys of a range that have values, in order. Answered by [`Response::Found`](crate::Response::Found).
     Scan {
@@ -40,8 +41,8 @@ pub enum Request {
         high: Key,
         /// How many keys to give at most.
         limit: usize,
-        /// Whether the transaction is known to write nothing.
-        read_only: bool,
+        /// What is known of the transaction.
+        mode: ReadMode,
     },
     /// Commit an interactive transaction. Answered by [`Response::Committed`](crate::Response::Committed).
     Commit(CommitRequest),
@@ -55,6 +56,27 @@ pub enum Request {
     },
     /// What the engine's own [`Pool`](crate::Pool) asks. Answered by [`Response::Private`](crate::Response::Private).
     Private(Private),
+}
+
+/// What is known of a transaction when it reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// It may write.
+    #[default]
+    Interactive,
+    /// It writes nothing.
+    ReadOnly,
+    /// It writes nothing, and its timestamp is one that the asker chose: it reads the past. What is found is final, as nothing more
+    /// commits below that timestamp: whoever reads there again finds the same. A [`Request::Commit`] of such reads alone changes nothing.
+    AsOf,
+}
+
+impl ReadMode {
+    /// Whether the transaction is known to write nothing.
+    #[must_use]
+    pub fn is_read_only(self) -> bool {
+        self != Self::Interactive
+    }
 }
 
 /// An interactive transaction that has run, and is to commit.
@@ -81,6 +103,7 @@ impl Request {
     #[must_use]
     pub fn capability(&self) -> Capability {
         match self {
+            Self::Read { mode: ReadMode::AsOf, .. } | Self::Scan { mode: ReadMode::AsOf, .. } => Capability::AsOf,
             Self::Read { .. } | Self::Commit(_) => Capability::Interactive,
             Self::Scan { .. } => Capability::Ranges,
             Self::Submit { .. } => Capability::OneShot,

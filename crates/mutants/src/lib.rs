@@ -112,6 +112,10 @@ mutants! {
     PreparedValidated: "read-only", "a read is validated though something newer is prepared";
     DependencyValidated: "read-only", "a read of what is only prepared is validated as one of what is committed";
     AllCommitsRecent: "read-only", "whatever is prepared is taken for what the reader's process has seen commit";
+    UnkeptRead: "the past", "a replica lets be read what lies below what it keeps";
+    AsOfUnvalidated: "the past", "whoever reads the past takes what f+1 show, validated or not";
+    AsOfWriterLeft: "the past", "whoever reads the past leaves the writers in its way to others";
+    AsOfBegunAgain: "the past", "whoever reads the past is sent away where one who reads the present would begin again";
     HiddenDenied: "read-only", "what may not be shown is denied";
     CommitSlowQuorum: "§4.2 (1)", "one vote fewer than 3f+1 commits slowly";
     AbortSlowQuorum: "§4.2 (2)", "one vote fewer than f+1 aborts slowly";

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crypto::Verified;
 use engine::{
-    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, Refusal, Request, Response,
-    Statistics, Tell,
+    Ask, Capabilities, Commit, CommitPath, CommitRequest, Evidence, Found, Notice, Operation, Profile, ReadMode, Refusal, Request,
+    Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use types::{Cluster, Key, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
@@ -31,7 +31,7 @@ pub static PROFILE: Profile = Profile {
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "nothing changes",
     shards_max: 1,
-    capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, pool: false },
+    capabilities: Capabilities { interactive: true, one_shot: true, ranges: false, as_of: false, pool: false },
     tells_time: false,
 };
 
@@ -70,13 +70,15 @@ impl Session {
     /// Begins what is asked; or gives the answer, when nobody need be asked.
     fn begin(&mut self, now: Time, operation: u64, request: Request, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
         let purpose = match request {
+            Request::Read { mode: ReadMode::AsOf, .. } | Request::Scan { .. } | Request::Private(_) => {
+                Err(Refusal::Unsupported(request.capability()))
+            }
             Request::Read { keys, .. } => {
                 keys.into_iter().map(|key| Ok((key.clone(), number(&key)?))).collect::<Result<_, _>>().map(Purpose::Read)
             }
             Request::Submit { timestamp, operations } => reads(operations).map(|reads| Purpose::Submit(timestamp, reads)),
             Request::Commit(CommitRequest { writes, .. }) if !writes.is_empty() => Err(stores_nothing()),
             Request::Commit(CommitRequest { timestamp, .. }) => return Some(Ok(Response::Committed(commit(timestamp)))),
-            Request::Scan { .. } | Request::Private(_) => Err(Refusal::Unsupported(request.capability())),
         };
         let purpose = match purpose {
             Ok(purpose) => purpose,

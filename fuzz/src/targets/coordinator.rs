@@ -11,6 +11,7 @@ use basil::{
     Command, Coordinator, CoordinatorOptions, Decision, Event, FastPath, Message, RangeFound, Read, ReadFound, ReadQuorum, Transaction,
     Vote,
 };
+use engine::ReadMode;
 use machine::{Input, Machine as _, Outbox, OutboxOf, Time, Voters};
 use types::codec::{Decode, Encode};
 use types::{Key, KeyRange, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
@@ -49,6 +50,7 @@ fn run(bytes: &[u8]) {
         operations: 0,
         reads: BTreeMap::new(),
         scans: BTreeMap::new(),
+        as_of: BTreeSet::new(),
         found: Vec::new(),
         readings: BTreeMap::new(),
         validated: BTreeSet::new(),
@@ -84,6 +86,8 @@ struct Process {
     reads: BTreeMap<u64, (Timestamp, Vec<Key>)>,
     /// Scans under way, likewise.
     scans: BTreeMap<u64, (Timestamp, KeyRange)>,
+    /// Which of these read the past.
+    as_of: BTreeSet<u64>,
     /// Reads that have ended, and what they found.
     found: Vec<(Timestamp, Vec<ReadFound>)>,
     readings: BTreeMap<Timestamp, Reading>,
@@ -141,8 +145,16 @@ impl Process {
         self.operations += 1;
         let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
         self.reads.insert(self.operations, (timestamp, keys.clone()));
-        let read_only = choices.byte() % 2 == 1;
-        self.command(Command::Read { operation: self.operations, timestamp, keys, read_only });
+        let mode = self.read_mode(choices);
+        self.command(Command::Read { operation: self.operations, timestamp, keys, mode });
+    }
+
+    fn read_mode(&mut self, choices: &mut Choices<'_>) -> ReadMode {
+        let mode = choices.one_of(&[ReadMode::Interactive, ReadMode::ReadOnly, ReadMode::AsOf]);
+        if mode == ReadMode::AsOf {
+            self.as_of.insert(self.operations);
+        }
+        mode
     }
 
     fn scan(&mut self, choices: &mut Choices<'_>) {
@@ -150,8 +162,8 @@ impl Process {
         self.operations += 1;
         let timestamp = Timestamp::new(NOW + self.operations, CLIENTS[0]);
         self.scans.insert(self.operations, (timestamp, range.clone()));
-        let (limit, read_only) = (1 + choices.below(4), choices.byte() % 2 == 1);
-        self.command(Command::Scan { operation: self.operations, timestamp, range, limit, read_only });
+        let (limit, mode) = (1 + choices.below(4), self.read_mode(choices));
+        self.command(Command::Scan { operation: self.operations, timestamp, range, limit, mode });
     }
 
     /// Commits a transaction that has read what an earlier read found, and nothing else.
@@ -337,6 +349,8 @@ impl Process {
                     let (timestamp, keys) = self.reads.remove(&operation).expect("a read ends once");
                     if let Ok(found) = result {
                         self.check_read(timestamp, &keys, &found);
+                        let is_final = |found: &ReadFound| found.dependency.is_none() && found.validated.count() >= 4;
+                        assert!(!self.as_of.contains(&operation) || found.iter().all(is_final), "what is read of the past is settled");
                         self.found.push((timestamp, found));
                     }
                 }
@@ -344,6 +358,7 @@ impl Process {
                     let (timestamp, range) = self.scans.remove(&operation).expect("a scan ends once");
                     if let Ok(found) = result {
                         self.check_scan(timestamp, &range, &found);
+                        assert!(!self.as_of.contains(&operation) || found.is_validated, "what is read of the past is settled");
                     }
                 }
                 Event::Validated { operation } => {

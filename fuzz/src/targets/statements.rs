@@ -1,9 +1,12 @@
 //! What people type: scripts of statements, keys, values, names of replicas.
 
+use std::time::SystemTime;
+
 use config::{key_from_text, replica_from_name, value_from_text};
 
 use crate::Target;
 use bezant::script::{Statement, statements};
+use bezant_client::AsOf;
 
 pub(super) const TARGET: Target = Target {
     name: "statements",
@@ -46,10 +49,33 @@ fn write(statement: &Statement) -> String {
         Statement::Scan(low, high, limit) => format!("scan {} {} limit {limit}", hex(low.as_bytes()), hex(high.as_bytes())),
         Statement::Put(key, value) => format!("put {} {}", hex(key.as_bytes()), hex(value.as_bytes())),
         Statement::Delete(key) => format!("delete {}", hex(key.as_bytes())),
-        Statement::Begin => "begin".to_owned(),
+        Statement::Begin(None) => "begin".to_owned(),
+        Statement::Begin(Some(AsOf::Ago(ago))) => format!("begin as of {}ms ago", ago.as_millis()),
+        Statement::Begin(Some(AsOf::Time(time))) => format!("begin as of {}", rfc_3339(*time)),
         Statement::Commit => "commit".to_owned(),
         Statement::Abort => "abort".to_owned(),
     }
+}
+
+/// The time as in RFC 3339: its year is found by counting.
+fn rfc_3339(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).expect("no time before 1970 is read");
+    let (mut days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (mut year, mut month) = (1970_u64, 1);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z", days + 1, since.subsec_nanos())
 }
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -58,6 +84,8 @@ fn seeds() -> Vec<Vec<u8>> {
         "put 'two words' \"a\\n\\t\\\\\\\"b\"\ndel 0x00ff",
         "BEGIN; get a\ncommit;;abort",
         "put a ''",
+        "begin as of 5s ago; get a; commit",
+        "begin as of 2026-11-23T19:05:00.25+01:00",
         "scan a b; scan 'a' 0x62 LIMIT 7",
         "0x6162",
         "s0-r3",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::ReadMode;
 use machine::Voters;
 use types::{Key, KeyRange, Timestamp};
 
@@ -28,6 +29,13 @@ pub struct CoordinatorOptions {
     /// For how long a client takes timestamps from what a replica has said of its clock, in milliseconds from when it was asked. No client of a
     /// cluster may do so for longer than its replicas expect.
     pub clock_good_ms: u64,
+}
+
+impl CoordinatorOptions {
+    /// How a reader is served that says this of its transaction.
+    pub(super) fn mode(self, said: ReadMode) -> ReadMode {
+        if said == ReadMode::ReadOnly && self.read_only != ReadOnly::Validated { ReadMode::Interactive } else { said }
+    }
 }
 
 impl Default for CoordinatorOptions {
@@ -77,9 +85,9 @@ pub enum Command {
         timestamp: Timestamp,
         /// The keys, each once.
         keys: Vec<Key>,
-        /// Whether the transaction is known to write nothing: so many replicas are asked at once that it may then
-        /// commit by this alone ([`crate::read_only`]).
-        read_only: bool,
+        /// What is known of the transaction. Of one that only reads so many replicas are asked at once that it may then commit by this
+        /// alone ([`crate::read_only`]). One that reads the past is told what is validated, and nothing else.
+        mode: ReadMode,
     },
     /// Read a range at a timestamp: its first `limit` keys that have values. Ends in [`Event::Scanned`].
     Scan {
@@ -92,7 +100,7 @@ pub enum Command {
         /// How many of them at most, and at least one.
         limit: usize,
         /// As for [`Command::Read`].
-        read_only: bool,
+        mode: ReadMode,
     },
     /// Bring a transaction to its end. Ends in [`Event::Ended`].
     Commit {

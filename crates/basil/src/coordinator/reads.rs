@@ -1,8 +1,12 @@
 //! How the coordinator reads (basil.txt §4.1), whom it asks and when it asks more of them; and how it commits what has only read.
 //! What the replies for one key amount to is in [`crate::reading`].
+//!
+//! Whoever reads the past ([`ReadMode::AsOf`]) has nothing to commit: it is told of a key once enough replicas validate what they show
+//! (`docs/protocols/basil.md`, "Reading the past"). Until then it finishes the writers in its way, and asks again.
 
 use std::collections::BTreeMap;
 
+use engine::ReadMode;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
@@ -27,7 +31,7 @@ const READ_ROUNDS_DOUBLED_MAX: u32 = 6;
 pub(super) struct ReadOperation {
     timestamp: Timestamp,
     keys: Vec<Key>,
-    read_only: bool,
+    mode: ReadMode,
     found: HashMap<Key, ReadFound>,
     requests_open: usize,
     started: Time,
@@ -55,6 +59,14 @@ impl ReadRequest {
         self.keys.iter().map(|replies| replies.choose(needed, quorums, has_committed)).collect()
     }
 
+    /// The undecided writers of its keys that a correct replica has named.
+    fn in_the_way(&self, quorums: Quorums) -> Vec<Transaction> {
+        let mut named: Vec<Transaction> = self.keys.iter().flat_map(|replies| replies.prepared_at(quorums.weak())).cloned().collect();
+        named.sort_unstable_by_key(Transaction::id);
+        named.dedup_by_key(|transaction| transaction.id());
+        named
+    }
+
     /// True if all keys have their answer and more replies could still validate those reads that are not: the replicas that contradict
     /// them are too few to include a correct one.
     fn may_settle(&self, choices: &[Choice], quorums: Quorums) -> bool {
@@ -69,6 +81,15 @@ impl ReadRequest {
     }
 }
 
+/// Whether nothing that ever commits can change what `choices` say: each is committed, and validated by enough.
+fn are_final(choices: &[Choice], quorums: Quorums) -> bool {
+    let needed = if broken(Mutant::AsOfUnvalidated) { 0 } else { quorums.validation() };
+    choices.iter().all(|choice| match choice {
+        Choice::Newest(found) | Choice::Vouched(found) => found.dependency.is_none() && found.validated.count() >= needed,
+        Choice::Nothing => false,
+    })
+}
+
 impl Coordinator {
     pub(super) fn on_read_command(
         &mut self,
@@ -76,7 +97,7 @@ impl Coordinator {
         operation: u64,
         timestamp: Timestamp,
         keys: Vec<Key>,
-        read_only: bool,
+        mode: ReadMode,
         out: &mut Out,
     ) {
         let mut by_shard: BTreeMap<ShardId, Vec<Key>> = BTreeMap::new();
@@ -93,7 +114,7 @@ impl Coordinator {
             out.emit(Event::Read { operation, result: Ok(Vec::new()) });
             return;
         }
-        let read = ReadOperation { timestamp, keys, read_only, found: HashMap::new(), requests_open: requests.len(), started: now };
+        let read = ReadOperation { timestamp, keys, mode, found: HashMap::new(), requests_open: requests.len(), started: now };
         self.operations.insert(operation, read);
         for (shard, keys) in requests {
             self.request(now, operation, shard, keys.into_iter().map(KeyReplies::new).collect(), out);
@@ -106,8 +127,8 @@ impl Coordinator {
         let (asked, replied) = (Voters::default(), Voters::default());
         let timed = (now, Voters::default());
         self.requests.insert(number, ReadRequest { operation, shard, keys, asked, replied, timed, refusals: Vec::new(), rounds: 0 });
-        let read_only = self.operations.get(&operation).is_some_and(|operation| operation.read_only);
-        let least = if read_only { self.quorums.validation() } else { 0 };
+        let is_read_only = self.operations.get(&operation).is_some_and(|operation| operation.mode.is_read_only());
+        let least = if is_read_only { self.quorums.validation() } else { 0 };
         self.ask(now, number, self.options.read_quorum.asked(self.cluster.faults()).max(least), out);
         if let Some(request) = self.requests.get_mut(&number) {
             request.timed.1 = request.asked;
@@ -209,7 +230,13 @@ impl Coordinator {
         let vouched = choices.iter().all(|choice| !matches!(choice, Choice::Nothing));
         let all_replied = request.replied.count() >= request.asked.count();
         let everyone = self.quorums.replicas();
-        if newest && operation.read_only && request.may_settle(&choices, self.quorums) {
+        if operation.mode == ReadMode::AsOf {
+            if are_final(&choices, self.quorums) {
+                self.request_done(number, choices, out);
+            } else if all_replied && request.asked.count() < everyone {
+                self.ask(now, number, everyone, out);
+            }
+        } else if newest && operation.mode.is_read_only() && request.may_settle(&choices, self.quorums) {
             // Another reply may save the transaction from being prepared.
             if all_replied && request.asked.count() < everyone {
                 self.ask(now, number, everyone, out);
@@ -238,8 +265,8 @@ impl Coordinator {
         if operation.requests_open > 0 {
             return;
         }
-        let timestamp = operation.timestamp;
-        if self.is_too_low(timestamp) {
+        let (timestamp, mode) = (operation.timestamp, operation.mode);
+        if self.begins_too_low(mode, timestamp) {
             self.read_failed(request.operation, Failure::TooLow, out);
             return;
         }
@@ -258,11 +285,14 @@ impl Coordinator {
         }
         let needed = self.options.read_quorum.needed(self.quorums);
         let choices = request.choices(needed, self.quorums, &self.recent_commits);
-        let may_wait = operation.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
-        if choices.iter().all(|choice| !matches!(choice, Choice::Nothing)) && !may_wait {
+        let is_as_of = operation.mode == ReadMode::AsOf;
+        let may_wait = operation.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        let is_enough = if is_as_of { are_final(&choices, self.quorums) } else { !choices.contains(&Choice::Nothing) && !may_wait };
+        if is_enough {
             self.request_done(number, choices, out);
             return;
         }
+        let in_the_way: Vec<Transaction> = if is_as_of { request.in_the_way(self.quorums) } else { Vec::new() };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {
             if request.asked.contains(replica.index) && !request.replied.contains(replica.index) {
@@ -281,6 +311,20 @@ impl Coordinator {
         }
         let everyone = self.quorums.replicas();
         self.ask(now, number, everyone, out);
+        self.finish_in_the_way(now, in_the_way, out);
+    }
+
+    /// Finishes what keeps the past from being read.
+    pub(super) fn finish_in_the_way(&mut self, now: Time, writers: Vec<Transaction>, out: &mut Out) {
+        for writer in writers.into_iter().filter(|_| !broken(Mutant::AsOfWriterLeft)) {
+            self.on_finish_command(now, writer, out);
+        }
+    }
+
+    /// Whether a transaction that has read at `timestamp` has to begin again, as it may lie below what was acknowledged before it began. A
+    /// reader of the past lies there by choice.
+    pub(super) fn begins_too_low(&self, mode: ReadMode, timestamp: Timestamp) -> bool {
+        (mode != ReadMode::AsOf || broken(Mutant::AsOfBegunAgain)) && self.is_too_low(timestamp)
     }
 
     pub(super) fn on_read_refused(&mut self, now: Time, from: ReplicaId, number: u64, refusal: Refusal, out: &mut Out) {

@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::ReadMode;
 use machine::{Time, Voters};
 use mutants::{Mutant, broken};
 use types::limits::{RANGE_DELETED_MAX, SCAN_ROWS_MAX, TRANSACTION_READS_MAX};
-use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp};
+use types::{Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
 use super::{Coordinator, Event, Failure, Out, Timer};
 use crate::commit_relay::RecentCommits;
@@ -26,7 +27,7 @@ pub(super) struct ScanOperation {
     range: KeyRange,
     /// How many keys with values are wanted.
     limit: usize,
-    read_only: bool,
+    mode: ReadMode,
     parts: Vec<ScanPart>,
     /// Keys that have values, or may have had them taken by what is only prepared.
     found: BTreeMap<Key, ReadFound>,
@@ -111,9 +112,21 @@ impl ScanRequest {
         Some(PageFound { end, choices, validated })
     }
 
+    /// The undecided writers that `f + 1` answers name, one of which is a correct replica's.
+    fn in_the_way(&self, quorums: Quorums) -> Vec<Transaction> {
+        let mut named: BTreeMap<TransactionId, (&Transaction, Voters)> = BTreeMap::new();
+        for answer in &self.answers {
+            for transaction in &answer.prepared {
+                named.entry(transaction.id()).or_insert((transaction, Voters::default())).1.insert(answer.from);
+            }
+        }
+        named.into_values().filter(|(_, voters)| voters.count() >= quorums.weak()).map(|(transaction, _)| transaction.clone()).collect()
+    }
+
     /// What they amount to by now. Who only reads needs `3f + 1` of them.
     fn found(&self, operation: &ScanOperation, needed: usize, quorums: Quorums, fresh: &RecentCommits) -> Option<PageFound> {
-        let settles = operation.read_only && self.answers.len() >= quorums.validation();
+        let is_as_of = operation.mode == ReadMode::AsOf && !broken(Mutant::AsOfUnvalidated);
+        let settles = operation.mode.is_read_only() && (is_as_of || self.answers.len() >= quorums.validation());
         let complete = if settles { quorums.validation() } else { needed };
         self.page(complete, needed, operation.timestamp, quorums, fresh).filter(|page| page.end > *self.range.low())
     }
@@ -133,6 +146,11 @@ impl PageFound {
         self.validated.count() >= needed
     }
 
+    /// Whether nothing that ever commits can change it.
+    fn is_final(&self, quorums: Quorums) -> bool {
+        self.is_vouched() && (self.is_validated(quorums) || broken(Mutant::AsOfUnvalidated))
+    }
+
     /// Whether more answers could validate it: the replicas that contradict it are too few to include a correct one.
     fn may_settle(&self, answers: usize, quorums: Quorums) -> bool {
         !self.is_validated(quorums) && answers - self.validated.count() < quorums.weak()
@@ -146,7 +164,7 @@ impl Coordinator {
         operation: u64,
         (timestamp, range): (Timestamp, KeyRange),
         limit: usize,
-        read_only: bool,
+        mode: ReadMode,
         out: &mut Out,
     ) {
         let part = |shard: ShardId| {
@@ -155,7 +173,7 @@ impl Coordinator {
         };
         let parts = self.cluster.shards().filter_map(part).collect();
         let (found, deleted, is_validated) = (BTreeMap::new(), 0, true);
-        let scan = ScanOperation { timestamp, range, limit, read_only, parts, found, deleted, is_validated, started: now };
+        let scan = ScanOperation { timestamp, range, limit, mode, parts, found, deleted, is_validated, started: now };
         self.scans.insert(operation, scan);
         self.advance_scan(now, operation, out);
     }
@@ -189,7 +207,7 @@ impl Coordinator {
 
     fn request_page(&mut self, now: Time, operation: u64, shard: ShardId, range: KeyRange, limit: u32, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
-        let least = if scan.read_only { self.quorums.validation() } else { 0 };
+        let least = if scan.mode.is_read_only() { self.quorums.validation() } else { 0 };
         self.requests_made += 1;
         let number = self.requests_made;
         let (asked, replied, timed) = (Voters::default(), Voters::default(), (now, Voters::default()));
@@ -260,9 +278,12 @@ impl Coordinator {
         let is_widest = |page: &PageFound| request.answers.iter().all(|answer| answer.end <= page.end);
         let page = request.found(scan, needed, self.quorums, &self.recent_commits);
         // Another reply may save the transaction from being prepared.
-        let may_settle = |page: &PageFound| scan.read_only && page.may_settle(request.answers.len(), self.quorums);
+        let may_settle = |page: &PageFound| scan.mode.is_read_only() && page.may_settle(request.answers.len(), self.quorums);
         let is_done = |page: &PageFound| {
             let is_last = all_replied && all_asked;
+            if scan.mode == ReadMode::AsOf {
+                return page.is_final(self.quorums) && (is_widest(page) || is_last);
+            }
             page.is_newest() && !may_settle(page) && is_widest(page) || page.is_vouched() && is_last
         };
         match page {
@@ -303,7 +324,7 @@ impl Coordinator {
 
     fn scan_done(&mut self, operation: u64, end: &Key, out: &mut Out) {
         let Some(scan) = self.scans.get(&operation) else { return };
-        if self.is_too_low(scan.timestamp) {
+        if self.begins_too_low(scan.mode, scan.timestamp) {
             self.scan_failed(operation, Failure::TooLow, out);
             return;
         }
@@ -325,12 +346,15 @@ impl Coordinator {
             return;
         }
         let needed = self.options.read_quorum.needed(self.quorums);
-        let may_wait = scan.read_only && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
+        let is_as_of = scan.mode == ReadMode::AsOf;
+        let may_wait = scan.mode.is_read_only() && request.rounds == 0 && request.asked.count() < self.quorums.replicas();
         let page = request.found(scan, needed, self.quorums, &self.recent_commits);
-        if let Some(page) = page.filter(|page| page.is_vouched() && !may_wait) {
+        let is_enough = |page: &PageFound| if is_as_of { page.is_final(self.quorums) } else { page.is_vouched() && !may_wait };
+        if let Some(page) = page.filter(is_enough) {
             self.page_done(now, number, page, out);
             return;
         }
+        let in_the_way = if is_as_of { request.in_the_way(self.quorums) } else { Vec::new() };
         let Some(request) = self.scan_requests.get_mut(&number) else { return };
         let shard = usize::from(request.shard.0);
         for replica in self.cluster.replicas_of(request.shard) {
@@ -349,6 +373,7 @@ impl Coordinator {
             self.counts.read_escalations += 1;
         }
         self.ask_page(now, number, self.quorums.replicas(), out);
+        self.finish_in_the_way(now, in_the_way, out);
     }
 
     /// `false` when `number` is no page's.

@@ -64,6 +64,11 @@ pub enum Subject {
 pub enum Refusal {
     /// The timestamp is below what the replica still remembers; begin again with a new one.
     TooOld,
+    /// The timestamp of a read is below what the replica still keeps.
+    NotKept {
+        /// How far back it keeps versions, in milliseconds.
+        kept_ms: u64,
+    },
     /// The timestamp is further ahead of the replica's clock than it allows.
     TooNew,
     /// The client has no right to a key it named.
@@ -244,7 +249,11 @@ impl Encode for Refusal {
             Self::Unknown => 6,
             Self::TooLarge => 7,
             Self::AbandonLimit => 8,
+            Self::NotKept { .. } => 9,
         });
+        if let Self::NotKept { kept_ms } = self {
+            kept_ms.encode(out);
+        }
     }
 }
 
@@ -259,6 +268,7 @@ impl Decode for Refusal {
             6 => Self::Unknown,
             7 => Self::TooLarge,
             8 => Self::AbandonLimit,
+            9 => Self::NotKept { kept_ms: u64::decode(reader)? },
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

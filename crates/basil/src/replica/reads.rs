@@ -92,8 +92,8 @@ impl<M: StorageBackend> Replica<M> {
         if timestamp.time > now.after_ms(self.options.time_bound_ms).0 && !broken(Mutant::FutureReader) {
             return Err(Refusal::TooNew);
         }
-        if timestamp.time < self.watermark(now) {
-            return Err(Refusal::TooOld);
+        if timestamp.time < self.watermark(now) && !broken(Mutant::UnkeptRead) {
+            return Err(Refusal::NotKept { kept_ms: self.options.window_ms });
         }
         Ok(permission)
     }

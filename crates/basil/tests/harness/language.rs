@@ -7,7 +7,8 @@
 //! write t1 a 1 · delete t1 a        into its buffer
 //! read t1 a b [-> r0 r1]            asks replicas and delivers their replies
 //! read-only t1 a b [-> r0 r1]       the same, saying that nothing will be written
-//! scan t1 a..c [first 2] [-> r0]    reads a range, or its first two keys that have values; scan-only as read-only
+//! read-as-of t1 a [-> r0 r1]        the same, of the past: what is found is final, and t1 has nothing to commit
+//! scan t1 a..c [first 2] [-> r0]    reads a range, or its first two keys that have values; scan-only and scan-as-of likewise
 //! validate t1 [-> r0 r1]            commits t1, which has only read, without votes if it can be
 //! claim t1 a @50 [from t9]          puts a read into t1 that never took place: the client lies
 //! claim-range t1 a..c               the same of a range: nothing has a value there but what t1 has read
@@ -41,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basil::{Buffer, Certificate, Command, Decision, Event, RangeFound, ReadFound, Transaction, Vote};
+use engine::ReadMode;
 use machine::Voters;
 use types::codec::{Decode, Encode};
 use types::{ClientId, Key, KeyRange, Party, ReplicaId, Timestamp, TransactionId, Value};
@@ -60,6 +62,8 @@ struct Work {
     /// Whether its client has lied about what it read.
     lies: bool,
     operation: Option<u64>,
+    /// Whether it reads the past.
+    is_as_of: bool,
     /// Whether it committed without votes.
     validated: bool,
     certificate: Option<Arc<Certificate>>,
@@ -120,7 +124,8 @@ impl Script {
             "shards" => self.world = World::new(line.word(1).parse().expect("a number of shards")),
             "limit" => self.world.limit(line.word(1).parse().expect("a number of transactions")),
             "catch-up" => self.world.catch_up(milliseconds(line.word(1))),
-            "begin" | "write" | "delete" | "claim" | "claim-range" | "read" | "read-only" | "scan" | "scan-only" => self.build(&line),
+            "begin" | "write" | "delete" | "claim" | "claim-range" | "read" | "read-only" | "read-as-of" | "scan" | "scan-only"
+            | "scan-as-of" => self.build(&line),
             "validate" => self.confirm(&line),
             "prepare" => self.prepare(&line),
             "recover" => self.deliver_to_replicas(&line, &[Kind::Recover]),
@@ -177,6 +182,8 @@ impl Script {
     /// Invariant 1: what committed, replayed in the order of timestamps, gives each read of an honest client.
     pub fn check_serial_order(&mut self) {
         let mut committed: Vec<(Transaction, bool)> = Vec::new();
+        let past: Vec<String> = self.works.iter().filter(|(_, work)| work.is_as_of).map(|(name, _)| name.clone()).collect();
+        committed.extend(past.iter().map(|name| (self.transaction(name).0, false)));
         for work in self.works.values() {
             if let Some((transaction, _)) = &work.made
                 && (work.validated || self.world.has_committed(transaction.id()))
@@ -218,7 +225,8 @@ impl Script {
             let client = line.by.unwrap_or(ClientId(1));
             let timestamp = Timestamp::new(instant(line.word(3).parse().expect("milliseconds")), client);
             let buffer = Buffer::new(timestamp);
-            let work = Work { client, buffer, made: None, lies: false, operation: None, validated: false, certificate: None };
+            let work =
+                Work { client, buffer, made: None, lies: false, is_as_of: false, operation: None, validated: false, certificate: None };
             self.works.insert(name.to_owned(), work);
             return;
         }
@@ -235,7 +243,7 @@ impl Script {
                 work.lies = true;
                 work.buffer.scanned(RangeFound { range: range(line.word(2)), found: Vec::new(), deleted: 0, is_validated: false });
             }
-            "scan" | "scan-only" => self.scan(name, line),
+            "scan" | "scan-only" | "scan-as-of" => self.scan(name, line),
             "claim" => {
                 let version = words::parse_version(line.word(3));
                 let dependency = line.words.get(5).map(|other| self.transaction(other).0);
@@ -251,8 +259,13 @@ impl Script {
         let operation = self.operation(name);
         let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
         let keys = line.words[2..].iter().map(|key| Key::from(*key)).collect();
-        let read_only = line.word(0) == "read-only";
-        self.world.command(client, Command::Read { operation, timestamp, keys, read_only });
+        let mode = match line.word(0) {
+            "read-only" => ReadMode::ReadOnly,
+            "read-as-of" => ReadMode::AsOf,
+            _ => ReadMode::Interactive,
+        };
+        self.work(name).is_as_of |= mode == ReadMode::AsOf;
+        self.world.command(client, Command::Read { operation, timestamp, keys, mode });
         self.deliver_reads(client, line);
     }
 
@@ -260,8 +273,14 @@ impl Script {
         let operation = self.operation(name);
         let (client, timestamp) = (self.work(name).client, self.work(name).buffer.timestamp());
         let limit = line.words.get(4).map_or(100, |limit| limit.parse().expect("a number of keys"));
-        let (range, read_only) = (range(line.word(2)), line.word(0) == "scan-only");
-        self.world.command(client, Command::Scan { operation, timestamp, range, limit, read_only });
+        let range = range(line.word(2));
+        let mode = match line.word(0) {
+            "scan-only" => ReadMode::ReadOnly,
+            "scan-as-of" => ReadMode::AsOf,
+            _ => ReadMode::Interactive,
+        };
+        self.work(name).is_as_of |= mode == ReadMode::AsOf;
+        self.world.command(client, Command::Scan { operation, timestamp, range, limit, mode });
         self.deliver_reads(client, line);
     }
 

@@ -974,7 +974,7 @@ fn failed(failure: Failure) -> String {
 
 fn refused(refusal: Refusal) -> &'static str {
     match refusal {
-        Refusal::TooOld => "too old",
+        Refusal::TooOld | Refusal::NotKept { .. } => "too old",
         Refusal::TooNew => "too new",
         Refusal::NotPermitted => "not permitted",
         Refusal::WrongShard => "of another shard",

@@ -254,7 +254,8 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
          batch_max = {batch_max}\n\
          # How far ahead of this replica's clock a transaction's timestamp may be. Keep clocks closer than that.\n\
          time_bound_ms = {time_bound_ms}\n\
-         # How long after its timestamp a transaction is remembered and may be finished; it must be prepared within half of that.\n\
+         # How far back the past may be read, and how long after its timestamp a transaction is remembered and may be finished; it must be\n\
+         # prepared within half of that. Memory grows with it.\n\
          window_ms = {window_ms}\n\
          # After how long this replica finishes a transaction that its client left unfinished.\n\
          janitor_timeout_ms = {janitor_timeout_ms}\n\

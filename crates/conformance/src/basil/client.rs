@@ -10,6 +10,7 @@ use basil::{
     TransactionError,
 };
 use crypto::Verified;
+use engine::ReadMode;
 use machine::{InputOf, Machine, OutboxOf, Time};
 use random::Random;
 use simulator::{Client, Goal, Next};
@@ -20,6 +21,9 @@ use super::checker::{History, Scan, Seen};
 use super::plan::{Ask, Plan};
 
 type Scene<'a> = simulator::Scene<'a, Basil>;
+
+/// Times in the past are multiples of this, in nanoseconds.
+const PAST_NS: u64 = 100_000_000;
 
 /// A client of Basil.
 pub struct BasilClient {
@@ -44,6 +48,8 @@ struct Task {
     /// What no other task of this client has.
     number: u64,
     tag: String,
+    /// Whether it reads the past.
+    is_as_of: bool,
     /// When it began, in true time; nothing where its machine was paused, so that nothing follows from it.
     began: Option<u64>,
     /// The number of the operation it waits for.
@@ -59,6 +65,17 @@ struct Task {
 }
 
 impl Task {
+    /// What it says of itself when it reads: whether a reader says that it writes nothing is up to it, here to the transaction's number.
+    fn mode(&self) -> ReadMode {
+        if self.is_as_of {
+            ReadMode::AsOf
+        } else if self.plan.only_reads() && self.number.is_multiple_of(2) {
+            ReadMode::ReadOnly
+        } else {
+            ReadMode::Interactive
+        }
+    }
+
     fn seen(&self) -> Seen {
         Seen { reads: self.reads.clone(), scans: self.scans.clone() }
     }
@@ -86,22 +103,29 @@ impl BasilClient {
     /// Goes on with its transaction as far as it can.
     fn advance(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
         let Some(task) = self.task.as_mut() else { return Next::Wait };
+        let mode = task.mode();
         let Some(buffer) = task.buffer.as_mut() else { return Next::Wait };
         self.operations += 1;
         task.operation = self.operations;
         match task.plan.advance(buffer, &task.tag) {
-            Ask::Read(keys) => {
-                // Whether a reader says so beforehand is up to it: here, to the transaction's number.
-                let read_only = task.plan.only_reads() && task.number.is_multiple_of(2);
-                Next::Command(Command::Read { operation: task.operation, timestamp: buffer.timestamp(), keys, read_only })
-            }
+            Ask::Read(keys) => Next::Command(Command::Read { operation: task.operation, timestamp: buffer.timestamp(), keys, mode }),
             Ask::Scan(range, limit) => {
                 task.asked = Some((range.clone(), limit));
-                let read_only = task.plan.only_reads() && task.number.is_multiple_of(2);
-                Next::Command(Command::Scan { operation: task.operation, timestamp: buffer.timestamp(), range, limit, read_only })
+                Next::Command(Command::Scan { operation: task.operation, timestamp: buffer.timestamp(), range, limit, mode })
             }
+            Ask::Commit if task.is_as_of => self.has_read_past(scene),
             Ask::Commit => self.commit(scene),
         }
+    }
+
+    /// What it read of the past is final: there is nothing to commit.
+    fn has_read_past(&mut self, scene: &mut Scene<'_>) -> Next<Command> {
+        let Some(Task { buffer: Some(buffer), reads, scans, .. }) = self.task.take() else { return Next::Wait };
+        let (party, at) = (scene.party, buffer.timestamp());
+        scene.line(|| format!("{party} has read what there was at {at:?}"));
+        scene.checker.has_read_past(scene.id, at, Seen { reads, scans });
+        scene.engine_counts.past += 1;
+        Next::Done
     }
 
     fn coordinator(&self) -> &Coordinator {
@@ -275,13 +299,32 @@ impl Client<Basil> for BasilClient {
             Driver::Byzantine(byzantine) => timestamp = byzantine.begin(timestamp),
             Driver::Honest(_) => scene.checker.began(scene.id),
         }
+        let is_as_of = matches!(plan, Plan::Past { .. }) && self.is_honest();
+        if let Plan::Past { ago_ms } = plan
+            && is_as_of
+        {
+            // Some read as of the very same time.
+            let time = clock.read(scene.local).saturating_sub(ago_ms * 1_000_000);
+            timestamp = Timestamp::new(time - time % PAST_NS, ClientId(0));
+        }
         self.operations += 1;
         let number = self.operations;
         let tag = format!("{}.{number}", scene.id);
         let buffer = Some(Buffer::new(timestamp));
         let began = (!scene.was_paused).then_some(scene.now);
-        self.task =
-            Some(Task { plan, number, tag, began, operation: 0, buffer, reads: Vec::new(), scans: Vec::new(), asked: None, attempt: None });
+        self.task = Some(Task {
+            plan,
+            number,
+            tag,
+            is_as_of,
+            began,
+            operation: 0,
+            buffer,
+            reads: Vec::new(),
+            scans: Vec::new(),
+            asked: None,
+            attempt: None,
+        });
         self.advance(scene)
     }
 

@@ -66,6 +66,8 @@ pub struct Counts {
     pub fast: u64,
     /// Transactions of honest clients that only read, and committed without a vote.
     pub validated: u64,
+    /// Times an honest client read the past to its end.
+    pub past: u64,
     /// Times an honest client tried again at a later timestamp what was voted down.
     pub refreshed: u64,
     /// Transactions on which honest replicas logged different decisions, so that an election had to settle them.
@@ -84,6 +86,7 @@ impl simulator::EngineCounts for Counts {
     fn add(&mut self, other: &Self) {
         self.fast += other.fast;
         self.validated += other.validated;
+        self.past += other.past;
         self.refreshed += other.refreshed;
         self.divided += other.divided;
         self.elections += other.elections;
@@ -93,10 +96,11 @@ impl simulator::EngineCounts for Counts {
     }
 
     fn named(&self) -> Vec<(&'static str, u64)> {
-        let Self { fast, validated, refreshed, divided, elections, led, views, view_max } = *self;
+        let Self { fast, validated, past, refreshed, divided, elections, led, views, view_max } = *self;
         vec![
             ("fast", fast),
             ("validated", validated),
+            ("past", past),
             ("refreshed", refreshed),
             ("divided", divided),
             ("elections", elections),

@@ -21,6 +21,8 @@ const SLOTS: u64 = 12;
 pub(crate) const TAKEN_MAX: usize = 3;
 /// How many places the ring has.
 pub(crate) const RING: u64 = 6;
+/// How far back the past is read, in milliseconds: further than some windows reach.
+const PAST_MS_MAX: u64 = 5_000;
 /// How often a plan is drawn anew until it is of a kind that is allowed.
 const DRAWS_MAX: usize = 256;
 
@@ -44,6 +46,8 @@ pub(crate) enum Plan {
     Take { slot: u64 },
     /// Reads the first keys of a range, and writes nothing.
     Sweep { first: u64, limit: u64 },
+    /// Reads all accounts as they were so long ago, and then all slots.
+    Past { ago_ms: u64 },
     /// Reads all there is: the last transaction of a run.
     Everything,
 }
@@ -67,6 +71,8 @@ random::named! {
         Take,
         /// See [`Plan::Sweep`].
         Sweep,
+        /// See [`Plan::Past`].
+        Past,
         /// See [`Plan::Everything`].
         Everything,
     }
@@ -149,6 +155,10 @@ pub(crate) fn all_keys() -> Vec<Key> {
 impl Plan {
     /// One of `allowed` kinds; none of them need be.
     pub fn draw_of(random: &mut Random, allowed: &BTreeSet<PlanKind>) -> Self {
+        // Where nobody reads the past, runs are what they were before anybody could.
+        if allowed.contains(&PlanKind::Past) && (random.chance(100) || allowed.len() == 1) {
+            return Self::Past { ago_ms: random.below(PAST_MS_MAX) };
+        }
         // Where no ranges are read, runs are what they were before there were any.
         let ranges: Vec<PlanKind> = allowed.iter().copied().filter(|kind| kind.scans()).collect();
         if !ranges.is_empty() && (random.chance(150) || allowed.len() == ranges.len()) {
@@ -190,7 +200,7 @@ impl Plan {
     }
 
     pub fn only_reads(&self) -> bool {
-        matches!(self, Self::Audit | Self::Look { .. } | Self::Sweep { .. } | Self::Everything)
+        matches!(self, Self::Audit | Self::Look { .. } | Self::Sweep { .. } | Self::Past { .. } | Self::Everything)
     }
 
     pub fn kind(&self) -> PlanKind {
@@ -203,6 +213,7 @@ impl Plan {
             Self::Rotate { .. } => PlanKind::Rotate,
             Self::Take { .. } => PlanKind::Take,
             Self::Sweep { .. } => PlanKind::Sweep,
+            Self::Past { .. } => PlanKind::Past,
             Self::Everything => PlanKind::Everything,
         }
     }
@@ -288,6 +299,11 @@ impl Plan {
                 Ask::Commit
             }
             Self::Sweep { .. } => Ask::Commit,
+            Self::Past { .. } => match missing((0..ACCOUNTS).map(account).collect(), buffer) {
+                Some(ask) => ask,
+                None if buffer.has_scanned() => Ask::Commit,
+                None => Ask::Scan(slots(), all_keys().len()),
+            },
             // What ranges hold is read as ranges and once more key by key.
             Self::Everything if !buffer.has_scanned() => Ask::Scan(slots(), all_keys().len()),
             Self::Everything => missing(all_keys(), buffer).unwrap_or(Ask::Commit),

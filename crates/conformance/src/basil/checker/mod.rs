@@ -10,7 +10,7 @@
 //! | forgery | whatever passes the check of signatures, its signer has signed ([`forgery`]) |
 //! | views | honest replicas go from view to view as the argument for elections has them ([`views`]) |
 //! | lies | what commits, of whomever, is possible on its face and within its author's rights |
-//! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read |
+//! | [`serial`] | all that committed, replayed in the order of timestamps, gives each honest read, and at each time what was read of that past |
 //! | order | who begins after another's acknowledgement comes after it in that order, so that it sees it and is not hidden under it |
 //! | [`cycles`] | the same without looking at a timestamp: no cycle among honest clients' reads and writes |
 //! | sums | the accounts add up in each honest client's eyes, and the ring stays one ring |
@@ -147,6 +147,8 @@ pub struct Checker {
     decisions: BTreeMap<TransactionId, Decision>,
     /// What honest clients made.
     histories: BTreeMap<TransactionId, History>,
+    /// What honest clients have read of the past: who, as of when, and what.
+    past: Vec<(ClientId, Timestamp, Seen)>,
     signed: forgery::Signed,
     /// What each replica was asked to read: it may answer later.
     asked: BTreeMap<(ReplicaId, Party, u64), Asked>,
@@ -178,6 +180,7 @@ impl Checker {
             transactions: BTreeMap::new(),
             decisions: BTreeMap::new(),
             histories: BTreeMap::new(),
+            past: Vec::new(),
             signed: forgery::Signed::default(),
             asked: BTreeMap::new(),
             views: views::Views::default(),
@@ -449,6 +452,11 @@ impl Checker {
                 self.violation("independence", what);
             }
         }
+    }
+
+    /// An honest client has read what there was at `at`.
+    pub(super) fn has_read_past(&mut self, client: ClientId, at: Timestamp, seen: Seen) {
+        self.past.push((client, at, seen));
     }
 
     /// An honest client sets out to commit.

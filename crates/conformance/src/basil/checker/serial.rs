@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use basil::{Decision, Transaction};
-use types::{Key, Timestamp, Value};
+use types::{ClientId, Key, Timestamp, Value};
 
-use super::Checker;
+use super::{Checker, Seen};
 
 /// Replays everything; a sentence for each read that does not fit.
 pub(crate) fn check(checker: &Checker) -> Vec<String> {
@@ -19,19 +19,16 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
             found.push(format!("{:?} and {:?} both committed at {:?}", pair[0].id(), pair[1].id(), pair[0].timestamp()));
         }
     }
-    let mut state: BTreeMap<&Key, (Timestamp, Option<&Value>)> = BTreeMap::new();
+    let mut past: Vec<&(ClientId, Timestamp, Seen)> = checker.past.iter().collect();
+    past.sort_by_key(|(_, at, _)| *at);
+    let mut past = past.into_iter().peekable();
+    let mut state = State::new();
     for transaction in committed {
+        while let Some((client, at, seen)) = past.next_if(|(_, at, _)| *at <= transaction.timestamp()) {
+            found.extend(compare(&state, &format!("{client}, of the past"), *at, seen));
+        }
         if let Some(history) = checker.histories.get(&transaction.id()) {
-            for (key, version, value) in &history.seen.reads {
-                let (newest, there) = state.get(key).copied().unwrap_or((Timestamp::ZERO, None));
-                if newest != *version || there != value.as_ref() {
-                    let id = transaction.id();
-                    found.push(format!(
-                        "{id:?} at {:?} read {key} at {version:?} as {value:?}; it was {there:?} since {newest:?}",
-                        transaction.timestamp()
-                    ));
-                }
-            }
+            found.extend(compare(&state, &format!("{:?}", transaction.id()), transaction.timestamp(), &history.seen));
         }
         // Whoever has committed, liar or not, has named all that had a value in its ranges.
         for range in transaction.ranges() {
@@ -40,16 +37,33 @@ pub(crate) fn check(checker: &Checker) -> Vec<String> {
                 found.push(format!("{:?} at {:?} read {range}, and missed {key}", transaction.id(), transaction.timestamp()));
             }
         }
-        for scan in checker.histories.get(&transaction.id()).into_iter().flat_map(|history| &history.seen.scans) {
-            let live = state.range::<&Key, _>(scan.range.low()..scan.range.high()).filter(|(_, (_, value))| value.is_some());
-            let first: Vec<&Key> = live.map(|(key, _)| *key).take(scan.limit).collect();
-            if !first.iter().copied().eq(&scan.keys) {
-                let (id, at) = (transaction.id(), transaction.timestamp());
-                found.push(format!("{id:?} at {at:?} found {:?} in {}, up to {}; there was {first:?}", scan.keys, scan.range, scan.limit));
-            }
-        }
         for write in transaction.writes() {
             state.insert(&write.key, (transaction.timestamp(), write.value.as_ref()));
+        }
+    }
+    for (client, at, seen) in past {
+        found.extend(compare(&state, &format!("{client}, of the past"), *at, seen));
+    }
+    found
+}
+
+/// What there is at some time: each key with its version and its value.
+type State<'a> = BTreeMap<&'a Key, (Timestamp, Option<&'a Value>)>;
+
+/// What does not fit of what `who` was shown of `state`.
+fn compare(state: &State<'_>, who: &str, at: Timestamp, seen: &Seen) -> Vec<String> {
+    let mut found = Vec::new();
+    for (key, version, value) in &seen.reads {
+        let (newest, there) = state.get(key).copied().unwrap_or((Timestamp::ZERO, None));
+        if newest != *version || there != value.as_ref() {
+            found.push(format!("{who} at {at:?} read {key} at {version:?} as {value:?}; it was {there:?} since {newest:?}"));
+        }
+    }
+    for scan in &seen.scans {
+        let live = state.range::<&Key, _>(scan.range.low()..scan.range.high()).filter(|(_, (_, value))| value.is_some());
+        let first: Vec<&Key> = live.map(|(key, _)| *key).take(scan.limit).collect();
+        if !first.iter().copied().eq(&scan.keys) {
+            found.push(format!("{who} at {at:?} found {:?} in {}, up to {}; there was {first:?}", scan.keys, scan.range, scan.limit));
         }
     }
     found

@@ -1,0 +1,77 @@
+//! Reads of the past over real processes.
+
+mod place;
+
+use std::time::{Duration, SystemTime};
+
+use client::{AsOf, Client, Error, Refusal};
+use place::Place;
+use types::{Key, Timestamp, Value};
+
+/// What `a` was at `at`, and what the range of all keys was.
+async fn as_of(client: &Client, at: Timestamp) -> Result<(Option<Value>, Vec<(Key, Value)>), Error> {
+    let time = AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(at.time));
+    let read = client.read_as_of(time, |txn| async move { Ok((txn.get("a").await?, txn.scan("a", "z", 10).await?)) });
+    Ok(read.await?.value)
+}
+
+async fn put(client: &Client, entries: &[(&str, Option<&str>)]) -> Timestamp {
+    let committed = client.transact(|txn| async move {
+        for (key, value) in entries {
+            match value {
+                Some(value) => txn.put(*key, *value),
+                None => txn.delete(*key),
+            }
+        }
+        Ok(())
+    });
+    committed.await.expect("it commits").commit.timestamp
+}
+
+#[test]
+fn the_past_is_read_by_everybody_alike_whatever_comes_later() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    let config = bezant_client::load(place.path("bezant-data")).expect("a client's folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = bezant_client::connect(config).await.expect("it connects");
+        let first = put(&client, &[("a", Some("1")), ("b", Some("1"))]).await;
+        let second = put(&client, &[("a", Some("2")), ("b", None), ("c", Some("2"))]).await;
+        let entry = |key: &str, value: &str| (Key::from(key), Value::from(value));
+        let before = Timestamp { time: first.time - 1, ..first };
+        for is_whole in [true, false] {
+            assert_eq!(as_of(&client, before).await.expect("it is kept"), (None, vec![]));
+            assert_eq!(as_of(&client, first).await.expect("it is kept"), (Some(Value::from("1")), vec![entry("a", "1"), entry("b", "1")]));
+            let now = (Some(Value::from("2")), vec![entry("a", "2"), entry("c", "2")]);
+            assert_eq!(as_of(&client, second).await.expect("it is kept"), now);
+            if is_whole {
+                place.kill("s0-r2");
+            }
+        }
+        // What needs nothing of one another goes out at once, in any transaction.
+        let together = client.read(|txn| async move {
+            let keys = ["a", "b"].map(Key::from);
+            tokio::try_join!(txn.get_many(&keys), txn.scan("a", "b", 9), txn.scan("b", "z", 9))
+        });
+        let (values, low, high) = together.await.expect("it is read").value;
+        assert_eq!((values, low, high), (vec![Some(Value::from("2")), None], vec![entry("a", "2")], vec![entry("c", "2")]));
+        let old = client.begin_as_of(AsOf::Ago(Duration::from_secs(3_600))).expect("it has passed").get("a").await;
+        assert!(matches!(old, Err(Error::Refused(Refusal::NotKept { kept_ms: 30_000 }))), "{old:?}");
+        let future = client.begin_as_of(AsOf::Time(SystemTime::now() + Duration::from_secs(3_600)));
+        assert!(matches!(future, Err(Error::Refused(Refusal::NotPast))), "{future:?}");
+        let writer = client.begin_as_of(AsOf::Ago(Duration::ZERO)).expect("it has passed");
+        writer.put("a", "3");
+        assert!(matches!(writer.commit().await, Err(Error::Invalid(_))));
+        client.close().await;
+    });
+
+    place.run(&["get", "a", "--as-of", "0s ago"]).expect(0).prints("2\n");
+    place.run(&["scan", "a", "z", "--as-of", "-0ms"]).expect(0).prints("a = 2\nc = 2\n");
+    let script = "get c; scan a b; put d 4; get d; scan a z; get a";
+    place.run(&["txn", script]).expect(0).prints("c = 2\na = 2\nd = 4\na = 2\nc = 2\nd = 4\na = 2\n");
+    place.run(&["get", "a", "--as-of", "1h ago"]).expect(2).says("older than what the replicas keep: 30 s");
+    place.run(&["get", "a", "--as-of", "2500-01-01T00:00:00Z"]).expect(2).says("in the future");
+    place.run(&["get", "a", "--as-of", "noon"]).expect(2).says("5s ago");
+}
