@@ -35,6 +35,14 @@ pub enum WorkloadName {
     YcsbE,
     /// YCSB F: only reads, half of which are followed by a write of the same key
     YcsbF,
+    /// Four reads and four writes of random keys; keys and values of 4 bytes
+    AugustusA,
+    /// Two reads and two writes; values of 1 KiB
+    AugustusB,
+    /// Eight reads; values of 4 bytes
+    AugustusC,
+    /// Four reads; values of 1 KiB
+    AugustusD,
     /// Only reads, all keys alike, asked for together
     RoU,
     /// Scans of 100 rows, each with a write of the first of them
@@ -117,9 +125,13 @@ pub struct BenchArgs {
     /// Fill the table first, which the first run of a workload on a cluster needs (not bank and ring)
     #[arg(long)]
     pub load: bool,
-    /// Bytes of a value (workloads of keys and values: rw-*, ro-u, ycsb-*, write-*, read-*)
-    #[arg(long, default_value_t = 100)]
-    pub value_bytes: usize,
+    /// Bytes of a value (workloads of keys and values: rw-*, ro-u, ycsb-*, write-*, read-*; by default 100; augustus-*: 4 or 1,024)
+    #[arg(long, value_name = "N")]
+    pub value_bytes: Option<usize>,
+    /// Which part of the transactions is on two shards, from 0 to 1, where the others are on one (augustus-*, rw-*, ro-u); by default 0
+    /// for augustus-*, and wherever the keys are for the others
+    #[arg(long, value_name = "SHARE")]
+    pub multi_shard: Option<f64>,
     /// Reads a transaction (rw-*)
     #[arg(long, default_value_t = 2)]
     pub reads: usize,
@@ -206,6 +218,7 @@ impl WorkloadName {
     /// Whether `option` changes anything about it.
     fn takes(self, option: &str) -> bool {
         let is_read_write = matches!(self, Self::RwU | Self::RwZ);
+        let is_augustus = matches!(self, Self::AugustusA | Self::AugustusB | Self::AugustusC | Self::AugustusD);
         let is_application = matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
         let is_invariant = matches!(self, Self::Bank | Self::Ring);
         let is_point = !is_application && !is_invariant;
@@ -218,9 +231,13 @@ impl WorkloadName {
             "--value-bytes" => is_point,
             "--reads" | "--writes" | "--write-keys" => is_read_write,
             "--rows" => is_scanning,
-            "--ops" => is_point && !is_read_write && !is_scanning,
+            "--multi-shard" => is_augustus || is_read_write || self == Self::RoU,
+            "--ops" => is_point && !is_read_write && !is_augustus && !is_scanning,
             "--read-share" => {
-                is_point && !is_read_write && !matches!(self, Self::ScanHeavy | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
+                is_point
+                    && !is_read_write
+                    && !is_augustus
+                    && !matches!(self, Self::ScanHeavy | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
             }
             "--mix" | "--hot" | "--hot-share" => self == Self::Smallbank,
             "--zipf" => is_point || self == Self::Retwis,

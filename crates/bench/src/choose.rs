@@ -12,6 +12,11 @@ use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
 const KEYS_RW: u64 = 10_000_000;
 /// Keys of the YCSB workloads, as in Cataphract's evaluation (cataphract.txt §4.1).
 const KEYS_YCSB: u64 = 1_000_000;
+/// Keys of Augustus' workloads, with small values and with large ones (augustus.txt, table 3).
+const KEYS_AUGUSTUS_SMALL: u64 = 3_000_000;
+const KEYS_AUGUSTUS_LARGE: u64 = 1_000_000;
+/// Bytes of a value, where the paper of a workload does not say.
+const VALUE_BYTES: usize = 100;
 /// Customers of Smallbank, of whom one thousand are hot (basil.txt §6.1): one of so many.
 const CUSTOMERS_SMALLBANK: u64 = 1_000_000;
 const CUSTOMERS_A_HOT_ONE: u64 = 1_000;
@@ -38,6 +43,10 @@ impl BenchArgs {
             WorkloadName::RwU => self.point("rw-u", self.read_write(), KEYS_RW)?,
             WorkloadName::RwZ => self.point("rw-z", self.read_write(), KEYS_RW)?,
             WorkloadName::RoU => self.point("ro-u", Mix::Fixed { reads: self.ops, writes: 0, write_keys: WriteKeys::Others }, KEYS_RW)?,
+            WorkloadName::AugustusA => self.augustus("augustus-a", 4, 4, 4, KEYS_AUGUSTUS_SMALL)?,
+            WorkloadName::AugustusB => self.augustus("augustus-b", 2, 2, 1_024, KEYS_AUGUSTUS_LARGE)?,
+            WorkloadName::AugustusC => self.augustus("augustus-c", 8, 0, 4, KEYS_AUGUSTUS_SMALL)?,
+            WorkloadName::AugustusD => self.augustus("augustus-d", 4, 0, 1_024, KEYS_AUGUSTUS_LARGE)?,
             WorkloadName::YcsbA => self.point("ycsb-a", self.drawn(0.5), KEYS_YCSB)?,
             WorkloadName::YcsbB => self.point("ycsb-b", self.drawn(0.95), KEYS_YCSB)?,
             WorkloadName::YcsbC => self.point("ycsb-c", self.drawn(1.0), KEYS_YCSB)?,
@@ -105,15 +114,45 @@ impl BenchArgs {
     }
 
     fn point(&self, name: &'static str, mix: Mix, usual_keys: u64) -> Result<Arc<dyn Workload>, BenchError> {
+        let table = Table::new(self.keys_or(usual_keys));
+        self.point_of(name, table, mix, usual_keys, VALUE_BYTES, self.multi_shard)
+    }
+
+    fn augustus(
+        &self,
+        name: &'static str,
+        reads: usize,
+        writes: usize,
+        value_bytes: usize,
+        usual_keys: u64,
+    ) -> Result<Arc<dyn Workload>, BenchError> {
+        let table = Table::binary(self.keys_or(usual_keys));
+        let mix = Mix::Fixed { reads, writes, write_keys: WriteKeys::Others };
+        self.point_of(name, table, mix, usual_keys, value_bytes, Some(self.multi_shard.unwrap_or(0.0)))
+    }
+
+    fn point_of(
+        &self,
+        name: &'static str,
+        table: Option<Table>,
+        mix: Mix,
+        usual_keys: u64,
+        usual_bytes: usize,
+        multi_shard: Option<f64>,
+    ) -> Result<Arc<dyn Workload>, BenchError> {
         let keys = self.keys_or(usual_keys);
-        let table =
-            Table::new(keys).ok_or_else(|| BenchError::Settings(format!("--keys is from 1 to {}, not {keys}", workload::KEYS_MAX)))?;
+        let table = table.ok_or_else(|| BenchError::Settings(format!("--keys is from 1 to {}, not {keys}", workload::KEYS_MAX)))?;
         let exponent = self.zipf.or((self.workload == WorkloadName::RwZ).then_some(ZIPF_RW));
         let distribution = match exponent {
             None => Distribution::Uniform,
             Some(exponent) => Distribution::Zipf(zipf(keys, exponent)?),
         };
-        Ok(Arc::new(Point::new(name, table, distribution, mix, self.reading(), self.value_bytes, self.seed)?))
+        let value_bytes = self.value_bytes.unwrap_or(usual_bytes);
+        let point = Point::new(name, table, distribution, mix, self.reading(), value_bytes, self.seed)?;
+        Ok(Arc::new(match multi_shard {
+            Some(share) => point.multi_shard(share)?,
+            None => point,
+        }))
     }
 
     fn reading(&self) -> Reading {
@@ -160,6 +199,13 @@ mod tests {
         assert_eq!((&uniform["keys"], &uniform["reads"], &uniform["writes"]), (&json!(10_000_000), &json!(2), &json!(2)));
         assert_eq!((&uniform["distribution"], &uniform["write_keys"]), (&json!("uniform"), &json!("others")));
         assert_eq!(settings("rw-z")["distribution"], json!("zipf 0.9"));
+        for (name, reads, writes, bytes, keys) in
+            [("a", 4, 4, 4, 3_000_000), ("b", 2, 2, 1_024, 1_000_000), ("c", 8, 0, 4, 3_000_000), ("d", 4, 0, 1_024, 1_000_000)]
+        {
+            let found = settings(&format!("augustus-{name}"));
+            assert_eq!((&found["reads"], &found["writes"], &found["value_bytes"]), (&json!(reads), &json!(writes), &json!(bytes)));
+            assert_eq!((&found["keys"], &found["multi_shard"]), (&json!(keys), &json!(0.0)));
+        }
         for (name, share) in [("ycsb-a", 0.5), ("ycsb-b", 0.95), ("ycsb-c", 1.0), ("ycsb-d", 0.95)] {
             let ycsb = settings(name);
             assert_eq!((&ycsb["keys"], &ycsb["operations"], &ycsb["read_share"]), (&json!(1_000_000), &json!(10), &json!(share)));
@@ -195,6 +241,7 @@ mod tests {
         assert_eq!(settings["distribution"], json!("zipf 1.1"));
         assert_eq!(settings["reading"], json!("one by one"));
         assert_eq!((&settings["keys"], &settings["value_bytes"]), (&json!(500), &json!(7)));
+        assert_eq!(self::settings("augustus-a --multi-shard 0.4")["multi_shard"], json!(0.4));
         assert_eq!(self::settings("ro-u --ops 24")["reads"], json!(24));
         assert_eq!(self::settings("ycsb-b --read-share 0.3")["read_share"], json!(0.3));
         assert_eq!(self::settings("rw-u --scale 0.01")["keys"], json!(100_000));
@@ -229,6 +276,7 @@ mod tests {
             "ycsb-d --zipf 11",
             "ycsb-e --rows 0",
             "scan-heavy --rows 1001",
+            "augustus-a --multi-shard 2",
             "read-modify-write --ops 501",
             "smallbank --keys 3",
             "smallbank --keys 100 --hot 99",
@@ -256,6 +304,8 @@ mod tests {
             ("ycsb-e", "--ops"),
             ("scan-heavy", "--read-share"),
             ("ycsb-a", "--rows"),
+            ("ycsb-a", "--multi-shard"),
+            ("augustus-a", "--reads"),
             ("tpcc", "--keys"),
             ("tpcc", "--zipf"),
             ("retwis", "--ops"),

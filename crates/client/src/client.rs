@@ -8,7 +8,7 @@ use crypto::Verified;
 use engine::{Advice, Capabilities, Commit, Operation, PoolMaker, PoolOptions, Refusal, Request, Response, Session, Statistics};
 use rand::Rng as _;
 use runtime::Wire;
-use types::{Party, Value};
+use types::{Cluster, Party, Value};
 
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
@@ -213,6 +213,12 @@ impl Client {
             Some(Ok(_)) | None => Err(connection.error(Refusal::OutcomeUnknown)),
             Some(Err(refusal)) => Err(connection.error(refusal)),
         }
+    }
+
+    /// The cluster: its shards, and which of them holds a key.
+    #[must_use]
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.connection.cluster()
     }
 
     /// What the cluster's engine can do.

@@ -294,6 +294,10 @@ impl Connection {
         self.pool_metrics.get_or_init(|| PoolMetrics::new(&self.metrics)).clone()
     }
 
+    pub fn cluster(&self) -> Arc<Cluster> {
+        Arc::clone(&self.cluster)
+    }
+
     pub fn profile(&self) -> &'static Profile {
         self.profile
     }

@@ -17,11 +17,12 @@ pub(crate) const TABLE_END: &str = "user:";
 /// How often a key that was chosen already is drawn anew before its free neighbour is taken instead.
 const REDRAWS_MAX: usize = 64;
 
-/// A table of keys `user00000000` to `user<count - 1>`, all of one width, so that every transaction of a
+/// A table of keys, `user00000000` to `user<count - 1>` or the numbers themselves, all of one width, so that every transaction of a
 /// workload has one size.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     count: u64,
+    is_binary: bool,
     /// Prime to `count`, so that multiplying by it is a permutation of the indexes.
     stride: u64,
 }
@@ -38,7 +39,18 @@ impl Table {
         while common_divisor(stride, count) != 1 {
             stride += 1;
         }
-        Some(Self { count, stride })
+        Some(Self { count, is_binary: false, stride })
+    }
+
+    /// The same, but each key is its index as four bytes.
+    #[must_use]
+    pub fn binary(count: u64) -> Option<Self> {
+        Some(Self { is_binary: true, ..Self::new(count)? })
+    }
+
+    /// What the table is called where its sizes are noted.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.is_binary { "numbers" } else { "user" }
     }
 
     /// How many keys there are.
@@ -50,6 +62,10 @@ impl Table {
     /// The key at `index`.
     #[must_use]
     pub fn key(&self, index: u64) -> Key {
+        if self.is_binary {
+            let number = u32::try_from(index).expect("KEYS_MAX is less");
+            return Key::new(number.to_be_bytes().to_vec()).expect("four bytes are a key");
+        }
         Key::from(format!("user{index:08}").as_str())
     }
 
@@ -154,6 +170,7 @@ mod tests {
         let table = Table::new(KEYS_MAX).expect("a table");
         assert_eq!(table.key(12), Key::from("user00000012"));
         assert_eq!(table.key(KEYS_MAX - 1), Key::from("user99999999"));
+        assert_eq!(Table::binary(KEYS_MAX).expect("a table").key(258).as_bytes(), [0, 0, 1, 2]);
         assert!(Table::new(0).is_none());
         assert!(Table::new(KEYS_MAX + 1).is_none());
     }

@@ -28,6 +28,7 @@ mod point;
 mod retwis;
 mod ring;
 mod row;
+mod shards;
 mod smallbank;
 mod sweep;
 mod tpcc;

@@ -16,12 +16,15 @@
 //! knows no transactions: `--ops 1` is nearest to it. D reads the latest keys by Zipf's law and inserts new ones
 //! at the end, F reads and, in half of its operations, writes what it read.
 //!
+//! **`augustus-a` to `augustus-d`** (augustus.txt §4.3, table 3): reads and writes of random keys of four bytes, all different, sent as one; a chosen part of
+//! them on two shards and the others on one.
+//!
 //! **`ycsb-e`**: one operation a transaction, as YCSB has it: a scan of 1 to 100 rows from a key on, or, one time in twenty, an insert at the
 //! end. **`scan-heavy`**: each transaction scans 100 rows and writes the first of them, so that it commits only if nobody else has
 //! written or inserted among these.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use client::{Client, Operation};
 use rand::rngs::SmallRng;
@@ -33,6 +36,7 @@ use crate::growth::Growth;
 use crate::keys::{TABLE_END, choose_latest};
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, number, sizes};
+use crate::shards::OverShards;
 use crate::{
     Distribution, Done, Error, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist, random_value,
 };
@@ -41,8 +45,6 @@ use crate::{
 pub const OPERATIONS_MAX: usize = 1_000;
 /// How many keys, spread over the table, are looked at to tell whether it is loaded.
 const SAMPLES: u64 = 16;
-/// What says how the table was loaded.
-const MARKER: Marker = Marker("user");
 
 /// Which keys a transaction of the `rw` workloads writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,9 @@ pub struct Point {
     value_bytes: usize,
     seed: u64,
     growth: Growth,
+    /// Which part of all transactions is to be on two shards, where the others are to be on one.
+    multi_shard: Option<f64>,
+    over_shards: OnceLock<OverShards>,
 }
 
 /// What one transaction will read and write, drawn before its first attempt, so that every attempt does the same.
@@ -177,13 +182,31 @@ impl Point {
                 "values of {value_bytes} bytes are too large: at most {VALUE_BYTES_MAX}, and at most 2 MiB a transaction"
             )));
         }
-        Ok(Self { name, table, distribution, mix, reading, value_bytes, seed, growth: Growth::new(table.count()) })
+        let (growth, over_shards) = (Growth::new(table.count()), OnceLock::new());
+        Ok(Self { name, table, distribution, mix, reading, value_bytes, seed, growth, multi_shard: None, over_shards })
+    }
+
+    /// The same, with this part of all transactions on two shards, from 0 to 1, and the others on one.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] when that is no share, or the transactions are not of a [fixed](Mix::Fixed) size.
+    pub fn multi_shard(self, share: f64) -> Result<Self, Error> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::Settings(format!("a share is from 0 to 1, not {share}")));
+        }
+        if !matches!(self.mix, Mix::Fixed { .. }) {
+            return Err(Error::Settings("only transactions of a fixed size are spread over shards".to_owned()));
+        }
+        Ok(Self { multi_shard: Some(share), ..self })
     }
 
     /// Draws the next transaction.
     pub fn plan(&self, rng: &mut SmallRng) -> Plan {
         let mut plan = Plan { reads: Vec::new(), scans: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
-        let choose = |wanted, rng: &mut SmallRng| self.distribution.choose_distinct(&self.table, wanted, rng);
+        let choose = |wanted, rng: &mut SmallRng| match self.over_shards.get() {
+            Some(over_shards) => over_shards.choose(&self.table, &self.distribution, wanted, rng),
+            None => self.distribution.choose_distinct(&self.table, wanted, rng),
+        };
         match self.mix {
             Mix::Fixed { reads, writes, write_keys } => {
                 let shared = if write_keys == WriteKeys::AsRead { reads.min(writes) } else { 0 };
@@ -237,6 +260,11 @@ impl Point {
         plan.writes.push((self.table.key(index), random_value(self.value_bytes, rng)));
     }
 
+    /// What says how the table was loaded.
+    fn marker(&self) -> Marker {
+        Marker(self.table.name())
+    }
+
     fn sizes(&self) -> Sizes {
         sizes([("keys", self.table.count()), ("value-bytes", self.value_bytes as u64)])
     }
@@ -244,14 +272,14 @@ impl Point {
     /// Whether the table is there, by its marker; by samples where it has none, as one that was put there otherwise.
     async fn look(&self, client: &Client) -> Result<Readiness, Error> {
         let asked = self.sizes();
-        match MARKER.read(client).await? {
+        match self.marker().read(client).await? {
             // Part of a larger table is a table too.
             Some(loaded)
                 if number(&loaded, "keys") >= Some(self.table.count()) && loaded.get("value-bytes") == asked.get("value-bytes") =>
             {
                 Ok(Readiness::Filled)
             }
-            Some(loaded) => Err(MARKER.otherwise(&loaded, &asked)),
+            Some(loaded) => Err(self.marker().otherwise(&loaded, &asked)),
             None => {
                 let samples = SAMPLES.min(self.table.count());
                 let key = |sample| self.table.key((sample + 1) * self.table.count() / samples - 1);
@@ -316,6 +344,9 @@ impl Workload for Point {
             ("seed", json!(self.seed)),
             ("reading", json!(self.reading.name())),
         ]);
+        if let Some(share) = self.multi_shard {
+            settings.insert("multi_shard", json!(share));
+        }
         match self.distribution {
             Distribution::Uniform => settings.insert("distribution", json!("uniform")),
             Distribution::Zipf(zipf) => settings.insert("distribution", json!(format!("zipf {}", zipf.exponent()))),
@@ -357,15 +388,21 @@ impl Workload for Point {
         };
         let part = Part::rows(table.count(), bytes + table.key(0).as_bytes().len(), item);
         Box::pin(async move {
-            MARKER.take_away(client).await?;
+            self.marker().take_away(client).await?;
             let loaded = load(client, vec![part], progress).await?;
-            MARKER.put(client, &self.sizes()).await?;
+            self.marker().put(client, &self.sizes()).await?;
             Ok(loaded)
         })
     }
 
     fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
-        Box::pin(self.look(client))
+        Box::pin(async move {
+            if let Some(share) = self.multi_shard {
+                let over_shards = OverShards::new(client.cluster(), share, &self.table, self.mix.sizes().0)?;
+                self.over_shards.get_or_init(|| over_shards);
+            }
+            self.look(client).await
+        })
     }
 
     fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
