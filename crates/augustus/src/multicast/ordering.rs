@@ -258,7 +258,7 @@ impl<A: Application> Replica<A> {
             slot.is_committed = true;
             self.log_list(sequence);
             if !broken(Mutant::DecidedUnlogged) {
-                self.log(&Record::Committed { sequence, digest });
+                self.log_with_next(Record::Committed { sequence, digest });
             }
             self.deliver(now, outbox);
         }

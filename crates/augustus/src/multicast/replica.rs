@@ -124,6 +124,8 @@ pub struct Replica<A: Application> {
     pub(super) behind_ticks: u64,
 
     journal: Vec<JournalOp>,
+    /// What is written with the next record.
+    unwritten: Vec<Record>,
     pub(super) journal_bytes: usize,
     pub(super) snapshot_bytes: usize,
     is_replaying: bool,
@@ -177,6 +179,7 @@ impl<A: Application> Replica<A> {
             has_diverged: false,
             behind_ticks: 0,
             journal: Vec::new(),
+            unwritten: Vec::new(),
             journal_bytes: 0,
             snapshot_bytes: 0,
             is_replaying: false,
@@ -273,6 +276,22 @@ impl<A: Application> Replica<A> {
 
     /// Writes a record.
     pub(super) fn log(&mut self, record: &Record) {
+        self.log_unwritten();
+        self.append(record);
+    }
+
+    /// Writes a record together with the next: nothing that is said depends on its being durable.
+    pub(super) fn log_with_next(&mut self, record: Record) {
+        if !self.is_replaying {
+            self.unwritten.push(record);
+        }
+    }
+
+    fn log_unwritten(&mut self) {
+        std::mem::take(&mut self.unwritten).iter().for_each(|record| self.append(record));
+    }
+
+    fn append(&mut self, record: &Record) {
         if !self.is_replaying {
             let bytes = record.to_bytes();
             self.journal_bytes += bytes.len();
@@ -281,6 +300,7 @@ impl<A: Application> Replica<A> {
     }
 
     pub(super) fn rotate_journal(&mut self) {
+        self.log_unwritten();
         self.journal.push(JournalOp::Rotate);
         self.journal_bytes = 0;
     }
