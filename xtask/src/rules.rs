@@ -52,6 +52,7 @@ shell     client: types crypto machine engine runtime config
 shell     bezant-client: types random engine basil cataphract augustus sentinel adversary client config
 shell     monitoring: runtime
 shell     workload: types client
+shell     backup: types client
 simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
 simulated conformance: mutants types crypto machine engine random store simulator capacity basil cataphract augustus sentinel adversary
@@ -61,7 +62,7 @@ shell     console: types client
 shell     bench: types client bezant-client config workload monitoring
 shell     figures:
 shell     bezant: mutants types crypto machine store basil cataphract augustus sentinel runtime monitoring engine \
-              client bezant-client config workload sql zookeeper console bench
+              client bezant-client config workload backup sql zookeeper console bench
 shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary runtime engine client bezant-client \
               config workload simulator conformance capacity bench figures bezant
 shell     fuzz: types crypto machine store basil cataphract augustus sentinel runtime monitoring engine client \

@@ -53,7 +53,7 @@ pub use error::BenchError;
 pub use pool::{Batch, BatchSizes, ChainArg, OrderArg, PoolArgs, PoolReport};
 pub use report::{CpuSeconds, Invariant, JournalReport, LatencyUs, LoadReport, Report, RunReport};
 
-use meter::Meter;
+pub use meter::Meter;
 
 /// How long an interrupted run waits for its connections to close.
 const INTERRUPTED_CLOSE_MAX: Duration = Duration::from_millis(500);

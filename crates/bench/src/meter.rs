@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 const DRAW_MS: u64 = 200;
 
 /// A bar or a line that shows how far something is.
-pub(crate) struct Meter(ProgressBar);
+pub struct Meter(ProgressBar);
 
 impl Meter {
     /// A bar that counts keys.
@@ -22,7 +22,8 @@ impl Meter {
     }
 
     /// A line of text that changes.
-    pub(crate) fn line() -> Self {
+    #[must_use]
+    pub fn line() -> Self {
         Self::bar("", "{spinner} {msg}")
     }
 
@@ -40,12 +41,12 @@ impl Meter {
     }
 
     /// Changes the text.
-    pub(crate) fn say(&self, text: String) {
+    pub fn say(&self, text: String) {
         self.0.set_message(text);
     }
 
     /// Takes it off the terminal.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         self.0.finish_and_clear();
     }
 }

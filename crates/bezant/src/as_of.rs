@@ -73,6 +73,25 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
+/// A time so many nanoseconds after 1970, as [`as_of`] reads it.
+pub fn written(nanoseconds: u64) -> String {
+    let (seconds, fraction) = ((nanoseconds / 1_000_000_000) as i64, nanoseconds % 1_000_000_000);
+    let (mut days, second) = (seconds / SECONDS_A_DAY, seconds % SECONDS_A_DAY);
+    // No year is longer than this, so that it is reached from below.
+    let mut year = 1970 + days / 366;
+    while days_since_1970(year + 1, 1, 1) <= days {
+        year += 1;
+    }
+    days -= days_since_1970(year, 1, 1);
+    let mut month = 1;
+    while days >= days_of(year, month) {
+        days -= days_of(year, month);
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{fraction:09}Z", days + 1)
+}
+
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let leap_days_before = |year: i64| (year - 1) / 4 - (year - 1) / 100 + (year - 1) / 400;
     let of_years = (year - 1970) * 365 + leap_days_before(year) - leap_days_before(1970);
@@ -99,6 +118,14 @@ mod tests {
         assert_eq!(time("2026-11-23T19:05:00.25+01:00"), Some(Duration::new(1_795_457_100, 250_000_000)));
         assert_eq!(time("2026-11-23 12:35:00-05:30"), Some(seconds(1_795_457_100)));
         assert_eq!(time("2100-03-01t00:00:00z"), Some(seconds(4_107_542_400)));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        assert_eq!(written(951_825_600_000_000_250), "2000-02-29T12:00:00.000000250Z");
+        for nanoseconds in [0, 1, 1_795_457_100_250_000_000, 4_107_542_399_999_999_999, 4_107_542_400_000_000_000] {
+            assert_eq!(time(&written(nanoseconds)), Some(Duration::from_nanos(nanoseconds)));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
 
 mod as_of;
+mod backup;
 mod bench;
 mod confine;
 mod dev;
@@ -87,6 +88,8 @@ pub enum Command {
     Delete(statements::DeleteArgs),
     #[command(after_help = "Example:\n  bezant txn 'get a; put b \"two words\"; delete c'")]
     Txn(statements::TxnArgs),
+    #[command(subcommand, about = "Takes, checks and restores copies of the whole database")]
+    Backup(backup::BackupCommand),
     #[command(subcommand, about = "Checks the proof of a commit")]
     Receipt(receipt::ReceiptCommand),
     #[command(after_help = "Example:\n\
@@ -144,6 +147,7 @@ impl Command {
             Self::Put(args) => statements::put(&args).await,
             Self::Delete(args) => statements::delete(&args).await,
             Self::Txn(args) => statements::txn(&args).await,
+            Self::Backup(command) => backup::run(&command).await,
             Self::Receipt(command) => receipt::run(&command),
             Self::Shell(args) => shell::run(&args).await,
             Self::Status(args) => status::run(&args).await,

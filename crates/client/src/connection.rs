@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use crypto::{SecretKey, Verified, Verifier};
-use engine::{Ask, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
+use engine::{Ask, Capability, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
 use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn, Wire};
@@ -203,6 +203,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Closed`], when the client was closed before: nothing was asked.
     pub async fn ask(&self, request: Request) -> Result<Option<Outcome>, Error> {
+        self.can(request.capability())?;
         let operation = self.operations.fetch_add(1, Ordering::Relaxed);
         let (waiter, outcome) = oneshot::channel();
         lock(&self.waiters).insert(operation, waiter);
@@ -216,6 +217,12 @@ impl Connection {
         Ok(outcome.await.ok())
     }
 
+    /// Whether the engine can do that.
+    fn can(&self, capability: Capability) -> Result<(), Error> {
+        let is_able = self.profile.capabilities.include(capability);
+        is_able.then_some(()).ok_or_else(|| self.error(engine::Refusal::Unsupported(capability)))
+    }
+
     /// What a refusal means here.
     pub fn error(&self, refusal: engine::Refusal) -> Error {
         let waited_ms = self.timeout_ms;
@@ -224,7 +231,7 @@ impl Connection {
             engine::Refusal::TooOld => Error::TooOld,
             engine::Refusal::Unavailable => Error::Unavailable { waited_ms, detail: self.troubles() },
             engine::Refusal::OutcomeUnknown => Error::OutcomeUnknown { waited_ms },
-            engine::Refusal::Invalid(_) | engine::Refusal::AnswerTooLarge => Error::Invalid(refusal.to_string()),
+            engine::Refusal::Invalid(_) => Error::Invalid(refusal.to_string()),
             refusal => Error::Refused(refusal),
         }
     }
@@ -243,6 +250,7 @@ impl Connection {
 
     /// The timestamp above all that had a time of `as_of` or before it, and below all that came later.
     pub fn as_of(&self, as_of: AsOf) -> Result<Timestamp, Error> {
+        self.can(Capability::AsOf)?;
         let local = self.clock.now();
         let now = self.cluster_clock.borrow().map_or(local.0, |clock| clock.read(local));
         let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

@@ -54,6 +54,20 @@ pub struct Capabilities {
     pub pool: bool,
 }
 
+impl Capabilities {
+    /// Whether this is among them.
+    #[must_use]
+    pub fn include(&self, capability: Capability) -> bool {
+        match capability {
+            Capability::Interactive => self.interactive,
+            Capability::OneShot => self.one_shot,
+            Capability::Ranges => self.ranges,
+            Capability::AsOf => self.as_of,
+            Capability::Pool => self.pool,
+        }
+    }
+}
+
 /// One thing that an engine may be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {

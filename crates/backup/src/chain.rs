@@ -1,0 +1,112 @@
+//! A backup of all rows, and those after it of what has changed: read together, as the last of them says the database was.
+
+use std::path::{Path, PathBuf};
+
+use types::{Key, Value};
+
+use crate::content::Content;
+use crate::file::{FileReader, Header, Row};
+use crate::{Error, Summary};
+
+/// Some files: one of all rows, and each other of what had changed since the one before.
+#[derive(Debug)]
+pub struct Chain {
+    files: Vec<(FileReader, Option<Row>)>,
+    content: Content,
+    /// How many rows of the last file were read.
+    rows_written: u64,
+}
+
+impl Chain {
+    /// Opens the files, the oldest first.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Damaged`]; [`Error::Chain`] where one does not say that it goes on from the one before.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, Error> {
+        if paths.is_empty() {
+            return Err(Error::Chain("no backup is named".to_owned()));
+        }
+        let mut files = Vec::new();
+        for (at, path) in paths.iter().enumerate() {
+            let reader = FileReader::open(path)?;
+            let before = at.checked_sub(1).map(|at| &paths[at]);
+            match (&reader.header().since, before) {
+                (None, None) => {}
+                (Some(since), Some(before)) if *since == content_of(before)? => {}
+                (None, Some(before)) => {
+                    return Err(Error::Chain(format!("{} holds all rows, and does not go on from {}", path.display(), before.display())));
+                }
+                (Some(_), None) => {
+                    return Err(Error::Chain(format!("{} holds only what had changed: name the backups before it, too", path.display())));
+                }
+                (Some(_), Some(before)) => {
+                    return Err(Error::Chain(format!("{} does not go on from {}, but from another", path.display(), before.display())));
+                }
+            }
+            files.push((reader, None));
+        }
+        for (reader, row) in &mut files {
+            *row = reader.next_row()?;
+        }
+        Ok(Self { files, content: Content::default(), rows_written: 0 })
+    }
+
+    /// What the last file says at its beginning.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        self.files.last().expect("there is one").0.header()
+    }
+
+    /// The next row that the database held; nothing after the last, when all files were found whole.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Damaged`].
+    pub fn next_row(&mut self) -> Result<Option<(Key, Value)>, Error> {
+        loop {
+            let Some(key) = self.files.iter().filter_map(|(_, row)| row.as_ref().map(|(key, _)| key)).min().cloned() else {
+                self.check_content()?;
+                return Ok(None);
+            };
+            // The last file that knows the key is right.
+            let mut value = None;
+            let last = self.files.len() - 1;
+            for (at, (reader, row)) in self.files.iter_mut().enumerate() {
+                if row.as_ref().is_some_and(|(other, _)| *other == key) {
+                    value = row.take().and_then(|(_, value)| value);
+                    *row = reader.next_row()?;
+                    self.rows_written += u64::from(at == last);
+                }
+            }
+            if let Some(value) = value {
+                self.content.add(&key, &value);
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+
+    /// Reads all that is left, and says what it was.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Damaged`].
+    pub fn finish(mut self) -> Result<Summary, Error> {
+        while self.next_row()?.is_some() {}
+        let (as_of, rows_written) = (self.header().as_of, self.rows_written);
+        Ok(Summary { as_of, rows: self.content.rows(), rows_written, content: self.content.digest() })
+    }
+
+    fn check_content(&self) -> Result<(), Error> {
+        let (reader, _) = self.files.last().expect("there is one");
+        let end = reader.end().expect("all rows are read");
+        if end.rows_of_all != self.content.rows() || end.content != self.content.clone().digest() {
+            return Err(reader.damaged("together, the files hold other rows than were there"));
+        }
+        Ok(())
+    }
+}
+
+/// The content digest that a file ends with.
+fn content_of(path: &Path) -> Result<String, Error> {
+    let mut reader = FileReader::open(path)?;
+    while reader.next_row()?.is_some() {}
+    Ok(reader.end().expect("all rows are read").content.clone())
+}

@@ -1,0 +1,105 @@
+//! Restoring a backup.
+
+use std::path::PathBuf;
+
+use client::{Client, Error as ClientError};
+use tokio::task::JoinSet;
+use types::{Key, Value};
+
+use crate::chain::Chain;
+use crate::content::Content;
+use crate::take::{Pages, last_key};
+use crate::{Error, Progress, Summary};
+
+/// How many rows are written in one transaction, at most, and how many bytes before another row.
+const ROWS_A_TRANSACTION: usize = 1_000;
+const BYTES_A_TRANSACTION: usize = 512 << 10;
+/// How many transactions are under way.
+const IN_FLIGHT: usize = 8;
+/// How often one is tried: it may be done twice.
+const TRIES: u32 = 5;
+
+/// What was restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The backup.
+    pub backup: Summary,
+    /// How many transactions wrote it.
+    pub transactions: u64,
+}
+
+/// Writes what the files hold, the oldest first, into a cluster that holds nothing, and then reads all of it again: it succeeds when the cluster
+/// holds just that. With `over`, the cluster may hold part of it already, as after a restore that was cut short.
+///
+/// Nobody else should write meanwhile. The files are checked while they are read, so that damage may show when part of them is written.
+///
+/// # Errors
+/// [`Error::NotEmpty`], [`Error::Differs`], [`Error::Client`]; and what [`Chain`] says of the files.
+pub async fn restore(client: &Client, paths: &[PathBuf], over: bool, progress: Progress<'_>) -> Result<Restored, Error> {
+    let mut chain = Chain::open(paths)?;
+    if !over {
+        let found = client.read(|txn| async move { txn.scan(Key::default(), last_key(), 1).await }).await?;
+        if let Some((key, _)) = found.value.first() {
+            return Err(Error::NotEmpty(key.to_string()));
+        }
+    }
+    let (mut rows, mut transactions, mut under_way) = (0, 0, JoinSet::new());
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    loop {
+        let row = chain.next_row()?;
+        let is_last = row.is_none();
+        if let Some((key, value)) = row {
+            bytes += key.as_bytes().len() + value.as_bytes().len();
+            batch.push((key, value));
+            rows += 1;
+        }
+        if !batch.is_empty() && (is_last || batch.len() >= ROWS_A_TRANSACTION || bytes >= BYTES_A_TRANSACTION) {
+            transactions += 1;
+            bytes = 0;
+            under_way.spawn(write(client.clone(), std::mem::take(&mut batch)));
+            progress(rows);
+        }
+        while under_way.len() >= if is_last { 1 } else { IN_FLIGHT }
+            && let Some(written) = under_way.join_next().await
+        {
+            written.map_err(|_| ClientError::Closed)??;
+        }
+        if is_last {
+            break;
+        }
+    }
+    let backup = chain.finish()?;
+    let found = content(client, progress).await?;
+    if found != backup.content {
+        return Err(Error::Differs { found, expected: backup.content });
+    }
+    Ok(Restored { backup, transactions })
+}
+
+async fn write(client: Client, rows: Vec<(Key, Value)>) -> Result<(), ClientError> {
+    let rows = &rows;
+    let mut tried = 1;
+    loop {
+        let written = client.transact(|txn| async move {
+            rows.iter().for_each(|(key, value)| txn.put(key.clone(), value.clone()));
+            Ok(())
+        });
+        match written.await {
+            Ok(_) => return Ok(()),
+            Err(ClientError::OutcomeUnknown { .. } | ClientError::Conflict | ClientError::Unavailable { .. }) if tried < TRIES => {
+                tried += 1
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The digest of all rows that a cluster holds now, in which nobody writes.
+async fn content(client: &Client, progress: Progress<'_>) -> Result<String, Error> {
+    let (mut pages, mut content) = (Pages::new(client, None), Content::default());
+    while let Some(rows) = pages.next().await? {
+        rows.iter().for_each(|(key, value)| content.add(key, value));
+        progress(content.rows());
+    }
+    Ok(content.digest())
+}

@@ -1,0 +1,156 @@
+//! Taking a backup.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use client::{AsOf, Client, Error as ClientError, Refusal, Transaction};
+use types::limits::KEY_BYTES_MAX;
+use types::{Key, Value};
+
+use crate::chain::Chain;
+use crate::content::Content;
+use crate::file::{Header, Writer};
+use crate::{Error, Progress, Summary};
+
+/// The most rows that are asked for at once.
+const PAGE_ROWS_MAX: usize = 4_000;
+
+/// Writes all rows of the database, as they are when this is called, to a new file; with backups of `before`, the oldest first, only what
+/// has changed since the last of them.
+///
+/// # Errors
+/// [`Error::Client`], as when the replicas do not keep what was there for as long as reading all of it takes (`window_ms`), or the client may
+/// not read every key; [`Error::File`]; what [`Chain`] says of the files before.
+pub async fn take(client: &Client, path: &Path, before: &[PathBuf], progress: Progress<'_>) -> Result<Summary, Error> {
+    let cluster = hex::encode(client.cluster().id().as_bytes());
+    let since = if before.is_empty() { None } else { Some(Chain::open(before)?.finish()?.content) };
+    let mut old = if before.is_empty() { None } else { Some(Chain::open(before)?) };
+    if old.as_ref().is_some_and(|old| old.header().cluster != cluster) {
+        return Err(Error::Chain("the backups before are of another cluster".to_owned()));
+    }
+    let begun = client.begin_as_of(AsOf::Ago(Duration::ZERO))?;
+    // The timestamp of a transaction that reads the past is the first one after that time.
+    let as_of = begun.timestamp().map_or(0, |timestamp| timestamp.time - 1);
+    let mut writer = Writer::new(path, &Header { cluster, as_of, since })?;
+    let mut content = Content::default();
+    let mut pages = Pages::new(client, Some(as_of));
+    let mut next_old = match &mut old {
+        Some(old) => old.next_row()?,
+        None => None,
+    };
+    while let Some(rows) = pages.next().await? {
+        for (key, value) in rows {
+            content.add(&key, &value);
+            while let (Some(old), Some((old_key, _))) = (&mut old, &next_old)
+                && *old_key < key
+            {
+                writer.add(old_key, None)?;
+                next_old = old.next_row()?;
+            }
+            let mut is_changed = true;
+            if let (Some(old), Some((old_key, old_value))) = (&mut old, &next_old)
+                && *old_key == key
+            {
+                is_changed = *old_value != value;
+                next_old = old.next_row()?;
+            }
+            if is_changed {
+                writer.add(&key, Some(&value))?;
+            }
+        }
+        progress(content.rows());
+    }
+    while let (Some(old), Some((old_key, _))) = (&mut old, &next_old) {
+        writer.add(old_key, None)?;
+        next_old = old.next_row()?;
+    }
+    let rows = content.rows();
+    let end = writer.end(rows, content.digest())?;
+    Ok(Summary { as_of, rows, rows_written: end.rows, content: end.content })
+}
+
+/// All rows of a database, a page at a time, in the order of their keys.
+pub(crate) struct Pages<'a> {
+    client: &'a Client,
+    /// When; nothing where it is read as it comes, and nobody writes.
+    as_of: Option<u64>,
+    /// The first key that was not read; nothing when all were.
+    low: Option<Key>,
+    rows_max: usize,
+}
+
+impl<'a> Pages<'a> {
+    pub fn new(client: &'a Client, as_of: Option<u64>) -> Self {
+        Self { client, as_of, low: Some(Key::default()), rows_max: PAGE_ROWS_MAX }
+    }
+
+    /// The next page; nothing after the last. None is empty.
+    pub async fn next(&mut self) -> Result<Option<Vec<(Key, Value)>>, Error> {
+        while let Some(low) = self.low.clone() {
+            let last = last_key();
+            let rows = if low == last {
+                let value = self.begin()?.get(last.clone()).await?;
+                value.map(|value| (last, value)).into_iter().collect()
+            } else {
+                match self.begin()?.scan(low, last.clone(), self.rows_max).await {
+                    Ok(rows) => rows,
+                    Err(ClientError::Refused(Refusal::AnswerTooLarge)) if self.rows_max > 1 => {
+                        self.rows_max = (self.rows_max / 8).max(1);
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            self.rows_max = (self.rows_max * 2).min(PAGE_ROWS_MAX);
+            self.low = match rows.last() {
+                Some((key, _)) => after(key),
+                // All that is left is the last key of all, which no range that ends there holds.
+                None => self.low.take().filter(|low| *low < last_key()).map(|_| last_key()),
+            };
+            if !rows.is_empty() {
+                return Ok(Some(rows));
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin(&self) -> Result<Transaction, Error> {
+        let Some(as_of) = self.as_of else { return Ok(self.client.begin_read_only()) };
+        Ok(self.client.begin_as_of(AsOf::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(as_of)))?)
+    }
+}
+
+/// The last key that there may be.
+pub(crate) fn last_key() -> Key {
+    Key::new(vec![0xff; KEY_BYTES_MAX]).expect("it is as long as keys may be")
+}
+
+/// The key after another; nothing after the last.
+fn after(key: &Key) -> Option<Key> {
+    let mut bytes = key.as_bytes().to_vec();
+    if bytes.len() < KEY_BYTES_MAX {
+        bytes.push(0);
+    } else {
+        while bytes.last() == Some(&0xff) {
+            bytes.pop();
+        }
+        *bytes.last_mut()? += 1;
+    }
+    Some(Key::new(bytes).expect("it is no longer than the other"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_after_another_is_the_next_that_there_may_be() {
+        assert_eq!(after(&Key::default()), Some(Key::new(vec![0]).expect("short")));
+        assert_eq!(after(&Key::from("a")), Some(Key::from("a\0")));
+        let mut long = vec![7; KEY_BYTES_MAX];
+        long[KEY_BYTES_MAX - 1] = 0xff;
+        let next = after(&Key::new(long).expect("short enough")).expect("there is one");
+        assert_eq!((next.as_bytes().len(), next.as_bytes().last()), (KEY_BYTES_MAX - 1, Some(&8)));
+        assert_eq!(after(&last_key()), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! `bezant backup`: takes, checks and restores copies of the whole database.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use backup::chain::Chain;
+use backup::{Error, Progress, Summary};
+use bench::Meter;
+use clap::{Args, Subcommand};
+use client::{Error as ClientError, Refusal};
+use serde_json::json;
+
+use crate::as_of::written;
+use crate::failure::{Done, Failure};
+use crate::out;
+use crate::statements::{Reach, connect};
+
+/// Copies of the whole database.
+#[derive(Debug, Subcommand)]
+pub enum BackupCommand {
+    /// Writes all rows of a running cluster, as they are now, to a file
+    #[command(after_help = "Examples:\n\
+        \x20 bezant backup take monday.backup --cluster bezant-data\n\
+        \x20 bezant backup take tuesday.backup --since monday.backup\n\
+        \x20 bezant backup take wednesday.backup --since monday.backup --since tuesday.backup\n\n\
+        All rows are of one moment, and each is what enough replicas agree on; transactions go on meanwhile. The replicas must keep what was there\n\
+        for as long as it takes: window_ms in their node.toml. The file holds everything that the database held: keep it as you keep that.")]
+    Take(TakeArgs),
+    /// Checks that a backup is whole; with those of what has changed, that they follow one another. It asks nobody
+    #[command(after_help = "Example:\n\
+        \x20 bezant backup verify monday.backup tuesday.backup\n\n\
+        Ends with exit code 2 when something is damaged, and says where.")]
+    Verify(VerifyArgs),
+    /// Writes what a backup holds into a running cluster that holds nothing, of whatever shape and engine, and reads it again
+    #[command(after_help = "Example:\n\
+        \x20 bezant init new --shards 2 && bezant up new\n\
+        \x20 bezant backup restore monday.backup tuesday.backup --cluster new\n\n\
+        Let nobody else write meanwhile. One that was cut short goes on with --over.")]
+    Restore(RestoreArgs),
+}
+
+/// What to take.
+#[derive(Args, Debug)]
+pub struct TakeArgs {
+    /// The file to write, which must not exist
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Write only what has changed since this backup; one that itself holds only changes needs those before it, too, the oldest first
+    #[arg(long, value_name = "FILE")]
+    since: Vec<PathBuf>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What to check.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// The backup; and those of what has changed since, in their order
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to restore, and where.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The backup; and those of what has changed since, in their order
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Also into a cluster that holds part of the backup already
+    #[arg(long)]
+    over: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Carries out `bezant backup`.
+pub async fn run(command: &BackupCommand) -> Result<Done, Failure> {
+    let begun = Instant::now();
+    let meter = Meter::line();
+    let progress: Progress<'_> = &|rows| meter.say(format!("{rows} rows"));
+    let (done, summary, json) = match command {
+        BackupCommand::Take(TakeArgs { file, since, reach }) => {
+            let client = connect(reach).await?;
+            let taken = backup::take(&client, file, since, progress).await;
+            client.close().await;
+            ("taken", taken?, reach.json)
+        }
+        BackupCommand::Verify(VerifyArgs { files, json }) => ("whole", Chain::open(files)?.finish()?, *json),
+        BackupCommand::Restore(RestoreArgs { files, over, reach }) => {
+            let client = connect(reach).await?;
+            let restored = backup::restore(&client, files, *over, progress).await;
+            client.close().await;
+            ("restored", restored?.backup, reach.json)
+        }
+    };
+    meter.finish();
+    let Summary { as_of, rows, rows_written, content } = summary;
+    if json {
+        out!("{}", json!({"done": done, "as_of_ns": as_of, "rows": rows, "rows_in_file": rows_written, "content": content}));
+    } else {
+        let seconds = begun.elapsed().as_secs_f64();
+        out!("{done}: {rows} rows as of {} ({rows_written} in the last file), content {content}, in {seconds:.1} s", written(as_of));
+    }
+    Ok(Done::Well)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let said = error.to_string();
+        match error {
+            Error::Client(ClientError::Refused(Refusal::NotKept { .. })) => Self::wrong(said)
+                .help("reading everything took longer than the replicas keep what was there: raise window_ms in every replica's node.toml"),
+            Error::Client(error) => error.into(),
+            Error::File { error, .. } if error.kind() == ErrorKind::AlreadyExists => Self::wrong(said).help("name another file"),
+            Error::File { error, .. } if error.kind() == ErrorKind::NotFound => Self::wrong(said),
+            Error::File { .. } => Self::failed(said),
+            Error::Damaged { .. } | Error::Chain(_) => Self::wrong(said),
+            Error::NotEmpty(_) => {
+                Self::wrong(said).help("restore into a new cluster; or say --over, and rows that the backup has not stay")
+            }
+            Error::Differs { .. } => Self::failed(said).help("somebody else wrote, or the cluster held rows before"),
+        }
+    }
+}

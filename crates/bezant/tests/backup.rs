@@ -1,0 +1,76 @@
+//! Backups of real clusters: taken while others write, checked, restored into clusters of another shape.
+
+mod place;
+
+use std::fs;
+
+use place::{Place, eventually};
+
+/// A new cluster under the name of the last, which is put away.
+fn start_anew(place: &Place, more: &[&str]) {
+    place.run(&["down"]).expect(0);
+    let away = (0..).map(|number| place.path(&format!("away-{number}"))).find(|path| !path.exists()).expect("a free name");
+    fs::rename(place.path("bezant-data"), away).expect("it may be moved");
+    place.init(more);
+    place.run(&["up"]).expect(0);
+}
+
+#[test]
+fn what_is_restored_is_one_moment_of_what_was_there() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["txn", "put a 1; put b 2; put c 3"]).expect(0);
+    let transfers = ["bench", "bank", "--keys", "50", "--clients", "4", "--seconds", "300", "--warmup", "0"];
+    let bank = place.spawn(&transfers);
+    eventually("transfers commit", || place.count("s0-r0", "committed") > 100);
+    let first = place.run(&["backup", "take", "first.backup", "--json"]).expect(0).json();
+    assert!(first["rows"].as_u64() > Some(53) && first["rows"] == first["rows_in_file"], "{first}");
+    place.run(&["txn", "put a 4; delete b; put d 5"]).expect(0);
+    drop(bank);
+    let second = place.run(&["backup", "take", "second.backup", "--since", "first.backup", "--json"]).expect(0).json();
+    let third = ["backup", "take", "third.backup", "--since", "first.backup", "--since", "second.backup", "--json"];
+    let third = place.run(&third).expect(0).json();
+    // Whoever had finished a transfer may have told the replicas only now.
+    assert!(third["rows_in_file"].as_u64() < Some(30), "nothing has changed since: {third}");
+
+    let verified = place.run(&["backup", "verify", "first.backup", "second.backup", "--json"]).expect(0).json();
+    assert_eq!((&verified["content"], &verified["rows"]), (&second["content"], &second["rows"]));
+    place.run(&["backup", "verify", "second.backup"]).expect(2).says("name the backups before it");
+    place.run(&["backup", "verify", "first.backup", "third.backup"]).expect(2).says("does not go on from");
+    place.run(&["backup", "take", "first.backup"]).expect(2).says("first.backup").says("name another file");
+    place.run(&["backup", "restore", "first.backup"]).expect(2).says("not empty").says("--over");
+
+    start_anew(&place, &["--shards", "2"]);
+    let restored = place.run(&["backup", "restore", "first.backup", "second.backup", "--json"]).expect(0).json();
+    assert_eq!(restored["content"], second["content"]);
+    place.run(&["scan", "a", "ba"]).expect(0).prints("a = 4\n");
+    place.run(&["txn", "get c; get d"]).expect(0);
+    // As much money as there was.
+    let report =
+        place.run(&["bench", "bank", "--keys", "50", "--clients", "2", "--transactions", "20", "--warmup", "0", "--json"]).expect(0).json();
+    assert_eq!(report["invariant"]["held"], true, "{report}");
+
+    let mut bytes = fs::read(place.path("first.backup")).expect("it is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(place.path("first.backup"), bytes).expect("room");
+    place.run(&["backup", "verify", "first.backup"]).expect(2).says("first.backup").says("a digest does not match").says("at byte");
+}
+
+#[test]
+fn a_backup_goes_into_another_engine_and_over_what_was_restored_in_part() {
+    let place = Place::new();
+    place.init(&[]);
+    place.run(&["up"]).expect(0);
+    place.run(&["bench", "rw-u", "--keys", "3000", "--load", "--seconds", "0"]).expect(0);
+    let taken = place.run(&["backup", "take", "all.backup", "--json"]).expect(0).json();
+    start_anew(&place, &["--engine", "augustus"]);
+    place.run(&["put", "user00000000", "half"]).expect(0);
+    place.run(&["backup", "restore", "all.backup"]).expect(2).says("not empty: it holds user00000000");
+    let restored = place.run(&["backup", "restore", "all.backup", "--over", "--json"]).expect(0).json();
+    assert_eq!((&restored["content"], &restored["rows"]), (&taken["content"], &taken["rows"]));
+    place.run(&["backup", "take", "again.backup"]).expect(2).says("does not support reads of the past");
+    place.run(&["put", "zzz", "1"]).expect(0);
+    place.run(&["backup", "restore", "all.backup", "--over"]).expect(3).says("other rows than the backup");
+}
