@@ -103,7 +103,7 @@ impl<'a> Pages<'a> {
             };
             self.rows_max = (self.rows_max * 2).min(PAGE_ROWS_MAX);
             self.low = match rows.last() {
-                Some((key, _)) => after(key),
+                Some((key, _)) => key.successor(),
                 // All that is left is the last key of all, which no range that ends there holds.
                 None => self.low.take().filter(|low| *low < last_key()).map(|_| last_key()),
             };
@@ -123,34 +123,4 @@ impl<'a> Pages<'a> {
 /// The last key that there may be.
 pub(crate) fn last_key() -> Key {
     Key::new(vec![0xff; KEY_BYTES_MAX]).expect("it is as long as keys may be")
-}
-
-/// The key after another; nothing after the last.
-fn after(key: &Key) -> Option<Key> {
-    let mut bytes = key.as_bytes().to_vec();
-    if bytes.len() < KEY_BYTES_MAX {
-        bytes.push(0);
-    } else {
-        while bytes.last() == Some(&0xff) {
-            bytes.pop();
-        }
-        *bytes.last_mut()? += 1;
-    }
-    Some(Key::new(bytes).expect("it is no longer than the other"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_key_after_another_is_the_next_that_there_may_be() {
-        assert_eq!(after(&Key::default()), Some(Key::new(vec![0]).expect("short")));
-        assert_eq!(after(&Key::from("a")), Some(Key::from("a\0")));
-        let mut long = vec![7; KEY_BYTES_MAX];
-        long[KEY_BYTES_MAX - 1] = 0xff;
-        let next = after(&Key::new(long).expect("short enough")).expect("there is one");
-        assert_eq!((next.as_bytes().len(), next.as_bytes().last()), (KEY_BYTES_MAX - 1, Some(&8)));
-        assert_eq!(after(&last_key()), None);
-    }
 }
