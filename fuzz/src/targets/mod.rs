@@ -10,6 +10,7 @@ mod frames;
 mod http;
 mod journal;
 mod message;
+mod order;
 mod promises;
 mod records;
 mod replica;
@@ -43,4 +44,6 @@ pub(crate) const ALL: &[Target] = &[
     verdicts::TARGET,
     replica::TARGET,
     coordinator::TARGET,
+    order::MESSAGE,
+    order::REPLICA,
 ];
