@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   run ──▶ Run to each shard ──▶ f+1 equal verdicts of each ──▶ the application knows ──▶ Decide or Release where it is pending
-//!                                   └─ somebody is in the way ──▶ Finish there, then everywhere else ──▶ Decide
+//!                                   └─ somebody is in the way
+//!   finish ──▶ Finish where it is pending, then everywhere else ──▶ Decide
 //! ```
 //!
 //! It knows the multicast by two words: an [`Order`] goes to all replicas of one shard, again and again until enough have answered, and each
@@ -12,11 +13,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Verified, leaf};
+use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Verified};
 use mutants::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, ShardId, TransactionId};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
+use crate::certificate::{Certificate, SettledStatement, Signers, Vote};
 use crate::limits::{FINISHING_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
 use crate::operation::{Found, Operation};
 use crate::request::{AbortReason, Answer, Refusal, Request, Verdict};
@@ -49,11 +50,8 @@ pub struct Answered {
 impl SignatureClaims for Answered {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         let Some(signature) = &self.signature else { return Ok(()) };
-        let leaf = match &self.answer {
-            Answer::Voted(id, verdict) => leaf(cluster.id(), self.replica, &VoteStatement { id: *id, vote: verdict.vote() }),
-            Answer::Settled(statement) => leaf(cluster.id(), self.replica, statement),
-            Answer::Ended(..) | Answer::Refused(_) => return Err(Rejection::Structure("an answer that nobody signs is signed")),
-        };
+        let statement = self.answer.statement().ok_or(Rejection::Structure("an answer that nobody signs is signed"))?;
+        let leaf = statement.leaf(cluster.id(), self.replica);
         out.push(Claim { signer: self.replica, leaf, signature });
         Ok(())
     }
@@ -66,6 +64,9 @@ pub enum Output {
     Order(Order),
     /// `f+1` replicas have answered this order alike: nobody needs to be asked again.
     Answered(u64),
+    /// This transaction of another process is pending at this shard and was in the way. Whoever wants it out of the way has it
+    /// [finished](Coordinator::finish).
+    Met(Box<Transaction>, ShardId),
     /// This transaction has ended, and lasts.
     Ended(TransactionId, Outcome),
 }
@@ -78,7 +79,7 @@ pub enum Outcome {
     Committed(Option<Vec<(usize, Found)>>),
     /// It has not taken place, because a shard voted so.
     Aborted(AbortReason),
-    /// It was asked for again after its shard had forgotten it: it may have taken place.
+    /// Too few have answered, or it was asked for again after its shard had forgotten it: it may have taken place.
     Unknown,
     /// It was not voted on.
     Refused(Refusal),
@@ -194,7 +195,7 @@ impl Coordinator {
     }
 
     /// Finishes another's transaction, which is pending at a shard (§3.4, a.2).
-    fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) {
+    pub fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) {
         let id = transaction.id();
         let finishing = self.attempts.values().filter(|attempt| attempt.found_at.is_some()).count();
         let attempt = Attempt::new(&self.cluster, transaction.clone(), Some(found_at));
@@ -236,7 +237,12 @@ impl Coordinator {
 
     /// Takes what a replica has said.
     pub fn on_answered(&mut self, answered: Verified<Answered>, out: &mut Vec<Output>) {
-        let Answered { replica, number, answer, signature } = answered.into_inner();
+        self.on_checked(answered.into_inner(), out);
+    }
+
+    /// The same of an answer whose signature was checked with the message that brought it.
+    pub(crate) fn on_checked(&mut self, answered: Answered, out: &mut Vec<Output>) {
+        let Answered { replica, number, answer, signature } = answered;
         let Some(purpose) = self.orders.get(&number).filter(|order| order.shard == replica.shard).map(|order| order.purpose) else {
             return;
         };
@@ -259,7 +265,7 @@ impl Coordinator {
         match (purpose, answer) {
             (Purpose::Vote(id), Answer::Voted(_, verdict)) => self.on_verdict(id, shard, verdict, signers, out),
             (Purpose::Vote(id), Answer::Refused(refusal)) => self.on_refused(id, refusal, out),
-            (Purpose::Vote(id) | Purpose::End(id), _) => self.let_go(id),
+            (Purpose::Vote(id) | Purpose::End(id), _) => self.let_go(id, out),
             (Purpose::Settle | Purpose::Forget, Answer::Settled(statement)) => self.on_settled(statement, signers, out),
             // The cluster has another opinion of who its clients are: nothing will come of it.
             (Purpose::Settle | Purpose::Forget, _) => {}
@@ -267,11 +273,22 @@ impl Coordinator {
         self.settle(out);
     }
 
+    /// Nobody waits for the answers to this order any more. What it was for may not have come to its end: others finish it.
+    pub fn give_up(&mut self, number: u64, out: &mut Vec<Output>) {
+        let Some(OpenOrder { purpose, .. }) = self.orders.remove(&number) else { return };
+        *self.orders_of(purpose) -= 1;
+        match purpose {
+            Purpose::Vote(id) | Purpose::End(id) => self.let_go(id, out),
+            Purpose::Settle | Purpose::Forget => {}
+        }
+    }
+
     fn on_verdict(&mut self, id: TransactionId, shard: ShardId, verdict: Verdict, signers: Option<Signers>, out: &mut Vec<Output>) {
         if let Verdict::Abort(AbortReason::Conflict(_, other, Some(transaction))) = &verdict
             && transaction.id() == *other
+            && !self.attempts.contains_key(other)
         {
-            self.finish((**transaction).clone(), shard, out);
+            out.push(Output::Met(transaction.clone(), shard));
         }
         let attempt = self.attempts.get_mut(&id).expect("orders are of transactions under way");
         attempt.votes.insert(shard, (verdict, signers.clone()));
@@ -317,7 +334,7 @@ impl Coordinator {
                 self.order(Purpose::End(id), shard, request.clone(), out);
             }
         }
-        self.let_go(id);
+        self.let_go(id, out);
     }
 
     fn on_refused(&mut self, id: TransactionId, refusal: Refusal, out: &mut Vec<Output>) {
@@ -325,12 +342,15 @@ impl Coordinator {
         if attempt.found_at.is_none() && !std::mem::replace(&mut attempt.is_known, true) {
             out.push(Output::Ended(id, Outcome::Refused(refusal)));
         }
-        self.let_go(id);
+        self.let_go(id, out);
     }
 
     /// Forgets a transaction for which nothing is under way any more.
-    fn let_go(&mut self, id: TransactionId) {
+    fn let_go(&mut self, id: TransactionId, out: &mut Vec<Output>) {
         if let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.orders == 0) {
+            if attempt.found_at.is_none() && !attempt.is_known {
+                out.push(Output::Ended(id, Outcome::Unknown));
+            }
             self.unsettled += usize::from(attempt.found_at.is_none() && attempt.needs_proof());
             self.attempts.remove(&id);
         }

@@ -2,7 +2,9 @@
 
 /// The most operations one transaction may have.
 pub const OPERATIONS_MAX: usize = 4_096;
-/// The most ranges one transaction may read.
+/// The longest encoding of a transaction. What finishes it, with another shard's votes, is a request too.
+pub const TRANSACTION_BYTES_MAX: usize = crate::multicast::request::PAYLOAD_BYTES_MAX - (64 << 10);
+/// The most ranges one transaction may read or compare.
 pub const RANGES_MAX: usize = 64;
 /// The most rows one range may give.
 pub const RANGE_ROWS_MAX: usize = 4_096;

@@ -1,8 +1,8 @@
 //! What a shard is asked in its order, and what it answers.
 
-use crypto::{Claim, Rejection, SignatureClaims, SignatureCompression};
+use crypto::{Claim, Rejection, SignatureClaims, SignatureCompression, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::{ClientId, Cluster, TransactionId};
+use types::{ClientId, Cluster, ClusterId, Digest, ReplicaId, TransactionId};
 
 use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement, compress_all, decompress_all};
 use crate::limits::{OPERATIONS_MAX, RESULTS_KEPT_BYTES_MAX};
@@ -67,6 +67,17 @@ pub enum Signed {
     Settled(SettledStatement),
 }
 
+impl Signed {
+    /// What stands for it and its signer.
+    #[must_use]
+    pub fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
+        match self {
+            Self::Vote(statement) => leaf(cluster, signer, statement),
+            Self::Settled(statement) => leaf(cluster, signer, statement),
+        }
+    }
+}
+
 /// What the client is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -78,6 +89,18 @@ pub enum Answer {
     Settled(SettledStatement),
     /// Nothing was done.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// What whoever signs this answer has stated; nothing where it is none that is signed.
+    #[must_use]
+    pub fn statement(&self) -> Option<Signed> {
+        match self {
+            Self::Voted(id, verdict) => Some(Signed::Vote(VoteStatement { id: *id, vote: verdict.vote() })),
+            Self::Settled(statement) => Some(Signed::Settled(*statement)),
+            Self::Ended(..) | Self::Refused(_) => None,
+        }
+    }
 }
 
 /// What the execution of a transaction came to.
@@ -170,6 +193,9 @@ pub enum Refusal {
     /// The certificate does not prove how this transaction ends.
     #[error("the certificate does not prove how this transaction ends")]
     Unproven,
+    /// It has not been ordered and will not be: its number is too old, or its sender's process is.
+    #[error("its number is too old to be ordered, or its sender's process is")]
+    TooOld,
 }
 
 impl SignatureClaims for Request {
@@ -379,5 +405,6 @@ impl Decode for Answer {
 
 impl Refusal {
     /// All of them, in the order of their numbers.
-    const ALL: [Self; 6] = [Self::Unreadable, Self::NotTheAuthor, Self::WrongShard, Self::UnknownClient, Self::Unknown, Self::Unproven];
+    const ALL: [Self; 7] =
+        [Self::Unreadable, Self::NotTheAuthor, Self::WrongShard, Self::UnknownClient, Self::Unknown, Self::Unproven, Self::TooOld];
 }

@@ -86,6 +86,8 @@ proptest! {
 fn every_request_and_every_answer_has_one_encoding() {
     let harness = Harness::new(3, Structural::Intervals, Signatures::Ed25519);
     let transaction = harness.transaction(ALICE, 1, 2, vec![put("a", "1"), read("n"), read_range("o", "u")]);
+    let compare = Operation::compare_rows(&harness.cluster, range("a", "u"), &[(key("b"), value("1"))]);
+    check(&harness.transaction(ALICE, 1, 3, vec![compare]), 7);
     let statement = SettledStatement { client: ALICE, session: 1, below: 7 };
     let requests = [
         Request::Run(transaction.clone()),
@@ -114,8 +116,15 @@ fn every_request_and_every_answer_has_one_encoding() {
         AbortReason::Forgotten,
     ];
     let verdicts = aborts.into_iter().map(Verdict::Abort).chain([Verdict::Commit(None), Verdict::Commit(Some(found))]);
-    let refusals =
-        [Refusal::Unreadable, Refusal::NotTheAuthor, Refusal::WrongShard, Refusal::UnknownClient, Refusal::Unknown, Refusal::Unproven];
+    let refusals = [
+        Refusal::Unreadable,
+        Refusal::NotTheAuthor,
+        Refusal::WrongShard,
+        Refusal::UnknownClient,
+        Refusal::Unknown,
+        Refusal::Unproven,
+        Refusal::TooOld,
+    ];
     let mut answers: Vec<Answer> = verdicts.map(|verdict| Answer::Voted(transaction.id(), verdict)).collect();
     answers.extend(refusals.map(Answer::Refused));
     answers.extend([Answer::Ended(transaction.id(), Vote::Abort), Answer::Settled(statement)]);

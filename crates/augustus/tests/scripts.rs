@@ -41,6 +41,80 @@ fn comparisons_come_first_and_see_the_state_before() {
 }
 
 #[test]
+fn a_range_is_compared_with_all_that_was_seen_of_it() {
+    let mut harness = harness(2);
+    harness.fill(0, 1, &[("b", "1"), ("d", "2"), ("f", "9")]);
+    harness.fill(1, 2, &[("n", "3")]);
+    let cluster = harness.cluster.clone();
+    let seen = |rows: &[(&str, &str)]| {
+        let rows: Vec<_> = rows.iter().map(|(row, text)| (key(row), value(text))).collect();
+        Operation::compare_rows(&cluster, range("a", "e"), &rows)
+    };
+    let now = [("b", "1"), ("d", "2")];
+    let others: [&[(&str, &str)]; 5] =
+        [&[], &now[..1], &[("b", "1"), ("d", "3")], &[("b", "1"), ("c", "2")], &[now[0], ("c", "0"), now[1]]];
+    for (number, rows) in (1..).zip(others) {
+        let transaction = harness.transaction(ALICE, 1, number, vec![put("b", "5"), seen(rows)]);
+        assert_eq!(harness.run(0, &transaction), Verdict::Abort(AbortReason::Mismatch(1)), "{rows:?}");
+    }
+    let good = harness.transaction(ALICE, 1, 6, vec![put("b", "5"), seen(&now)]);
+    assert_eq!((harness.run(0, &good).vote(), harness.value(0, "b").as_deref()), (Vote::Commit, Some("5")));
+    // With fewer shards' rows than there are shards in the range, it holds nowhere.
+    let Operation::CompareRange(whole, rows) = Operation::compare_rows(&cluster, range("a", "z"), &[]) else { panic!("it compares") };
+    let short = harness.transaction(ALICE, 1, 7, vec![Operation::CompareRange(whole, rows[..1].to_vec())]);
+    assert_eq!([0, 1].map(|shard| harness.run(shard, &short)), [0, 1].map(|_| Verdict::Abort(AbortReason::Mismatch(0))));
+}
+
+#[test]
+fn what_was_compared_of_a_range_stays_so_until_the_transaction_ends() {
+    let mut harness = harness(2);
+    harness.fill(0, 1, &[("b", "1")]);
+    let rows = [(key("b"), value("1"))];
+    let compare = Operation::compare_rows(&harness.cluster, range("a", "n"), &rows);
+    let pending = harness.transaction(ALICE, 1, 1, vec![compare, put("z", "1")]);
+    assert_eq!(harness.run(0, &pending), Verdict::Commit(Some(vec![])));
+    for (number, phantom) in (1..).zip(["a", "c"]) {
+        let phantom = harness.transaction(BOB, 7, number, vec![put(phantom, "1")]);
+        assert!(is_conflict_with(&harness.run(0, &phantom), &pending), "it would lie in the range");
+    }
+    let certificate = harness.certificate(&pending, Vote::Commit, &[0, 1]);
+    assert_eq!(harness.run(1, &pending).vote(), Vote::Commit);
+    assert_eq!(harness.decide(0, &pending, certificate), Answer::Ended(pending.id(), Vote::Commit));
+    let after = harness.transaction(BOB, 7, 3, vec![put("c", "1")]);
+    assert_eq!(harness.run(0, &after).vote(), Vote::Commit);
+}
+
+#[test]
+fn what_is_asked_again_promises_nothing_new() {
+    let mut harness = harness(2);
+    let known = harness.transaction(ALICE, 1, 3, vec![put("a", "1"), put("n", "1")]);
+    let first = harness.one(0, ALICE, Request::Run(known.clone()));
+    let again = |harness: &Harness, client, request: &Request| harness.executors[0][0].answered(client, request);
+    assert_eq!(again(&harness, ALICE, &Request::Run(known.clone())), first, "with its vote to sign");
+    let too_old = Answer::Refused(Refusal::TooOld);
+    assert_eq!(again(&harness, BOB, &Request::Run(known.clone())).answer, too_old);
+    let unknown = harness.transaction(ALICE, 1, 4, vec![put("b", "1"), put("n", "1")]);
+    for request in [Request::Run(unknown.clone()), Request::Finish(unknown, None)] {
+        let reply = again(&harness, ALICE, &request);
+        assert_eq!((reply.answer, reply.statement), (too_old.clone(), None), "it could still be executed");
+    }
+    let certificate = harness.certificate(&known, Vote::Commit, &[0, 1]);
+    let decide = Request::Decide(known.name(), certificate);
+    assert_eq!(again(&harness, ALICE, &decide).answer, too_old, "it is pending");
+    let settled = |harness: &Harness| {
+        let reply = again(harness, ALICE, &Request::Settle { session: 1, below: 9 });
+        let Some(Signed::Settled(statement)) = reply.statement else { panic!("{reply:?}") };
+        statement.below
+    };
+    assert!(settled(&harness) <= 3, "it is pending");
+    assert_eq!(harness.one(0, BOB, decide.clone()).answer, Answer::Ended(known.id(), Vote::Commit));
+    assert_eq!(again(&harness, ALICE, &decide).answer, Answer::Ended(known.id(), Vote::Commit));
+    assert!(settled(&harness) <= 4, "a later one may still come");
+    harness.one(0, ALICE, Request::Settle { session: 1, below: 9 });
+    assert_eq!(settled(&harness), 9);
+}
+
+#[test]
 fn an_update_that_finds_its_key_otherwise_aborts_all_of_its_transaction() {
     let mut harness = harness(1);
     harness.fill(0, 1, &[("there", "1")]);
@@ -237,6 +311,19 @@ fn what_is_forgotten_is_never_executed() {
     let transaction = harness.transaction(ALICE, 1, count + 3, vec![put("b", "1")]);
     assert_eq!(harness.run(0, &transaction), Verdict::Abort(AbortReason::Forgotten));
     assert_eq!(harness.value(0, "b"), None);
+}
+
+#[test]
+fn a_session_in_use_is_not_forgotten_for_others_that_come_and_go() {
+    let mut harness = harness(1);
+    for session in 2..3 * SESSIONS_MAX as u64 {
+        for (session, number) in [(session, 1), (1, session)] {
+            let transaction = harness.transaction(ALICE, session, number, vec![put("a", "1")]);
+            assert_eq!(harness.run(0, &transaction).vote(), Vote::Commit);
+        }
+    }
+    let gone = harness.transaction(ALICE, 2, 2, vec![put("a", "1")]);
+    assert_eq!(harness.run(0, &gone), Verdict::Abort(AbortReason::Forgotten));
 }
 
 #[test]
