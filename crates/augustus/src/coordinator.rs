@@ -17,8 +17,8 @@ use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Verified};
 use mutants::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, ShardId, TransactionId};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote};
-use crate::limits::{FINISHING_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
+use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
+use crate::limits::{FINISHING_MAX, INQUIRIES_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
 use crate::operation::{Found, Operation};
 use crate::request::{AbortReason, Answer, Refusal, Request, Verdict};
 use crate::transaction::{Name, Transaction, TransactionError};
@@ -109,6 +109,8 @@ pub struct Coordinator {
     /// How many transactions the shards remember for others to ask for.
     unsettled: usize,
     settlement: Option<Settlement>,
+    /// By client and session.
+    inquiries: BTreeMap<(ClientId, u64), Inquiry>,
 }
 
 /// A transaction that is on its way to its end.
@@ -132,6 +134,8 @@ enum Purpose {
     End(TransactionId),
     Settle,
     Forget,
+    Inquire(ClientId, u64),
+    ForgetEnded(ClientId, u64),
 }
 
 /// Lets the shards forget outcomes that none of them needs any more.
@@ -139,6 +143,17 @@ enum Purpose {
 struct Settlement {
     statement: SettledStatement,
     settled: Vec<Signers>,
+    orders: usize,
+}
+
+/// Lets a shard forget outcomes of a session that is another's.
+#[derive(Debug)]
+struct Inquiry {
+    statement: EndedStatement,
+    shard: ShardId,
+    /// Who has to state it.
+    others: Vec<ShardId>,
+    stated: BTreeMap<ShardId, Signers>,
     orders: usize,
 }
 
@@ -165,6 +180,7 @@ impl Coordinator {
             orders: BTreeMap::new(),
             unsettled: 0,
             settlement: None,
+            inquiries: BTreeMap::new(),
         }
     }
 
@@ -208,6 +224,46 @@ impl Coordinator {
         self.order(Purpose::Vote(id), found_at, Request::Finish(transaction, None), out);
     }
 
+    /// Lets a shard forget outcomes of anybody's session, once the other shards have stated that they do not need them.
+    pub(crate) fn settle_for(&mut self, statement: EndedStatement, shard: ShardId, others: &[ShardId], out: &mut Vec<Output>) {
+        let (client, session) = (statement.client, statement.session);
+        if self.inquiries.contains_key(&(client, session)) || self.inquiries.len() >= INQUIRIES_MAX {
+            return;
+        }
+        let inquiry = Inquiry { statement, shard, others: others.to_vec(), stated: BTreeMap::new(), orders: 0 };
+        self.inquiries.insert((client, session), inquiry);
+        for other in others {
+            self.order(Purpose::Inquire(client, session), *other, Request::Inquire(statement), out);
+        }
+    }
+
+    /// Once all have stated it, brings their statements to the shard that is to forget.
+    fn on_gone(
+        &mut self,
+        (client, session): (ClientId, u64),
+        shard: ShardId,
+        said: EndedStatement,
+        signers: Option<Signers>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(inquiry) = self.inquiries.get_mut(&(client, session)) else { return };
+        if let Some(signers) = signers.filter(|_| said == inquiry.statement) {
+            inquiry.stated.insert(shard, signers);
+        }
+        if inquiry.stated.keys().eq(inquiry.others.iter()) {
+            let (statement, shard) = (inquiry.statement, inquiry.shard);
+            let stated = inquiry.stated.values().cloned().collect();
+            self.order(Purpose::ForgetEnded(client, session), shard, Request::ForgetEnded(statement, stated), out);
+        }
+        self.end_inquiry((client, session));
+    }
+
+    fn end_inquiry(&mut self, key: (ClientId, u64)) {
+        if self.inquiries.get(&key).is_some_and(|inquiry| inquiry.orders == 0) {
+            self.inquiries.remove(&key);
+        }
+    }
+
     fn order(&mut self, purpose: Purpose, shard: ShardId, request: Request, out: &mut Vec<Output>) {
         self.last_order += 1;
         self.orders.insert(self.last_order, OpenOrder { purpose, shard, answers: BTreeMap::new() });
@@ -220,6 +276,9 @@ impl Coordinator {
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => &mut self.attempts.get_mut(&id).expect("orders are of transactions under way").orders,
             Purpose::Settle | Purpose::Forget => &mut self.settlement.as_mut().expect("orders are of the settlement under way").orders,
+            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => {
+                &mut self.inquiries.get_mut(&(client, session)).expect("orders are of inquiries under way").orders
+            }
         }
     }
 
@@ -231,6 +290,8 @@ impl Coordinator {
             (Purpose::End(own), Answer::Ended(id, _)) => own == *id,
             (Purpose::Settle, Answer::Settled(_)) => is_signed,
             (Purpose::Forget, Answer::Settled(_)) => true,
+            (Purpose::Inquire(..), Answer::Gone(_)) => is_signed,
+            (Purpose::ForgetEnded(..), Answer::Gone(_)) => true,
             _ => false,
         }
     }
@@ -269,6 +330,8 @@ impl Coordinator {
             (Purpose::Settle | Purpose::Forget, Answer::Settled(statement)) => self.on_settled(statement, signers, out),
             // The cluster has another opinion of who its clients are: nothing will come of it.
             (Purpose::Settle | Purpose::Forget, _) => {}
+            (Purpose::Inquire(client, session), Answer::Gone(said)) => self.on_gone((client, session), shard, said, signers, out),
+            (Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session), _) => self.end_inquiry((client, session)),
         }
         self.settle(out);
     }
@@ -280,6 +343,7 @@ impl Coordinator {
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => self.let_go(id, out),
             Purpose::Settle | Purpose::Forget => {}
+            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => self.end_inquiry((client, session)),
         }
     }
 

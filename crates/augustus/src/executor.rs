@@ -18,7 +18,7 @@ use mutants::{Mutant, broken};
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::{ClientId, Cluster, Key, KeyRange, ShardId, TransactionId, Value};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote};
+use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX};
 use crate::locks::{Lock, LockTable, Structural};
 use crate::operation::{Found, Operation, RowsSeen, row_bytes};
@@ -129,6 +129,8 @@ impl Executor {
                 settled(SettledStatement { client, session: *session, below: self.clients.settled(client, *session, *below) })
             }
             Request::Forget(statement, _) => Reply { answer: Answer::Settled(*statement), statement: None },
+            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::ForgetEnded(statement, _) => Reply { answer: Answer::Gone(*statement), statement: None },
         }
     }
 
@@ -172,6 +174,12 @@ impl Executor {
             Request::Release(name, id) => self.on_release(ordered.client, *name, *id),
             Request::Settle { session, below } => self.on_settle(ordered.client, *session, *below),
             Request::Forget(statement, settled) => self.on_forget(statement, settled),
+            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::ForgetEnded(statement, others) => {
+                let shards: Vec<ShardId> = others.iter().map(|signers| signers.shard).collect();
+                self.clients.forget_ended(statement, &shards, &mut self.directory);
+                Reply { answer: Answer::Gone(*statement), statement: None }
+            }
         }
     }
 
@@ -506,6 +514,30 @@ impl Executor {
             State::Ended(decision)
         };
         self.clients.set(name, Entry { id: transaction.id(), state }, &mut self.directory);
+    }
+
+    /// Says which transactions have ended here. That changes nothing, and stays so.
+    fn on_inquire(&self, asked: &EndedStatement) -> Reply {
+        let EndedStatement { client, session, first, .. } = *asked;
+        let mut gone = EndedStatement::none(client, session, first);
+        for number in asked.numbers() {
+            let is_gone = match self.clients.find(Name { client, session, number }) {
+                Known::Entry(entry) => !matches!(entry.state, State::Pending(_)) || broken(Mutant::PendingCalledEnded),
+                Known::Forgotten => true,
+                // It may still come.
+                Known::New => broken(Mutant::UnseenCalledEnded),
+            };
+            if is_gone {
+                gone.add(number);
+            }
+        }
+        let answer = Answer::Gone(gone);
+        Reply { statement: answer.statement(), answer }
+    }
+
+    /// Committed transactions that other shards may ask for: of each session the first ones, and these shards.
+    pub fn unsettled(&self) -> impl Iterator<Item = (EndedStatement, &[ShardId])> {
+        self.clients.unsettled()
     }
 
     fn on_settle(&mut self, client: ClientId, session: u64, below: u64) -> Reply {

@@ -1,4 +1,5 @@
-//! Ends what clients left: beside each replica, a coordinator that finishes transactions that have been pending on its shard for long.
+//! Ends what clients left: beside each replica, a coordinator that finishes transactions that have been pending on its shard for long, and lets
+//! the shard forget outcomes that have been kept for others for long.
 //!
 //! It asks as clients do, under a name that no client has ([`name_of`]), and has no more rights than any client that meets the transaction
 //! (§3.4, a.2): it brings the transaction to its other shards with the votes of this one, and ends it with the votes of all. So it needs no
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use machine::{Outbox, Time};
 use mutants::{Mutant, broken};
-use types::{Cluster, ReplicaId, Session, TransactionId};
+use types::{ClientId, Cluster, ReplicaId, Session, TransactionId};
 
 use crate::coordinator::{Coordinator, Output};
 use crate::executor::Executor;
@@ -22,6 +23,8 @@ use crate::orders::Orders;
 
 /// How long a transaction is left to its own process and to those who meet it, in milliseconds; and how long after one replica the next begins.
 const WAIT_MS: u64 = 3_000;
+/// How many times as long outcomes are left to their client to settle: it does so once it has many.
+const UNSETTLED_WAITS: u64 = 2;
 /// How often a janitor looks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 /// How long it waits for the answers to what it asks, in milliseconds.
@@ -36,6 +39,8 @@ pub(crate) struct Janitor {
     orders: Orders,
     /// Since when each pending transaction has been seen.
     seen: BTreeMap<TransactionId, Time>,
+    /// Since when this has been the first number of a session that is not settled.
+    unsettled: BTreeMap<(ClientId, u64, u64), Time>,
     looks_at: Time,
     /// How many it has begun to finish.
     pub begun: u64,
@@ -50,6 +55,7 @@ impl Janitor {
             coordinator: Coordinator::new(cluster.clone(), name, session.0),
             orders: Orders::new(cluster, name, session, PATIENCE_MS),
             seen: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
             looks_at: now,
             begun: 0,
         }
@@ -89,6 +95,16 @@ impl Janitor {
             }
         }
         self.seen = seen;
+        let mut unsettled = BTreeMap::new();
+        for (statement, others) in executor.unsettled() {
+            let key = (statement.client, statement.session, statement.first);
+            let since = self.unsettled.get(&key).copied().unwrap_or(now);
+            unsettled.insert(key, since);
+            if since.after_ms(wait_ms * UNSETTLED_WAITS) <= now && !broken(Mutant::JanitorIdle) {
+                self.coordinator.settle_for(statement, self.me.shard, others, out);
+            }
+        }
+        self.unsettled = unsettled;
     }
 
     fn take<U, E>(&mut self, now: Time, out: Vec<Output>, outbox: &mut Outbox<Message, U, E>) {

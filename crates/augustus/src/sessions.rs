@@ -18,7 +18,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
 use types::limits::SHARDS_MAX;
 use types::{ClientId, ShardId, TransactionId};
 
-use crate::certificate::Vote;
+use crate::certificate::{EndedStatement, Vote};
 use crate::limits::{REPLIES_MAX, SESSIONS_MAX};
 use crate::pages::{Directory, Owner, PageNumber};
 use crate::request::Verdict;
@@ -219,6 +219,42 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(session) = client.sessions.get_mut(&session) else { return };
         for (_, entry) in session.entries.range_mut(..below) {
+            if let State::Unsettled(others) = &entry.state
+                && (others.iter().all(|other| settled.contains(other)) || broken(Mutant::SettledByFew))
+            {
+                entry.state = State::Ended(Vote::Commit);
+                session.forgettable += 1;
+                client.unsettled -= 1;
+            }
+        }
+        session.trim();
+        directory.change(session.page);
+    }
+
+    /// Of each session that has unsettled transactions the first of them, and with it those near it for which the same other shards are to be
+    /// asked.
+    pub fn unsettled(&self) -> impl Iterator<Item = (EndedStatement, &[ShardId])> {
+        let clients = self.clients.iter().filter(|(_, client)| client.unsettled > 0);
+        let sessions = clients.flat_map(|(id, client)| client.sessions.iter().map(|(number, session)| (*id, *number, session)));
+        sessions.filter_map(|(id, number, session)| {
+            let mut unsettled = session.entries.iter().filter_map(|(number, entry)| match &entry.state {
+                State::Unsettled(others) => Some((*number, others.as_slice())),
+                _ => None,
+            });
+            let (first, shards) = unsettled.next()?;
+            let mut statement = EndedStatement::none(id, number, first);
+            statement.add(first);
+            unsettled.filter(|(_, others)| *others == shards).for_each(|(number, _)| statement.add(number));
+            Some((statement, shards))
+        })
+    }
+
+    /// Lets those of these transactions go that no shard but `settled` may hold pending.
+    pub fn forget_ended(&mut self, statement: &EndedStatement, settled: &[ShardId], directory: &mut Directory) {
+        let Some(client) = self.clients.get_mut(&statement.client) else { return };
+        let Some(session) = client.sessions.get_mut(&statement.session) else { return };
+        for number in statement.numbers() {
+            let Some(entry) = session.entries.get_mut(&number) else { continue };
             if let State::Unsettled(others) = &entry.state
                 && (others.iter().all(|other| settled.contains(other)) || broken(Mutant::SettledByFew))
             {

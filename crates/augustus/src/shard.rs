@@ -144,7 +144,7 @@ impl Application for Shard {
                 crate::Answer::Voted(_, Verdict::Commit(_)) => self.counts.committed += 1,
                 crate::Answer::Voted(_, Verdict::Abort(_)) => self.counts.aborted += 1,
                 crate::Answer::Refused(_) => self.counts.refused += 1,
-                crate::Answer::Ended(..) | crate::Answer::Settled(_) => {}
+                crate::Answer::Ended(..) | crate::Answer::Settled(_) | crate::Answer::Gone(_) => {}
             }
             answers.push(Answer { key: request.key, answer: self.said(&reply) });
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use augustus::limits::SESSIONS_MAX;
 use augustus::multicast::{Message, Options};
 use augustus::{Server, Session, Settings, Shard, Structural};
 use bytes::Bytes;
@@ -332,6 +333,26 @@ fn what_nobody_may_see_is_finished_by_replicas() {
         assert_eq!(world.pending(), 0, "a lock stays for ever");
         assert_eq!(world.submit(BOB, vec![get("a"), get("zz")]).map(values), Ok(vec![Some("2".into()), Some("2".into())]));
     }
+}
+
+#[test]
+fn what_processes_have_committed_that_are_gone_is_settled_by_replicas() {
+    let mut world = World::by_ranges();
+    let process = |number: usize| Party::Client(ClientId(1), types::Session(10 + u64::try_from(number).expect("few")));
+    for number in 0..=SESSIONS_MAX {
+        world.connect(process(number));
+        let done = world.submit(process(number), vec![put("a", "1"), put("z", "1")]);
+        assert_eq!(
+            done.err(),
+            (number == SESSIONS_MAX).then_some(Refusal::Overloaded),
+            "{number}: as many as are remembered are unsettled"
+        );
+        world.run_ms(20);
+        world.sessions.remove(&process(number));
+    }
+    world.run_ms(8_000);
+    world.connect(process(1_000));
+    assert!(world.submit(process(1_000), vec![put("a", "2"), put("z", "2")]).is_ok());
 }
 
 #[test]

@@ -116,6 +116,7 @@ impl World {
             let mut signers = match statement {
                 Signed::Vote(statement) => self.harness.signers(shard.0, &[index], &statement),
                 Signed::Settled(statement) => self.harness.signers(shard.0, &[index], &statement),
+                Signed::Gone(statement) => self.harness.signers(shard.0, &[index], &statement),
             };
             signers.signatures.remove(0).1
         };

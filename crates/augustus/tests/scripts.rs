@@ -2,7 +2,7 @@
 
 mod harness;
 
-use augustus::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
+use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
 use augustus::limits::{PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
 use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Request, Signed, Structural, Unreadable, Verdict};
 use crypto::Signatures;
@@ -324,6 +324,40 @@ fn a_session_in_use_is_not_forgotten_for_others_that_come_and_go() {
     }
     let gone = harness.transaction(ALICE, 2, 2, vec![put("a", "1")]);
     assert_eq!(harness.run(0, &gone), Verdict::Abort(AbortReason::Forgotten));
+}
+
+#[test]
+fn anybody_may_have_a_commit_forgotten_once_it_is_pending_nowhere() {
+    let mut harness = harness(2);
+    let transaction = harness.transaction(ALICE, 1, 3, vec![put("a", "1"), put("n", "1")]);
+    let mut asked = EndedStatement::none(ALICE, 1, 3);
+    [3, 4].into_iter().for_each(|number| asked.add(number));
+    let gone = |harness: &mut Harness, shard| {
+        let reply = harness.one(shard, BOB, Request::Inquire(asked));
+        let Some(Signed::Gone(said)) = reply.statement else { panic!("{reply:?}") };
+        assert_eq!(
+            (&reply.answer, harness.executors[0][0].answered(BOB, &Request::Inquire(asked)).statement.is_some()),
+            (&Answer::Gone(said), true)
+        );
+        said.numbers().collect::<Vec<u64>>()
+    };
+    assert!(gone(&mut harness, 1).is_empty(), "both may still come");
+    assert_eq!([0, 1].map(|shard| harness.run(shard, &transaction).vote()), [Vote::Commit; 2]);
+    let certificate = harness.certificate(&transaction, Vote::Commit, &[0, 1]);
+    harness.decide(0, &transaction, certificate.clone());
+    assert!(gone(&mut harness, 1).is_empty(), "it is pending");
+    harness.decide(1, &transaction, certificate);
+    assert_eq!(gone(&mut harness, 1), [3]);
+    let mut ended = EndedStatement::none(ALICE, 1, 3);
+    ended.add(3);
+    let unsettled =
+        |harness: &Harness| harness.executors[0][0].unsettled().map(|(statement, others)| (statement, others.to_vec())).collect::<Vec<_>>();
+    assert_eq!(unsettled(&harness), [(ended, vec![ShardId(1)])]);
+    for (shard, left) in [(0, 1), (1, 0)] {
+        let signers = harness.signers(shard, &[0, 2], &ended);
+        harness.one(0, BOB, Request::ForgetEnded(ended, vec![signers]));
+        assert_eq!(unsettled(&harness).len(), left, "it needs the word of all other shards");
+    }
 }
 
 #[test]
