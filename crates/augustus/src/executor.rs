@@ -19,7 +19,9 @@ use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
 use types::{ClientId, Cluster, Key, KeyRange, ShardId, TransactionId, Value};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
-use crate::limits::{LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX};
+use crate::limits::{
+    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX,
+};
 use crate::locks::{Lock, LockTable, Structural};
 use crate::operation::{Found, Operation, RowsSeen, row_bytes};
 use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
@@ -53,6 +55,8 @@ pub struct Executor {
     locks: LockTable,
     directory: Directory,
     tree: Tree,
+    /// How many bytes each client's queries have given in this batch.
+    given: BTreeMap<ClientId, usize>,
 }
 
 /// A transaction that was voted to commit, and waits for the other shards' votes.
@@ -93,6 +97,7 @@ impl Executor {
             locks: LockTable::new(settings.structural),
             directory,
             tree: Tree::new(settings.cluster.id()),
+            given: BTreeMap::new(),
             settings,
         }
     }
@@ -147,8 +152,29 @@ impl Executor {
     pub fn deliver(&mut self, sequence: u64, batch: &[Ordered]) -> Vec<Reply> {
         assert_eq!(sequence, self.sequence + 1, "batches are delivered once, in order");
         (self.sequence, self.clients.sequence) = (sequence, sequence);
+        self.given.clear();
         self.prefetch(batch);
-        batch.iter().map(|ordered| self.execute(ordered)).collect()
+        let mut replies = Vec::with_capacity(batch.len());
+        for ordered in batch {
+            let reply = self.execute(ordered);
+            replies.push(self.bounded(ordered.client, reply));
+        }
+        replies
+    }
+
+    /// The answer without what was found, where that is more than one client may have of a batch: all answers of a batch are there at once.
+    fn bounded(&mut self, client: ClientId, reply: Reply) -> Reply {
+        let Answer::Voted(id, Verdict::Commit(Some(found))) = &reply.answer else { return reply };
+        let bytes: usize = found.iter().map(Found::bytes).sum();
+        if bytes == 0 {
+            return reply;
+        }
+        let given = self.given.entry(client).or_default();
+        *given += bytes;
+        match *given <= BATCH_RESULT_BYTES_MAX || broken(Mutant::BatchUnlimited) {
+            true => reply,
+            false => Reply { answer: Answer::Voted(*id, Verdict::Commit(None)), ..reply },
+        }
     }
 
     fn prefetch(&self, batch: &[Ordered]) {

@@ -10,6 +10,8 @@ pub const RANGES_MAX: usize = 64;
 pub const RANGE_ROWS_MAX: usize = 4_096;
 /// The most bytes that the queries of one transaction may give on one shard.
 pub const RESULT_BYTES_MAX: usize = 4 << 20;
+/// The most bytes that the queries of all transactions of one client may give in one batch on one shard: all answers of a batch are there at once.
+pub const BATCH_RESULT_BYTES_MAX: usize = 8 * RESULT_BYTES_MAX;
 /// What each result counts beside its bytes: an answer of many empty values is large, too.
 pub const RESULT_OVERHEAD_BYTES: usize = 16;
 /// Results up to this size are kept with the reply, so that a repeated request finds them again.

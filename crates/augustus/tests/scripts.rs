@@ -3,11 +3,11 @@
 mod harness;
 
 use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
-use augustus::limits::{PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
-use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Request, Signed, Structural, Unreadable, Verdict};
+use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
+use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Unreadable, Verdict};
 use crypto::Signatures;
 use harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
-use types::ShardId;
+use types::{ShardId, Value};
 
 fn harness(shards: usize) -> Harness {
     Harness::new(shards, Structural::Intervals, Signatures::Ed25519)
@@ -358,6 +358,31 @@ fn anybody_may_have_a_commit_forgotten_once_it_is_pending_nowhere() {
         harness.one(0, BOB, Request::ForgetEnded(ended, vec![signers]));
         assert_eq!(unsettled(&harness).len(), left, "it needs the word of all other shards");
     }
+}
+
+#[test]
+fn the_answers_of_a_batch_are_bounded_for_each_client() {
+    let mut harness = harness(1);
+    let large = Value::new(vec![7; 500_000]).expect("within the limit");
+    for number in [1, 2] {
+        let key = key(&format!("k{number}"));
+        let transaction = harness.transaction(BOB, 1, number, vec![Operation::Put(key, large.clone())]);
+        assert_eq!(harness.run(0, &transaction).vote(), Vote::Commit);
+    }
+    let count = BATCH_RESULT_BYTES_MAX / 1_000_000;
+    let scan = |client, number: usize| {
+        let transaction = harness.transaction(client, 2, number as u64, vec![read_range("k", "l")]);
+        (client, Request::Run(transaction))
+    };
+    let mut batch: Vec<_> = (1..=count + 5).map(|number| scan(ALICE, number)).collect();
+    batch.push(scan(BOB, 1));
+    let replies = harness.deliver(0, &batch);
+    let is_given = |reply: &Reply| matches!(&reply.answer, Answer::Voted(_, Verdict::Commit(Some(_))));
+    let given = replies[..count + 5].iter().filter(|reply| is_given(reply)).count();
+    assert!((count - 1..=count).contains(&given), "{given}");
+    assert!(is_given(&replies[count + 5]), "another client has its own room");
+    let next = harness.transaction(ALICE, 2, 1_000, vec![read_range("k", "l")]);
+    assert!(is_given(&harness.one(0, ALICE, Request::Run(next))), "and so has the next batch");
 }
 
 #[test]

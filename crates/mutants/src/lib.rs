@@ -233,6 +233,7 @@ mutants! {
     SettledByFew: "Augustus §3.3, votes are final", "a commit is forgotten though not all other shards have stated that they do not need it";
     PendingCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that is pending that it is not";
     UnseenCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that it has not seen that it will not be pending";
+    BatchUnlimited: "Augustus §3.4 (b)", "the answers to one client in a batch may be as long together as it likes";
     PendingUnlimited: "Augustus §3.4 (b)", "a client may have anything pending";
     ShardVoteOfFew: "Augustus §3.3, certificates", "any number of votes is a shard's vote";
     ShardVoterRepeated: "Augustus §3.3, certificates", "a replica's vote counts as often as it stands there";

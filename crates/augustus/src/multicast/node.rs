@@ -101,12 +101,10 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Machine for Node<A, B> {
         };
         for answer in outbox.lend(|outbox| self.replica.step(now, input, outbox)) {
             let (to, number, Said { bytes: answer, leaf }) = (answer.key.origin(), answer.key.number, answer.answer);
+            outbox.bytes = outbox.bytes.saturating_add(answer.len());
             match leaf {
                 Some(leaf) => outbox.sign(to, Unsigned::Reply { signer: self.replica.id(), number, answer, leaf }),
-                None => {
-                    let bytes = answer.len();
-                    outbox.send_large(to, Message::Reply { number, answer, seal: None }, bytes);
-                }
+                None => outbox.send(to, Message::Reply { number, answer, seal: None }),
             }
         }
         if let Err(failure) = self.write() {
