@@ -40,6 +40,70 @@ pub struct SettledStatement {
     pub below: u64,
 }
 
+/// The statement that none of these transactions of a session is pending at the signer's shard, or will ever be. In contrast to the one above
+/// it promises nothing: all of them have been seen there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedStatement {
+    /// Whose session.
+    pub client: ClientId,
+    /// The session.
+    pub session: u64,
+    /// The number that the first bit stands for.
+    pub first: u64,
+    /// Which numbers, a bit each.
+    pub which: [u64; 4],
+}
+
+impl EndedStatement {
+    /// None of the numbers from `first` on.
+    #[must_use]
+    pub fn none(client: ClientId, session: u64, first: u64) -> Self {
+        Self { client, session, first, which: [0; 4] }
+    }
+
+    /// Adds a number, if it is near enough to the first.
+    pub fn add(&mut self, number: u64) {
+        let place = number.wrapping_sub(self.first);
+        if let Some(word) = usize::try_from(place / 64).ok().and_then(|word| self.which.get_mut(word)) {
+            *word |= 1 << (place % 64);
+        }
+    }
+
+    /// The numbers, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> + use<> {
+        let Self { first, which, .. } = *self;
+        let places = (0..4u64).flat_map(move |word| (0..64).map(move |bit| (word, bit)));
+        let set = places.filter(move |(word, bit)| which[*word as usize] >> bit & 1 == 1);
+        set.filter_map(move |(word, bit)| first.checked_add(word * 64 + bit))
+    }
+}
+
+impl Statement for EndedStatement {
+    const KIND: &'static str = "augustus/ended/1";
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        self.encode(out);
+    }
+}
+
+impl Encode for EndedStatement {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.client.0.encode(out);
+        self.session.encode(out);
+        self.first.encode(out);
+        self.which.iter().for_each(|word| word.encode(out));
+    }
+}
+
+impl Decode for EndedStatement {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let mut statement = Self::none(ClientId(u64::decode(reader)?), u64::decode(reader)?, u64::decode(reader)?);
+        for word in &mut statement.which {
+            *word = u64::decode(reader)?;
+        }
+        Ok(statement)
+    }
+}
+
 impl Statement for VoteStatement {
     const KIND: &'static str = "augustus/vote/1";
     fn encode_body(&self, out: &mut Vec<u8>) {

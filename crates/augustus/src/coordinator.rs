@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   run ──▶ Run to each shard ──▶ f+1 equal verdicts of each ──▶ the application knows ──▶ Decide or Release where it is pending
-//!                                   └─ somebody is in the way ──▶ Finish there, then everywhere else ──▶ Decide
+//!                                   └─ somebody is in the way
+//!   finish ──▶ Finish where it is pending, then everywhere else ──▶ Decide
 //! ```
 //!
 //! It knows the multicast by two words: an [`Order`] goes to all replicas of one shard, again and again until enough have answered, and each
@@ -12,12 +13,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Verified, leaf};
+use crypto::{BatchSignature, Claim, Rejection, SignatureClaims, Verified};
 use mutants::{Mutant, broken};
 use types::{ClientId, Cluster, ReplicaId, ShardId, TransactionId};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
-use crate::limits::{FINISHING_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
+use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
+use crate::limits::{FINISHING_MAX, INQUIRIES_MAX, SETTLE_EVERY, UNDER_WAY_MAX};
 use crate::operation::{Found, Operation};
 use crate::request::{AbortReason, Answer, Refusal, Request, Verdict};
 use crate::transaction::{Name, Transaction, TransactionError};
@@ -49,11 +50,8 @@ pub struct Answered {
 impl SignatureClaims for Answered {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         let Some(signature) = &self.signature else { return Ok(()) };
-        let leaf = match &self.answer {
-            Answer::Voted(id, verdict) => leaf(cluster.id(), self.replica, &VoteStatement { id: *id, vote: verdict.vote() }),
-            Answer::Settled(statement) => leaf(cluster.id(), self.replica, statement),
-            Answer::Ended(..) | Answer::Refused(_) => return Err(Rejection::Structure("an answer that nobody signs is signed")),
-        };
+        let statement = self.answer.statement().ok_or(Rejection::Structure("an answer that nobody signs is signed"))?;
+        let leaf = statement.leaf(cluster.id(), self.replica);
         out.push(Claim { signer: self.replica, leaf, signature });
         Ok(())
     }
@@ -66,6 +64,9 @@ pub enum Output {
     Order(Order),
     /// `f+1` replicas have answered this order alike: nobody needs to be asked again.
     Answered(u64),
+    /// This transaction of another process is pending at this shard and was in the way. Whoever wants it out of the way has it
+    /// [finished](Coordinator::finish).
+    Met(Box<Transaction>, ShardId),
     /// This transaction has ended, and lasts.
     Ended(TransactionId, Outcome),
 }
@@ -78,7 +79,7 @@ pub enum Outcome {
     Committed(Option<Vec<(usize, Found)>>),
     /// It has not taken place, because a shard voted so.
     Aborted(AbortReason),
-    /// It was asked for again after its shard had forgotten it: it may have taken place.
+    /// Too few have answered, or it was asked for again after its shard had forgotten it: it may have taken place.
     Unknown,
     /// It was not voted on.
     Refused(Refusal),
@@ -108,6 +109,8 @@ pub struct Coordinator {
     /// How many transactions the shards remember for others to ask for.
     unsettled: usize,
     settlement: Option<Settlement>,
+    /// By client and session.
+    inquiries: BTreeMap<(ClientId, u64), Inquiry>,
 }
 
 /// A transaction that is on its way to its end.
@@ -131,6 +134,8 @@ enum Purpose {
     End(TransactionId),
     Settle,
     Forget,
+    Inquire(ClientId, u64),
+    ForgetEnded(ClientId, u64),
 }
 
 /// Lets the shards forget outcomes that none of them needs any more.
@@ -138,6 +143,17 @@ enum Purpose {
 struct Settlement {
     statement: SettledStatement,
     settled: Vec<Signers>,
+    orders: usize,
+}
+
+/// Lets a shard forget outcomes of a session that is another's.
+#[derive(Debug)]
+struct Inquiry {
+    statement: EndedStatement,
+    shard: ShardId,
+    /// Who has to state it.
+    others: Vec<ShardId>,
+    stated: BTreeMap<ShardId, Signers>,
     orders: usize,
 }
 
@@ -164,6 +180,7 @@ impl Coordinator {
             orders: BTreeMap::new(),
             unsettled: 0,
             settlement: None,
+            inquiries: BTreeMap::new(),
         }
     }
 
@@ -194,7 +211,7 @@ impl Coordinator {
     }
 
     /// Finishes another's transaction, which is pending at a shard (§3.4, a.2).
-    fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) {
+    pub fn finish(&mut self, transaction: Transaction, found_at: ShardId, out: &mut Vec<Output>) {
         let id = transaction.id();
         let finishing = self.attempts.values().filter(|attempt| attempt.found_at.is_some()).count();
         let attempt = Attempt::new(&self.cluster, transaction.clone(), Some(found_at));
@@ -205,6 +222,46 @@ impl Coordinator {
         self.attempts.insert(id, attempt);
         // The shard where it is pending first: its votes let the others execute it for us.
         self.order(Purpose::Vote(id), found_at, Request::Finish(transaction, None), out);
+    }
+
+    /// Lets a shard forget outcomes of anybody's session, once the other shards have stated that they do not need them.
+    pub(crate) fn settle_for(&mut self, statement: EndedStatement, shard: ShardId, others: &[ShardId], out: &mut Vec<Output>) {
+        let (client, session) = (statement.client, statement.session);
+        if self.inquiries.contains_key(&(client, session)) || self.inquiries.len() >= INQUIRIES_MAX {
+            return;
+        }
+        let inquiry = Inquiry { statement, shard, others: others.to_vec(), stated: BTreeMap::new(), orders: 0 };
+        self.inquiries.insert((client, session), inquiry);
+        for other in others {
+            self.order(Purpose::Inquire(client, session), *other, Request::Inquire(statement), out);
+        }
+    }
+
+    /// Once all have stated it, brings their statements to the shard that is to forget.
+    fn on_gone(
+        &mut self,
+        (client, session): (ClientId, u64),
+        shard: ShardId,
+        said: EndedStatement,
+        signers: Option<Signers>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(inquiry) = self.inquiries.get_mut(&(client, session)) else { return };
+        if let Some(signers) = signers.filter(|_| said == inquiry.statement) {
+            inquiry.stated.insert(shard, signers);
+        }
+        if inquiry.stated.keys().eq(inquiry.others.iter()) {
+            let (statement, shard) = (inquiry.statement, inquiry.shard);
+            let stated = inquiry.stated.values().cloned().collect();
+            self.order(Purpose::ForgetEnded(client, session), shard, Request::ForgetEnded(statement, stated), out);
+        }
+        self.end_inquiry((client, session));
+    }
+
+    fn end_inquiry(&mut self, key: (ClientId, u64)) {
+        if self.inquiries.get(&key).is_some_and(|inquiry| inquiry.orders == 0) {
+            self.inquiries.remove(&key);
+        }
     }
 
     fn order(&mut self, purpose: Purpose, shard: ShardId, request: Request, out: &mut Vec<Output>) {
@@ -219,6 +276,9 @@ impl Coordinator {
         match purpose {
             Purpose::Vote(id) | Purpose::End(id) => &mut self.attempts.get_mut(&id).expect("orders are of transactions under way").orders,
             Purpose::Settle | Purpose::Forget => &mut self.settlement.as_mut().expect("orders are of the settlement under way").orders,
+            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => {
+                &mut self.inquiries.get_mut(&(client, session)).expect("orders are of inquiries under way").orders
+            }
         }
     }
 
@@ -230,13 +290,20 @@ impl Coordinator {
             (Purpose::End(own), Answer::Ended(id, _)) => own == *id,
             (Purpose::Settle, Answer::Settled(_)) => is_signed,
             (Purpose::Forget, Answer::Settled(_)) => true,
+            (Purpose::Inquire(..), Answer::Gone(_)) => is_signed,
+            (Purpose::ForgetEnded(..), Answer::Gone(_)) => true,
             _ => false,
         }
     }
 
     /// Takes what a replica has said.
     pub fn on_answered(&mut self, answered: Verified<Answered>, out: &mut Vec<Output>) {
-        let Answered { replica, number, answer, signature } = answered.into_inner();
+        self.on_checked(answered.into_inner(), out);
+    }
+
+    /// The same of an answer whose signature was checked with the message that brought it.
+    pub(crate) fn on_checked(&mut self, answered: Answered, out: &mut Vec<Output>) {
+        let Answered { replica, number, answer, signature } = answered;
         let Some(purpose) = self.orders.get(&number).filter(|order| order.shard == replica.shard).map(|order| order.purpose) else {
             return;
         };
@@ -259,19 +326,33 @@ impl Coordinator {
         match (purpose, answer) {
             (Purpose::Vote(id), Answer::Voted(_, verdict)) => self.on_verdict(id, shard, verdict, signers, out),
             (Purpose::Vote(id), Answer::Refused(refusal)) => self.on_refused(id, refusal, out),
-            (Purpose::Vote(id) | Purpose::End(id), _) => self.let_go(id),
+            (Purpose::Vote(id) | Purpose::End(id), _) => self.let_go(id, out),
             (Purpose::Settle | Purpose::Forget, Answer::Settled(statement)) => self.on_settled(statement, signers, out),
             // The cluster has another opinion of who its clients are: nothing will come of it.
             (Purpose::Settle | Purpose::Forget, _) => {}
+            (Purpose::Inquire(client, session), Answer::Gone(said)) => self.on_gone((client, session), shard, said, signers, out),
+            (Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session), _) => self.end_inquiry((client, session)),
         }
         self.settle(out);
+    }
+
+    /// Nobody waits for the answers to this order any more. What it was for may not have come to its end: others finish it.
+    pub fn give_up(&mut self, number: u64, out: &mut Vec<Output>) {
+        let Some(OpenOrder { purpose, .. }) = self.orders.remove(&number) else { return };
+        *self.orders_of(purpose) -= 1;
+        match purpose {
+            Purpose::Vote(id) | Purpose::End(id) => self.let_go(id, out),
+            Purpose::Settle | Purpose::Forget => {}
+            Purpose::Inquire(client, session) | Purpose::ForgetEnded(client, session) => self.end_inquiry((client, session)),
+        }
     }
 
     fn on_verdict(&mut self, id: TransactionId, shard: ShardId, verdict: Verdict, signers: Option<Signers>, out: &mut Vec<Output>) {
         if let Verdict::Abort(AbortReason::Conflict(_, other, Some(transaction))) = &verdict
             && transaction.id() == *other
+            && !self.attempts.contains_key(other)
         {
-            self.finish((**transaction).clone(), shard, out);
+            out.push(Output::Met(transaction.clone(), shard));
         }
         let attempt = self.attempts.get_mut(&id).expect("orders are of transactions under way");
         attempt.votes.insert(shard, (verdict, signers.clone()));
@@ -317,7 +398,7 @@ impl Coordinator {
                 self.order(Purpose::End(id), shard, request.clone(), out);
             }
         }
-        self.let_go(id);
+        self.let_go(id, out);
     }
 
     fn on_refused(&mut self, id: TransactionId, refusal: Refusal, out: &mut Vec<Output>) {
@@ -325,12 +406,15 @@ impl Coordinator {
         if attempt.found_at.is_none() && !std::mem::replace(&mut attempt.is_known, true) {
             out.push(Output::Ended(id, Outcome::Refused(refusal)));
         }
-        self.let_go(id);
+        self.let_go(id, out);
     }
 
     /// Forgets a transaction for which nothing is under way any more.
-    fn let_go(&mut self, id: TransactionId) {
+    fn let_go(&mut self, id: TransactionId, out: &mut Vec<Output>) {
         if let Some(attempt) = self.attempts.get(&id).filter(|attempt| attempt.orders == 0) {
+            if attempt.found_at.is_none() && !attempt.is_known {
+                out.push(Output::Ended(id, Outcome::Unknown));
+            }
             self.unsettled += usize::from(attempt.found_at.is_none() && attempt.needs_proof());
             self.attempts.remove(&id);
         }

@@ -16,18 +16,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
-use types::{ClientId, Cluster, Key, ShardId, TransactionId, Value};
+use types::{ClientId, Cluster, Key, KeyRange, ShardId, TransactionId, Value};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
-use crate::limits::{LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX};
+use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
+use crate::limits::{
+    BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX,
+};
 use crate::locks::{Lock, LockTable, Structural};
-use crate::operation::{Found, Operation, row_bytes};
+use crate::operation::{Found, Operation, RowsSeen, row_bytes};
 use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
-use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Signed, Verdict};
+use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Verdict};
 use crate::rows::Rows;
 use crate::sessions::{Clients, Entry, Known, Load, State};
 use crate::state_transfer::{Checkpoint, Head};
-use crate::transaction::{Name, Transaction};
+use crate::transaction::{Name, Transaction, shards_of_range};
 
 /// What all executors of a shard are told alike.
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub struct Executor {
     locks: LockTable,
     directory: Directory,
     tree: Tree,
+    /// How many bytes each client's queries have given in this batch.
+    given: BTreeMap<ClientId, usize>,
 }
 
 /// A transaction that was voted to commit, and waits for the other shards' votes.
@@ -93,6 +97,7 @@ impl Executor {
             locks: LockTable::new(settings.structural),
             directory,
             tree: Tree::new(settings.cluster.id()),
+            given: BTreeMap::new(),
             settings,
         }
     }
@@ -105,16 +110,32 @@ impl Executor {
 
     /// The transactions that wait for other shards' votes, the oldest of them not necessarily first, and the batch each came with. What
     /// has been pending for long was left by its client.
-    pub fn pending(&self) -> impl Iterator<Item = (&Transaction, u64)> {
+    pub fn pending(&self) -> impl ExactSizeIterator<Item = (&Transaction, u64)> {
         self.pending.values().map(|pending| (&pending.transaction, pending.since))
     }
 
-    /// What its author was told of a transaction of this name, if it was executed and that is remembered.
+    /// What there is to say to `client` of a request that may have been executed before, without executing it: what was said then, as far
+    /// as that is remembered. It promises nothing new, so that it need not be ordered.
     #[must_use]
-    pub fn answered(&self, name: Name) -> Option<Answer> {
-        match self.clients.find(name) {
-            Known::Entry(entry) => Some(Answer::Voted(entry.id, self.verdict_of(&entry.state))),
-            Known::New | Known::Forgotten => None,
+    pub fn answered(&self, client: ClientId, request: &Request) -> Reply {
+        let nothing = || refused(Refusal::TooOld);
+        match request {
+            Request::Run(transaction) if transaction.name().client != client => nothing(),
+            Request::Run(transaction) | Request::Finish(transaction, _) => {
+                let Some(verdict) = self.known(transaction) else { return nothing() };
+                let asked = if matches!(request, Request::Run(_)) { Asked::ByAuthor } else { Asked::ToFinish(None) };
+                voted(client, (transaction, &transaction.participants(&self.settings.cluster)), asked, verdict)
+            }
+            Request::Decide(name, Certificate { id, .. }) | Request::Release(name, id) => match self.clients.find(*name) {
+                Known::Entry(entry) if entry.id == *id => entry.state.end().map_or_else(nothing, |decision| ended(*id, decision)),
+                _ => refused(Refusal::Unknown),
+            },
+            Request::Settle { session, below } => {
+                settled(SettledStatement { client, session: *session, below: self.clients.settled(client, *session, *below) })
+            }
+            Request::Forget(statement, _) => Reply { answer: Answer::Settled(*statement), statement: None },
+            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::ForgetEnded(statement, _) => Reply { answer: Answer::Gone(*statement), statement: None },
         }
     }
 
@@ -130,9 +151,30 @@ impl Executor {
     /// When it is not the next batch: the multicast delivers each once, in order.
     pub fn deliver(&mut self, sequence: u64, batch: &[Ordered]) -> Vec<Reply> {
         assert_eq!(sequence, self.sequence + 1, "batches are delivered once, in order");
-        self.sequence = sequence;
+        (self.sequence, self.clients.sequence) = (sequence, sequence);
+        self.given.clear();
         self.prefetch(batch);
-        batch.iter().map(|ordered| self.execute(ordered)).collect()
+        let mut replies = Vec::with_capacity(batch.len());
+        for ordered in batch {
+            let reply = self.execute(ordered);
+            replies.push(self.bounded(ordered.client, reply));
+        }
+        replies
+    }
+
+    /// The answer without what was found, where that is more than one client may have of a batch: all answers of a batch are there at once.
+    fn bounded(&mut self, client: ClientId, reply: Reply) -> Reply {
+        let Answer::Voted(id, Verdict::Commit(Some(found))) = &reply.answer else { return reply };
+        let bytes: usize = found.iter().map(Found::bytes).sum();
+        if bytes == 0 {
+            return reply;
+        }
+        let given = self.given.entry(client).or_default();
+        *given += bytes;
+        match *given <= BATCH_RESULT_BYTES_MAX || broken(Mutant::BatchUnlimited) {
+            true => reply,
+            false => Reply { answer: Answer::Voted(*id, Verdict::Commit(None)), ..reply },
+        }
     }
 
     fn prefetch(&self, batch: &[Ordered]) {
@@ -158,22 +200,25 @@ impl Executor {
             Request::Release(name, id) => self.on_release(ordered.client, *name, *id),
             Request::Settle { session, below } => self.on_settle(ordered.client, *session, *below),
             Request::Forget(statement, settled) => self.on_forget(statement, settled),
+            Request::Inquire(statement) => self.on_inquire(statement),
+            Request::ForgetEnded(statement, others) => {
+                let shards: Vec<ShardId> = others.iter().map(|signers| signers.shard).collect();
+                self.clients.forget_ended(statement, &shards, &mut self.directory);
+                Reply { answer: Answer::Gone(*statement), statement: None }
+            }
         }
     }
 
     /// §3.3, second and third step.
     fn on_run(&mut self, asker: ClientId, transaction: &Transaction, asked: Asked<'_>) -> Reply {
-        let (name, id) = (transaction.name(), transaction.id());
+        let name = transaction.name();
         let participants = transaction.participants(&self.settings.cluster);
         if !participants.contains(&self.settings.shard) {
             return refused(Refusal::WrongShard);
         }
-        let known = if broken(Mutant::VoteRetaken) { Known::New } else { self.clients.find(name) };
-        let verdict = match known {
-            Known::Forgotten => Verdict::Abort(AbortReason::Forgotten),
-            Known::Entry(entry) if entry.id != id && !broken(Mutant::NumberReused) => Verdict::Abort(AbortReason::NumberReused),
-            Known::Entry(entry) => self.verdict_of(&entry.state),
-            Known::New => {
+        let verdict = match self.known(transaction).filter(|_| !broken(Mutant::VoteRetaken)) {
+            Some(verdict) => verdict,
+            None => {
                 if let Asked::ToFinish(evidence) = asked
                     && asker != name.client
                     && !evidence.is_some_and(|signers| participants.contains(&signers.shard))
@@ -187,11 +232,19 @@ impl Executor {
                 self.run(transaction, &participants)
             }
         };
-        // §3.5.1, §3.5.2: only what changes several shards needs signed votes, and what others finish.
-        let is_proof = participants.len() > 1 && (transaction.is_update() || matches!(asked, Asked::ToFinish(_)));
-        let statement = is_proof.then(|| Signed::Vote(VoteStatement { id, vote: verdict.vote() }));
-        let verdict = if asker == name.client { verdict } else { verdict.without_results() };
-        Reply { answer: Answer::Voted(id, verdict), statement }
+        voted(asker, (transaction, &participants), asked, verdict)
+    }
+
+    /// How the shard has voted on a transaction, if it has.
+    fn known(&self, transaction: &Transaction) -> Option<Verdict> {
+        match self.clients.find(transaction.name()) {
+            Known::New => None,
+            Known::Forgotten => Some(Verdict::Abort(AbortReason::Forgotten)),
+            Known::Entry(entry) if entry.id != transaction.id() && !broken(Mutant::NumberReused) => {
+                Some(Verdict::Abort(AbortReason::NumberReused))
+            }
+            Known::Entry(entry) => Some(self.verdict_of(&entry.state)),
+        }
     }
 
     /// What was voted on a transaction before.
@@ -283,7 +336,9 @@ impl Executor {
         for (_, operation) in transaction.operations_at(cluster, *shard) {
             match operation {
                 Operation::Compare(key, _) | Operation::Read(key) => locks.push(Lock::Read(key)),
-                Operation::ReadRange(range, _) => locks.extend(cluster.part_of(*shard, range).map(Lock::Range)),
+                Operation::ReadRange(range, _) | Operation::CompareRange(range, _) => {
+                    locks.extend(cluster.part_of(*shard, range).map(Lock::Range));
+                }
                 Operation::Write(key, _) => locks.push(Lock::Write(key)),
                 Operation::Insert(key, _) | Operation::Delete(key) => locks.extend([Lock::Write(key), Lock::Structural(key)]),
                 Operation::Put(key, _) => {
@@ -302,19 +357,22 @@ impl Executor {
     fn effects<'a>(&self, transaction: &'a Transaction) -> Result<Effects<'a>, AbortReason> {
         let Settings { cluster, shard, .. } = &self.settings;
         let mismatch = |place: usize| AbortReason::Mismatch(u32::try_from(place).expect("OPERATIONS_MAX is less"));
+        // What is compared counts like what is found: both are read.
+        let mut bytes = 0;
         for (place, operation) in transaction.operations_at(cluster, *shard) {
-            if let Operation::Compare(key, value) = operation
-                && self.rows.get(key) != value.as_ref().map(Value::as_bytes)
-                && !broken(Mutant::ComparisonSkipped)
-            {
+            let holds = match operation {
+                Operation::Compare(key, value) => self.rows.get(key) == value.as_ref().map(Value::as_bytes),
+                Operation::CompareRange(range, seen) => self.holds(range, seen, &mut bytes)? || broken(Mutant::RangeComparisonSkipped),
+                _ => true,
+            };
+            if !holds && !broken(Mutant::ComparisonSkipped) {
                 return Err(mismatch(place));
             }
         }
         let mut effects = Effects { found: Vec::new(), writes: BTreeMap::new() };
-        let mut bytes = 0;
         for (place, operation) in transaction.operations_at(cluster, *shard) {
             match operation {
-                Operation::Compare(..) => {}
+                Operation::Compare(..) | Operation::CompareRange(..) => {}
                 Operation::Read(_) | Operation::ReadRange(..) => {
                     let found = self.query(operation, &effects.writes);
                     bytes += found.bytes();
@@ -339,6 +397,23 @@ impl Executor {
             }
         }
         Ok(effects)
+    }
+
+    /// Whether this shard holds exactly these rows of a range.
+    fn holds(&self, range: &KeyRange, seen: &[RowsSeen], bytes: &mut usize) -> Result<bool, AbortReason> {
+        let Settings { cluster, shard, .. } = &self.settings;
+        let shards = shards_of_range(range, cluster);
+        let own = shards.iter().position(|other| other == shard).filter(|_| seen.len() == shards.len());
+        let (Some(own), Some(part)) = (own.map(|own| seen[own]), cluster.part_of(*shard, range)) else { return Ok(false) };
+        let mut rows = Vec::new();
+        for (key, value) in self.rows.range(&part).take(own.count as usize + 1) {
+            *bytes += row_bytes(key, value);
+            if *bytes > RESULT_BYTES_MAX {
+                return Err(AbortReason::AnswerTooLarge);
+            }
+            rows.push((key, value));
+        }
+        Ok(RowsSeen::of(cluster.id(), rows.into_iter()) == own)
     }
 
     /// The bytes of the value of `key` after `writes`.
@@ -415,9 +490,7 @@ impl Executor {
                 self.end(page, certificate.decision, &participants);
                 ended(id, certificate.decision)
             }
-            State::Done(verdict) => ended(id, verdict.vote()),
-            State::Unsettled(_) => ended(id, Vote::Commit),
-            State::Ended(decision) => ended(id, *decision),
+            ended_before => ended(id, ended_before.end().expect("it is not pending")),
         }
     }
 
@@ -469,6 +542,30 @@ impl Executor {
         self.clients.set(name, Entry { id: transaction.id(), state }, &mut self.directory);
     }
 
+    /// Says which transactions have ended here. That changes nothing, and stays so.
+    fn on_inquire(&self, asked: &EndedStatement) -> Reply {
+        let EndedStatement { client, session, first, .. } = *asked;
+        let mut gone = EndedStatement::none(client, session, first);
+        for number in asked.numbers() {
+            let is_gone = match self.clients.find(Name { client, session, number }) {
+                Known::Entry(entry) => !matches!(entry.state, State::Pending(_)) || broken(Mutant::PendingCalledEnded),
+                Known::Forgotten => true,
+                // It may still come.
+                Known::New => broken(Mutant::UnseenCalledEnded),
+            };
+            if is_gone {
+                gone.add(number);
+            }
+        }
+        let answer = Answer::Gone(gone);
+        Reply { statement: answer.statement(), answer }
+    }
+
+    /// Committed transactions that other shards may ask for: of each session the first ones, and these shards.
+    pub fn unsettled(&self) -> impl Iterator<Item = (EndedStatement, &[ShardId])> {
+        self.clients.unsettled()
+    }
+
     fn on_settle(&mut self, client: ClientId, session: u64, below: u64) -> Reply {
         if self.settings.cluster.permission(client).is_none() {
             return refused(Refusal::UnknownClient);
@@ -478,12 +575,11 @@ impl Executor {
             true => self.clients.settle(client, session, below, &mut self.directory).expect("room was made for it"),
             false => below,
         };
-        let statement = SettledStatement { client, session, below };
-        Reply { answer: Answer::Settled(statement), statement: Some(Signed::Settled(statement)) }
+        settled(SettledStatement { client, session, below })
     }
 
-    fn on_forget(&mut self, statement: &SettledStatement, settled: &[Signers]) -> Reply {
-        let shards: Vec<ShardId> = settled.iter().map(|signers| signers.shard).collect();
+    fn on_forget(&mut self, statement: &SettledStatement, others: &[Signers]) -> Reply {
+        let shards: Vec<ShardId> = others.iter().map(|signers| signers.shard).collect();
         let SettledStatement { client, session, below } = *statement;
         self.clients.forget(client, session, below, &shards, &mut self.directory);
         Reply { answer: Answer::Settled(*statement), statement: None }
@@ -504,6 +600,21 @@ fn value_of(bytes: &[u8]) -> Value {
 
 fn refused(refusal: Refusal) -> Reply {
     Reply { answer: Answer::Refused(refusal), statement: None }
+}
+
+/// The answer to whoever asks for a vote on a transaction in which these shards take part.
+fn voted(asker: ClientId, (transaction, participants): (&Transaction, &[ShardId]), asked: Asked<'_>, verdict: Verdict) -> Reply {
+    // §3.5.1, §3.5.2: only what changes several shards needs signed votes, and what others finish.
+    let is_proof = participants.len() > 1 && (transaction.is_update() || matches!(asked, Asked::ToFinish(_)));
+    let verdict = if asker == transaction.name().client { verdict } else { verdict.without_results() };
+    let answer = Answer::Voted(transaction.id(), verdict);
+    let statement = answer.statement().filter(|_| is_proof);
+    Reply { answer, statement }
+}
+
+fn settled(statement: SettledStatement) -> Reply {
+    let answer = Answer::Settled(statement);
+    Reply { statement: answer.statement(), answer }
 }
 
 fn ended(id: TransactionId, decision: Vote) -> Reply {

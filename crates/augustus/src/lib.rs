@@ -13,7 +13,7 @@
 //! ```
 //!
 //! What each operation does, which locks it takes, what proves what, and why all this is strictly serializable stands in
-//! `docs/protocols/augustus-execution.md`. Read `operation.rs`, `transaction.rs` and `request.rs` for what is said, then `executor.rs` and
+//! `docs/protocols/augustus.md`. Read `operation.rs`, `transaction.rs` and `request.rs` for what is said, then `executor.rs` and
 //! the leaves below it: `locks.rs` (who excludes whom), `sessions.rs` (what is remembered), `rows.rs` and `pages.rs` (the state and its
 //! digest), `state_transfer.rs` and `durable.rs` (checkpoints elsewhere, and on the disk). The client's side is `coordinator.rs`.
 
@@ -21,10 +21,12 @@ pub mod certificate;
 mod coordinator;
 mod durable;
 mod executor;
+mod janitor;
 pub mod limits;
 mod locks;
 pub mod multicast;
 mod operation;
+mod orders;
 mod page_index;
 mod pages;
 mod request;
@@ -40,9 +42,10 @@ pub use coordinator::{Answered, CannotBegin, Coordinator, Order, Outcome, Output
 pub use durable::Keeper;
 pub use executor::{Executor, Settings};
 pub use locks::Structural;
-pub use operation::{Found, Operation};
+pub use operation::{Found, Operation, RowsSeen};
 pub use pages::PageNumber;
 pub use request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Signed, Unreadable, Verdict};
+pub use server::Server;
 pub use session::{PROFILE, Session};
 pub use shard::Shard;
 pub use state_transfer::{Checkpoint, Fetch, Head, Piece, Snapshot, WrongPiece};

@@ -2,12 +2,16 @@
 
 /// The most operations one transaction may have.
 pub const OPERATIONS_MAX: usize = 4_096;
-/// The most ranges one transaction may read.
+/// The longest encoding of a transaction. What finishes it, with another shard's votes, is a request too.
+pub const TRANSACTION_BYTES_MAX: usize = crate::multicast::request::PAYLOAD_BYTES_MAX - (64 << 10);
+/// The most ranges one transaction may read or compare.
 pub const RANGES_MAX: usize = 64;
 /// The most rows one range may give.
 pub const RANGE_ROWS_MAX: usize = 4_096;
 /// The most bytes that the queries of one transaction may give on one shard.
 pub const RESULT_BYTES_MAX: usize = 4 << 20;
+/// The most bytes that the queries of all transactions of one client may give in one batch on one shard: all answers of a batch are there at once.
+pub const BATCH_RESULT_BYTES_MAX: usize = 8 * RESULT_BYTES_MAX;
 /// What each result counts beside its bytes: an answer of many empty values is large, too.
 pub const RESULT_OVERHEAD_BYTES: usize = 16;
 /// Results up to this size are kept with the reply, so that a repeated request finds them again.
@@ -38,5 +42,7 @@ pub const ENCODED_PAGE_BYTES_MAX: usize = 8 << 20;
 pub const UNDER_WAY_MAX: usize = 1_024;
 /// How many of others' transactions one process of a client finishes at a time.
 pub const FINISHING_MAX: usize = 64;
+/// For how many sessions one process asks at a time whether outcomes may be forgotten.
+pub const INQUIRIES_MAX: usize = 16;
 /// After so many transactions over several shards a process asks the shards to settle.
 pub const SETTLE_EVERY: usize = 1_024;

@@ -1,9 +1,11 @@
 //! What a transaction does: table 1 of the paper.
 
-use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
-use types::{Key, KeyRange, Value};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_sequence};
+use types::limits::SHARDS_MAX;
+use types::{Cluster, ClusterId, Digest, Key, KeyRange, Value};
 
 use crate::limits::{RANGE_ROWS_MAX, RESULT_BYTES_MAX, RESULT_OVERHEAD_BYTES};
+use crate::transaction::shards_of_range;
 
 /// One operation of a short transaction (table 1).
 ///
@@ -13,6 +15,8 @@ use crate::limits::{RANGE_ROWS_MAX, RESULT_BYTES_MAX, RESULT_OVERHEAD_BYTES};
 pub enum Operation {
     /// The transaction takes place only if the key has this value before it, or none.
     Compare(Key, Option<Value>),
+    /// The transaction takes place only if these are the rows of a range before it.
+    CompareRange(KeyRange, Vec<RowsSeen>),
     /// Gives the key's value.
     Read(Key),
     /// Gives the keys of a range that have values, in order, and at most so many.
@@ -38,14 +42,52 @@ impl Operation {
             | Self::Write(key, _)
             | Self::Put(key, _)
             | Self::Delete(key) => Some(key),
-            Self::ReadRange(..) => None,
+            Self::ReadRange(..) | Self::CompareRange(..) => None,
         }
+    }
+
+    /// The range it is about; none where it is about a key.
+    #[must_use]
+    pub fn range(&self) -> Option<&KeyRange> {
+        match self {
+            Self::ReadRange(range, _) | Self::CompareRange(range, _) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// That these are all rows of a range, in their order.
+    #[must_use]
+    pub fn compare_rows(cluster: &Cluster, range: KeyRange, rows: &[(Key, Value)]) -> Self {
+        let seen = shards_of_range(&range, cluster).into_iter().map(|shard| {
+            let own = rows.iter().filter(|(key, _)| cluster.shard_of(key) == shard);
+            RowsSeen::of(cluster.id(), own.map(|(key, value)| (key.as_bytes(), value.as_bytes())))
+        });
+        let seen = seen.collect();
+        Self::CompareRange(range, seen)
     }
 
     /// Whether it changes anything.
     #[must_use]
     pub fn is_update(&self) -> bool {
         matches!(self, Self::Insert(..) | Self::Write(..) | Self::Put(..) | Self::Delete(_))
+    }
+}
+
+/// What one shard holds of a range: as much as tells it from anything else that the shard could hold there. The rows themselves would be
+/// as long as what was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowsSeen {
+    /// How many rows. Whoever compares reads one more at most.
+    pub count: u32,
+    /// The hash of all of them.
+    pub digest: Digest,
+}
+
+impl RowsSeen {
+    pub(crate) fn of<'a>(cluster: ClusterId, rows: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let parts: Vec<&[u8]> = rows.flat_map(|(key, value)| [key, value]).collect();
+        let count = u32::try_from(parts.len() / 2).unwrap_or(u32::MAX);
+        Self { count, digest: crypto::digest("augustus/rows/1", cluster, &parts) }
     }
 }
 
@@ -90,6 +132,11 @@ impl Encode for Operation {
             Self::Write(key, value) => (5u8, key, Some(value)).put(out),
             Self::Put(key, value) => (6u8, key, Some(value)).put(out),
             Self::Delete(key) => (7u8, key, None).put(out),
+            Self::CompareRange(range, seen) => {
+                out.push(8);
+                range.encode(out);
+                encode_sequence(seen, out);
+            }
         }
     }
 }
@@ -129,8 +176,26 @@ impl Decode for Operation {
             5 => Ok(Self::Write(Key::decode(reader)?, Value::decode(reader)?)),
             6 => Ok(Self::Put(Key::decode(reader)?, Value::decode(reader)?)),
             7 => Ok(Self::Delete(Key::decode(reader)?)),
+            8 => Ok(Self::CompareRange(KeyRange::decode(reader)?, reader.sequence("the shards of a range", SHARDS_MAX)?)),
             _ => Err(DecodeError::UnknownTag("an operation")),
         }
+    }
+}
+
+impl Encode for RowsSeen {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.count.encode(out);
+        self.digest.encode(out);
+    }
+}
+
+impl Decode for RowsSeen {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (count, digest) = (u32::decode(reader)?, reader.array()?);
+        if count as usize > RANGE_ROWS_MAX {
+            return Err(DecodeError::OverLimit("the rows of a range"));
+        }
+        Ok(Self { count, digest })
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a shard is asked in its order, and what it answers.
 
-use crypto::{Claim, Rejection, SignatureClaims, SignatureCompression};
+use crypto::{Claim, Rejection, SignatureClaims, SignatureCompression, Statement, leaf};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::{ClientId, Cluster, TransactionId};
+use types::{ClientId, Cluster, ClusterId, Digest, ReplicaId, TransactionId};
 
-use crate::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement, compress_all, decompress_all};
+use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement, compress_all, decompress_all};
 use crate::limits::{OPERATIONS_MAX, RESULTS_KEPT_BYTES_MAX};
 use crate::operation::Found;
 use crate::transaction::{Name, Transaction};
@@ -34,6 +34,10 @@ pub enum Request {
     },
     /// Forget the outcomes of a session's transactions below a number, as other shards have stated that they need them no more.
     Forget(SettledStatement, Vec<Signers>),
+    /// State which of these transactions, of anybody's session, are known here and not pending.
+    Inquire(EndedStatement),
+    /// Forget the outcomes of these transactions, as other shards have stated that they need them no more.
+    ForgetEnded(EndedStatement, Vec<Signers>),
 }
 
 /// One request in the shard's order, as every replica has read it: who sent it, and what, if it was well-formed and its signatures good.
@@ -65,6 +69,20 @@ pub enum Signed {
     Vote(VoteStatement),
     /// That a session is settled.
     Settled(SettledStatement),
+    /// That transactions are not pending any more.
+    Gone(EndedStatement),
+}
+
+impl Signed {
+    /// What stands for it and its signer.
+    #[must_use]
+    pub fn leaf(&self, cluster: ClusterId, signer: ReplicaId) -> Digest {
+        match self {
+            Self::Vote(statement) => leaf(cluster, signer, statement),
+            Self::Settled(statement) => leaf(cluster, signer, statement),
+            Self::Gone(statement) => leaf(cluster, signer, statement),
+        }
+    }
 }
 
 /// What the client is told.
@@ -76,8 +94,23 @@ pub enum Answer {
     Ended(TransactionId, Vote),
     /// The session is settled so far: as far as was asked, or up to what is pending.
     Settled(SettledStatement),
+    /// These are known and not pending, of those that were asked for; or they are forgotten.
+    Gone(EndedStatement),
     /// Nothing was done.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// What whoever signs this answer has stated; nothing where it is none that is signed.
+    #[must_use]
+    pub fn statement(&self) -> Option<Signed> {
+        match self {
+            Self::Voted(id, verdict) => Some(Signed::Vote(VoteStatement { id: *id, vote: verdict.vote() })),
+            Self::Settled(statement) => Some(Signed::Settled(*statement)),
+            Self::Gone(statement) => Some(Signed::Gone(*statement)),
+            Self::Ended(..) | Self::Refused(_) => None,
+        }
+    }
 }
 
 /// What the execution of a transaction came to.
@@ -170,24 +203,31 @@ pub enum Refusal {
     /// The certificate does not prove how this transaction ends.
     #[error("the certificate does not prove how this transaction ends")]
     Unproven,
+    /// It has not been ordered and will not be: its number is too old, or its sender's process is.
+    #[error("its number is too old to be ordered, or its sender's process is")]
+    TooOld,
 }
 
 impl SignatureClaims for Request {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         match self {
-            Self::Run(_) | Self::Release(..) | Self::Settle { .. } | Self::Finish(_, None) => Ok(()),
+            Self::Run(_) | Self::Release(..) | Self::Settle { .. } | Self::Inquire(_) | Self::Finish(_, None) => Ok(()),
             Self::Finish(transaction, Some(signers)) => {
                 signers.claims(cluster, &VoteStatement { id: transaction.id(), vote: Vote::Commit }, out)
             }
             Self::Decide(_, certificate) => certificate.claims(cluster, out),
-            Self::Forget(statement, all) => {
-                if !all.is_sorted_by(|one, next| one.shard < next.shard) {
-                    return Err(Rejection::Structure("the shards of a settlement are not in strict order"));
-                }
-                all.iter().try_for_each(|signers| signers.claims(cluster, statement, out))
-            }
+            Self::Forget(statement, all) => settlement(all, cluster, statement, out),
+            Self::ForgetEnded(statement, all) => settlement(all, cluster, statement, out),
         }
     }
+}
+
+/// The same statement of several shards.
+fn settlement<'a>(all: &'a [Signers], cluster: &Cluster, statement: &impl Statement, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
+    if !all.is_sorted_by(|one, next| one.shard < next.shard) {
+        return Err(Rejection::Structure("the shards of a settlement are not in strict order"));
+    }
+    all.iter().try_for_each(|signers| signers.claims(cluster, statement, out))
 }
 
 impl Encode for Request {
@@ -225,6 +265,15 @@ impl Encode for Request {
                 statement.encode(out);
                 compress_all(all, &mut compression, out);
             }
+            Self::Inquire(statement) => {
+                out.push(7);
+                statement.encode(out);
+            }
+            Self::ForgetEnded(statement, all) => {
+                out.push(8);
+                statement.encode(out);
+                compress_all(all, &mut compression, out);
+            }
         }
     }
 }
@@ -243,6 +292,8 @@ impl Decode for Request {
             4 => Ok(Self::Release(Name::decode(reader)?, TransactionId::decode(reader)?)),
             5 => Ok(Self::Settle { session: u64::decode(reader)?, below: u64::decode(reader)? }),
             6 => Ok(Self::Forget(SettledStatement::decode(reader)?, decompress_all(reader, &mut compression)?)),
+            7 => Ok(Self::Inquire(EndedStatement::decode(reader)?)),
+            8 => Ok(Self::ForgetEnded(EndedStatement::decode(reader)?, decompress_all(reader, &mut compression)?)),
             _ => Err(DecodeError::UnknownTag("a request")),
         }
     }
@@ -358,6 +409,10 @@ impl Encode for Answer {
                 out.push(4);
                 out.push(*refusal as u8);
             }
+            Self::Gone(statement) => {
+                out.push(5);
+                statement.encode(out);
+            }
         }
     }
 }
@@ -371,6 +426,7 @@ impl Decode for Answer {
             1 => Ok(Self::Voted(TransactionId::decode(reader)?, Verdict::decode(reader)?)),
             2 => Ok(Self::Ended(TransactionId::decode(reader)?, Vote::decode(reader)?)),
             3 => Ok(Self::Settled(SettledStatement::decode(reader)?)),
+            5 => Ok(Self::Gone(EndedStatement::decode(reader)?)),
             4 => Refusal::ALL.get(usize::from(u8::decode(reader)?)).copied().map(Self::Refused).ok_or(DecodeError::UnknownTag("a refusal")),
             _ => Err(DecodeError::UnknownTag("an answer")),
         }
@@ -379,5 +435,6 @@ impl Decode for Answer {
 
 impl Refusal {
     /// All of them, in the order of their numbers.
-    const ALL: [Self; 6] = [Self::Unreadable, Self::NotTheAuthor, Self::WrongShard, Self::UnknownClient, Self::Unknown, Self::Unproven];
+    const ALL: [Self; 7] =
+        [Self::Unreadable, Self::NotTheAuthor, Self::WrongShard, Self::UnknownClient, Self::Unknown, Self::Unproven, Self::TooOld];
 }

@@ -1,31 +1,103 @@
-//! A replica behind the neutral seam ([`engine`]).
+//! A replica behind the neutral seam ([`engine`]), and its janitor beside it.
+
+use std::sync::Arc;
 
 use engine::{Misbehavior, Statistics};
-use store::StorageBackend;
+use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use store::{StorageBackend, Store, StoreError};
+use types::{Cluster, Party, ReplicaId};
 
-use crate::multicast::Node;
+use crate::janitor::Janitor;
+use crate::multicast::{Message, Node, NodeError, Options};
 use crate::shard::Shard;
 
-impl<B: StorageBackend> engine::Replica for Node<Shard, B> {
+/// One replica's process as a machine.
+pub struct Server<B: StorageBackend> {
+    node: Node<Shard, B>,
+    janitor: Janitor,
+}
+
+impl<B: StorageBackend> Server<B> {
+    /// Goes on from what `store` holds, which was not replayed yet. `now` is later than the beginning of every earlier process.
+    ///
+    /// # Errors
+    /// As [`Node::open`].
+    pub fn open(
+        cluster: Arc<Cluster>,
+        me: ReplicaId,
+        options: Options,
+        shard: Shard,
+        store: Store<B>,
+        now: Time,
+    ) -> Result<Self, NodeError> {
+        let janitor = Janitor::new(cluster.clone(), me, now);
+        Ok(Self { node: Node::open(cluster, me, options, shard, store)?, janitor })
+    }
+
+    /// The replica and its journal.
+    #[must_use]
+    pub fn node(&self) -> &Node<Shard, B> {
+        &self.node
+    }
+}
+
+impl<B: StorageBackend> Machine for Server<B> {
+    type Command = std::convert::Infallible;
+    type Received = <Node<Shard, B> as Machine>::Received;
+    type Message = Message;
+    type Unsigned = <Node<Shard, B> as Machine>::Unsigned;
+    type Event = std::convert::Infallible;
+
+    fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        match input {
+            Input::Message { from: Party::Replica(from), message } if matches!(*message, Message::Reply { .. }) => {
+                self.janitor.on_reply(now, from, message.into_inner(), outbox);
+            }
+            Input::Tick => {
+                self.node.step(now, Input::Tick, outbox);
+                self.janitor.on_tick(now, self.node.replica().application().executor(), outbox);
+            }
+            input => self.node.step(now, input, outbox),
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let janitor = self.janitor.deadline();
+        Some(self.node.deadline().map_or(janitor, |at| at.min(janitor)))
+    }
+}
+
+impl<B: StorageBackend> Durable for Server<B> {
+    type Failure = StoreError;
+
+    fn persist(&mut self) -> Result<(), StoreError> {
+        self.node.persist()
+    }
+}
+
+impl<B: StorageBackend> engine::Replica for Server<B> {
     fn statistics(&self, out: &mut Statistics) {
-        let (status, shard) = (self.replica().status(), self.replica().application());
+        let replica = self.node.replica();
+        let (status, shard) = (replica.status(), replica.application());
         let counts = shard.counts();
         out.counter("transactions_committed", "Transactions executed", counts.committed).in_status("transactions.committed");
         out.counter("transactions_aborted", "Transactions voted down", counts.aborted).in_status("transactions.aborted");
-        let pending = shard.executor().pending().count() as u64;
+        let pending = shard.executor().pending().len() as u64;
         out.gauge("transactions_undecided", "Transactions that wait for other shards", pending).in_status("transactions.undecided");
+        out.counter("transactions_finished", "Transactions that clients left and this replica began to finish", self.janitor.begun)
+            .in_status("transactions.finished");
         out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
         out.counter("lists_delivered", "Lists of requests that were delivered", status.delivered).in_status("order.delivered");
         out.gauge("stable_checkpoint", "The last list that a stable checkpoint covers", status.stable).in_status("order.stable");
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
-        out.gauge("journal_bytes", "Size of the journal", self.journal_bytes()).in_status("store.journal_bytes");
+        out.gauge("journal_bytes", "Size of the journal", self.node.journal_bytes()).in_status("store.journal_bytes");
     }
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {
         match *event {}
     }
 
-    fn close(&mut self) -> Result<(), Self::Failure> {
-        Self::close(self)
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.node.close()
     }
 }

@@ -1,32 +1,34 @@
-//! Augustus behind the neutral seam ([`engine`]): a client's session, over one shard.
+//! Augustus behind the neutral seam ([`engine`]): a client's session.
 //!
-//! Every request is a short transaction, sent to all replicas under a number of its own, until `f+1` of them give the same answer. A
-//! one-shot transaction is one of them. An interactive one takes several (§4.5): each read is one that only reads, and the commit
-//! compares what was read before it writes. So nothing is locked while the application thinks.
+//! Every request is a short transaction, which the session's [`Coordinator`] brings to its shards. A one-shot transaction is one of them. An
+//! interactive one takes several (§4.5): each read is one that only reads, and the commit compares what was read before it writes. So
+//! nothing is locked while the application thinks.
 //!
-//! A transaction that only read, and all in one request, has committed with that: it was one moment of the shard's order.
+//! A transaction that only read, and all in one request, has committed with that: what it read was so at one moment.
+//!
+//! The application is answered in time, whatever replicas do. What the coordinator still has to end then it goes on with for
+//! [`PATIENCE_MS`]; and what it leaves unfinished, replicas finish.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use crypto::Verified;
 use engine::{
     Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, Profile, Refusal, Request as Wanted,
     Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
-use types::codec::{Decode as _, Encode as _};
-use types::{ClientId, Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
+use types::{Cluster, Key, KeyRange, Party, ShardId, Timestamp, TransactionId, Value};
 
-use crate::limits::{RANGE_ROWS_MAX, REPLIES_MAX};
+use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
+use crate::limits::{FINISHING_MAX, RANGE_ROWS_MAX};
 use crate::multicast::message::Message;
 use crate::multicast::quorum::Quorum;
-use crate::multicast::request::{PAYLOAD_BYTES_MAX, Request as Sent, RequestKey};
 use crate::operation::{Found, Operation};
-use crate::request::{AbortReason, Answer, Refusal as Refused, Request, Verdict};
-use crate::transaction::{Name, Transaction};
+use crate::orders::Orders;
+use crate::request::{AbortReason, Refusal as Refused};
+use crate::transaction::{Transaction, participants};
 
 /// What there is to know of Augustus before it runs.
 pub static PROFILE: Profile = Profile {
@@ -35,30 +37,34 @@ pub static PROFILE: Profile = Profile {
     shard_size: |faults| 3 * faults + 1,
     quorum: |faults| 2 * faults + 1,
     while_incomplete: "commits take as long as before, or some moments longer while a leader is replaced",
-    shards_max: 1,
+    shards_max: SHARDS_MAX,
     capabilities: Capabilities { interactive: true, one_shot: true, ranges: true, as_of: false, pool: false },
     tells_time: false,
 };
 
-/// How long a session waits before it asks again, in milliseconds.
-const RETRY_MS: u64 = 500;
-/// How far the numbers of what is under way may lie apart. Replicas remember what became of the last [`REPLIES_MAX`] transactions of a
-/// session, so that none is forgotten while its answer may still be on its way.
-const SPAN_MAX: u64 = REPLIES_MAX as u64 / 2;
+/// A certificate of so many shards' votes is a request that a shard takes.
+const SHARDS_MAX: usize = 64;
+/// For how long the session goes on with what its application does not wait for any more, in milliseconds.
+const PATIENCE_MS: u64 = 10_000;
+/// Who is met in the way so long after it was met first, in milliseconds, is finished. Until then its own process is given the time to do it.
+const FINISH_AFTER_MS: u64 = 50;
+/// Who was met so long ago, in milliseconds, was not in the way again.
+const MET_MS: u64 = 2_000;
 
 /// A client's session.
 #[derive(Debug)]
 pub struct Session {
     cluster: Arc<Cluster>,
-    quorum: Quorum,
-    client: ClientId,
-    session: types::Session,
     timeout_ms: u64,
-    /// The number of the next transaction.
-    next: u64,
-    under_way: BTreeMap<u64, UnderWay>,
-    /// What waits for a number, in its order.
-    waiting: VecDeque<Waiting>,
+    coordinator: Coordinator,
+    orders: Orders,
+    under_way: BTreeMap<TransactionId, UnderWay>,
+    /// By when the application is answered of what is under way.
+    timeouts: BTreeSet<(Time, TransactionId)>,
+    /// What has not begun, by its shards, and then in its order: a shard that does not answer is in nobody's way at others.
+    waiting: BTreeMap<Vec<ShardId>, VecDeque<Waiting>>,
+    /// When others' transactions were first in the way.
+    met: BTreeMap<TransactionId, Time>,
     counts: Counts,
 }
 
@@ -67,10 +73,10 @@ struct Counts {
     executed: u64,
     read_alone: u64,
     aborted: u64,
-    retries: u64,
+    finished: u64,
 }
 
-/// A transaction that has no number yet.
+/// A transaction that has not begun.
 #[derive(Debug)]
 struct Waiting {
     operation: u64,
@@ -79,16 +85,11 @@ struct Waiting {
     gives_up_at: Time,
 }
 
-/// A transaction that was sent.
+/// A transaction whose end the application waits for.
 #[derive(Debug)]
 struct UnderWay {
     operation: u64,
     purpose: Purpose,
-    id: TransactionId,
-    message: Message,
-    /// The last answer of each replica.
-    answers: BTreeMap<ReplicaId, Bytes>,
-    retry_at: Time,
     gives_up_at: Time,
 }
 
@@ -97,8 +98,8 @@ struct UnderWay {
 enum Purpose {
     /// To read these keys.
     Read(Vec<Key>),
-    /// To read a range.
-    Scan,
+    /// To read so many rows of a range.
+    Scan(KeyRange, usize),
     /// To commit an interactive transaction, which writes or does not.
     Commit(Timestamp, bool),
     /// To run a one-shot transaction, which writes or does not.
@@ -109,13 +110,19 @@ impl Purpose {
     fn writes(&self) -> bool {
         matches!(self, Self::Commit(_, true) | Self::Submit(_, true))
     }
+
+    /// What the application is told when nobody knows what came of it.
+    fn unknown(&self) -> Refusal {
+        if self.writes() { Refusal::OutcomeUnknown } else { Refusal::Conflict }
+    }
 }
 
 /// The evidence of a read: what was found, in which transaction.
 struct Seen {
     id: TransactionId,
     values: Vec<(Key, Option<Value>)>,
-    is_range: bool,
+    /// These are all rows of this range.
+    rows: Option<(KeyRange, Vec<(Key, Value)>)>,
 }
 
 impl Session {
@@ -124,24 +131,34 @@ impl Session {
     #[must_use]
     pub fn new(cluster: Arc<Cluster>, party: Party, timeout_ms: u64) -> Option<Self> {
         let Party::Client(client, session) = party else { return None };
-        let quorum = Quorum::of(&cluster)?;
-        let (under_way, waiting) = (BTreeMap::new(), VecDeque::new());
-        Some(Self { cluster, quorum, client, session, timeout_ms, next: 1, under_way, waiting, counts: Counts::default() })
+        Quorum::of(&cluster)?;
+        Some(Self {
+            timeout_ms,
+            coordinator: Coordinator::new(cluster.clone(), client, session.0),
+            orders: Orders::new(cluster.clone(), client, session, timeout_ms.saturating_add(PATIENCE_MS)),
+            under_way: BTreeMap::new(),
+            timeouts: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            met: BTreeMap::new(),
+            counts: Counts::default(),
+            cluster,
+        })
     }
 
-    /// Begins what is asked, or gives the answer at once.
-    fn begin(&mut self, now: Time, operation: u64, request: Wanted, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
+    /// Takes what is asked, or gives the answer at once.
+    fn ask(&mut self, now: Time, operation: u64, request: Wanted) -> Option<Result<Response, Refusal>> {
         let (purpose, operations) = match request {
             Wanted::Read { keys, .. } => {
                 let reads = keys.iter().cloned().map(Operation::Read).collect();
                 (Purpose::Read(keys), reads)
             }
             Wanted::Scan { low, high, limit, .. } => {
+                let limit = limit.min(RANGE_ROWS_MAX);
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
-                    return Some(Ok(nothing(Purpose::Scan)));
+                    return Some(Ok(nothing(&Purpose::Read(Vec::new()))));
                 };
-                let limit = u32::try_from(limit.min(RANGE_ROWS_MAX)).expect("RANGE_ROWS_MAX is less");
-                (Purpose::Scan, vec![Operation::ReadRange(range, limit)])
+                let rows_max = u32::try_from(limit).expect("RANGE_ROWS_MAX is less");
+                (Purpose::Scan(range.clone(), limit), vec![Operation::ReadRange(range, rows_max)])
             }
             Wanted::Commit(commit) => match self.commit(commit) {
                 Ok(Begun::Done(response)) => return Some(Ok(response)),
@@ -155,10 +172,11 @@ impl Session {
             Wanted::Private(_) => return Some(Err(Refusal::Unsupported(Capability::Pool))),
         };
         if operations.is_empty() {
-            return Some(Ok(nothing(purpose)));
+            return Some(Ok(nothing(&purpose)));
         }
-        self.waiting.push_back(Waiting { operation, purpose, operations, gives_up_at: now.after_ms(self.timeout_ms) });
-        self.send_waiting(now, outbox);
+        let shards = participants(&operations, &self.cluster);
+        let gives_up_at = now.after_ms(self.timeout_ms);
+        self.waiting.entry(shards).or_default().push_back(Waiting { operation, purpose, operations, gives_up_at });
         None
     }
 
@@ -174,16 +192,17 @@ impl Session {
             let commit = Commit { id, timestamp, place: 0, path: CommitPath::ReadOnly, receipt: None };
             return Ok(Begun::Done(Response::Committed(commit)));
         }
-        if seen.iter().any(|seen| seen.is_range) {
-            return Err(Refusal::Unsupported(Capability::Ranges));
-        }
         // Of two reads of one key the first counts; another value in the second says that it has changed meanwhile.
         let mut compared: BTreeMap<Key, Option<Value>> = BTreeMap::new();
-        for (key, value) in seen.into_iter().flat_map(|seen| seen.values) {
-            let first = compared.entry(key).or_insert_with(|| value.clone());
-            if *first != value {
-                return Err(Refusal::Conflict);
+        let mut ranges = Vec::new();
+        for Seen { values, rows, .. } in seen {
+            for (key, value) in values {
+                let first = compared.entry(key).or_insert_with(|| value.clone());
+                if *first != value {
+                    return Err(Refusal::Conflict);
+                }
             }
+            ranges.extend(rows.map(|(range, rows)| Operation::compare_rows(&self.cluster, range, &rows)));
         }
         let compares = compared.into_iter().map(|(key, value)| Operation::Compare(key, value));
         let purpose = Purpose::Commit(timestamp, !writes.is_empty());
@@ -191,95 +210,110 @@ impl Session {
             Some(value) => Operation::Put(key, value),
             None => Operation::Delete(key),
         });
-        Ok(Begun::Transaction(purpose, compares.chain(writes).collect()))
+        Ok(Begun::Transaction(purpose, ranges.into_iter().chain(compares).chain(writes).collect()))
     }
 
-    /// Sends what waits, as far as its numbers are near enough to those under way.
-    fn send_waiting(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
-        while self.under_way.first_key_value().is_none_or(|(oldest, _)| self.next - oldest < SPAN_MAX)
-            && let Some(Waiting { operation, purpose, operations, gives_up_at }) = self.waiting.pop_front()
-        {
-            let number = self.next;
-            let name = Name { client: self.client, session: self.session.0, number };
-            let transaction = match Transaction::new(self.cluster.id(), name, operations) {
-                Ok(transaction) => transaction,
-                Err(error) => {
-                    outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Invalid(error.to_string())) });
-                    continue;
-                }
-            };
-            if let Some(refusal) = self.misplaced(&transaction) {
-                outbox.emit(Tell::Response { operation, outcome: Err(refusal) });
-                continue;
-            }
-            let id = transaction.id();
-            let payload: Bytes = Request::Run(transaction).to_bytes().into();
-            if payload.len() > PAYLOAD_BYTES_MAX {
-                let refusal = Refusal::Invalid(format!("a transaction may have {PAYLOAD_BYTES_MAX} bytes; split it"));
-                outbox.emit(Tell::Response { operation, outcome: Err(refusal) });
-                continue;
-            }
-            self.next += 1;
-            let key = RequestKey { client: self.client, session: self.session, number };
-            let message = Message::Request(Sent { key, payload });
-            self.replicas().for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
-            let retry_at = now.after_ms(RETRY_MS);
-            let answers = BTreeMap::new();
-            self.under_way.insert(number, UnderWay { operation, purpose, id, message, answers, retry_at, gives_up_at });
-        }
-    }
-
-    /// Why the transaction cannot be run, if more than one shard takes part in it.
-    fn misplaced(&self, transaction: &Transaction) -> Option<Refusal> {
-        (transaction.participants(&self.cluster) != [SHARD])
-            .then(|| Refusal::Invalid("this engine runs clusters of one shard only, up to now".to_owned()))
-    }
-
-    fn replicas(&self) -> impl Iterator<Item = ReplicaId> + use<> {
-        self.cluster.replicas_of(SHARD).collect::<Vec<_>>().into_iter()
-    }
-
-    fn on_reply(&mut self, now: Time, from: ReplicaId, number: u64, answer: Bytes, outbox: &mut OutboxOf<Self>) {
-        let Some(under_way) = self.under_way.get_mut(&number) else { return };
-        under_way.answers.insert(from, answer.clone());
-        // One of f+1 is honest.
-        if under_way.answers.values().filter(|other| **other == answer).count() < self.quorum.weak() {
+    /// Begins what waits, as far as there is room at its shards.
+    fn begin_waiting(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        if self.waiting.is_empty() {
             return;
         }
-        let Ok(answer) = Answer::from_bytes(answer, self.cluster.id()) else { return };
-        let UnderWay { operation, purpose, id, .. } = self.under_way.remove(&number).expect("it is there");
-        let outcome = outcome(purpose, id, answer);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|shards, queue| {
+            while shards.iter().all(|shard| self.orders.has_room(*shard))
+                && let Some(next) = queue.pop_front()
+            {
+                self.begin(now, next, outbox);
+            }
+            !queue.is_empty()
+        });
+        self.waiting = waiting;
+    }
+
+    fn begin(&mut self, now: Time, waiting: Waiting, outbox: &mut OutboxOf<Self>) {
+        let Waiting { operation, purpose, operations, gives_up_at } = waiting;
+        let mut out = Vec::new();
+        match self.coordinator.run(operations, &mut out) {
+            Ok(id) => {
+                self.under_way.insert(id, UnderWay { operation, purpose, gives_up_at });
+                self.timeouts.insert((gives_up_at, id));
+                self.take(now, out, outbox);
+            }
+            Err(CannotBegin::Transaction(error)) => {
+                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Invalid(error.to_string())) });
+            }
+            Err(CannotBegin::TooMany) => outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Overloaded) }),
+        }
+    }
+
+    /// Does what the coordinator wants.
+    fn take(&mut self, now: Time, out: Vec<Output>, outbox: &mut OutboxOf<Self>) {
+        for output in out {
+            match output {
+                Output::Order(order) => self.orders.send(now, order, outbox),
+                Output::Answered(number) => self.orders.end(number),
+                Output::Met(transaction, shard) => self.on_met(now, *transaction, shard, outbox),
+                Output::Ended(id, outcome) => self.on_ended(id, outcome, outbox),
+            }
+        }
+    }
+
+    /// Another's transaction is in the way. Mostly its own process is about to end it.
+    fn on_met(&mut self, now: Time, transaction: Transaction, shard: ShardId, outbox: &mut OutboxOf<Self>) {
+        let id = transaction.id();
+        match self.met.get(&id) {
+            Some(first) if now >= first.after_ms(FINISH_AFTER_MS) => {
+                self.met.remove(&id);
+                self.counts.finished += 1;
+                let mut out = Vec::new();
+                self.coordinator.finish(transaction, shard, &mut out);
+                self.take(now, out, outbox);
+            }
+            Some(_) => {}
+            None => {
+                if self.met.len() >= FINISHING_MAX {
+                    self.met.retain(|_, first| now < first.after_ms(MET_MS));
+                }
+                if self.met.len() < FINISHING_MAX {
+                    self.met.insert(id, now);
+                }
+            }
+        }
+    }
+
+    fn on_ended(&mut self, id: TransactionId, outcome: Outcome, outbox: &mut OutboxOf<Self>) {
+        // Without one, the application was answered before.
+        let Some(UnderWay { operation, purpose, gives_up_at }) = self.under_way.remove(&id) else { return };
+        self.timeouts.remove(&(gives_up_at, id));
+        let outcome = response(purpose, id, outcome);
         let count = if outcome.is_ok() { &mut self.counts.executed } else { &mut self.counts.aborted };
         *count += 1;
         outbox.emit(Tell::Response { operation, outcome });
-        self.send_waiting(now, outbox);
     }
 
     fn on_tick(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
-        let late: Vec<u64> = self.under_way.iter().filter(|(_, one)| one.gives_up_at <= now).map(|(number, _)| *number).collect();
-        for number in late {
-            let UnderWay { operation, purpose, .. } = self.under_way.remove(&number).expect("it is there");
-            let refusal = if purpose.writes() { Refusal::OutcomeUnknown } else { Refusal::Unavailable };
-            outbox.emit(Tell::Response { operation, outcome: Err(refusal) });
-        }
-        while self.waiting.front().is_some_and(|waiting| waiting.gives_up_at <= now) {
-            let Waiting { operation, .. } = self.waiting.pop_front().expect("there is one");
-            outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Unavailable) });
-        }
-        let replicas: Vec<ReplicaId> = self.replicas().collect();
-        for under_way in self.under_way.values_mut().filter(|under_way| under_way.retry_at <= now) {
-            under_way.retry_at = now.after_ms(RETRY_MS);
-            self.counts.retries += 1;
-            for replica in &replicas {
-                outbox.send(Party::Replica(*replica), under_way.message.clone());
+        while let Some((at, id)) = self.timeouts.first().copied().filter(|(at, _)| *at <= now) {
+            self.timeouts.remove(&(at, id));
+            if let Some(UnderWay { operation, purpose, .. }) = self.under_way.remove(&id) {
+                let refusal = if purpose.writes() { Refusal::OutcomeUnknown } else { Refusal::Unavailable };
+                outbox.emit(Tell::Response { operation, outcome: Err(refusal) });
             }
         }
-        self.send_waiting(now, outbox);
+        for queue in self.waiting.values_mut() {
+            while queue.front().is_some_and(|waiting| waiting.gives_up_at <= now)
+                && let Some(Waiting { operation, .. }) = queue.pop_front()
+            {
+                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Unavailable) });
+            }
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+        let mut out = Vec::new();
+        for order in self.orders.on_tick(now, outbox) {
+            self.coordinator.give_up(order, &mut out);
+        }
+        self.take(now, out, outbox);
     }
 }
-
-/// The shard that there is.
-const SHARD: ShardId = ShardId(0);
 
 /// What a commit comes to.
 enum Begun {
@@ -288,11 +322,11 @@ enum Begun {
 }
 
 /// The response to what has nothing to do.
-fn nothing(purpose: Purpose) -> Response {
+fn nothing(purpose: &Purpose) -> Response {
     let empty = |timestamp| Commit { id: TransactionId([0; 32]), timestamp, place: 0, path: CommitPath::Empty, receipt: None };
-    match purpose {
-        Purpose::Read(_) | Purpose::Scan => {
-            let seen = Seen { id: TransactionId([0; 32]), values: Vec::new(), is_range: false };
+    match *purpose {
+        Purpose::Read(_) | Purpose::Scan(..) => {
+            let seen = Seen { id: TransactionId([0; 32]), values: Vec::new(), rows: None };
             Response::Found(engine::Found { found: Vec::new(), evidence: Evidence::new(seen) })
         }
         Purpose::Commit(timestamp, _) => Response::Committed(empty(timestamp)),
@@ -300,49 +334,65 @@ fn nothing(purpose: Purpose) -> Response {
     }
 }
 
-/// What `f+1` replicas said of the transaction `id`.
-fn outcome(purpose: Purpose, id: TransactionId, answer: Answer) -> Result<Response, Refusal> {
-    let unknown = if purpose.writes() { Refusal::OutcomeUnknown } else { Refusal::Conflict };
-    let found = match answer {
-        Answer::Voted(voted, Verdict::Commit(found)) if voted == id => found,
-        Answer::Voted(voted, Verdict::Abort(reason)) if voted == id => return Err(refusal(&purpose, reason)),
-        Answer::Refused(Refused::UnknownClient) => return Err(Refusal::NotPermitted),
-        Answer::Refused(Refused::WrongShard) => return Err(Refusal::WrongShard),
-        _ => return Err(unknown),
+/// What the application is told of the transaction `id`.
+fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Response, Refusal> {
+    let found = match outcome {
+        Outcome::Committed(found) => found,
+        Outcome::Aborted(reason) => return Err(refusal(&purpose, reason)),
+        Outcome::Unknown => return Err(purpose.unknown()),
+        Outcome::Refused(refused) => return Err(refused_as(&purpose, refused)),
     };
     let commit = |timestamp, path| Commit { id, timestamp, place: 0, path, receipt: None };
     let path = |writes| if writes { CommitPath::Fast } else { CommitPath::ReadOnly };
-    match purpose {
-        Purpose::Commit(timestamp, writes) => Ok(Response::Committed(commit(timestamp, path(writes)))),
+    let unknown = purpose.unknown();
+    let found = match (&purpose, found) {
+        (Purpose::Commit(timestamp, writes), _) => return Ok(Response::Committed(commit(*timestamp, path(*writes)))),
         // What was found was too much to be kept for those who ask again.
-        _ if found.is_none() => Err(unknown),
+        (_, None) => return Err(unknown),
+        (_, Some(found)) => found.into_iter().map(|(_, found)| found),
+    };
+    match purpose {
+        Purpose::Commit(..) => unreachable!("it was answered before"),
         Purpose::Read(keys) => {
-            let values: Option<Vec<(Key, Option<Value>)>> = keys.into_iter().zip(found.unwrap_or_default()).map(value_of).collect();
-            let found = values.ok_or(unknown)?;
-            let seen = Seen { id, values: found.clone(), is_range: false };
+            let values: Option<Vec<Option<Value>>> = found.map(value_of).collect();
+            let found: Vec<(Key, Option<Value>)> = keys.into_iter().zip(values.ok_or(unknown)?).collect();
+            let seen = Seen { id, values: found.clone(), rows: None };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }
-        Purpose::Scan => {
-            let Some([Found::Rows(rows)]) = found.as_deref() else { return Err(unknown) };
+        Purpose::Scan(range, limit) => {
+            let Some(Found::Rows(rows)) = { found }.next() else { return Err(unknown) };
             let found = rows.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-            let seen = Seen { id, values: Vec::new(), is_range: true };
+            // A scan that found as many as it asked for has seen no further than the last of them.
+            let end = rows.last().filter(|_| rows.len() >= limit).and_then(|(last, _)| last.successor());
+            let range = end.and_then(|end| KeyRange::new(range.low().clone(), end)).unwrap_or(range);
+            let seen = Seen { id, values: Vec::new(), rows: Some((range, rows)) };
             Ok(Response::Found(engine::Found { found, evidence: Evidence::new(seen) }))
         }
         Purpose::Submit(timestamp, writes) => {
-            let values = found.unwrap_or_default().into_iter().map(|found| match found {
-                Found::Value(value) => Some(value),
-                Found::Rows(_) => None,
-            });
-            let values = values.collect::<Option<_>>().ok_or(unknown)?;
+            let values = found.map(value_of).collect::<Option<_>>().ok_or(unknown)?;
             Ok(Response::Done { values, commit: commit(timestamp, path(writes)) })
         }
     }
 }
 
-fn value_of((key, found): (Key, Found)) -> Option<(Key, Option<Value>)> {
+fn value_of(found: Found) -> Option<Option<Value>> {
     match found {
-        Found::Value(value) => Some((key, value)),
+        Found::Value(value) => Some(value),
         Found::Rows(_) => None,
+    }
+}
+
+/// What a caller is told whose transaction was not voted on.
+fn refused_as(purpose: &Purpose, refused: Refused) -> Refusal {
+    match refused {
+        Refused::UnknownClient => Refusal::NotPermitted,
+        Refused::WrongShard => Refusal::WrongShard,
+        Refused::TooOld => Refusal::Invalid(
+            "the replicas have forgotten this process, as later ones of the same client have taken its place, or its machine's clock was set \
+             back when it began; start it again"
+                .to_owned(),
+        ),
+        _ => purpose.unknown(),
     }
 }
 
@@ -357,8 +407,8 @@ fn refusal(purpose: &Purpose, reason: AbortReason) -> Refusal {
         AbortReason::NotPermitted => Refusal::NotPermitted,
         AbortReason::AnswerTooLarge => Refusal::AnswerTooLarge,
         AbortReason::TooMuchPending | AbortReason::Unsettled => Refusal::Overloaded,
-        AbortReason::NumberReused | AbortReason::Forgotten if purpose.writes() => Refusal::OutcomeUnknown,
-        AbortReason::NumberReused | AbortReason::Forgotten => Refusal::Conflict,
+        // With several shards it has not taken place, but that was the coordinator's to know.
+        AbortReason::NumberReused | AbortReason::Forgotten => purpose.unknown(),
     }
 }
 
@@ -383,25 +433,27 @@ impl Machine for Session {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(Ask { operation, request }) => {
-                if let Some(outcome) = self.begin(now, operation, request, outbox) {
+                if let Some(outcome) = self.ask(now, operation, request) {
                     outbox.emit(Tell::Response { operation, outcome });
                 }
             }
             Input::Message { from: Party::Replica(replica), message } => {
-                if let Message::Reply { number, answer } = message.into_inner()
-                    && replica.shard == SHARD
-                {
-                    self.on_reply(now, replica, number, answer, outbox);
-                }
+                let Message::Reply { number, answer, seal } = message.into_inner() else { return };
+                let Some(answered) = self.orders.answer(replica, number, answer, seal) else { return };
+                let mut out = Vec::new();
+                self.coordinator.on_checked(answered, &mut out);
+                self.take(now, out, outbox);
             }
             Input::Message { .. } => {}
             Input::Tick => self.on_tick(now, outbox),
         }
+        self.begin_waiting(now, outbox);
     }
 
     fn deadline(&self) -> Option<Time> {
-        let sent = self.under_way.values().map(|under_way| under_way.retry_at.min(under_way.gives_up_at)).min();
-        sent.into_iter().chain(self.waiting.front().map(|waiting| waiting.gives_up_at)).min()
+        let waiting = self.waiting.values().filter_map(|queue| Some(queue.front()?.gives_up_at)).min();
+        let under_way = self.timeouts.first().map(|(at, _)| *at);
+        [waiting, under_way, self.orders.deadline()].into_iter().flatten().min()
     }
 }
 
@@ -422,6 +474,7 @@ impl engine::Session for Session {
         out.counter("executed", "Transactions that replicas have executed", self.counts.executed);
         out.counter("read_alone", "Transactions that committed with the one read that they made", self.counts.read_alone);
         out.counter("voted_down", "Transactions that replicas have voted down", self.counts.aborted);
-        out.counter("retries", "Transactions sent again", self.counts.retries);
+        out.counter("finished", "Transactions of others that were in the way and were finished", self.counts.finished);
+        out.counter("retries", "Requests sent again", self.orders.retried);
     }
 }

@@ -2,7 +2,7 @@
 //! changes (§3.3), and how much they have pending.
 //!
 //! A client's processes are its sessions, and each numbers its transactions upwards. A shard remembers the last `REPLIES_MAX`
-//! transactions of a session, the last `SESSIONS_MAX` sessions of a client, and beyond that the highest number that it has forgotten. What
+//! transactions of a session, the `SESSIONS_MAX` sessions of a client that were used last, and beyond that the highest number that it has forgotten. What
 //! bears a forgotten number counts as aborted. So an outcome may be forgotten only when that contradicts nobody:
 //!
 //! - A pending transaction stays.
@@ -18,7 +18,7 @@ use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
 use types::limits::SHARDS_MAX;
 use types::{ClientId, ShardId, TransactionId};
 
-use crate::certificate::Vote;
+use crate::certificate::{EndedStatement, Vote};
 use crate::limits::{REPLIES_MAX, SESSIONS_MAX};
 use crate::pages::{Directory, Owner, PageNumber};
 use crate::request::Verdict;
@@ -52,11 +52,23 @@ impl State {
             Self::Pending(_) => false,
         }
     }
+
+    /// How it ended here, unless it is pending.
+    pub fn end(&self) -> Option<Vote> {
+        match self {
+            Self::Done(verdict) => Some(verdict.vote()),
+            Self::Unsettled(_) => Some(Vote::Commit),
+            Self::Ended(decision) => Some(*decision),
+            Self::Pending(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Session {
     pub page: PageNumber,
+    /// The last batch that had something of it.
+    used: u64,
     /// Numbers up to here that have no entry are forgotten.
     floor: u64,
     entries: BTreeMap<u64, Entry>,
@@ -108,6 +120,8 @@ pub(crate) enum Known<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     clients: BTreeMap<ClientId, Client>,
+    /// The batch that is executed.
+    pub sequence: u64,
 }
 
 impl Clients {
@@ -146,7 +160,9 @@ impl Clients {
         if client.sessions.len() >= SESSIONS_MAX {
             directory.change(client.page);
             let idle = |session: &Session| session.forgettable == session.entries.len();
-            let Some(oldest) = client.sessions.iter().find(|(_, session)| idle(session)).map(|(oldest, _)| *oldest) else {
+            // One that is in use stays, however many others come and go.
+            let oldest = client.sessions.iter().filter(|(_, session)| idle(session)).min_by_key(|(_, session)| session.used);
+            let Some(oldest) = oldest.map(|(oldest, _)| *oldest) else {
                 client.floor = client.floor.max(number);
                 return false;
             };
@@ -158,7 +174,7 @@ impl Clients {
             }
         }
         let page = directory.make(Owner::Session(id, number));
-        client.sessions.insert(number, Session { page, floor: 0, entries: BTreeMap::new(), forgettable: 0 });
+        client.sessions.insert(number, Session { page, used: self.sequence, floor: 0, entries: BTreeMap::new(), forgettable: 0 });
         true
     }
 
@@ -167,6 +183,7 @@ impl Clients {
         let session = self.clients.get_mut(&name.client).and_then(|client| client.sessions.get_mut(&name.session));
         let session = session.expect("a session is made before its first entry");
         directory.change(session.page);
+        session.used = self.sequence;
         session.forgettable += usize::from(entry.state.may_be_forgotten());
         if let Some(before) = session.entries.insert(name.number, entry) {
             session.forgettable -= usize::from(before.state.may_be_forgotten());
@@ -186,11 +203,58 @@ impl Clients {
         Some(reached)
     }
 
+    /// Up to which number, and `below` at most, nothing of a session is pending or will be.
+    pub fn settled(&self, id: ClientId, number: u64, below: u64) -> u64 {
+        if broken(Mutant::SettledUnordered) {
+            return below;
+        }
+        let Some(client) = self.clients.get(&id) else { return 0 };
+        let Some(session) = client.sessions.get(&number) else { return if number <= client.floor { below } else { 0 } };
+        let pending = session.entries.iter().find(|(_, entry)| matches!(entry.state, State::Pending(_)));
+        below.min(session.floor + 1).min(pending.map_or(u64::MAX, |(number, _)| *number))
+    }
+
     /// Of a session's unsettled transactions below `below`, lets go those that no shard but `settled` may hold pending.
     pub fn forget(&mut self, id: ClientId, session: u64, below: u64, settled: &[ShardId], directory: &mut Directory) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let Some(session) = client.sessions.get_mut(&session) else { return };
         for (_, entry) in session.entries.range_mut(..below) {
+            if let State::Unsettled(others) = &entry.state
+                && (others.iter().all(|other| settled.contains(other)) || broken(Mutant::SettledByFew))
+            {
+                entry.state = State::Ended(Vote::Commit);
+                session.forgettable += 1;
+                client.unsettled -= 1;
+            }
+        }
+        session.trim();
+        directory.change(session.page);
+    }
+
+    /// Of each session that has unsettled transactions the first of them, and with it those near it for which the same other shards are to be
+    /// asked.
+    pub fn unsettled(&self) -> impl Iterator<Item = (EndedStatement, &[ShardId])> {
+        let clients = self.clients.iter().filter(|(_, client)| client.unsettled > 0);
+        let sessions = clients.flat_map(|(id, client)| client.sessions.iter().map(|(number, session)| (*id, *number, session)));
+        sessions.filter_map(|(id, number, session)| {
+            let mut unsettled = session.entries.iter().filter_map(|(number, entry)| match &entry.state {
+                State::Unsettled(others) => Some((*number, others.as_slice())),
+                _ => None,
+            });
+            let (first, shards) = unsettled.next()?;
+            let mut statement = EndedStatement::none(id, number, first);
+            statement.add(first);
+            unsettled.filter(|(_, others)| *others == shards).for_each(|(number, _)| statement.add(number));
+            Some((statement, shards))
+        })
+    }
+
+    /// Lets those of these transactions go that no shard but `settled` may hold pending.
+    pub fn forget_ended(&mut self, statement: &EndedStatement, settled: &[ShardId], directory: &mut Directory) {
+        let Some(client) = self.clients.get_mut(&statement.client) else { return };
+        let Some(session) = client.sessions.get_mut(&statement.session) else { return };
+        for number in statement.numbers() {
+            let Some(entry) = session.entries.get_mut(&number) else { continue };
             if let State::Unsettled(others) = &entry.state
                 && (others.iter().all(|other| settled.contains(other)) || broken(Mutant::SettledByFew))
             {
@@ -223,6 +287,7 @@ impl Clients {
             self.clients.get(&id).and_then(|client| client.sessions.get(&number)).expect("the directory knows which sessions there are");
         id.0.encode(out);
         number.encode(out);
+        session.used.encode(out);
         session.floor.encode(out);
         encode_count(session.entries.len(), out);
         for (number, entry) in &session.entries {
@@ -233,9 +298,10 @@ impl Clients {
 
     /// Adds a session that another replica encoded, after its client.
     pub fn decode_session(&mut self, page: PageNumber, reader: &mut Reader) -> Result<(ClientId, u64), DecodeError> {
-        let (id, number, floor) = (ClientId(u64::decode(reader)?), u64::decode(reader)?, u64::decode(reader)?);
+        let (id, number) = (ClientId(u64::decode(reader)?), u64::decode(reader)?);
+        let (used, floor) = (u64::decode(reader)?, u64::decode(reader)?);
         let client = self.clients.get_mut(&id).ok_or(DecodeError::NotCanonical("the page of a session"))?;
-        let mut session = Session { page, floor, entries: BTreeMap::new(), forgettable: 0 };
+        let mut session = Session { page, used, floor, entries: BTreeMap::new(), forgettable: 0 };
         for _ in 0..reader.count("the transactions of a session", usize::MAX)? {
             let (number, entry) = (u64::decode(reader)?, Entry::decode(reader)?);
             session.forgettable += usize::from(entry.state.may_be_forgotten());

@@ -11,15 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crypto::Verifier;
 use types::codec::{Decode as _, Encode as _};
-use types::{ClusterId, Digest};
+use types::{ClusterId, Digest, ReplicaId};
 
 use crate::executor::{Executor, Settings};
 use crate::multicast::message::PAGE_BYTES_MAX;
-use crate::multicast::request::RequestKey;
-use crate::multicast::{self, Answer, Application, page_digest};
-use crate::request::{Ordered, Request, Unreadable, Verdict};
+use crate::multicast::{self, Answer, Application, Said, page_digest};
+use crate::request::{Ordered, Refusal, Reply, Request, Unreadable, Verdict};
 use crate::state_transfer::Head;
-use crate::transaction::Name;
 
 /// So many of the executor's pages share pieces.
 const GROUP: usize = 64;
@@ -28,6 +26,7 @@ const GROUP: usize = 64;
 #[derive(Debug)]
 pub struct Shard {
     settings: Settings,
+    me: ReplicaId,
     verifier: Arc<Verifier>,
     executor: Executor,
     /// The last checkpoint's pages.
@@ -57,11 +56,12 @@ struct Group {
 }
 
 impl Shard {
-    /// A shard in which nothing was done. `verifier` checks the signatures in what is ordered: it knows the same cluster.
+    /// A shard in which nothing was done, as its replica `index` has it. `verifier` checks the signatures in what is ordered: it knows the
+    /// same cluster.
     #[must_use]
-    pub fn new(settings: Settings, verifier: Arc<Verifier>) -> Self {
-        let executor = Executor::new(settings.clone());
-        Self { settings, verifier, executor, groups: Vec::new(), kept: BTreeMap::new(), counts: Counts::default() }
+    pub fn new(settings: Settings, index: u16, verifier: Arc<Verifier>) -> Self {
+        let (executor, me) = (Executor::new(settings.clone()), ReplicaId { shard: settings.shard, index });
+        Self { settings, me, verifier, executor, groups: Vec::new(), kept: BTreeMap::new(), counts: Counts::default() }
     }
 
     /// The executor.
@@ -84,6 +84,11 @@ impl Shard {
         let read = Request::from_bytes(request.payload.clone(), self.cluster()).ok();
         let verified = read.and_then(|read| self.verifier.verify(read).ok());
         Ordered { client: request.key.client, request: verified.ok_or(Unreadable) }
+    }
+
+    fn said(&self, reply: &Reply) -> Said {
+        let leaf = reply.statement.map(|statement| statement.leaf(self.cluster(), self.me));
+        Said { bytes: reply.answer.to_bytes().into(), leaf }
     }
 
     /// Puts these pages of the executor, by number, into their groups.
@@ -129,9 +134,9 @@ fn split(stream: &Bytes) -> Option<Vec<Bytes>> {
 }
 
 impl Application for Shard {
-    type Answer = Bytes;
+    type Answer = Said;
 
-    fn deliver(&mut self, sequence: u64, requests: &[multicast::Request], answers: &mut Vec<Answer<Bytes>>) {
+    fn deliver(&mut self, sequence: u64, requests: &[multicast::Request], answers: &mut Vec<Answer<Said>>) {
         let ordered: Vec<Ordered> = requests.iter().map(|request| self.read(request)).collect();
         let replies = self.executor.deliver(sequence, &ordered);
         for (request, reply) in requests.iter().zip(replies) {
@@ -139,15 +144,18 @@ impl Application for Shard {
                 crate::Answer::Voted(_, Verdict::Commit(_)) => self.counts.committed += 1,
                 crate::Answer::Voted(_, Verdict::Abort(_)) => self.counts.aborted += 1,
                 crate::Answer::Refused(_) => self.counts.refused += 1,
-                crate::Answer::Ended(..) | crate::Answer::Settled(_) => {}
+                crate::Answer::Ended(..) | crate::Answer::Settled(_) | crate::Answer::Gone(_) => {}
             }
-            answers.push(Answer { key: request.key, answer: reply.answer.to_bytes().into() });
+            answers.push(Answer { key: request.key, answer: self.said(&reply) });
         }
     }
 
-    fn answered(&self, key: &RequestKey) -> Option<Bytes> {
-        let name = Name { client: key.client, session: key.session.0, number: key.number };
-        Some(self.executor.answered(name)?.to_bytes().into())
+    fn answered(&self, request: &multicast::Request) -> Option<Said> {
+        let reply = match Request::from_bytes(request.payload.clone(), self.cluster()) {
+            Ok(read) => self.executor.answered(request.key.client, &read),
+            Err(_) => Reply { answer: crate::Answer::Refused(Refusal::Unreadable), statement: None },
+        };
+        Some(self.said(&reply))
     }
 
     fn checkpoint(&mut self, sequence: u64) -> Vec<Digest> {

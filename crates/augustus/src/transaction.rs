@@ -4,10 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
-use types::limits::TRANSACTION_BYTES_MAX;
-use types::{ClientId, Cluster, ClusterId, Permission, Placement, ShardId, TransactionId};
+use types::{ClientId, Cluster, ClusterId, KeyRange, Permission, Placement, ShardId, TransactionId};
 
-use crate::limits::{OPERATIONS_MAX, RANGES_MAX};
+use crate::limits::{OPERATIONS_MAX, RANGES_MAX, TRANSACTION_BYTES_MAX};
 use crate::operation::Operation;
 
 /// Format version of a transaction's encoding, its first byte.
@@ -93,27 +92,14 @@ impl Transaction {
     /// The shards that take part, in order: those that hold its keys, and all that may hold keys of its ranges.
     #[must_use]
     pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
-        let mut shards = cluster.shards_of(self.operations.iter().filter_map(Operation::key));
-        for operation in &self.operations {
-            let Operation::ReadRange(range, _) = operation else { continue };
-            if *cluster.placement() == Placement::Hash {
-                return cluster.shards().collect();
-            }
-            let (first, last) = (cluster.shard_of(range.low()), cluster.shard_of(range.high()));
-            shards.extend((first.0..last.0).map(ShardId));
-            // The end of a range is not in it, and may be where the last shard begins.
-            shards.extend(cluster.part_of(last, range).map(|_| last));
-        }
-        shards.sort_unstable();
-        shards.dedup();
-        shards
+        participants(&self.operations, cluster)
     }
 
     /// What `shard` has to do of it, with the place of each operation.
     pub fn operations_at<'a>(&'a self, cluster: &Cluster, shard: ShardId) -> impl Iterator<Item = (usize, &'a Operation)> {
-        self.operations.iter().enumerate().filter(move |(_, operation)| match operation {
-            Operation::ReadRange(range, _) => cluster.part_of(shard, range).is_some(),
-            other => other.key().is_some_and(|key| cluster.shard_of(key) == shard),
+        self.operations.iter().enumerate().filter(move |(_, operation)| match operation.range() {
+            Some(range) => cluster.part_of(shard, range).is_some(),
+            None => operation.key().is_some_and(|key| cluster.shard_of(key) == shard),
         })
     }
 
@@ -122,7 +108,7 @@ impl Transaction {
     pub fn is_permitted(&self, permission: &Permission) -> bool {
         self.operations.iter().all(|operation| match operation {
             Operation::Compare(key, _) | Operation::Read(key) => permission.may_read(key),
-            Operation::ReadRange(range, _) => permission.may_read_range(range),
+            Operation::ReadRange(range, _) | Operation::CompareRange(range, _) => permission.may_read_range(range),
             Operation::Insert(key, _) | Operation::Write(key, _) | Operation::Put(key, _) | Operation::Delete(key) => {
                 permission.may_write(key)
             }
@@ -132,9 +118,9 @@ impl Transaction {
     /// Whether who has `permission` may see all of it: read every key that it is about.
     #[must_use]
     pub fn may_be_shown(&self, permission: &Permission) -> bool {
-        self.operations.iter().all(|operation| match operation {
-            Operation::ReadRange(range, _) => permission.may_read_range(range),
-            other => other.key().is_some_and(|key| permission.may_read(key)),
+        self.operations.iter().all(|operation| match operation.range() {
+            Some(range) => permission.may_read_range(range),
+            None => operation.key().is_some_and(|key| permission.may_read(key)),
         })
     }
 
@@ -143,6 +129,29 @@ impl Transaction {
     pub fn detached(&self, cluster: ClusterId) -> Self {
         Self::from_bytes(Bytes::copy_from_slice(&self.encoded), cluster).expect("a transaction's own encoding can be read back")
     }
+}
+
+/// The shards that take part in these operations, in order.
+pub(crate) fn participants(operations: &[Operation], cluster: &Cluster) -> Vec<ShardId> {
+    let mut shards = cluster.shards_of(operations.iter().filter_map(Operation::key));
+    for range in operations.iter().filter_map(Operation::range) {
+        shards.extend(shards_of_range(range, cluster));
+    }
+    shards.sort_unstable();
+    shards.dedup();
+    shards
+}
+
+/// The shards that may hold a part of a range, in order.
+pub(crate) fn shards_of_range(range: &KeyRange, cluster: &Cluster) -> Vec<ShardId> {
+    if *cluster.placement() == Placement::Hash {
+        return cluster.shards().collect();
+    }
+    let (first, last) = (cluster.shard_of(range.low()), cluster.shard_of(range.high()));
+    let mut shards: Vec<ShardId> = (first.0..last.0).map(ShardId).collect();
+    // The end of a range is not in it, and may be where the last shard begins.
+    shards.extend(cluster.part_of(last, range).map(|_| last));
+    shards
 }
 
 fn is_within_limits(operations: &[Operation]) -> bool {
@@ -194,7 +203,7 @@ impl Decode for Transaction {
 
 #[cfg(test)]
 mod tests {
-    use types::{Key, KeyRange};
+    use types::Key;
 
     use super::*;
 

@@ -80,6 +80,11 @@ impl World {
         for output in out {
             match output {
                 Output::Order(order) => self.drivers[at].to_order.push(order),
+                Output::Met(transaction, shard) => {
+                    let mut out = Vec::new();
+                    self.drivers[at].coordinator.finish(*transaction, shard, &mut out);
+                    self.take(at, out);
+                }
                 Output::Answered(number) => self.drivers[at].answers.retain(|answered| answered.number != number),
                 Output::Ended(id, outcome) => {
                     assert!(self.drivers[at].outcomes.insert(id, outcome.clone()).is_none(), "it ends twice");
@@ -111,6 +116,7 @@ impl World {
             let mut signers = match statement {
                 Signed::Vote(statement) => self.harness.signers(shard.0, &[index], &statement),
                 Signed::Settled(statement) => self.harness.signers(shard.0, &[index], &statement),
+                Signed::Gone(statement) => self.harness.signers(shard.0, &[index], &statement),
             };
             signers.signatures.remove(0).1
         };

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use augustus::certificate::{SettledStatement, Vote};
+use augustus::certificate::{EndedStatement, SettledStatement, Vote};
 use augustus::limits::{OPERATIONS_MAX, RANGE_ROWS_MAX, RANGES_MAX};
 use augustus::{AbortReason, Answer, Found, Head, Operation, Refusal, Request, Structural, Transaction, Verdict};
 use crypto::Signatures;
@@ -86,7 +86,13 @@ proptest! {
 fn every_request_and_every_answer_has_one_encoding() {
     let harness = Harness::new(3, Structural::Intervals, Signatures::Ed25519);
     let transaction = harness.transaction(ALICE, 1, 2, vec![put("a", "1"), read("n"), read_range("o", "u")]);
+    let compare = Operation::compare_rows(&harness.cluster, range("a", "u"), &[(key("b"), value("1"))]);
+    check(&harness.transaction(ALICE, 1, 3, vec![compare]), 7);
     let statement = SettledStatement { client: ALICE, session: 1, below: 7 };
+    let mut ended = EndedStatement::none(ALICE, 1, 3);
+    [3, 66, 258, 259, 2].into_iter().for_each(|number| ended.add(number));
+    assert!(ended.numbers().eq([3, 66, 258]), "those before the first, and far from it, have no place");
+    assert!(EndedStatement { which: [u64::MAX; 4], ..EndedStatement::none(ALICE, 1, u64::MAX) }.numbers().eq([u64::MAX]));
     let requests = [
         Request::Run(transaction.clone()),
         Request::Finish(transaction.clone(), None),
@@ -95,6 +101,8 @@ fn every_request_and_every_answer_has_one_encoding() {
         Request::Decide(transaction.name(), harness.certificate(&transaction, Vote::Abort, &[2])),
         Request::Release(transaction.name(), transaction.id()),
         Request::Settle { session: 1, below: 9 },
+        Request::Inquire(ended),
+        Request::ForgetEnded(ended, vec![harness.signers(1, &[0, 1], &ended)]),
         Request::Forget(statement, vec![harness.settled(1, statement), harness.settled(2, statement)]),
     ];
     for (seed, request) in (0..).zip(&requests) {
@@ -114,11 +122,18 @@ fn every_request_and_every_answer_has_one_encoding() {
         AbortReason::Forgotten,
     ];
     let verdicts = aborts.into_iter().map(Verdict::Abort).chain([Verdict::Commit(None), Verdict::Commit(Some(found))]);
-    let refusals =
-        [Refusal::Unreadable, Refusal::NotTheAuthor, Refusal::WrongShard, Refusal::UnknownClient, Refusal::Unknown, Refusal::Unproven];
+    let refusals = [
+        Refusal::Unreadable,
+        Refusal::NotTheAuthor,
+        Refusal::WrongShard,
+        Refusal::UnknownClient,
+        Refusal::Unknown,
+        Refusal::Unproven,
+        Refusal::TooOld,
+    ];
     let mut answers: Vec<Answer> = verdicts.map(|verdict| Answer::Voted(transaction.id(), verdict)).collect();
     answers.extend(refusals.map(Answer::Refused));
-    answers.extend([Answer::Ended(transaction.id(), Vote::Abort), Answer::Settled(statement)]);
+    answers.extend([Answer::Ended(transaction.id(), Vote::Abort), Answer::Settled(statement), Answer::Gone(ended)]);
     for (seed, answer) in (0..).zip(&answers) {
         check(answer, seed);
     }

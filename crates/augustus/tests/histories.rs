@@ -9,24 +9,27 @@ use augustus::{AbortReason, Answer, Executor, Fetch, Found, Operation, Piece, Re
 use bytes::Bytes;
 use crypto::Signatures;
 use harness::{Harness, Random, key, range, signed_vote, value};
-use types::{ClientId, Key, TransactionId, Value};
+use types::{ClientId, Cluster, Key, KeyRange, TransactionId, Value};
 
 const AUTHORS: [ClientId; 4] = [ClientId(1), ClientId(2), ClientId(4), ClientId(5)];
 
 /// What a transaction does, in the plainest words.
-fn interpret(rows: &mut BTreeMap<Key, Value>, operations: &[Operation]) -> Result<Vec<Found>, u32> {
+fn interpret(cluster: &Cluster, rows: &mut BTreeMap<Key, Value>, operations: &[Operation]) -> Result<Vec<Found>, u32> {
     let mut after = rows.clone();
     let mut found = Vec::new();
     for (place, operation) in (0..).zip(operations) {
-        if let Operation::Compare(key, expected) = operation
-            && rows.get(key) != expected.as_ref()
-        {
+        let holds = match operation {
+            Operation::Compare(key, expected) => rows.get(key) == expected.as_ref(),
+            Operation::CompareRange(range, _) => *operation == Operation::compare_rows(cluster, range.clone(), &inside(rows, range)),
+            _ => true,
+        };
+        if !holds {
             return Err(place);
         }
     }
     for (place, operation) in (0..).zip(operations) {
         match operation {
-            Operation::Compare(..) => {}
+            Operation::Compare(..) | Operation::CompareRange(..) => {}
             Operation::Read(key) => found.push(Found::Value(after.get(key).cloned())),
             Operation::ReadRange(range, rows_max) => {
                 let inside = after.range(range.low().clone()..range.high().clone()).take(*rows_max as usize);
@@ -44,6 +47,10 @@ fn interpret(rows: &mut BTreeMap<Key, Value>, operations: &[Operation]) -> Resul
     }
     *rows = after;
     Ok(found)
+}
+
+fn inside(rows: &BTreeMap<Key, Value>, range: &KeyRange) -> Vec<(Key, Value)> {
+    rows.range(range.low().clone()..range.high().clone()).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn random_key(random: &mut Random, prefix: &str, count: usize) -> Key {
@@ -78,8 +85,17 @@ fn one_shard_does_what_one_transaction_after_the_other_would() {
         for number in 1..=150 {
             let count = 1 + random.below(8);
             let operations: Vec<_> = (0..count).map(|_| random_operation(&mut random, "k", keys, &(number % 7).to_string())).collect();
+            let mut operations = operations;
+            if random.below(3) == 0 {
+                let range = range("k", &format!("k{:03}", 1 + random.below(keys)));
+                let mut seen = inside(&rows, &range);
+                if random.below(4) == 0 {
+                    seen.pop();
+                }
+                operations.push(Operation::compare_rows(&harness.cluster, range, &seen));
+            }
             let transaction = harness.transaction(random.pick(&AUTHORS), 1, number, operations);
-            let expected = match interpret(&mut rows, transaction.operations()) {
+            let expected = match interpret(&harness.cluster, &mut rows, transaction.operations()) {
                 Ok(found) => Verdict::Commit(Some(found)),
                 Err(place) => Verdict::Abort(AbortReason::Mismatch(place)),
             };

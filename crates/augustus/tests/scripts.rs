@@ -2,12 +2,12 @@
 
 mod harness;
 
-use augustus::certificate::{Certificate, SettledStatement, Signers, Vote, VoteStatement};
-use augustus::limits::{PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
-use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Request, Signed, Structural, Unreadable, Verdict};
+use augustus::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote, VoteStatement};
+use augustus::limits::{BATCH_RESULT_BYTES_MAX, PENDING_MAX, REPLIES_MAX, SESSIONS_MAX};
+use augustus::{AbortReason, Answer, Operation, Ordered, Refusal, Reply, Request, Signed, Structural, Unreadable, Verdict};
 use crypto::Signatures;
 use harness::{ALICE, BOB, CAROL, Harness, found, is_conflict_with, key, put, range, read, read_range, signed_vote, value};
-use types::ShardId;
+use types::{ShardId, Value};
 
 fn harness(shards: usize) -> Harness {
     Harness::new(shards, Structural::Intervals, Signatures::Ed25519)
@@ -38,6 +38,80 @@ fn comparisons_come_first_and_see_the_state_before() {
     assert_eq!(harness.value(0, "a").as_deref(), Some("1"), "nothing of it took place");
     let good = harness.transaction(ALICE, 1, 3, vec![put("a", "2"), compare("a", Some("1")), compare("b", None)]);
     assert_eq!((harness.run(0, &good).vote(), harness.value(0, "a").as_deref()), (Vote::Commit, Some("2")));
+}
+
+#[test]
+fn a_range_is_compared_with_all_that_was_seen_of_it() {
+    let mut harness = harness(2);
+    harness.fill(0, 1, &[("b", "1"), ("d", "2"), ("f", "9")]);
+    harness.fill(1, 2, &[("n", "3")]);
+    let cluster = harness.cluster.clone();
+    let seen = |rows: &[(&str, &str)]| {
+        let rows: Vec<_> = rows.iter().map(|(row, text)| (key(row), value(text))).collect();
+        Operation::compare_rows(&cluster, range("a", "e"), &rows)
+    };
+    let now = [("b", "1"), ("d", "2")];
+    let others: [&[(&str, &str)]; 5] =
+        [&[], &now[..1], &[("b", "1"), ("d", "3")], &[("b", "1"), ("c", "2")], &[now[0], ("c", "0"), now[1]]];
+    for (number, rows) in (1..).zip(others) {
+        let transaction = harness.transaction(ALICE, 1, number, vec![put("b", "5"), seen(rows)]);
+        assert_eq!(harness.run(0, &transaction), Verdict::Abort(AbortReason::Mismatch(1)), "{rows:?}");
+    }
+    let good = harness.transaction(ALICE, 1, 6, vec![put("b", "5"), seen(&now)]);
+    assert_eq!((harness.run(0, &good).vote(), harness.value(0, "b").as_deref()), (Vote::Commit, Some("5")));
+    // With fewer shards' rows than there are shards in the range, it holds nowhere.
+    let Operation::CompareRange(whole, rows) = Operation::compare_rows(&cluster, range("a", "z"), &[]) else { panic!("it compares") };
+    let short = harness.transaction(ALICE, 1, 7, vec![Operation::CompareRange(whole, rows[..1].to_vec())]);
+    assert_eq!([0, 1].map(|shard| harness.run(shard, &short)), [0, 1].map(|_| Verdict::Abort(AbortReason::Mismatch(0))));
+}
+
+#[test]
+fn what_was_compared_of_a_range_stays_so_until_the_transaction_ends() {
+    let mut harness = harness(2);
+    harness.fill(0, 1, &[("b", "1")]);
+    let rows = [(key("b"), value("1"))];
+    let compare = Operation::compare_rows(&harness.cluster, range("a", "n"), &rows);
+    let pending = harness.transaction(ALICE, 1, 1, vec![compare, put("z", "1")]);
+    assert_eq!(harness.run(0, &pending), Verdict::Commit(Some(vec![])));
+    for (number, phantom) in (1..).zip(["a", "c"]) {
+        let phantom = harness.transaction(BOB, 7, number, vec![put(phantom, "1")]);
+        assert!(is_conflict_with(&harness.run(0, &phantom), &pending), "it would lie in the range");
+    }
+    let certificate = harness.certificate(&pending, Vote::Commit, &[0, 1]);
+    assert_eq!(harness.run(1, &pending).vote(), Vote::Commit);
+    assert_eq!(harness.decide(0, &pending, certificate), Answer::Ended(pending.id(), Vote::Commit));
+    let after = harness.transaction(BOB, 7, 3, vec![put("c", "1")]);
+    assert_eq!(harness.run(0, &after).vote(), Vote::Commit);
+}
+
+#[test]
+fn what_is_asked_again_promises_nothing_new() {
+    let mut harness = harness(2);
+    let known = harness.transaction(ALICE, 1, 3, vec![put("a", "1"), put("n", "1")]);
+    let first = harness.one(0, ALICE, Request::Run(known.clone()));
+    let again = |harness: &Harness, client, request: &Request| harness.executors[0][0].answered(client, request);
+    assert_eq!(again(&harness, ALICE, &Request::Run(known.clone())), first, "with its vote to sign");
+    let too_old = Answer::Refused(Refusal::TooOld);
+    assert_eq!(again(&harness, BOB, &Request::Run(known.clone())).answer, too_old);
+    let unknown = harness.transaction(ALICE, 1, 4, vec![put("b", "1"), put("n", "1")]);
+    for request in [Request::Run(unknown.clone()), Request::Finish(unknown, None)] {
+        let reply = again(&harness, ALICE, &request);
+        assert_eq!((reply.answer, reply.statement), (too_old.clone(), None), "it could still be executed");
+    }
+    let certificate = harness.certificate(&known, Vote::Commit, &[0, 1]);
+    let decide = Request::Decide(known.name(), certificate);
+    assert_eq!(again(&harness, ALICE, &decide).answer, too_old, "it is pending");
+    let settled = |harness: &Harness| {
+        let reply = again(harness, ALICE, &Request::Settle { session: 1, below: 9 });
+        let Some(Signed::Settled(statement)) = reply.statement else { panic!("{reply:?}") };
+        statement.below
+    };
+    assert!(settled(&harness) <= 3, "it is pending");
+    assert_eq!(harness.one(0, BOB, decide.clone()).answer, Answer::Ended(known.id(), Vote::Commit));
+    assert_eq!(again(&harness, ALICE, &decide).answer, Answer::Ended(known.id(), Vote::Commit));
+    assert!(settled(&harness) <= 4, "a later one may still come");
+    harness.one(0, ALICE, Request::Settle { session: 1, below: 9 });
+    assert_eq!(settled(&harness), 9);
 }
 
 #[test]
@@ -237,6 +311,78 @@ fn what_is_forgotten_is_never_executed() {
     let transaction = harness.transaction(ALICE, 1, count + 3, vec![put("b", "1")]);
     assert_eq!(harness.run(0, &transaction), Verdict::Abort(AbortReason::Forgotten));
     assert_eq!(harness.value(0, "b"), None);
+}
+
+#[test]
+fn a_session_in_use_is_not_forgotten_for_others_that_come_and_go() {
+    let mut harness = harness(1);
+    for session in 2..3 * SESSIONS_MAX as u64 {
+        for (session, number) in [(session, 1), (1, session)] {
+            let transaction = harness.transaction(ALICE, session, number, vec![put("a", "1")]);
+            assert_eq!(harness.run(0, &transaction).vote(), Vote::Commit);
+        }
+    }
+    let gone = harness.transaction(ALICE, 2, 2, vec![put("a", "1")]);
+    assert_eq!(harness.run(0, &gone), Verdict::Abort(AbortReason::Forgotten));
+}
+
+#[test]
+fn anybody_may_have_a_commit_forgotten_once_it_is_pending_nowhere() {
+    let mut harness = harness(2);
+    let transaction = harness.transaction(ALICE, 1, 3, vec![put("a", "1"), put("n", "1")]);
+    let mut asked = EndedStatement::none(ALICE, 1, 3);
+    [3, 4].into_iter().for_each(|number| asked.add(number));
+    let gone = |harness: &mut Harness, shard| {
+        let reply = harness.one(shard, BOB, Request::Inquire(asked));
+        let Some(Signed::Gone(said)) = reply.statement else { panic!("{reply:?}") };
+        assert_eq!(
+            (&reply.answer, harness.executors[0][0].answered(BOB, &Request::Inquire(asked)).statement.is_some()),
+            (&Answer::Gone(said), true)
+        );
+        said.numbers().collect::<Vec<u64>>()
+    };
+    assert!(gone(&mut harness, 1).is_empty(), "both may still come");
+    assert_eq!([0, 1].map(|shard| harness.run(shard, &transaction).vote()), [Vote::Commit; 2]);
+    let certificate = harness.certificate(&transaction, Vote::Commit, &[0, 1]);
+    harness.decide(0, &transaction, certificate.clone());
+    assert!(gone(&mut harness, 1).is_empty(), "it is pending");
+    harness.decide(1, &transaction, certificate);
+    assert_eq!(gone(&mut harness, 1), [3]);
+    let mut ended = EndedStatement::none(ALICE, 1, 3);
+    ended.add(3);
+    let unsettled =
+        |harness: &Harness| harness.executors[0][0].unsettled().map(|(statement, others)| (statement, others.to_vec())).collect::<Vec<_>>();
+    assert_eq!(unsettled(&harness), [(ended, vec![ShardId(1)])]);
+    for (shard, left) in [(0, 1), (1, 0)] {
+        let signers = harness.signers(shard, &[0, 2], &ended);
+        harness.one(0, BOB, Request::ForgetEnded(ended, vec![signers]));
+        assert_eq!(unsettled(&harness).len(), left, "it needs the word of all other shards");
+    }
+}
+
+#[test]
+fn the_answers_of_a_batch_are_bounded_for_each_client() {
+    let mut harness = harness(1);
+    let large = Value::new(vec![7; 500_000]).expect("within the limit");
+    for number in [1, 2] {
+        let key = key(&format!("k{number}"));
+        let transaction = harness.transaction(BOB, 1, number, vec![Operation::Put(key, large.clone())]);
+        assert_eq!(harness.run(0, &transaction).vote(), Vote::Commit);
+    }
+    let count = BATCH_RESULT_BYTES_MAX / 1_000_000;
+    let scan = |client, number: usize| {
+        let transaction = harness.transaction(client, 2, number as u64, vec![read_range("k", "l")]);
+        (client, Request::Run(transaction))
+    };
+    let mut batch: Vec<_> = (1..=count + 5).map(|number| scan(ALICE, number)).collect();
+    batch.push(scan(BOB, 1));
+    let replies = harness.deliver(0, &batch);
+    let is_given = |reply: &Reply| matches!(&reply.answer, Answer::Voted(_, Verdict::Commit(Some(_))));
+    let given = replies[..count + 5].iter().filter(|reply| is_given(reply)).count();
+    assert!((count - 1..=count).contains(&given), "{given}");
+    assert!(is_given(&replies[count + 5]), "another client has its own room");
+    let next = harness.transaction(ALICE, 2, 1_000, vec![read_range("k", "l")]);
+    assert!(is_given(&harness.one(0, ALICE, Request::Run(next))), "and so has the next batch");
 }
 
 #[test]

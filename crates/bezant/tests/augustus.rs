@@ -2,7 +2,11 @@
 
 mod place;
 
-use place::Place;
+use place::{Place, Running, eventually};
+use rustix::process::Signal;
+
+/// Of a cluster of two shards.
+const REPLICAS: [&str; 8] = ["s0-r0", "s0-r1", "s0-r2", "s0-r3", "s1-r0", "s1-r1", "s1-r2", "s1-r3"];
 
 #[test]
 fn four_replicas_run_transactions_and_scans() {
@@ -20,15 +24,112 @@ fn four_replicas_run_transactions_and_scans() {
 }
 
 #[test]
-fn it_has_one_shard_up_to_now() {
+fn a_certificate_of_all_its_shards_has_to_fit_into_a_request() {
     let place = Place::new();
-    place.run(&["init", "bezant-data", "--engine", "augustus", "--shards", "2"]).expect(2).says("no more shards than 1").says("--engine");
+    place.run(&["init", "bezant-data", "--engine", "augustus", "--shards", "65"]).expect(2).says("no more shards than 64").says("--engine");
+}
+
+#[test]
+fn two_shards_run_transactions_and_scans() {
+    for placement in ["hash", "ranges:m"] {
+        let place = Place::new();
+        place.init(&["--engine", "augustus", "--shards", "2", "--placement", placement]);
+        place.run(&["up"]).expect(0);
+        place.run(&["txn", "put a 1; put c 2; put n 3; put p 4; put z 26"]).expect(0).says("committed");
+        place.run(&["scan", "a", "z"]).expect(0).prints("a = 1\nc = 2\nn = 3\np = 4\n");
+        place.run(&["scan", "b", "zz", "--limit", "2"]).expect(0).prints("c = 2\nn = 3\n");
+        let across = place.run(&["txn", "get a; get z; delete z", "--json"]).expect(0).json();
+        assert_eq!((&across["reads"][0]["value"], &across["reads"][1]["value"]), (&"1".into(), &"26".into()));
+        eventually("no lock is left", || REPLICAS.iter().all(|replica| place.count(replica, "undecided") == 0));
+    }
+}
+
+/// Transfers between few accounts on two shards, with audits, without an end of its own.
+fn start_bank(place: &Place, journal: &str) -> Running {
+    let arguments = "bench bank --keys 40 --clients 4 --seconds 3600 --warmup 0 --check-interval 0.2 --json --journal";
+    place.spawn(&arguments.split(' ').chain([journal]).collect::<Vec<_>>())
+}
+
+/// Waits until so many more transfers were acknowledged.
+#[track_caller]
+fn goes_on(place: &Place, journal: &str, transfers: usize) {
+    let lines = || std::fs::read(place.path(journal)).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count();
+    let before = lines();
+    eventually("transfers go on", || lines() >= before + transfers);
+}
+
+/// Every transfer that was acknowledged is there, and no money was made or lost.
+#[track_caller]
+fn verify(place: &Place, journal: &str) {
+    let check = place.run(&["bench", "bank", "--verify-journal", journal, "--json"]).expect(0).json();
+    assert_eq!((&check["acknowledged"], &check["invariant"]["held"]), (&check["found"], &true.into()), "{check}");
+}
+
+/// Who leads a shard.
+fn leader(place: &Place, shard: usize) -> &'static str {
+    let view = place.count_of(REPLICAS[shard * 4], "order", "view");
+    REPLICAS[shard * 4 + usize::try_from(view % 4).expect("one of four")]
+}
+
+/// Half of the accounts on each shard.
+fn two_shards() -> Place {
+    let place = Place::new();
+    place.init(&["--engine", "augustus", "--shards", "2", "--placement", "ranges:bank/account/000020"]);
+    place.run(&["up"]).expect(0);
+    place
+}
+
+#[test]
+fn transfers_between_shards_survive_the_leaders_of_both_and_a_power_cut() {
+    let place = two_shards();
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 30);
+    let leaders = [leader(&place, 0), leader(&place, 1)];
+    leaders.iter().for_each(|leader| place.kill(leader));
+    goes_on(&place, "journal", 60);
+    place.run(&["up"]).expect(0);
+    goes_on(&place, "journal", 30);
+    REPLICAS.iter().for_each(|replica| place.kill(replica));
+    place.run(&["up"]).expect(0);
+    goes_on(&place, "journal", 30);
+    bank.signal(Signal::INT);
+    let report = bank.wait().expect(0).json();
+    assert_eq!(report["invariant"]["held"], true, "{report}");
+    verify(&place, "journal");
+}
+
+#[test]
+fn what_a_killed_client_left_is_finished_without_any_client() {
+    let place = two_shards();
+    let undecided = || REPLICAS.iter().any(|replica| place.count(replica, "undecided") > 0);
+    let finished = || REPLICAS.iter().map(|replica| place.count(replica, "finished")).sum::<u64>();
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    // Half of the second shard stands still, so that what the first has voted for waits.
+    let standing = &REPLICAS[6..];
+    standing.iter().for_each(|replica| place.signal(replica, Signal::STOP));
+    eventually("transactions wait", || REPLICAS[..4].iter().all(|replica| place.count(replica, "undecided") > 0));
+    drop(bank);
+    standing.iter().for_each(|replica| place.signal(replica, Signal::CONT));
+    eventually("everything is decided", || !undecided());
+    assert!(finished() > 0, "it was the replicas that did it");
+    verify(&place, "journal");
 }
 
 #[test]
 fn workloads_run_and_their_conditions_hold() {
+    workloads_run_on("1");
+}
+
+#[test]
+fn workloads_run_over_two_shards_and_their_conditions_hold() {
+    workloads_run_on("2");
+}
+
+#[track_caller]
+fn workloads_run_on(shards: &str) {
     let place = Place::new();
-    place.init(&["--engine", "augustus"]);
+    place.init(&["--engine", "augustus", "--shards", shards]);
     place.run(&["up"]).expect(0);
     for workload in ["bank", "ring", "smallbank", "rw-u", "rw-z", "ycsb-e", "retwis", "tpcc"] {
         let keys: &[&str] = if workload == "tpcc" { &["--scale", "0.01"] } else { &["--keys", "100"] };

@@ -189,6 +189,7 @@ mutants! {
     UnbelievedAccepted: "multicast", "a replica accepts a list with requests that nobody vouches for";
     OrderedAgain: "multicast", "a replica accepts what a leader orders twice";
     DeliveredTwice: "multicast", "a request that was delivered is delivered again";
+    ProcessInUseForgotten: "multicast", "of a client's processes the earliest is forgotten, though it is in use";
     ListUnchecked: "multicast", "a list that was asked for is taken to be what comes";
     AcceptedTwice: "multicast", "a replica accepts two lists for one number in one view";
     AcceptedUnlogged: "multicast", "what a replica accepts is not written to the journal";
@@ -221,6 +222,7 @@ mutants! {
     RangeOverStructuralLock: "Augustus, table 2", "a range is read beside a pending insertion elsewhere on the shard, where structural locks are on all of it";
     StructuralOverRangeLock: "Augustus, table 2", "a key is inserted or deleted beside a pending range elsewhere on the shard, where structural locks are on all of it";
     ComparisonSkipped: "Augustus §3.1", "comparisons are not made";
+    RangeComparisonSkipped: "Augustus §3.1", "a range is not compared with what was seen of it";
     RightsUnasked: "Augustus, rights", "a client reads and writes what it has no right to";
     PendingShown: "Augustus, rights", "a pending transaction is shown to those who may not read all it touches";
     AnyoneRuns: "Augustus, authorship", "a client runs transactions in another's name";
@@ -229,6 +231,9 @@ mutants! {
     NumberReused: "Augustus §3.3, votes are final", "the vote on a transaction is given for any other of its number";
     UnsettledForgotten: "Augustus §3.3, votes are final", "a commit is forgotten that other shards may still ask for";
     SettledByFew: "Augustus §3.3, votes are final", "a commit is forgotten though not all other shards have stated that they do not need it";
+    PendingCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that is pending that it is not";
+    UnseenCalledEnded: "Augustus §3.3, votes are final", "a shard states of a transaction that it has not seen that it will not be pending";
+    BatchUnlimited: "Augustus §3.4 (b)", "the answers to one client in a batch may be as long together as it likes";
     PendingUnlimited: "Augustus §3.4 (b)", "a client may have anything pending";
     ShardVoteOfFew: "Augustus §3.3, certificates", "any number of votes is a shard's vote";
     ShardVoterRepeated: "Augustus §3.3, certificates", "a replica's vote counts as often as it stands there";
@@ -237,6 +242,9 @@ mutants! {
     StrangerVotes: "Augustus §3.3, certificates", "a shard that does not take part aborts a transaction";
     UpdateReleased: "Augustus §3.5.2", "who has written a transaction that changes something ends it without a certificate";
     ReleasedByAnyone: "Augustus §3.5.2", "anybody releases the locks of a transaction that only reads";
+    SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
+    SealOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
+    JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
     AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
     PieceUnchecked: "Augustus, state transfer", "a piece of a checkpoint is taken as it comes";
     DurablePageOverwritten: "Augustus, checkpoints", "a checkpoint is written over the pages of the durable one";

@@ -14,6 +14,15 @@ pub struct Answer<T> {
     pub answer: T,
 }
 
+/// What is said to a client, by an application in a [`Node`](super::Node).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The answer.
+    pub bytes: Bytes,
+    /// What stands for the statement that the replica signs for it ([`crypto::leaf`]), if the client will have to show it to others.
+    pub leaf: Option<Digest>,
+}
+
 /// A deterministic state above the multicast: from the same requests in the same order it comes to the same state at every replica,
 /// and to the same after each restart.
 ///
@@ -26,8 +35,9 @@ pub trait Application {
     /// Runs the requests of list `sequence`, one after the other. Every request is delivered once at most.
     fn deliver(&mut self, sequence: u64, requests: &[Request], answers: &mut Vec<Answer<Self::Answer>>);
 
-    /// What it said of a request that was delivered, if it still knows: a client has asked again.
-    fn answered(&self, key: &RequestKey) -> Option<Self::Answer>;
+    /// What it says of a request that was delivered, or is too old to be: a client has asked again. Whether it is the request that was
+    /// delivered under that name, only the application can know: it says nothing that is not so already.
+    fn answered(&self, request: &Request) -> Option<Self::Answer>;
 
     /// Keeps the state as it is after list `sequence`, beside the one that goes on changing. Gives the digest of each page.
     fn checkpoint(&mut self, sequence: u64) -> Vec<Digest>;

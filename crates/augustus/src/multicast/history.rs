@@ -6,7 +6,7 @@ use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::{ClusterId, Digest};
 
-use super::application::{Answer, Application, page_digest};
+use super::application::{Answer, Application, Said, page_digest};
 use super::request::{Request, RequestKey};
 
 /// So many requests stand on a page.
@@ -64,16 +64,16 @@ impl History {
 }
 
 /// The answer to the request at this place.
-fn answer(place: u64, digest: &Digest) -> Bytes {
+fn answer(place: u64, digest: &Digest) -> Said {
     let mut out = place.to_bytes();
     out.extend_from_slice(digest);
-    out.into()
+    Said { bytes: out.into(), leaf: None }
 }
 
 impl Application for History {
-    type Answer = Bytes;
+    type Answer = Said;
 
-    fn deliver(&mut self, sequence: u64, requests: &[Request], answers: &mut Vec<Answer<Bytes>>) {
+    fn deliver(&mut self, sequence: u64, requests: &[Request], answers: &mut Vec<Answer<Said>>) {
         for request in requests {
             let digest = request.id(self.cluster).digest;
             let place = self.delivered.len() as u64;
@@ -83,8 +83,8 @@ impl Application for History {
         }
     }
 
-    fn answered(&self, key: &RequestKey) -> Option<Bytes> {
-        let place = *self.places.get(key)?;
+    fn answered(&self, request: &Request) -> Option<Said> {
+        let place = *self.places.get(&request.key)?;
         Some(answer(place, &self.delivered.get(usize::try_from(place).ok()?)?.digest))
     }
 

@@ -16,19 +16,21 @@
 //! | any replica | the others | give me, or here is, what was asked for by its digest |
 
 use bytes::Bytes;
-use crypto::{BatchSignature, Claim as SignatureClaim, Compress, Rejection, Signable, SignatureClaims, Statement};
+use crypto::{BatchSignature, Claim as SignatureClaim, Compress, Rejection, Signable, SignatureClaims, SignatureCompression, Statement};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_sequence};
 use types::limits::SHARD_REPLICAS_MAX;
 use types::{Cluster, ClusterId, Digest, ReplicaId, ShardId};
 
 use super::quorum::Quorum;
-use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, PAYLOAD_BYTES_MAX, Request, RequestId};
+use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, Request, RequestId};
 
 /// Begins every message and every record.
 pub(super) const FORMAT: u8 = 1;
 /// How many lists may be under way between two checkpoints at most, and so how long each list of claims may be.
 pub const LOG_WINDOW_MAX: u64 = 1_024;
+/// The longest answer to a client, in bytes.
+pub const ANSWER_BYTES_MAX: usize = 5 << 20;
 /// The longest page of a state, in bytes.
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
 /// The longest head of a state, in bytes: the windows of the clients, and the digest of each page.
@@ -120,7 +122,20 @@ pub enum Message {
         number: u64,
         /// The answer.
         answer: Bytes,
+        /// What the replica signs for it, where its client will have to show that to others.
+        seal: Option<Seal>,
     },
+}
+
+/// The signature of a statement that somebody else than the multicast knows: who reads it works out its leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Who signs.
+    pub signer: ReplicaId,
+    /// What stands for the statement and its signer ([`crypto::leaf`]).
+    pub leaf: Digest,
+    /// The signature.
+    pub signature: BatchSignature,
 }
 
 /// That a list has a number in a view.
@@ -204,6 +219,17 @@ pub enum Unsigned {
     ViewChange(ViewChange),
     /// That a view begins.
     NewView(NewView),
+    /// What goes with an answer.
+    Reply {
+        /// Who answers.
+        signer: ReplicaId,
+        /// The request's number.
+        number: u64,
+        /// The answer.
+        answer: Bytes,
+        /// What stands for the statement that is signed.
+        leaf: Digest,
+    },
 }
 
 impl Certificate {
@@ -302,6 +328,7 @@ impl Signable for Unsigned {
             Self::Checkpoint(vote) => crypto::leaf(cluster, signer, vote),
             Self::ViewChange(vote) => crypto::leaf(cluster, signer, vote),
             Self::NewView(view) => crypto::leaf(cluster, signer, view),
+            Self::Reply { leaf, .. } => *leaf,
         }
     }
 
@@ -310,6 +337,7 @@ impl Signable for Unsigned {
             Self::Checkpoint(vote) => Message::Checkpoint(vote, signature),
             Self::ViewChange(vote) => Message::ViewChange(vote, signature),
             Self::NewView(view) => Message::NewView(view, signature),
+            Self::Reply { signer, number, answer, leaf } => Message::Reply { number, answer, seal: Some(Seal { signer, leaf, signature }) },
         }
     }
 }
@@ -336,16 +364,29 @@ impl SignatureClaims for Message {
                 }
                 out.push(SignatureClaim { signer: view.signer, leaf: crypto::leaf(cluster.id(), view.signer, view), signature });
             }
+            Self::Reply { seal: Some(Seal { signer, leaf, signature }), .. } => {
+                out.push(SignatureClaim { signer: *signer, leaf: *leaf, signature });
+            }
             _ => {}
         }
         Ok(())
     }
 }
 
-impl Compress for Message {}
-
 impl Encode for Message {
     fn encode(&self, out: &mut Vec<u8>) {
+        self.compress(&mut SignatureCompression::default(), out);
+    }
+}
+
+impl Decode for Message {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Self::decompress(reader, &mut SignatureCompression::default())
+    }
+}
+
+impl Compress for Message {
+    fn compress(&self, compression: &mut SignatureCompression, out: &mut Vec<u8>) {
         out.push(FORMAT);
         match self {
             Self::Request(request) => tagged(1, request, out),
@@ -419,10 +460,17 @@ impl Encode for Message {
                 index.encode(out);
                 encode_bytes(bytes, out);
             }
-            Self::Reply { number, answer } => {
+            Self::Reply { number, answer, seal } => {
                 out.push(19);
                 number.encode(out);
                 encode_bytes(answer, out);
+                seal.is_some().encode(out);
+                // The answers of a turn share one signature.
+                if let Some(Seal { signer, leaf, signature }) = seal {
+                    signer.encode(out);
+                    leaf.encode(out);
+                    compression.compress_signature(signature, out);
+                }
             }
             Self::Decided { sequence, digest } => {
                 out.push(20);
@@ -431,10 +479,8 @@ impl Encode for Message {
             }
         }
     }
-}
 
-impl Decode for Message {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn decompress(reader: &mut Reader, compression: &mut SignatureCompression) -> Result<Self, DecodeError> {
         if u8::decode(reader)? != FORMAT {
             return Err(DecodeError::UnknownTag("a format"));
         }
@@ -470,7 +516,17 @@ impl Decode for Message {
                 let (sequence, index) = (u64::decode(reader)?, u32::decode(reader)?);
                 Self::Page { sequence, index, bytes: decode_bytes(reader, "a page", PAGE_BYTES_MAX)? }
             }
-            19 => Self::Reply { number: u64::decode(reader)?, answer: decode_bytes(reader, "an answer", PAYLOAD_BYTES_MAX)? },
+            19 => {
+                let (number, answer) = (u64::decode(reader)?, decode_bytes(reader, "an answer", ANSWER_BYTES_MAX)?);
+                let seal = match bool::decode(reader)? {
+                    true => {
+                        let (signer, leaf) = (ReplicaId::decode(reader)?, reader.array()?);
+                        Some(Seal { signer, leaf, signature: compression.decompress_signature(reader)? })
+                    }
+                    false => None,
+                };
+                Self::Reply { number, answer, seal }
+            }
             20 => Self::Decided { sequence: u64::decode(reader)?, digest: reader.array()? },
             _ => return Err(DecodeError::UnknownTag("a message of the multicast")),
         })

@@ -40,8 +40,8 @@ mod transfer;
 mod views;
 pub mod windows;
 
-pub use application::{Answer, Application, page_digest};
-pub use message::{Message, Unsigned};
+pub use application::{Answer, Application, Said, page_digest};
+pub use message::{Message, Seal, Unsigned};
 pub use node::{Node, NodeError};
 pub use replica::{JournalOp, OpenError, Options, Replica};
 pub use request::{Request, RequestId, RequestKey};

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{SegmentNumber, StorageBackend, Store, StoreError};
 use types::{Cluster, ReplicaId};
 
-use super::application::Application;
-use super::message::Message;
+use super::application::{Application, Said};
+use super::message::{Message, Unsigned};
 use super::replica::{JournalOp, OpenError, Options, Replica};
 
 /// Why a node cannot be opened.
@@ -22,8 +21,8 @@ pub enum NodeError {
     Replica(#[from] OpenError),
 }
 
-/// A replica of an application whose answers are bytes, with a store of its own.
-pub struct Node<A: Application<Answer = Bytes>, B: StorageBackend> {
+/// A replica of an application whose answers go to clients, with a store of its own.
+pub struct Node<A: Application<Answer = Said>, B: StorageBackend> {
     replica: Replica<A>,
     store: Store<B>,
     /// The part of the journal that is not needed once what is written is durable.
@@ -31,7 +30,7 @@ pub struct Node<A: Application<Answer = Bytes>, B: StorageBackend> {
     failure: Option<StoreError>,
 }
 
-impl<A: Application<Answer = Bytes>, B: StorageBackend> Node<A, B> {
+impl<A: Application<Answer = Said>, B: StorageBackend> Node<A, B> {
     /// Goes on from what `store` holds, which was not replayed yet.
     ///
     /// # Errors
@@ -87,7 +86,7 @@ impl<A: Application<Answer = Bytes>, B: StorageBackend> Node<A, B> {
     }
 }
 
-impl<A: Application<Answer = Bytes>, B: StorageBackend> Machine for Node<A, B> {
+impl<A: Application<Answer = Said>, B: StorageBackend> Machine for Node<A, B> {
     type Command = std::convert::Infallible;
     type Received = <Replica<A> as Machine>::Received;
     type Message = Message;
@@ -101,7 +100,12 @@ impl<A: Application<Answer = Bytes>, B: StorageBackend> Machine for Node<A, B> {
             Input::Tick => Input::Tick,
         };
         for answer in outbox.lend(|outbox| self.replica.step(now, input, outbox)) {
-            outbox.send(answer.key.origin(), Message::Reply { number: answer.key.number, answer: answer.answer });
+            let (to, number, Said { bytes: answer, leaf }) = (answer.key.origin(), answer.key.number, answer.answer);
+            outbox.bytes = outbox.bytes.saturating_add(answer.len());
+            match leaf {
+                Some(leaf) => outbox.sign(to, Unsigned::Reply { signer: self.replica.id(), number, answer, leaf }),
+                None => outbox.send(to, Message::Reply { number, answer, seal: None }),
+            }
         }
         if let Err(failure) = self.write() {
             self.failure.get_or_insert(failure);
@@ -113,7 +117,7 @@ impl<A: Application<Answer = Bytes>, B: StorageBackend> Machine for Node<A, B> {
     }
 }
 
-impl<A: Application<Answer = Bytes>, B: StorageBackend> Durable for Node<A, B> {
+impl<A: Application<Answer = Said>, B: StorageBackend> Durable for Node<A, B> {
     type Failure = StoreError;
 
     fn persist(&mut self) -> Result<(), StoreError> {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use machine::{OutboxOf, Time};
 use mutants::{Mutant, broken};
-use types::{Digest, Party};
+use types::{ClientId, Digest, Party};
 
 use super::application::{Answer, Application};
 use super::message::{Claim, Message, Status};
 use super::record::Record;
 use super::replica::Replica;
-use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, PAYLOAD_BYTES_MAX, Request, RequestId, list_digest};
+use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, PAYLOAD_BYTES_MAX, Request, RequestId, list_digest, replica_of};
 use super::windows::{Standing, WINDOW};
 
 /// With so many more requests waiting for each list under way a leader proposes another list.
@@ -21,7 +21,7 @@ const RESEND_MAX: usize = 16;
 const FETCH_LISTS_MAX: usize = 8;
 
 impl<A: Application> Replica<A> {
-    /// A client says it itself: its channel proves whose it is.
+    /// A client says it itself, or a replica that asks as clients do: its channel proves whose it is.
     pub(super) fn on_request(&mut self, now: Time, from: Party, request: &Request, outbox: &mut OutboxOf<Self>) {
         if (from != request.key.origin() && !broken(Mutant::OriginUnchecked)) || request.payload.len() > PAYLOAD_BYTES_MAX {
             return;
@@ -35,7 +35,7 @@ impl<A: Application> Replica<A> {
                 }
             }
             Standing::Delivered | Standing::TooOld => {
-                if let Some(answer) = self.application.answered(&request.key) {
+                if let Some(answer) = self.application.answered(request) {
                     outbox.emit(Answer { key: request.key, answer });
                 }
             }
@@ -45,11 +45,19 @@ impl<A: Application> Replica<A> {
 
     pub(super) fn on_vouch(&mut self, now: Time, from: u16, ids: &[RequestId], outbox: &mut OutboxOf<Self>) {
         for id in ids {
-            if self.cluster.permission(id.key.client).is_some() && self.windows.standing(&id.key) == Standing::New {
+            if self.may_ask(id.key.client) && self.windows.standing(&id.key) == Standing::New {
                 self.pool.vouch(now, from, id);
             }
         }
         self.after_vouching(now, outbox);
+    }
+
+    /// Whether that is a client's name, or a replica's.
+    fn may_ask(&self, name: ClientId) -> bool {
+        match replica_of(name) {
+            Some(replica) => self.cluster.replica_key(replica).is_some(),
+            None => self.cluster.permission(name).is_some(),
+        }
     }
 
     /// More is believed now, or due.

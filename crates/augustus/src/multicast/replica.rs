@@ -18,7 +18,7 @@ use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsi
 use super::pool::{Patience, Pool};
 use super::quorum::Quorum;
 use super::record::Record;
-use super::request::{RequestKey, list_digest};
+use super::request::{RequestKey, list_digest, replica_of};
 use super::slot::Slot;
 use super::transfer::Transfer;
 use super::windows::Windows;
@@ -147,6 +147,9 @@ impl<A: Application> Replica<A> {
         }
         if options.checkpoint_interval == 0 || 2 * options.checkpoint_interval > LOG_WINDOW_MAX || options.pipeline == 0 {
             return Err(OpenError::Setup("checkpoints are too far apart, or nothing may be under way"));
+        }
+        if cluster.clients().iter().any(|(client, _)| replica_of(*client).is_some()) {
+            return Err(OpenError::Setup("a client has a number that is kept for replicas"));
         }
         let empty = list_digest(cluster.id(), &[]);
         let patience = Patience { timeout_ms: options.timeout_ms, factor: 1 };
@@ -408,12 +411,11 @@ impl<A: Application> Replica<A> {
     }
 
     fn on_message(&mut self, now: Time, from: Party, message: Message, outbox: &mut OutboxOf<Self>) {
-        let Party::Replica(replica) = from else {
-            if let Message::Request(request) = message {
-                self.on_request(now, from, &request, outbox);
-            }
+        if let Message::Request(request) = message {
+            self.on_request(now, from, &request, outbox);
             return;
-        };
+        }
+        let Party::Replica(replica) = from else { return };
         if replica.shard != self.me.shard {
             return;
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_count};
-use types::{ClientId, ClusterId, Digest, Party, Session};
+use types::{ClientId, ClusterId, Digest, Party, ReplicaId, Session, ShardId};
 
 /// The longest payload of a request, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
@@ -26,8 +26,22 @@ impl RequestKey {
     /// Who may say a request of this name.
     #[must_use]
     pub fn origin(&self) -> Party {
-        Party::Client(self.client, self.session)
+        replica_of(self.client).map_or(Party::Client(self.client, self.session), Party::Replica)
     }
+}
+
+/// The name under which a replica, of whichever shard, asks as clients do. No client has one of these.
+#[must_use]
+pub fn name_of(replica: ReplicaId) -> ClientId {
+    ClientId(u64::MAX - (u64::from(replica.shard.0) << 16 | u64::from(replica.index)))
+}
+
+/// The replica that asks under this name, if it is one's.
+#[must_use]
+pub fn replica_of(client: ClientId) -> Option<ReplicaId> {
+    let number = u64::MAX - client.0;
+    let (shard, [low, high, ..]) = (u16::try_from(number >> 16).ok()?, number.to_le_bytes());
+    Some(ReplicaId { shard: ShardId(shard), index: u16::from_le_bytes([low, high]) })
 }
 
 /// A request's name and the hash of all of it. A client that lies may give one name to several requests.

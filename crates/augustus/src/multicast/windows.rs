@@ -2,8 +2,9 @@
 //!
 //! Of each process of a client the highest delivered number is known, and which of the [`WINDOW`] numbers up to it were
 //! delivered. What lies lower is too old: it was delivered, or never will be. Of each client at most [`SESSIONS_MAX`]
-//! processes are known, the latest ones; whoever is earlier than all of them is too old altogether. All this changes with
-//! deliveries alone, so that it is the same at every replica, and it is a part of each checkpoint.
+//! processes are known: when another comes, the one that has delivered nothing for longest is forgotten, so that one that
+//! is in use stays, however many come and go. Whoever is unknown and not later than any forgotten one is too old altogether. All this
+//! changes with deliveries alone, so that it is the same at every replica, and it is a part of each checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::request::RequestKey;
 /// How far a process may run ahead of its oldest request that is not delivered.
 pub const WINDOW: u64 = 1_024;
 /// How many processes of one client are known.
-pub const SESSIONS_MAX: usize = 16;
+pub const SESSIONS_MAX: usize = 64;
 const WORDS: usize = WINDOW as usize / 64;
 const CLIENTS_MAX: usize = 1 << 20;
 
@@ -39,14 +40,18 @@ pub struct Windows(BTreeMap<ClientId, Sessions>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sessions {
-    /// Processes up to this one are too old.
+    /// Processes up to this one that are not known are too old.
     forgotten: Option<Session>,
+    /// How many requests were delivered.
+    delivered: u64,
     windows: BTreeMap<Session, Window>,
 }
 
 /// Bit `i` says whether `highest - i` was delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Window {
+    /// The last delivery, by the client's count.
+    used: u64,
     highest: u64,
     delivered: [u64; WORDS],
 }
@@ -82,10 +87,11 @@ impl Windows {
     #[must_use]
     pub fn standing(&self, key: &RequestKey) -> Standing {
         let sessions = self.0.get(&key.client);
-        if key.number == 0 || sessions.is_some_and(|sessions| sessions.forgotten.is_some_and(|forgotten| key.session <= forgotten)) {
+        let window = sessions.and_then(|sessions| sessions.windows.get(&key.session));
+        let is_forgotten = window.is_none() && sessions.is_some_and(|sessions| Some(key.session) <= sessions.forgotten);
+        if key.number == 0 || is_forgotten {
             return Standing::TooOld;
         }
-        let window = sessions.and_then(|sessions| sessions.windows.get(&key.session));
         let highest = window.map_or(0, |window| window.highest);
         if key.number > highest {
             return if key.number - highest > WINDOW { Standing::TooEarly } else { Standing::New };
@@ -107,9 +113,15 @@ impl Windows {
             return false;
         }
         let sessions = self.0.entry(key.client).or_default();
-        sessions.windows.entry(key.session).or_default().mark(key.number);
-        while sessions.windows.len() > SESSIONS_MAX {
-            sessions.forgotten = sessions.windows.pop_first().map(|(session, _)| session);
+        sessions.delivered += 1;
+        let window = sessions.windows.entry(key.session).or_default();
+        window.used = sessions.delivered;
+        window.mark(key.number);
+        if sessions.windows.len() > SESSIONS_MAX {
+            let used = |window: &Window| if broken(Mutant::ProcessInUseForgotten) { 0 } else { window.used };
+            let oldest = sessions.windows.iter().min_by_key(|(_, window)| used(window)).map(|(session, _)| *session);
+            sessions.windows.remove(&oldest.expect("there are more than none"));
+            sessions.forgotten = sessions.forgotten.max(oldest);
         }
         true
     }
@@ -121,9 +133,11 @@ impl Encode for Windows {
         for (client, sessions) in &self.0 {
             client.0.encode(out);
             sessions.forgotten.map(|session| session.0).encode(out);
+            sessions.delivered.encode(out);
             encode_count(sessions.windows.len(), out);
             for (session, window) in &sessions.windows {
                 session.0.encode(out);
+                window.used.encode(out);
                 window.highest.encode(out);
                 window.delivered.iter().for_each(|word| word.encode(out));
             }
@@ -136,10 +150,11 @@ impl Decode for Windows {
         let mut clients = BTreeMap::new();
         for _ in 0..reader.count("the clients of a state", CLIENTS_MAX)? {
             let client = ClientId(u64::decode(reader)?);
-            let mut sessions = Sessions { forgotten: Option::<u64>::decode(reader)?.map(Session), windows: BTreeMap::new() };
+            let forgotten = Option::<u64>::decode(reader)?.map(Session);
+            let mut sessions = Sessions { forgotten, delivered: u64::decode(reader)?, windows: BTreeMap::new() };
             for _ in 0..reader.count("the sessions of a client", SESSIONS_MAX)? {
                 let session = Session(u64::decode(reader)?);
-                let mut window = Window { highest: u64::decode(reader)?, delivered: [0; WORDS] };
+                let mut window = Window { used: u64::decode(reader)?, highest: u64::decode(reader)?, delivered: [0; WORDS] };
                 for word in &mut window.delivered {
                     *word = u64::decode(reader)?;
                 }
@@ -184,6 +199,18 @@ mod tests {
         assert_eq!(windows.standing(&key(1, 1_600 + WINDOW)), Standing::New);
         assert_eq!(windows.standing(&key(1, 1_601 + WINDOW)), Standing::TooEarly);
         assert_eq!(Windows::from_bytes(windows.to_bytes().into(), ClusterId::new([0; 16])), Ok(windows));
+    }
+
+    #[test]
+    fn a_process_in_use_is_not_forgotten_for_others_that_come_and_go() {
+        let mut windows = Windows::default();
+        let last = 3 * SESSIONS_MAX as u64;
+        for session in 2..=last {
+            assert!(windows.deliver(&key(session, 1)) && windows.deliver(&key(1, session)), "{session}");
+        }
+        assert_eq!(windows.standing(&key(1, last + 1)), Standing::New);
+        assert_eq!(windows.standing(&key(2, 2)), Standing::TooOld);
+        assert_eq!(windows.standing(&key(last, 2)), Standing::New);
     }
 
     #[test]

@@ -97,12 +97,9 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
 }
 
 /// A replica of Augustus on its disk, brought back on a thread that may block.
-async fn augustus(config: &NodeConfig) -> Result<augustus::multicast::Node<augustus::Shard, Disk>, Failure> {
+async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure> {
     let replica = config.replica;
     let cluster = config.topology.cluster.clone();
-    if cluster.shards().count() > 1 {
-        return Err(Failure::wrong("augustus runs clusters of one shard only, up to now").at("cluster.toml"));
-    }
     let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX);
     let verifier = Arc::new(verifier.map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml"))?);
     let data = config.data.clone();
@@ -112,8 +109,9 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::multicast::Node<augus
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
         let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural: augustus::Structural::default() };
-        let shard = augustus::Shard::new(settings, verifier);
-        augustus::multicast::Node::open(cluster, replica, augustus::multicast::Options::default(), shard, store)
+        let shard = augustus::Shard::new(settings, replica.index, verifier);
+        let now = Time(runtime::clock::wall());
+        augustus::Server::open(cluster, replica, augustus::multicast::Options::default(), shard, store, now)
             .map_err(|error| error.to_string())
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))

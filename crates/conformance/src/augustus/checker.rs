@@ -102,7 +102,8 @@ impl Checker<Order> for OrderChecker {
                 }
             }
             Unsigned::ViewChange(vote) => vote.prepared.iter().chain(&vote.accepted).for_each(|claim| self.votes(by, claim)),
-            Unsigned::NewView(_) => {}
+            // Nothing that this application answers is signed.
+            Unsigned::NewView(_) | Unsigned::Reply { .. } => {}
         }
     }
 
@@ -113,7 +114,7 @@ impl Checker<Order> for OrderChecker {
                 let digest = ::augustus::multicast::request::list_digest(self.cluster, ids);
                 self.votes(by, &Claim { view: *view, sequence: *sequence, digest });
             }
-            (Message::Reply { number, answer }, Party::Client(client, session)) => {
+            (Message::Reply { number, answer, .. }, Party::Client(client, session)) => {
                 self.delivered(by.shard, RequestKey { client, session, number: *number }, answer, "order");
             }
             _ => {}

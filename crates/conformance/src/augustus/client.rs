@@ -171,7 +171,7 @@ impl Machine for OrderClient {
                 }
             }
             Input::Message { from: Party::Replica(replica), message } => {
-                let Message::Reply { number, answer } = message.into_inner() else { return };
+                let Message::Reply { number, answer, .. } = message.into_inner() else { return };
                 let Some(asked) = &mut self.asked else { return };
                 if asked.request.key.number != number || asked.shard != replica.shard {
                     return;
@@ -234,6 +234,6 @@ pub(super) fn describe(message: &Message) -> String {
         Message::Head { sequence, head } => format!("Head {sequence} of {} bytes", head.len()),
         Message::FetchPage { sequence, index } => format!("FetchPage {index} of {sequence}"),
         Message::Page { sequence, index, .. } => format!("Page {index} of {sequence}"),
-        Message::Reply { number, answer } => format!("Reply {number} {:02x?}", &answer[..answer.len().min(8)]),
+        Message::Reply { number, answer, .. } => format!("Reply {number} {:02x?}", &answer[..answer.len().min(8)]),
     }
 }

@@ -1,7 +1,8 @@
 //! The normal case, and who may have what ordered.
 
-use super::super::Message;
-use super::world::{World, key, request, without};
+use super::super::request::name_of;
+use super::super::{Message, Request, RequestKey};
+use super::world::{World, key, party, replica, request, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
 
@@ -80,11 +81,19 @@ fn of_two_requests_of_one_name_one_is_delivered() {
 #[test]
 fn nobody_speaks_in_a_clients_name() {
     let mut world = World::new();
+    let of = |index, payload| Request { key: RequestKey { client: name_of(replica(index)), ..key(1, 1) }, ..request(1, 1, payload) };
     for to in 0..4 {
         world.inject(key(2, 1).origin(), to, &Message::Request(request(1, 1, "forged")));
+        world.inject(key(2, 1).origin(), to, &Message::Request(of(1, "forged")));
+        world.inject(party(0), to, &Message::Request(of(1, "forged")));
     }
     world.run_ms(1_000);
     world.assert_delivered(ALL, vec![]);
+    // A replica in its own name is heard like any client.
+    let own = of(1, "its own");
+    world.ask_all(&own);
+    world.run_ms(1_000);
+    world.assert_delivered(ALL, vec![own.key]);
 }
 
 #[test]

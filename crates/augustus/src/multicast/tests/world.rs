@@ -156,7 +156,7 @@ impl World {
                     }
                 }
                 Party::Client(client, session) => {
-                    if let (Message::Reply { number, answer }, Party::Replica(replica)) = (message, from) {
+                    if let (Message::Reply { number, answer, .. }, Party::Replica(replica)) = (message, from) {
                         let key = RequestKey { client, session, number };
                         self.answers.entry(key).or_default().insert(replica.index, answer);
                     }

@@ -1,0 +1,201 @@
+//! How a coordinator's orders get to the shards and their answers back. Each order becomes a request of its shard's multicast, with a number
+//! that counts this process's requests there. It is said to all replicas of the shard, again and again, until enough have answered alike.
+//!
+//! Replicas take no request that lies far from its process's last ones, and remember the last [`REPLIES_MAX`] transactions of a process.
+//! So what is under way at a shard stays within a span of numbers ([`Orders::has_room`]), and what is answered late is still remembered.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use machine::{Outbox, Time};
+use mutants::{Mutant, broken};
+use types::codec::{Decode as _, Encode as _};
+use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId};
+
+use crate::coordinator::{Answered, Order};
+use crate::limits::REPLIES_MAX;
+use crate::multicast::message::{Message, Seal};
+use crate::multicast::request::{Request, RequestKey};
+use crate::request::Answer;
+
+/// How long to wait before an order is said again, in milliseconds.
+const RETRY_MS: u64 = 500;
+/// How far the numbers of what is under way at a shard may lie apart before another transaction begins there.
+const SPAN_MAX: u64 = REPLIES_MAX as u64 / 2;
+
+/// The orders of one process that are under way.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    cluster: Arc<Cluster>,
+    client: ClientId,
+    session: Session,
+    /// For how long an order is said again, in milliseconds.
+    patience_ms: u64,
+    shards: Vec<Numbers>,
+    under_way: BTreeMap<u64, UnderWay>,
+    /// When each is to be said again.
+    retries: VecDeque<(Time, u64)>,
+    /// How often one was said again.
+    pub retried: u64,
+}
+
+/// The requests to one shard.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u64,
+    /// Which order each is that is under way.
+    orders: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    shard: ShardId,
+    number: u64,
+    message: Message,
+    gives_up_at: Time,
+}
+
+impl Orders {
+    pub fn new(cluster: Arc<Cluster>, client: ClientId, session: Session, patience_ms: u64) -> Self {
+        let shards = cluster.shards().map(|_| Numbers::default()).collect();
+        Self { cluster, client, session, patience_ms, shards, under_way: BTreeMap::new(), retries: VecDeque::new(), retried: 0 }
+    }
+
+    /// Whether another transaction may begin at a shard. What ends one that has begun always may.
+    pub fn has_room(&self, shard: ShardId) -> bool {
+        let Numbers { last, orders } = &self.shards[usize::from(shard.0)];
+        orders.first_key_value().is_none_or(|(oldest, _)| last - oldest < SPAN_MAX)
+    }
+
+    pub fn send<U, E>(&mut self, now: Time, Order { number: order, shard, request }: Order, outbox: &mut Outbox<Message, U, E>) {
+        let numbers = &mut self.shards[usize::from(shard.0)];
+        numbers.last += 1;
+        let number = numbers.last;
+        numbers.orders.insert(number, order);
+        let key = RequestKey { client: self.client, session: self.session, number };
+        let message = Message::Request(Request { key, payload: request.to_bytes().into() });
+        let gives_up_at = now.after_ms(self.patience_ms);
+        self.under_way.insert(order, UnderWay { shard, number, message, gives_up_at });
+        self.say(now, order, outbox);
+    }
+
+    fn say<U, E>(&mut self, now: Time, order: u64, outbox: &mut Outbox<Message, U, E>) {
+        let UnderWay { shard, message, .. } = &self.under_way[&order];
+        self.cluster.replicas_of(*shard).for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
+        self.retries.push_back((now.after_ms(RETRY_MS), order));
+    }
+
+    /// What a replica has said, if that can be the answer to an order that is under way. The signature has been checked, but not what it
+    /// is of.
+    pub fn answer(&self, replica: ReplicaId, number: u64, answer: Bytes, seal: Option<Seal>) -> Option<Answered> {
+        let number = *self.shards.get(usize::from(replica.shard.0))?.orders.get(&number)?;
+        let answer = Answer::from_bytes(answer, self.cluster.id()).ok()?;
+        let signature = match seal {
+            None => None,
+            Some(Seal { signer, leaf, signature }) => {
+                let is_its = signer == replica && answer.statement()?.leaf(self.cluster.id(), replica) == leaf;
+                Some((is_its || broken(Mutant::SealOfOther)).then_some(signature)?)
+            }
+        };
+        Some(Answered { replica, number, answer, signature })
+    }
+
+    /// Enough have answered this order, or nobody waits for it any more.
+    pub fn end(&mut self, order: u64) {
+        if let Some(UnderWay { shard, number, .. }) = self.under_way.remove(&order) {
+            self.shards[usize::from(shard.0)].orders.remove(&number);
+        }
+        while self.retries.front().is_some_and(|(_, order)| !self.under_way.contains_key(order)) {
+            self.retries.pop_front();
+        }
+    }
+
+    /// Says again what was not answered. Gives the orders for which it is too late: these have ended.
+    pub fn on_tick<U, E>(&mut self, now: Time, outbox: &mut Outbox<Message, U, E>) -> Vec<u64> {
+        let mut late = Vec::new();
+        while self.retries.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, order)) = self.retries.pop_front()
+        {
+            match self.under_way.get(&order) {
+                Some(under_way) if under_way.gives_up_at <= now => {
+                    self.end(order);
+                    late.push(order);
+                }
+                Some(_) => {
+                    self.retried += 1;
+                    self.say(now, order, outbox);
+                }
+                None => {}
+            }
+        }
+        late
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        self.retries.front().map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crypto::{BatchSigner, SecretKey, Signatures};
+    use types::{ClusterId, Permission, Placement, TransactionId};
+
+    use super::*;
+    use crate::request::{AbortReason, Request as Asked, Verdict};
+
+    const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+
+    fn orders() -> Orders {
+        let keys = (0..2).map(|shard| (0..4).map(|index| SecretKey::from_bytes([shard * 4 + index + 1; 32]).public()).collect());
+        let client = (ClientId(1), Permission { public_key: SecretKey::from_bytes([99; 32]).public(), ..Permission::default() });
+        let cluster = Cluster::new(CLUSTER, 1, Placement::Hash, keys.collect(), vec![client]).expect("its parts fit");
+        Orders::new(Arc::new(cluster), ClientId(1), Session(1), 10_000)
+    }
+
+    fn send(orders: &mut Orders, now: Time, number: u64, shard: u16) -> usize {
+        let mut outbox = Outbox::<Message, (), ()>::default();
+        let request = Asked::Settle { session: 1, below: 0 };
+        orders.send(now, Order { number, shard: ShardId(shard), request }, &mut outbox);
+        outbox.sends.len()
+    }
+
+    #[test]
+    fn a_signature_counts_for_its_own_answer_alone() {
+        let mut orders = orders();
+        send(&mut orders, Time(0), 7, 1);
+        let [voter, other] = [0, 1].map(|index| ReplicaId { shard: ShardId(1), index });
+        let answer = |verdict| Answer::Voted(TransactionId([1; 32]), verdict);
+        let (commit, abort) = (answer(Verdict::Commit(None)), answer(Verdict::Abort(AbortReason::VotedDown)));
+        let seal = |signer: ReplicaId, answer: &Answer| {
+            let leaf = answer.statement().expect("a vote").leaf(CLUSTER, signer);
+            let secret = SecretKey::from_bytes([5 + u8::try_from(signer.index).expect("few"); 32]);
+            let signature = BatchSigner::new(secret, CLUSTER, signer, Signatures::Ed25519).sign(&[leaf]).remove(0);
+            Some(Seal { signer, leaf, signature })
+        };
+        let take = |answer: &Answer, seal| orders.answer(voter, 1, answer.to_bytes().into(), seal);
+        assert!(take(&commit, seal(voter, &abort)).is_none(), "it has signed something else");
+        assert!(take(&commit, seal(other, &commit)).is_none(), "somebody else has signed it");
+        let answered = take(&commit, seal(voter, &commit)).expect("its own");
+        assert_eq!((answered.number, answered.replica, answered.signature.is_some()), (7, voter, true));
+    }
+
+    #[test]
+    fn an_order_is_said_again_until_it_is_answered_or_too_late_and_holds_up_its_own_shard_alone() {
+        let (mut orders, mut outbox) = (orders(), Outbox::<Message, (), ()>::default());
+        assert_eq!(send(&mut orders, Time(0), 1, 0), 4, "to all replicas of its shard");
+        let mut number = 1;
+        while orders.has_room(ShardId(0)) {
+            number += 1;
+            send(&mut orders, Time(0), number, 0);
+            orders.end(number);
+        }
+        assert_eq!((number, orders.has_room(ShardId(1))), (SPAN_MAX + 1, true));
+        let again = Time(0).after_ms(RETRY_MS);
+        assert_eq!(orders.deadline(), Some(again));
+        assert_eq!((orders.on_tick(again, &mut outbox), outbox.sends.len()), (vec![], 4));
+        assert_eq!(orders.on_tick(Time(0).after_ms(10_000), &mut outbox), [1]);
+        assert!(orders.has_room(ShardId(0)) && orders.deadline().is_none());
+    }
+}

@@ -1,0 +1,391 @@
+//! Whole clusters in one thread: the replicas of two shards over their multicast, janitors beside them, and the sessions of clients.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use augustus::limits::SESSIONS_MAX;
+use augustus::multicast::{Message, Options};
+use augustus::{Server, Session, Settings, Shard, Structural};
+use bytes::Bytes;
+use crypto::{BatchSigner, SecretKey, Signatures, Verifier};
+use engine::{Ask, CommitRequest, Evidence, Found, Operation, ReadMode, Refusal, Request, Response, Tell};
+use machine::turn::{Bounds, NoSigner, Turns};
+use machine::{Input, Time};
+use store::{Crash, Memory, Store};
+use types::codec::{Decode as _, Encode as _};
+use types::{ClientId, Cluster, ClusterId, Key, Party, Permission, Placement, ReplicaId, ShardId, Timestamp, Value};
+
+const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+const OPTIONS: Options = Options { checkpoint_interval: 8, timeout_ms: 500, pipeline: 4, journal_bytes_max: 1 << 20 };
+const ALICE: Party = Party::Client(ClientId(1), types::Session(5));
+const BOB: Party = Party::Client(ClientId(2), types::Session(5));
+/// Without rights to read what Alice writes.
+const CAROL: Party = Party::Client(ClientId(3), types::Session(5));
+const TIMEOUT_MS: u64 = 5_000;
+
+type Outcome = Result<Response, Refusal>;
+type Loses = Box<dyn FnMut(Party, Party, &Message) -> bool>;
+
+fn secret(number: usize) -> SecretKey {
+    SecretKey::from_bytes([u8::try_from(number).expect("few"); 32])
+}
+
+fn replicas() -> impl Iterator<Item = ReplicaId> {
+    (0..2).flat_map(|shard| (0..4).map(move |index| ReplicaId { shard: ShardId(shard), index }))
+}
+
+fn number_of(replica: ReplicaId) -> usize {
+    usize::from(replica.shard.0) * 4 + usize::from(replica.index) + 1
+}
+
+struct World {
+    cluster: Arc<Cluster>,
+    now: Time,
+    verifier: Arc<Verifier>,
+    nodes: BTreeMap<ReplicaId, Turns<Server<Memory>>>,
+    disks: BTreeMap<ReplicaId, Memory>,
+    sessions: BTreeMap<Party, Turns<Session>>,
+    queue: VecDeque<(Party, Party, Bytes)>,
+    answers: BTreeMap<(Party, u64), Outcome>,
+    last_operation: u64,
+    /// Whether a message is lost.
+    loses: Loses,
+    /// How many answers of replicas were signed.
+    sealed: usize,
+}
+
+impl World {
+    fn new(placement: Placement) -> Self {
+        let keys = (0..2).map(|shard| (0..4).map(|index| secret(shard * 4 + index + 1).public()).collect()).collect();
+        let client = |id: u64, prefix: &str| {
+            let public_key = secret(100 + usize::try_from(id).expect("few")).public();
+            let prefixes = vec![Key::from(prefix)];
+            (ClientId(id), Permission { public_key, read_prefixes: prefixes.clone(), write_prefixes: prefixes })
+        };
+        let clients = vec![client(1, ""), client(2, ""), client(3, "z")];
+        let cluster = Arc::new(Cluster::new(CLUSTER, 1, placement, keys, clients).expect("its parts fit"));
+        let verifier = Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 1_024).expect("good keys"));
+        let mut world = Self {
+            now: Time(1_000_000_000),
+            verifier,
+            nodes: BTreeMap::new(),
+            disks: replicas().map(|replica| (replica, Memory::new(&replica.to_string()))).collect(),
+            sessions: BTreeMap::new(),
+            queue: VecDeque::new(),
+            answers: BTreeMap::new(),
+            last_operation: 0,
+            loses: Box::new(|_, _, _| false),
+            sealed: 0,
+            cluster,
+        };
+        replicas().for_each(|replica| world.start(replica));
+        [ALICE, BOB, CAROL].into_iter().for_each(|party| world.connect(party));
+        world
+    }
+
+    /// Keys below `m` on the first shard, all others on the second.
+    fn by_ranges() -> Self {
+        Self::new(Placement::Ranges(vec![Key::from("m")]))
+    }
+
+    fn start(&mut self, replica: ReplicaId) {
+        let store = Store::open(self.disks[&replica].clone(), store::Options::default()).expect("the disk is whole");
+        let settings = Settings { cluster: self.cluster.clone(), shard: replica.shard, structural: Structural::default() };
+        let shard = Shard::new(settings, replica.index, self.verifier.clone());
+        let server = Server::open(self.cluster.clone(), replica, OPTIONS, shard, store, self.now).expect("its own journal");
+        self.nodes.insert(replica, Turns::new(server, Party::Replica(replica), Bounds::default()));
+    }
+
+    fn crash(&mut self, replica: ReplicaId) {
+        self.nodes.remove(&replica);
+        self.disks[&replica].crash(Crash::default());
+    }
+
+    fn connect(&mut self, party: Party) {
+        let session = Session::new(self.cluster.clone(), party, TIMEOUT_MS).expect("a client of a cluster of this engine");
+        self.sessions.insert(party, Turns::new(session, party, Bounds::default()));
+    }
+
+    fn take(&mut self, from: Party, sends: Vec<(Party, Message)>) {
+        for (to, message) in sends {
+            if matches!(message, Message::Reply { seal: Some(_), .. }) {
+                self.sealed += 1;
+            }
+            if !(self.loses)(from, to, &message) {
+                self.queue.push_back((from, to, message.to_bytes().into()));
+            }
+        }
+    }
+
+    fn turn(&mut self, party: Party, input: Option<(Party, Bytes)>, command: Option<Ask>) {
+        let message = input.and_then(|(from, bytes)| {
+            let message = Message::from_bytes(bytes, CLUSTER).expect("what is said can be read");
+            Some((from, self.verifier.verify(message).ok()?))
+        });
+        let mut sends = Vec::new();
+        match party {
+            Party::Replica(replica) => {
+                let signer = BatchSigner::new(secret(number_of(replica)), CLUSTER, replica, Signatures::Ed25519);
+                let Some(turns) = self.nodes.get_mut(&replica) else { return };
+                let mut turn = turns.begin(self.now);
+                message.into_iter().for_each(|(from, message)| turn.step(self.now, Input::Message { from, message }));
+                let mut signer = signer;
+                let said = turn.stepped(self.now).persist().expect("the disk is whole").sign(&mut signer);
+                sends.extend(said.own.drain(..).map(|message| (party, message)));
+                sends.append(said.sends);
+            }
+            Party::Client(..) => {
+                let Some(turns) = self.sessions.get_mut(&party) else { return };
+                let mut turn = turns.begin(self.now);
+                message.into_iter().for_each(|(from, message)| turn.step(self.now, Input::Message { from, message }));
+                command.into_iter().for_each(|ask| turn.step(self.now, Input::Command(ask)));
+                let said = turn.stepped(self.now).persist().expect("it writes nothing").sign(&mut NoSigner);
+                sends.append(said.sends);
+                for tell in said.events.drain(..) {
+                    let Tell::Response { operation, outcome } = tell else { continue };
+                    assert!(self.answers.insert((party, operation), outcome).is_none(), "each ask is answered once");
+                }
+            }
+        }
+        self.take(party, sends);
+    }
+
+    /// Lets time pass, and all that happens meanwhile.
+    fn run_ms(&mut self, milliseconds: u64) {
+        let end = self.now.after_ms(milliseconds);
+        loop {
+            while let Some((from, to, bytes)) = self.queue.pop_front() {
+                self.turn(to, Some((from, bytes)), None);
+            }
+            let nodes = self.nodes.iter().map(|(replica, turns)| (Party::Replica(*replica), turns.wakes_at()));
+            let sessions = self.sessions.iter().map(|(party, turns)| (*party, turns.wakes_at()));
+            let wakes: Vec<(Party, Time)> = nodes.chain(sessions).filter_map(|(party, at)| Some((party, at?))).collect();
+            if self.now >= end {
+                return;
+            }
+            let next = wakes.iter().map(|(_, at)| *at).min().unwrap_or(end);
+            self.now = next.clamp(self.now.after_us(100), end);
+            for (party, at) in wakes {
+                if at <= self.now {
+                    self.turn(party, None, None);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, party: Party, request: Request) -> u64 {
+        self.last_operation += 1;
+        self.turn(party, None, Some(Ask { operation: self.last_operation, request }));
+        self.last_operation
+    }
+
+    fn ask(&mut self, party: Party, request: Request) -> Outcome {
+        let operation = self.begin(party, request);
+        for _ in 0..TIMEOUT_MS / 10 + 1 {
+            self.run_ms(10);
+            if let Some(outcome) = self.answers.remove(&(party, operation)) {
+                return outcome;
+            }
+        }
+        panic!("it is not answered in time");
+    }
+
+    fn submit(&mut self, party: Party, operations: Vec<Operation>) -> Result<Vec<Option<Value>>, Refusal> {
+        match self.ask(party, Request::Submit { timestamp: timestamp(), operations })? {
+            Response::Done { values, .. } => Ok(values),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn scan(&mut self, party: Party, low: &str, high: &str, limit: usize) -> Result<Found, Refusal> {
+        let (low, high) = (Key::from(low), Key::from(high));
+        match self.ask(party, Request::Scan { timestamp: timestamp(), low, high, limit, mode: ReadMode::Interactive })? {
+            Response::Found(found) => Ok(found),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn commit(&mut self, party: Party, reads: Vec<Evidence>, writes: &[(&str, &str)]) -> Result<(), Refusal> {
+        let writes = writes.iter().map(|(key, value)| (Key::from(*key), Some(Value::from(*value)))).collect();
+        self.ask(party, Request::Commit(CommitRequest { timestamp: timestamp(), reads, writes })).map(drop)
+    }
+
+    fn pending(&self) -> usize {
+        self.nodes.values().map(|turns| turns.machine().node().replica().application().executor().pending().len()).sum()
+    }
+}
+
+fn timestamp() -> Timestamp {
+    Timestamp::new(1, ClientId(1))
+}
+
+fn put(key: &str, value: &str) -> Operation {
+    Operation::Put(Key::from(key), Value::from(value))
+}
+
+fn get(key: &str) -> Operation {
+    Operation::Get(Key::from(key))
+}
+
+fn compare(key: &str, value: &str) -> Operation {
+    Operation::Compare(Key::from(key), Some(Value::from(value)))
+}
+
+fn text(found: &Found) -> Vec<String> {
+    found.found.iter().map(|(key, value)| format!("{key}={}", value.as_ref().expect("a scan gives values"))).collect()
+}
+
+fn values(found: Vec<Option<Value>>) -> Vec<Option<String>> {
+    found.into_iter().map(|value| value.map(|value| value.to_string())).collect()
+}
+
+#[test]
+fn a_transaction_over_two_shards_takes_place_at_both_or_at_none_and_leaves_no_lock() {
+    let mut world = World::by_ranges();
+    assert_eq!(world.submit(ALICE, vec![put("a", "1"), put("z", "2")]).map(values), Ok(vec![]));
+    assert_eq!(
+        world.submit(ALICE, vec![compare("a", "1"), compare("z", "3"), put("a", "5")]),
+        Err(Refusal::CompareFailed { operation: 1 })
+    );
+    assert_eq!(world.submit(BOB, vec![get("z"), get("a")]).map(values), Ok(vec![Some("2".into()), Some("1".into())]));
+    world.run_ms(1_000);
+    assert_eq!(world.pending(), 0, "its own process ends each");
+}
+
+#[test]
+fn what_is_within_one_shard_or_only_reads_needs_no_signature() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("b", "2")]).is_ok());
+    assert!(world.submit(ALICE, vec![get("a"), get("z")]).is_ok());
+    assert_eq!(world.sealed, 0);
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "2")]).is_ok());
+    assert!(world.sealed >= 2 * 2, "f+1 replicas of each shard sign");
+}
+
+#[test]
+fn a_scan_goes_over_all_shards_in_the_order_of_keys() {
+    for placement in [Placement::Hash, Placement::Ranges(vec![Key::from("m")])] {
+        let mut world = World::new(placement);
+        let keys = ["b", "d", "f", "n", "p", "r"];
+        assert!(world.submit(ALICE, keys.iter().map(|key| put(key, "1")).collect()).is_ok());
+        let whole = world.scan(ALICE, "a", "z", 100).expect("nobody is in the way");
+        assert_eq!(text(&whole), keys.map(|key| format!("{key}=1")));
+        let some = world.scan(ALICE, "c", "q", 3).expect("nobody is in the way");
+        assert_eq!(text(&some), ["d=1", "f=1", "n=1"]);
+    }
+}
+
+#[test]
+fn who_scans_and_then_writes_commits_only_if_the_range_is_as_it_was() {
+    for placement in [Placement::Hash, Placement::Ranges(vec![Key::from("m")])] {
+        let mut world = World::new(placement);
+        assert!(world.submit(ALICE, vec![put("b", "1"), put("n", "1"), put("p", "1")]).is_ok());
+        let (one, other) = (world.scan(ALICE, "a", "k", 10), world.scan(ALICE, "l", "z", 10));
+        let evidence = vec![one.expect("free").evidence, other.expect("free").evidence];
+        assert_eq!(world.commit(ALICE, evidence, &[("sum", "3")]), Ok(()));
+        // A phantom, in what was seen of the range.
+        for (phantom, is_seen) in [("c", true), ("o", true), ("q", false)] {
+            let seen = world.scan(ALICE, "a", "z", 3).expect("nobody is in the way");
+            assert_eq!(text(&seen), ["b=1", "n=1", "p=1"]);
+            assert!(world.submit(BOB, vec![put(phantom, "1")]).is_ok());
+            let expected = if is_seen { Err(Refusal::Conflict) } else { Ok(()) };
+            assert_eq!(world.commit(ALICE, vec![seen.evidence], &[("y", "2")]), expected, "{phantom}");
+            assert!(world.submit(BOB, vec![Operation::Delete(Key::from(phantom))]).is_ok());
+        }
+    }
+}
+
+#[test]
+fn what_a_client_leaves_is_finished_by_who_meets_it() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "1")]).is_ok());
+    // Alice asks both shards, and is gone.
+    world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![put("a", "2"), put("z", "2")] });
+    world.sessions.remove(&ALICE);
+    world.run_ms(500);
+    assert!(world.pending() >= 2 * 3, "it holds its locks");
+    assert_eq!(world.submit(BOB, vec![put("a", "3")]), Err(Refusal::Conflict));
+    world.run_ms(100);
+    let mut tries = 0;
+    while world.submit(BOB, vec![get("a"), get("z")]).map(values) != Ok(vec![Some("2".into()), Some("2".into())]) {
+        tries += 1;
+        assert!(tries < 5, "something stays in the way");
+    }
+}
+
+#[test]
+fn what_nobody_may_see_is_finished_by_replicas() {
+    for (lost_shard, lost_janitor) in [(None, None), (Some(ShardId(1)), None), (None, Some(0))] {
+        let mut world = World::by_ranges();
+        if let Some(index) = lost_janitor {
+            [0, 1].into_iter().for_each(|shard| world.crash(ReplicaId { shard: ShardId(shard), index }));
+        }
+        // What she sends to one of the shards is lost, or nothing is.
+        world.loses = Box::new(move |from, to, _| from == ALICE && matches!(to, Party::Replica(to) if Some(to.shard) == lost_shard));
+        world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![put("a", "2"), put("zz", "2")] });
+        world.sessions.remove(&ALICE);
+        world.run_ms(1_000);
+        assert!(world.pending() >= 3);
+        if lost_shard.is_none() {
+            assert_eq!(world.submit(CAROL, vec![put("zz", "3")]), Err(Refusal::Conflict), "she may not see it");
+        }
+        world.run_ms(12_000);
+        assert_eq!(world.pending(), 0, "a lock stays for ever");
+        assert_eq!(world.submit(BOB, vec![get("a"), get("zz")]).map(values), Ok(vec![Some("2".into()), Some("2".into())]));
+    }
+}
+
+#[test]
+fn what_processes_have_committed_that_are_gone_is_settled_by_replicas() {
+    let mut world = World::by_ranges();
+    let process = |number: usize| Party::Client(ClientId(1), types::Session(10 + u64::try_from(number).expect("few")));
+    for number in 0..=SESSIONS_MAX {
+        world.connect(process(number));
+        let done = world.submit(process(number), vec![put("a", "1"), put("z", "1")]);
+        assert_eq!(
+            done.err(),
+            (number == SESSIONS_MAX).then_some(Refusal::Overloaded),
+            "{number}: as many as are remembered are unsettled"
+        );
+        world.run_ms(20);
+        world.sessions.remove(&process(number));
+    }
+    world.run_ms(8_000);
+    world.connect(process(1_000));
+    assert!(world.submit(process(1_000), vec![put("a", "2"), put("z", "2")]).is_ok());
+}
+
+#[test]
+fn replicas_that_come_back_answer_what_is_asked_again() {
+    let mut world = World::by_ranges();
+    // No answer arrives until all replicas have lost their power.
+    world.loses = Box::new(|_, to, _| to == ALICE);
+    let asked = world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![put("a", "1"), put("z", "1")] });
+    let alone = world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![put("b", "1"), get("b")] });
+    world.run_ms(300);
+    replicas().for_each(|replica| world.crash(replica));
+    world.loses = Box::new(|_, _, _| false);
+    replicas().for_each(|replica| world.start(replica));
+    world.run_ms(2_000);
+    assert!(matches!(world.answers.remove(&(ALICE, asked)), Some(Ok(Response::Done { .. }))));
+    let Some(Ok(Response::Done { values: found, .. })) = world.answers.remove(&(ALICE, alone)) else { panic!("it was executed") };
+    assert_eq!(values(found), [Some("1".to_owned())]);
+    assert_eq!(world.pending(), 0);
+}
+
+#[test]
+fn a_shard_that_is_gone_stops_nobody_at_the_other() {
+    let mut world = World::by_ranges();
+    replicas().filter(|replica| replica.shard == ShardId(1)).for_each(|replica| world.crash(replica));
+    let over_both: Vec<u64> =
+        (0..200).map(|_| world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![get("b"), get("z")] })).collect();
+    for _ in 0..200 {
+        assert!(world.submit(ALICE, vec![put("a", "1")]).is_ok());
+    }
+    world.run_ms(TIMEOUT_MS + 100);
+    assert!(over_both.iter().all(|asked| world.answers.remove(&(ALICE, *asked)).is_some_and(|outcome| outcome.is_err())));
+    // Enough of what was left is forgotten that the shard can be used when it is back.
+    replicas().filter(|replica| replica.shard == ShardId(1)).for_each(|replica| world.start(replica));
+    world.run_ms(12_000);
+    assert!(world.submit(ALICE, vec![put("b", "1"), put("z", "1")]).is_ok());
+}
