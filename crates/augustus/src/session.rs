@@ -153,11 +153,10 @@ impl Session {
                 (Purpose::Read(keys), reads)
             }
             Wanted::Scan { low, high, limit, .. } => {
-                let limit = limit.min(RANGE_ROWS_MAX);
                 let Some(range) = KeyRange::new(low, high).filter(|_| limit > 0) else {
                     return Some(Ok(nothing(&Purpose::Read(Vec::new()))));
                 };
-                let rows_max = u32::try_from(limit).expect("RANGE_ROWS_MAX is less");
+                let rows_max = u32::try_from(limit.min(RANGE_ROWS_MAX)).expect("RANGE_ROWS_MAX is less");
                 (Purpose::Scan(range.clone(), limit), vec![Operation::ReadRange(range, rows_max)])
             }
             Wanted::Commit(commit) => match self.commit(commit) {
@@ -361,6 +360,10 @@ fn response(purpose: Purpose, id: TransactionId, outcome: Outcome) -> Result<Res
         }
         Purpose::Scan(range, limit) => {
             let Some(Found::Rows(rows)) = { found }.next() else { return Err(unknown) };
+            // There may be more of what was asked for.
+            if rows.len() >= RANGE_ROWS_MAX && limit > RANGE_ROWS_MAX {
+                return Err(Refusal::AnswerTooLarge);
+            }
             let found = rows.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
             // A scan that found as many as it asked for has seen no further than the last of them.
             let end = rows.last().filter(|_| rows.len() >= limit).and_then(|(last, _)| last.successor());

@@ -121,7 +121,7 @@ static VERIFIER: LazyLock<Arc<Verifier>> =
 fn start(index: u16, medium: &Memory) -> Turns<TestNode> {
     let store = Store::open(medium.clone(), store::Options::default()).expect("the disk is whole");
     let settings = Settings { cluster: SHARD.clone(), shard: ShardId(0), structural: Structural::default() };
-    let shard = Shard::new(settings, VERIFIER.clone());
+    let shard = Shard::new(settings, index, VERIFIER.clone());
     let node = Node::open(SHARD.clone(), replica(index), OPTIONS, shard, store).expect("it starts from what it has written");
     Turns::new(node, Party::Replica(replica(index)), Bounds::default())
 }
