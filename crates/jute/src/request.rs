@@ -281,10 +281,10 @@ impl Create {
     #[must_use]
     pub fn opcode(&self) -> i32 {
         match self.mode {
+            _ if !self.wants_stat => opcode::CREATE,
             CreateMode::Container => opcode::CREATE_CONTAINER,
             CreateMode::Ttl { .. } => opcode::CREATE_TTL,
-            CreateMode::Persistent | CreateMode::Ephemeral if self.wants_stat => opcode::CREATE2,
-            CreateMode::Persistent | CreateMode::Ephemeral => opcode::CREATE,
+            CreateMode::Persistent | CreateMode::Ephemeral => opcode::CREATE2,
         }
     }
 
@@ -324,14 +324,19 @@ impl Create {
             _ => 2,
         };
         writer.int(flags + of_sequence);
-        if let CreateMode::Ttl { ttl_ms } = self.mode {
+        // A plain create has no room for the time, and is refused for want of it.
+        if let CreateMode::Ttl { ttl_ms } = self.mode
+            && self.wants_stat
+        {
             writer.long(ttl_ms);
         }
     }
 }
 
 impl Operation {
-    fn opcode(&self) -> i32 {
+    /// The operation's number.
+    #[must_use]
+    pub fn opcode(&self) -> i32 {
         match self {
             Self::Create(create) => create.opcode(),
             Self::Delete { .. } => opcode::DELETE,
