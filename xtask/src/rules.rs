@@ -126,6 +126,8 @@ const MAY_NAME_ENGINES: &[(&str, &[&str])] = &[
     ("bezant-lab", &[]),
     ("figures", &[]),
     ("fuzz", &[]),
+    // The server of Sentinel's own protocol: there is no other engine behind it.
+    ("zookeeper", &[]),
     ("xtask", &["src/rules.rs"]),
 ];
 

@@ -98,6 +98,11 @@ impl Children {
         self.names.len()
     }
 
+    /// Computes the sum anew, for another profile.
+    pub(crate) fn rehash(&mut self, profile: Profile) {
+        self.sum = self.recomputed(profile);
+    }
+
     /// The sum, computed from the names alone.
     fn recomputed(&self, profile: Profile) -> WideSum {
         let mut sum = WideSum::default();
@@ -207,6 +212,18 @@ impl Node {
         summary.data_hash = data_hash(profile, self.data.as_ref());
         summary.children_sum = self.children.recomputed(profile);
         summary.leaf(profile, path)
+    }
+
+    /// What differs between this node and the one at the same path elsewhere.
+    pub(crate) fn difference(&self, other: Option<&Self>) -> Option<&'static str> {
+        let Some(other) = other else { return Some("only one of them has the node") };
+        let fields = [
+            (self.data == other.data, "the data"),
+            (self.stat == other.stat, "the stat"),
+            (self.acl == other.acl, "the ACL"),
+            (self.children.names == other.children.names, "the set of children"),
+        ];
+        fields.into_iter().find(|(is_same, _)| !is_same).map(|(_, field)| field)
     }
 
     /// What clients are told.

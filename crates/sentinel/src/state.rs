@@ -184,6 +184,51 @@ impl State {
         Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests })
     }
 
+    /// A copy to write a snapshot from, without what is found from the nodes. It costs nearly nothing.
+    #[must_use]
+    pub fn frozen(&self) -> Self {
+        Self {
+            nodes: self.nodes.clone(),
+            sessions: self.sessions.clone(),
+            zxid: self.zxid,
+            digest: self.digest.clone(),
+            ..Self::empty(self.profile, 0)
+        }
+    }
+
+    /// The same state under another profile.
+    #[must_use]
+    pub fn with_profile(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        self.digest = StateDigest::new(profile);
+        self.digest_log.clear();
+        let paths: Vec<String> = self.nodes.iter().map(|(path, _)| path.to_owned()).collect();
+        for path in paths {
+            let node = self.nodes.get_mut(&path).expect("it was there just now");
+            node.data_hash = data_hash(profile, node.data.as_ref());
+            node.children.rehash(profile);
+            self.refresh(&path, None);
+        }
+        for (id, session) in &mut self.sessions {
+            session.leaf = session_leaf(profile, *id, session.timeout_ms, &session.password);
+            self.digest.add(&session.leaf);
+        }
+        self
+    }
+
+    /// The first node, by path, that differs between two states, and how; or that a session does.
+    #[must_use]
+    pub fn first_difference(&self, other: &Self) -> Option<(String, &'static str)> {
+        let differing = |one: &Self, other: &Self| {
+            let found = one.nodes.iter().filter_map(|(path, node)| Some((path.to_owned(), node.difference(other.nodes.get(path))?)));
+            found.min_by(|left, right| left.0.cmp(&right.0))
+        };
+        let first = [differing(self, other), differing(other, self)].into_iter().flatten().min_by(|left, right| left.0.cmp(&right.0));
+        let sessions = || self.sessions.iter().find(|(id, session)| other.sessions.get(id) != Some(session)).map(|(id, _)| *id);
+        let others = || other.sessions.keys().find(|id| !self.sessions.contains_key(id)).copied();
+        first.or_else(|| Some((format!("session {:#x}", sessions().or_else(others)?), "the session")))
+    }
+
     /// Applies the next transaction.
     ///
     /// # Errors
