@@ -10,6 +10,8 @@ pub const CREDENTIALS_BYTES_MAX: usize = 256;
 pub const IDENTITIES_MAX: usize = 8;
 /// The most paths that one connection may watch.
 pub const WATCHES_MAX: usize = 1 << 18;
+/// How many bytes these paths may have.
+pub const WATCHED_BYTES_MAX: usize = 32 << 20;
 /// The most bytes that a multi-read answers.
 pub const MULTI_READ_BYTES_MAX: usize = 16 << 20;
 /// How many entries the log of digests has.

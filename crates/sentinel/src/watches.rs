@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jute::{EventKind, WatchKind, WatchMode};
 
 use crate::ConnectionId;
-use crate::limits::WATCHES_MAX;
+use crate::limits::{WATCHED_BYTES_MAX, WATCHES_MAX};
 use crate::path::upwards;
 
 /// How a connection watches a path: any of these at once.
@@ -29,11 +29,18 @@ impl Modes {
     }
 }
 
+/// The paths that a connection watches.
+#[derive(Debug, Default)]
+struct Watched {
+    paths: BTreeSet<String>,
+    bytes: usize,
+}
+
 /// Watches of one kind.
 #[derive(Debug, Default)]
 struct Table {
     paths: BTreeMap<String, BTreeMap<ConnectionId, Modes>>,
-    connections: BTreeMap<ConnectionId, BTreeSet<String>>,
+    connections: BTreeMap<ConnectionId, Watched>,
     /// How many watches are recursive: without any, only the path itself is looked up.
     recursive: usize,
 }
@@ -44,7 +51,10 @@ impl Table {
         let before = modes.recursive;
         change(modes);
         self.recursive += usize::from(modes.recursive && !before);
-        self.connections.entry(connection).or_default().insert(path.to_owned());
+        let watched = self.connections.entry(connection).or_default();
+        if watched.paths.insert(path.to_owned()) {
+            watched.bytes += path.len();
+        }
     }
 
     /// Changes the modes of a watch, and removes it when none is left; false when there is no such watch.
@@ -59,8 +69,10 @@ impl Table {
             if watchers.is_empty() {
                 self.paths.remove(path);
             }
-            if let Some(paths) = self.connections.get_mut(&connection) {
-                paths.remove(path);
+            if let Some(watched) = self.connections.get_mut(&connection)
+                && watched.paths.remove(path)
+            {
+                watched.bytes -= path.len();
             }
         }
         changed
@@ -87,7 +99,7 @@ impl Table {
     }
 
     fn forget(&mut self, connection: ConnectionId) {
-        for path in self.connections.remove(&connection).unwrap_or_default() {
+        for path in self.connections.remove(&connection).unwrap_or_default().paths {
             self.change(connection, &path, |modes| {
                 *modes = Modes::default();
                 true
@@ -95,8 +107,9 @@ impl Table {
         }
     }
 
-    fn count(&self, connection: ConnectionId) -> usize {
-        self.connections.get(&connection).map_or(0, BTreeSet::len)
+    /// How many paths the connection watches, and how many bytes they have.
+    fn size(&self, connection: ConnectionId) -> (usize, usize) {
+        self.connections.get(&connection).map_or((0, 0), |watched| (watched.paths.len(), watched.bytes))
     }
 }
 
@@ -140,8 +153,9 @@ impl Watches {
     }
 
     fn has_room(&self, connection: ConnectionId) -> Result<(), TooMany> {
-        let count = self.data.count(connection) + self.children.count(connection);
-        if count < WATCHES_MAX { Ok(()) } else { Err(TooMany) }
+        let (data, children) = (self.data.size(connection), self.children.size(connection));
+        let has_room = data.0 + children.0 < WATCHES_MAX && data.1 + children.1 < WATCHED_BYTES_MAX;
+        if has_room { Ok(()) } else { Err(TooMany) }
     }
 
     /// Who is to be told of an event, in the order of connections.
@@ -196,10 +210,10 @@ impl Watches {
     /// How many connections watch, how many paths, and how many watches there are.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let tables = [&self.data, &self.children];
-        let watching: BTreeSet<_> = tables.iter().flat_map(|table| &table.connections).filter(|(_, paths)| !paths.is_empty()).collect();
-        let connections: BTreeSet<ConnectionId> = watching.iter().map(|(connection, _)| **connection).collect();
+        let watching = tables.iter().flat_map(|table| &table.connections).filter(|(_, watched)| !watched.paths.is_empty());
+        let connections: BTreeSet<ConnectionId> = watching.map(|(connection, _)| *connection).collect();
         let paths: BTreeSet<&String> = tables.iter().flat_map(|table| table.paths.keys()).collect();
-        let watches = tables.iter().flat_map(|table| table.connections.values()).map(BTreeSet::len).sum();
+        let watches = tables.iter().flat_map(|table| table.connections.values()).map(|watched| watched.paths.len()).sum();
         (connections.len(), paths.len(), watches)
     }
 }
