@@ -93,7 +93,7 @@ pub struct Stat {
     pub cversion: i32,
     /// How often its ACL was changed.
     pub aversion: i32,
-    /// The session that it lives as long as, or that it is a container or has a time to live; 0 otherwise.
+    /// The session that it lives as long as; 0 for all others.
     pub ephemeral_owner: i64,
     /// How many bytes of data it has.
     pub data_length: i32,

@@ -31,7 +31,7 @@ pub enum Profile {
     /// All 256 bits of SHA-256.
     #[default]
     Sha256Wide = 6,
-    /// SHA-256, made as long as 2,048 bytes, as 1,024 sums of 16 bits.
+    /// SHA-256, made as long as 2,048 bytes by BLAKE3, as 1,024 sums of 16 bits.
     LtHash16 = 7,
 }
 
@@ -146,8 +146,6 @@ fn words(leaf: &Leaf) -> [u64; 4] {
 
 /// How many sums of 16 bits a lattice has.
 const LANES: usize = 1_024;
-/// How many of them one SHA-256 gives.
-const LANES_A_HASH: usize = 16;
 
 /// The sum of all leaves of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,16 +201,12 @@ fn narrow(leaf: &Leaf) -> u64 {
     u64::from_be_bytes(leaf.0[..8].try_into().expect("a leaf has 32 bytes"))
 }
 
-/// Makes 2,048 bytes of a leaf, as MGF1 does (RFC 8017, B.2.1), and combines them with `lanes`.
+/// Makes 2,048 bytes of a leaf with BLAKE3, whose output may be of any length, and combines them with `lanes`.
 fn lengthen(leaf: &Leaf, lanes: &mut [u16; LANES], combine: fn(u16, u16) -> u16) {
-    let mut block = [0; 36];
-    block[..32].copy_from_slice(&leaf.0);
-    for (counter, lanes) in (0_u32..).zip(lanes.chunks_exact_mut(LANES_A_HASH)) {
-        block[32..].copy_from_slice(&counter.to_be_bytes());
-        let hash = Sha256::digest(block);
-        for (lane, bytes) in lanes.iter_mut().zip(hash.chunks_exact(2)) {
-            *lane = combine(*lane, u16::from_le_bytes([bytes[0], bytes[1]]));
-        }
+    let mut bytes = [0; 2 * LANES];
+    blake3::Hasher::new().update(&leaf.0).finalize_xof().fill(&mut bytes);
+    for (lane, bytes) in lanes.iter_mut().zip(bytes.chunks_exact(2)) {
+        *lane = combine(*lane, u16::from_le_bytes([bytes[0], bytes[1]]));
     }
 }
 

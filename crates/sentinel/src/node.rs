@@ -239,7 +239,11 @@ impl Node {
             version: stat.version,
             cversion: stat.cversion.wrapping_mul(2).wrapping_sub(num_children),
             aversion: stat.aversion,
-            ephemeral_owner: stat.owner,
+            ephemeral_owner: match Lifetime::of_owner(stat.owner) {
+                Lifetime::Session(session) => session,
+                // Clients take a node with an owner for one that ends with a session.
+                Lifetime::Persistent | Lifetime::Container | Lifetime::Ttl(_) => 0,
+            },
             data_length: self.data.as_ref().map_or(0, |data| length(data.len())),
             num_children,
             pzxid: stat.pzxid,

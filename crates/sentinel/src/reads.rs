@@ -6,16 +6,14 @@ use jute::{Acl, Answer, ErrorCode, Id, OperationResult, ReadOperation};
 use crate::acl;
 use crate::limits::MULTI_READ_BYTES_MAX;
 use crate::node::Node;
-use crate::path::{ROOT, is_valid};
+use crate::path::ROOT;
 use crate::state::State;
 
 type Read = Result<Answer, ErrorCode>;
 
 impl State {
     fn node(&self, path: &str) -> Result<&Node, ErrorCode> {
-        if !is_valid(path) {
-            return Err(ErrorCode::BadArguments);
-        }
+        // An impossible path is that of no node: only writes are told that it is impossible.
         self.nodes.get(path).ok_or(ErrorCode::NoNode)
     }
 
@@ -26,6 +24,9 @@ impl State {
     }
 
     pub(crate) fn exists(&self, path: &str, who: &[Id]) -> Read {
+        if path.contains('\0') {
+            return Err(ErrorCode::BadArguments);
+        }
         Ok(Answer::Stat(self.readable(path, who)?.stat()))
     }
 
