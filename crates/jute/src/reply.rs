@@ -22,9 +22,8 @@ pub enum OperationResult {
     Create {
         path: String,
     },
-    /// Of a node whose stat was wanted, too.
+    /// Of a node whose stat was wanted, too; of whatever kind it is.
     CreateWithStat {
-        opcode: i32,
         path: String,
         stat: Stat,
     },
@@ -201,8 +200,8 @@ impl OperationResult {
                 write_head(writer, opcode::CREATE, 0);
                 writer.string(path);
             }
-            Self::CreateWithStat { opcode, path, stat } => {
-                write_head(writer, *opcode, 0);
+            Self::CreateWithStat { path, stat } => {
+                write_head(writer, opcode::CREATE2, 0);
                 writer.string(path);
                 stat.encode(writer);
             }
@@ -240,9 +239,7 @@ impl OperationResult {
             }
             results.push(match opcode {
                 opcode::CREATE => Self::Create { path: reader.string()? },
-                opcode::CREATE2 | opcode::CREATE_CONTAINER | opcode::CREATE_TTL => {
-                    Self::CreateWithStat { opcode, path: reader.string()?, stat: Stat::decode(reader)? }
-                }
+                opcode::CREATE2 => Self::CreateWithStat { path: reader.string()?, stat: Stat::decode(reader)? },
                 opcode::DELETE => Self::Delete,
                 opcode::SET_DATA => Self::SetData { stat: Stat::decode(reader)? },
                 opcode::CHECK => Self::Check,

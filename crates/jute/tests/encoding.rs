@@ -124,7 +124,7 @@ fn answer() -> impl Strategy<Value = (i32, Answer)> {
     let results = vec(
         prop_oneof![
             path().prop_map(|path| OperationResult::Create { path }),
-            (path(), stat()).prop_map(|(path, stat)| OperationResult::CreateWithStat { opcode: opcode::CREATE2, path, stat }),
+            (path(), stat()).prop_map(|(path, stat)| OperationResult::CreateWithStat { path, stat }),
             Just(OperationResult::Delete),
             Just(OperationResult::Check),
             stat().prop_map(|stat| OperationResult::SetData { stat }),

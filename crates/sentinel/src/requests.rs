@@ -133,12 +133,12 @@ impl Server {
         origin: Origin<'_>,
         outbox: &mut Outbox,
     ) -> Result<Result<Answer, ErrorCode>, Corruption> {
-        let opcodes: Vec<(i32, bool)> = operations.iter().map(|operation| (operation.opcode(), wants_stat(operation))).collect();
+        let wanted: Vec<bool> = operations.iter().map(wants_stat).collect();
         let Committed { transaction, applied } = self.commit(Proposal::Multi(operations), origin, outbox)?;
         let results = match (&transaction.body, applied) {
             (Body::Changes(changes), Ok(applied)) => {
-                let each = opcodes.iter().zip(changes).zip(applied.stats);
-                each.map(|(((opcode, wants_stat), change), stat)| result(*opcode, *wants_stat, change, stat)).collect()
+                let each = wanted.iter().zip(changes).zip(applied.stats);
+                each.map(|((wants_stat, change), stat)| result(*wants_stat, change, stat)).collect()
             }
             (Body::Failed { code, at }, _) => {
                 let failed = *at as usize;
@@ -147,7 +147,7 @@ impl Server {
                     Ordering::Equal => code.number(),
                     Ordering::Greater => ErrorCode::RuntimeInconsistency.number(),
                 };
-                (0..opcodes.len()).map(|place| OperationResult::Error(error(place))).collect()
+                (0..wanted.len()).map(|place| OperationResult::Error(error(place))).collect()
             }
             (_, applied) => return Ok(applied.map(|_| Answer::Empty)),
         };
@@ -257,9 +257,9 @@ fn wants_stat(operation: &Operation) -> bool {
 }
 
 /// What the client is told of one change of a multi.
-fn result(opcode: i32, wants_stat: bool, change: &Change, stat: Option<Stat>) -> OperationResult {
+fn result(wants_stat: bool, change: &Change, stat: Option<Stat>) -> OperationResult {
     match (change, stat) {
-        (Change::Create { path, .. }, Some(stat)) if wants_stat => OperationResult::CreateWithStat { opcode, path: path.clone(), stat },
+        (Change::Create { path, .. }, Some(stat)) if wants_stat => OperationResult::CreateWithStat { path: path.clone(), stat },
         (Change::Create { path, .. }, _) => OperationResult::Create { path: path.clone() },
         (Change::SetData { .. }, Some(stat)) => OperationResult::SetData { stat },
         (Change::Check { .. }, _) => OperationResult::Check,

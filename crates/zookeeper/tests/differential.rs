@@ -1,6 +1,7 @@
 //! The same random requests to ZooKeeper itself and to this server: the same answers, stats, zxids and events, in the same order.
 //!
-//! `BEZANT_ZOOKEEPER` says where a ZooKeeper of 3.9 listens that nobody else uses meanwhile, with `extendedTypesEnabled`; elsewhere the test says
+//! `BEZANT_ZOOKEEPER` says where a ZooKeeper of 3.9 listens that nobody else uses meanwhile, with
+//! `-Dzookeeper.extendedTypesEnabled=true`, and with `-Dznode.container.checkIntervalMs=1000000000`, since what it reaps takes zxids; elsewhere the test says
 //! that it tried nothing. Left out of the comparison: times, the order of children, and the numbers of sessions.
 
 use std::io::{Read as _, Write as _};
