@@ -5,6 +5,7 @@
 //! there (a key has no value, a replica is down); 2 what was asked or configured is wrong; 3 it could not be done.
 
 mod as_of;
+mod audit;
 mod backup;
 mod bench;
 mod confine;
@@ -23,6 +24,7 @@ mod receipt;
 mod regions;
 pub mod script;
 mod shell;
+mod standalone;
 mod statements;
 mod status;
 mod up;
@@ -108,6 +110,11 @@ pub enum Command {
         \x20 bezant bench ycsb-a --keys 100000 --load --zipf 0.9 --json\n\n\
         The first run of a workload on a cluster needs --load, which fills its table; later runs find the table there.")]
     Bench(bench::BenchCommand),
+    #[command(after_help = "Example:\n\
+        \x20 printf 'dataDir=/var/zk\\nclientPort=2181\\n' > zoo.cfg && bezant zookeeper --config zoo.cfg")]
+    Zookeeper(standalone::ZookeeperArgs),
+    #[command(subcommand, about = "Compares replicas, to find the one whose state is wrong")]
+    Audit(audit::AuditCommand),
 }
 
 /// How many cores a command can use.
@@ -124,7 +131,7 @@ impl Command {
     #[must_use]
     pub fn cores(&self) -> Cores {
         match self {
-            Self::Dev(_) | Self::Node(_) | Self::Bench(_) => Cores::All,
+            Self::Dev(_) | Self::Node(_) | Self::Bench(_) | Self::Zookeeper(_) => Cores::All,
             _ => Cores::One,
         }
     }
@@ -152,6 +159,8 @@ impl Command {
             Self::Shell(args) => shell::run(&args).await,
             Self::Status(args) => status::run(&args).await,
             Self::Bench(args) => bench::run(&args).await,
+            Self::Zookeeper(args) => standalone::run(&args).await,
+            Self::Audit(command) => audit::run(&command),
         }
     }
 }

@@ -1,0 +1,208 @@
+//! What is noticed: each kind of damage, done to a state on purpose.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use jute::{Acl, Create, CreateMode, Id, Operation};
+
+use crate::node::Node;
+use crate::{Corruption, NotWritten, Origin, Preparer, Profile, Proposal, SnapshotError, State, Transaction};
+
+const SESSION: i64 = 7;
+/// Those that look at all.
+const LOOKING: [Profile; 7] =
+    [Profile::Crc32, Profile::Md5, Profile::Sha1, Profile::Sha256, Profile::Sha512, Profile::Sha256Wide, Profile::LtHash16];
+
+fn create(path: &str) -> Proposal {
+    let acl = vec![Acl::open()];
+    let data = Some(Bytes::from_static(b"data"));
+    Proposal::One(Operation::Create(Create {
+        path: path.into(),
+        data,
+        acl,
+        mode: CreateMode::Persistent,
+        sequential: false,
+        wants_stat: false,
+    }))
+}
+
+fn write(path: &str) -> Proposal {
+    Proposal::One(Operation::SetData { path: path.into(), data: Some(Bytes::from_static(b"new")), version: -1 })
+}
+
+fn origin() -> Origin<'static> {
+    Origin { session: SESSION, xid: 1, identities: &[], time_ms: 1_000 }
+}
+
+/// A state with a session and these nodes: `/a`, `/a/b`, `/c`.
+fn state(profile: Profile) -> (State, Preparer) {
+    let mut state = State::new(profile, 1);
+    let mut preparer = Preparer::new(&state);
+    let session = Proposal::CreateSession { timeout_ms: 10_000, password: [9; 16] };
+    for proposal in [session, create("/a"), create("/a/b"), create("/c")] {
+        next(&mut state, &mut preparer, proposal).expect("nothing is wrong yet");
+    }
+    (state, preparer)
+}
+
+fn next(state: &mut State, preparer: &mut Preparer, proposal: Proposal) -> Result<Transaction, Corruption> {
+    let transaction = preparer.prepare(state, proposal, origin());
+    state.apply(&transaction)?;
+    preparer.applied(&transaction);
+    Ok(transaction)
+}
+
+fn damages() -> BTreeMap<&'static str, fn(&mut Node)> {
+    BTreeMap::from([
+        ("a bit of the data", (|node| node.data = Some(Bytes::from_static(b"dat\x60"))) as fn(&mut Node)),
+        ("data become absent", |node| node.data = None),
+        ("a version", |node| node.stat.version ^= 1),
+        ("a child version", |node| node.stat.cversion ^= 1 << 20),
+        ("an ACL's version", |node| node.stat.aversion ^= 1),
+        ("a time", |node| node.stat.mtime ^= 1 << 33),
+        ("an owner", |node| node.stat.owner ^= 1 << 5),
+        ("a zxid", |node| node.stat.pzxid ^= 1),
+        ("an ACL", |node| node.acl = std::sync::Arc::new([Acl { permissions: 31, id: Id::new("digest", "eve:hash") }])),
+        ("a lost child", |node| assert!(node.children.remove("b", Profile::Off))),
+        ("a child too many", |node| assert!(node.children.insert("x", Profile::Off))),
+    ])
+}
+
+#[test]
+fn damage_in_memory_is_found_by_scrubbing_and_by_every_snapshot_under_every_profile() {
+    for profile in LOOKING {
+        for (what, damage) in damages() {
+            let (mut state, _) = state(profile);
+            damage(state.nodes.get_mut("/a").expect("it was created"));
+            let found = (0..4_096).find_map(|shard| state.scrub(shard).err());
+            let found = found.unwrap_or_else(|| panic!("{what} is not found under {profile:?}"));
+            assert_eq!(found.path.as_deref(), Some("/a"), "{what} under {profile:?}");
+            let written = state.write_snapshot(|_| Ok::<(), ()>(()));
+            assert!(matches!(written, Err(NotWritten::Corrupt(_))), "{what} under {profile:?}");
+            assert_ne!(state.recomputed_checksum(), state.checksum(), "{what} under {profile:?}");
+        }
+    }
+}
+
+#[test]
+fn what_the_service_keeps_for_itself_is_covered_too() {
+    let (mut damaged, _) = state(Profile::Sha256Wide);
+    damaged.nodes.get_mut("/zookeeper/quota").expect("it is always there").stat.ctime = 5;
+    assert!((0..4_096).any(|shard| damaged.scrub(shard).is_err()));
+    let (mut damaged, _) = state(Profile::Sha256Wide);
+    damaged.sessions.get_mut(&SESSION).expect("it was created").timeout_ms += 1;
+    assert_ne!(damaged.recomputed_checksum(), damaged.checksum());
+}
+
+#[test]
+fn a_write_that_meets_damage_stops_the_replica_that_has_it() {
+    for profile in LOOKING {
+        for (what, damage) in damages() {
+            if ["a bit of the data", "data become absent"].contains(&what) {
+                continue; // The write overwrites them; they are found as above until then.
+            }
+            let ((mut healthy, mut preparer), (mut damaged, _)) = (state(profile), state(profile));
+            damage(damaged.nodes.get_mut("/a").expect("it was created"));
+            let transaction = next(&mut healthy, &mut preparer, write("/a")).expect("this one is healthy");
+            // A new time and zxid hide what they overwrite, as they should: then nothing is wrong any more.
+            let is_overwritten = what == "a time";
+            assert_eq!(damaged.apply(&transaction).is_err(), !is_overwritten, "{what} under {profile:?}");
+            if is_overwritten {
+                assert_eq!(damaged.recomputed_checksum(), healthy.checksum());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_is_damaged_foresees_what_nobody_else_finds() {
+    let ((mut leader, mut preparer), (mut follower, _)) = (state(Profile::Sha256Wide), state(Profile::Sha256Wide));
+    leader.nodes.get_mut("/a").expect("it was created").stat.ctime ^= 1;
+    let transaction = preparer.prepare(&leader, write("/a"), origin());
+    assert!(leader.apply(&transaction).is_ok(), "the damage is in what it foresees as in what it finds");
+    let found = follower.apply(&transaction).expect_err("the follower finds another digest");
+    let (foreseen, came) = *found.digests.expect("both are in the record");
+    assert_ne!(foreseen, came);
+}
+
+#[test]
+fn a_transaction_dropped_doubled_or_out_of_order_is_noticed_at_once() {
+    let (mut leader, mut preparer) = state(Profile::Sha256Wide);
+    let (follower, _) = state(Profile::Sha256Wide);
+    let transactions: Vec<Transaction> =
+        [create("/a/d"), write("/c"), create("/a/e")].map(|one| next(&mut leader, &mut preparer, one).expect("it is healthy")).into();
+    let apply = |order: &[usize]| {
+        let mut state = follower.clone();
+        order.iter().try_for_each(|at| state.apply(&transactions[*at]).map(|_| ()))
+    };
+    assert_eq!(apply(&[0, 1, 2]), Ok(()));
+    for order in [&[1][..], &[0, 2], &[0, 0], &[0, 1, 1], &[1, 0], &[0, 2, 1]] {
+        assert!(apply(order).is_err(), "{order:?}");
+    }
+}
+
+#[test]
+fn a_damaged_transaction_is_noticed_whatever_was_damaged_in_it() {
+    let (mut leader, mut preparer) = state(Profile::Sha256Wide);
+    let (follower, _) = state(Profile::Sha256Wide);
+    let transaction = next(&mut leader, &mut preparer, create("/a/d")).expect("it is healthy");
+    let mut bytes = Vec::new();
+    transaction.encode(&mut bytes);
+    let mut unnoticed = Vec::new();
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(damaged) = Transaction::decode(&damaged) {
+            let mut state = follower.clone();
+            if state.apply(&damaged).is_ok() {
+                unnoticed.push((transaction.session ^ damaged.session, transaction.xid ^ damaged.xid));
+                assert_eq!(state.checksum(), leader.checksum());
+            }
+        }
+    }
+    assert!(unnoticed.iter().all(|(session, xid)| (*session != 0) != (*xid != 0)), "only who asked is no part of the state");
+}
+
+#[test]
+fn a_snapshot_is_read_back_and_a_flipped_bit_in_it_is_not() {
+    for profile in [Profile::Off, Profile::Crc32, Profile::Sha256Wide, Profile::LtHash16] {
+        let (state, _) = state(profile);
+        let mut bytes = Vec::new();
+        state
+            .write_snapshot(|piece| {
+                bytes.extend_from_slice(piece);
+                Ok::<(), ()>(())
+            })
+            .expect("it is healthy");
+        let read = State::read_snapshot(&bytes, 99).expect("it was just written");
+        assert_eq!((read.zxid, read.checksum(), read.nodes.len()), (state.zxid, state.checksum(), state.nodes.len()));
+        assert_eq!(read.sessions, state.sessions);
+        for bit in (0..bytes.len() * 8).step_by(7) {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(State::read_snapshot(&damaged, 99).is_err(), "bit {bit} under {profile:?}");
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_with_a_right_checksum_and_a_wrong_node_names_the_node() {
+    let (state, _) = state(Profile::Sha256Wide);
+    let mut bytes = Vec::new();
+    state
+        .write_snapshot(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok::<(), ()>(())
+        })
+        .expect("it is healthy");
+    let at = bytes.windows(4).position(|window| window == b"/a/b").expect("it is in it");
+    let data = at + bytes[at..].windows(4).position(|window| window == b"data").expect("its data are behind it");
+    bytes[data] ^= 1;
+    let end = bytes.len() - 4;
+    let crc = crc32fast::hash(&bytes[..end]).to_be_bytes();
+    bytes[end..].copy_from_slice(&crc);
+    match State::read_snapshot(&bytes, 1) {
+        Err(SnapshotError::Corrupt(found)) => assert_eq!(found.path.as_deref(), Some("/a/b")),
+        other => panic!("{other:?}"),
+    }
+}

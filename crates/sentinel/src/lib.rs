@@ -1,0 +1,47 @@
+//! Sentinel: a coordination service that notices its own corruption (Mane, 2021), for every client of ZooKeeper.
+//!
+//! What is promised: a replica whose state is not the one that its transactions make, by a flipped bit, a bug or a damaged disk, notices
+//! it before it answers from what it touched, and then answers nobody. It is for one organisation: clients and servers may fail, and do
+//! not lie.
+//!
+//! ```text
+//!   request ──▶ Preparer: checks, fixes versions, foresees the digest ──▶ Transaction ──▶ the log, synced
+//!                                                                              │
+//!   reply, events ◀── Server ◀── State::apply: changes nodes, compares the digest ◀┘
+//!                                         └─▶ Corruption: nobody is answered any more
+//! ```
+//!
+//! Everything here is pure: time comes with each input, and what leaves stands in an [`Outbox`] that the shell gives out after the
+//! transactions in it are durable. Read `digest.rs` and `node.rs` for what is covered by digests, `transaction.rs` for what is ordered,
+//! `prepare.rs` and `state.rs` for how it is made and applied, `server.rs` for what clients see. What a digest notices, and what it
+//! does not, stands in `docs/protocols/sentinel.md`.
+
+mod acl;
+mod digest;
+mod expiry;
+pub mod limits;
+mod node;
+mod path;
+mod prepare;
+mod reads;
+mod requests;
+mod server;
+mod snapshot;
+mod state;
+mod statistics;
+mod transaction;
+mod tree;
+mod watches;
+mod words;
+
+#[cfg(test)]
+mod detection;
+
+pub use acl::digest_id;
+pub use digest::{Checksum, Leaf, Profile};
+pub use prepare::{Origin, Preparer, Proposal};
+pub use server::{ConnectionId, Input, Now, Outbox, Peer, Server, Settings};
+pub use snapshot::{NotWritten, SnapshotError};
+pub use state::{Applied, Corruption, Event, State};
+pub use statistics::Statistics;
+pub use transaction::{Body, Change, Transaction};

@@ -1,0 +1,24 @@
+//! Every bound that a client could reach.
+
+/// The most bytes of paths of one session's ephemeral nodes: the transaction that ends the session names them all.
+pub const EPHEMERAL_BYTES_MAX: usize = 32 << 20;
+/// The most lines of an ACL.
+pub const ACL_LINES_MAX: usize = 1_024;
+/// The most that a client may show of who it is.
+pub const CREDENTIALS_BYTES_MAX: usize = 256;
+/// As how many one connection may authenticate.
+pub const IDENTITIES_MAX: usize = 8;
+/// The most paths that one connection may watch.
+pub const WATCHES_MAX: usize = 1 << 18;
+/// How many bytes these paths may have.
+pub const WATCHED_BYTES_MAX: usize = 32 << 20;
+/// The most bytes that a multi-read answers.
+pub const MULTI_READ_BYTES_MAX: usize = 16 << 20;
+/// How many entries the log of digests has.
+pub const DIGEST_LOG_MAX: usize = 1_024;
+/// An entry of the log of digests is written at each multiple of this.
+pub const DIGEST_EVERY_ZXIDS: i64 = 128;
+/// The most containers and nodes past their time that are deleted in one round.
+pub const REAPED_MAX: usize = 1_000;
+/// The longest record of a snapshot that is read.
+pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 16 << 20;

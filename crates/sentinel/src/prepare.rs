@@ -1,0 +1,379 @@
+//! Makes transactions of requests: checks each against the state that it will meet, and fixes everything that could differ.
+//!
+//! That state is the present one and, on top of it, what has been prepared and not applied yet ([`Preparer::outstanding`]). A request
+//! stages its changes above both; a multi that fails half-way drops what it has staged. When a request succeeds, the leaves of what
+//! it staged give the digest that the state will have: the one that [`State::apply`] compares.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jute::permissions::{ADMIN, CREATE, DELETE, READ, WRITE};
+use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
+
+use crate::acl;
+use crate::digest::{Leaf, Profile, StateDigest};
+use crate::limits::EPHEMERAL_BYTES_MAX;
+use crate::node::{Lifetime, Persisted, Summary, TTL_MS_MAX, data_hash, session_leaf};
+use crate::path::{is_fixed, is_valid, split};
+use crate::state::{State, next_version};
+use crate::transaction::{Body, Change, Transaction};
+
+/// What is to become a transaction.
+#[derive(Clone, Debug)]
+pub enum Proposal {
+    /// A session's single operation.
+    One(Operation),
+    /// A session's operations, of which all succeed or none.
+    Multi(Vec<Operation>),
+    /// A session sets an ACL.
+    SetAcl {
+        /// Of which node.
+        path: String,
+        /// Which.
+        acl: Vec<jute::Acl>,
+        /// The ACL's version before, or −1 for any.
+        version: i32,
+    },
+    /// A session begins.
+    CreateSession {
+        /// For how long it may be unheard of.
+        timeout_ms: i32,
+        /// Its password.
+        password: [u8; PASSWORD_BYTES],
+    },
+    /// A session ends.
+    CloseSession,
+    /// The service deletes a container that has no children any more, or a node past its time.
+    Reap {
+        /// Which.
+        path: String,
+    },
+}
+
+/// Who proposes, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The session; 0 for the service itself.
+    pub session: i64,
+    /// The number of its request.
+    pub xid: i32,
+    /// Who its client has shown to be.
+    pub identities: &'a [Id],
+    /// The time, in milliseconds since 1970.
+    pub time_ms: i64,
+}
+
+/// A node as it will be: nothing when it will be gone.
+type Future = Option<(Summary, Leaf)>;
+
+/// Prepares transactions, one after the other.
+#[derive(Debug)]
+pub struct Preparer {
+    zxid: i64,
+    /// The digest after everything that was prepared.
+    foreseen: StateDigest,
+    /// What nodes will be after everything that was prepared, and the last transaction that touched each.
+    futures: BTreeMap<String, (i64, Future)>,
+    /// What each transaction touched that was not applied yet.
+    outstanding: VecDeque<(i64, Vec<String>)>,
+    /// Sessions that begin in what was prepared, and their leaves.
+    opening: BTreeMap<i64, Leaf>,
+    closing: BTreeSet<i64>,
+}
+
+impl Preparer {
+    /// Prepares what comes after `state`.
+    #[must_use]
+    pub fn new(state: &State) -> Self {
+        Self {
+            zxid: state.zxid,
+            foreseen: state.digest.clone(),
+            futures: BTreeMap::new(),
+            outstanding: VecDeque::new(),
+            opening: BTreeMap::new(),
+            closing: BTreeSet::new(),
+        }
+    }
+
+    /// How many transactions were prepared and not applied yet.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
+    pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
+        let zxid = self.zxid + 1;
+        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new() };
+        let prepared = staging.body(proposal);
+        let staged = staging.staged;
+        let body = match prepared {
+            Ok(body) => {
+                self.foresee(state, zxid, staged, &body, origin.session);
+                body
+            }
+            Err((code, at)) => {
+                self.outstanding.push_back((zxid, Vec::new()));
+                Body::Failed { code, at }
+            }
+        };
+        self.zxid = zxid;
+        Transaction { zxid, time_ms: origin.time_ms, session: origin.session, xid: origin.xid, body, foreseen: self.foreseen.checksum() }
+    }
+
+    /// Notes what a transaction will leave behind.
+    fn foresee(&mut self, state: &State, zxid: i64, staged: BTreeMap<String, Option<Summary>>, body: &Body, session: i64) {
+        let mut touched = Vec::with_capacity(staged.len());
+        for (path, summary) in staged {
+            let before = match self.futures.get(&path) {
+                Some((_, future)) => future.as_ref().map(|(_, leaf)| *leaf),
+                None => state.nodes.get(&path).map(|node| node.leaf),
+            };
+            let future = summary.map(|summary| {
+                let leaf = summary.leaf(state.profile, &path);
+                (summary, leaf)
+            });
+            if state.profile != Profile::Off {
+                before.iter().for_each(|leaf| self.foreseen.subtract(leaf));
+                future.iter().for_each(|(_, leaf)| self.foreseen.add(leaf));
+            }
+            touched.push(path.clone());
+            self.futures.insert(path, (zxid, future));
+        }
+        match body {
+            Body::CreateSession { timeout_ms, password } => {
+                let leaf = session_leaf(state.profile, session, *timeout_ms, password);
+                self.foreseen.add(&leaf);
+                self.opening.insert(session, leaf);
+            }
+            Body::CloseSession { .. } => {
+                let leaf = self.opening.get(&session).copied().or_else(|| state.sessions.get(&session).map(|known| known.leaf));
+                leaf.iter().for_each(|leaf| self.foreseen.subtract(leaf));
+                self.closing.insert(session);
+            }
+            Body::Changes(_) | Body::Failed { .. } => {}
+        }
+        self.outstanding.push_back((zxid, touched));
+    }
+
+    /// The transaction was applied: what it left behind is in the state now.
+    pub fn applied(&mut self, transaction: &Transaction) {
+        while self.outstanding.front().is_some_and(|(zxid, _)| *zxid <= transaction.zxid) {
+            let (zxid, touched) = self.outstanding.pop_front().expect("there was one just now");
+            for path in touched {
+                if self.futures.get(&path).is_some_and(|(last, _)| *last == zxid) {
+                    self.futures.remove(&path);
+                }
+            }
+        }
+        match transaction.body {
+            Body::CreateSession { .. } => drop(self.opening.remove(&transaction.session)),
+            Body::CloseSession { .. } => drop(self.closing.remove(&transaction.session)),
+            Body::Changes(_) | Body::Failed { .. } => {}
+        }
+    }
+}
+
+/// Why a request fails, and at which of its operations.
+type Failed = (ErrorCode, u32);
+
+/// One request being prepared.
+struct Staging<'a> {
+    preparer: &'a Preparer,
+    state: &'a State,
+    origin: Origin<'a>,
+    zxid: i64,
+    staged: BTreeMap<String, Option<Summary>>,
+}
+
+impl Staging<'_> {
+    fn body(&mut self, proposal: Proposal) -> Result<Body, Failed> {
+        let alone = |code| (code, 0);
+        match proposal {
+            Proposal::One(operation) => Ok(Body::Changes(vec![self.operation(operation).map_err(alone)?])),
+            Proposal::Multi(operations) => {
+                let numbered = (0_u32..).zip(operations);
+                let changes = numbered.map(|(at, operation)| self.operation(operation).map_err(|code| (code, at)));
+                Ok(Body::Changes(changes.collect::<Result<_, _>>()?))
+            }
+            Proposal::SetAcl { path, acl, version } => Ok(Body::Changes(vec![self.set_acl(path, &acl, version).map_err(alone)?])),
+            Proposal::CreateSession { timeout_ms, password } => Ok(Body::CreateSession { timeout_ms, password }),
+            Proposal::CloseSession => self.close_session().map_err(alone),
+            Proposal::Reap { path } => Ok(Body::Changes(vec![self.reap(path).map_err(alone)?])),
+        }
+    }
+
+    /// The node as the request meets it.
+    fn get(&self, path: &str) -> Result<Summary, ErrorCode> {
+        if let Some(staged) = self.staged.get(path) {
+            return staged.clone().ok_or(ErrorCode::NoNode);
+        }
+        if let Some((_, future)) = self.preparer.futures.get(path) {
+            return future.as_ref().map(|(summary, _)| summary.clone()).ok_or(ErrorCode::NoNode);
+        }
+        self.state.nodes.get(path).map(crate::node::Node::summary).ok_or(ErrorCode::NoNode)
+    }
+
+    fn may(&self, node: &Summary, permission: i32) -> Result<(), ErrorCode> {
+        acl::check(&node.acl, permission, self.origin.identities)
+    }
+
+    fn check_session(&self) -> Result<(), ErrorCode> {
+        let session = self.origin.session;
+        let is_known = self.state.sessions.contains_key(&session) || self.preparer.opening.contains_key(&session);
+        if is_known && !self.preparer.closing.contains(&session) { Ok(()) } else { Err(ErrorCode::SessionExpired) }
+    }
+
+    fn operation(&mut self, operation: Operation) -> Result<Change, ErrorCode> {
+        self.check_session()?;
+        match operation {
+            Operation::Create(create) => self.create(create),
+            Operation::Delete { path, version } => self.delete(path, version),
+            Operation::SetData { path, data, version } => self.set_data(path, data, version),
+            Operation::Check { path, version } => {
+                let node = self.get(valid(&path)?)?;
+                self.may(&node, READ)?;
+                check_version(node.stat.version, version)?;
+                Ok(Change::Check { path })
+            }
+        }
+    }
+
+    fn create(&mut self, create: Create) -> Result<Change, ErrorCode> {
+        let Create { mut path, data, acl, mode, sequential, .. } = create;
+        let lifetime = match mode {
+            CreateMode::Persistent => Lifetime::Persistent,
+            CreateMode::Ephemeral => Lifetime::Session(self.origin.session),
+            CreateMode::Container => Lifetime::Container,
+            CreateMode::Ttl { ttl_ms } if (1..=TTL_MS_MAX).contains(&ttl_ms) => Lifetime::Ttl(ttl_ms),
+            CreateMode::Ttl { .. } => return Err(ErrorCode::BadArguments),
+        };
+        if path.contains('\0') || !path.contains('/') {
+            return Err(ErrorCode::BadArguments);
+        }
+        let acl = acl::resolve(&acl, self.origin.identities)?;
+        // What the root would be created in is the root itself.
+        let parent_path = split(&path).map_or("/", |(parent, _)| parent).to_owned();
+        let mut parent = self.get(&parent_path)?;
+        self.may(&parent, CREATE)?;
+        if sequential {
+            path = format!("{path}{:010}", parent.stat.cversion);
+        }
+        if self.get(valid(&path)?).is_ok() {
+            return Err(ErrorCode::NodeExists);
+        }
+        if matches!(Lifetime::of_owner(parent.stat.owner), Lifetime::Session(_)) {
+            return Err(ErrorCode::NoChildrenForEphemerals);
+        }
+        let (_, name) = split(&path).ok_or(ErrorCode::BadArguments)?;
+        let ephemerals = self.state.ephemerals.get(&self.origin.session).map_or(0, |ephemerals| ephemerals.bytes);
+        if matches!(lifetime, Lifetime::Session(_)) && ephemerals + path.len() > EPHEMERAL_BYTES_MAX {
+            return Err(ErrorCode::QuotaExceeded);
+        }
+        parent.stat.cversion = parent.stat.cversion.wrapping_add(1);
+        parent.stat.pzxid = self.zxid;
+        parent.children += 1;
+        parent.children_sum.add(&self.state.profile.hash(name.as_bytes()));
+        let parent_cversion = parent.stat.cversion;
+        self.staged.insert(parent_path, Some(parent));
+        let (zxid, time, owner) = (self.zxid, self.origin.time_ms, lifetime.owner());
+        let stat = Persisted { czxid: zxid, mzxid: zxid, ctime: time, mtime: time, owner, pzxid: zxid, ..Persisted::default() };
+        let summary = Summary {
+            stat,
+            acl: acl.clone(),
+            children: 0,
+            children_sum: Default::default(),
+            data_length: data.as_ref().map(Bytes::len),
+            data_hash: data_hash(self.state.profile, data.as_ref()),
+        };
+        self.staged.insert(path.clone(), Some(summary));
+        Ok(Change::Create { path, data, acl, owner, parent_cversion })
+    }
+
+    fn delete(&mut self, path: String, version: i32) -> Result<Change, ErrorCode> {
+        if is_fixed(&path) || path.contains('\0') {
+            return Err(ErrorCode::BadArguments);
+        }
+        let (parent, _) = split(&path).ok_or(ErrorCode::BadArguments)?;
+        self.may(&self.get(parent)?, DELETE)?;
+        let node = self.get(&path)?;
+        check_version(node.stat.version, version)?;
+        self.stage_deletion(path, &node)
+    }
+
+    fn reap(&mut self, path: String) -> Result<Change, ErrorCode> {
+        let node = self.get(&path)?;
+        match Lifetime::of_owner(node.stat.owner) {
+            Lifetime::Container | Lifetime::Ttl(_) => self.stage_deletion(path, &node),
+            Lifetime::Persistent | Lifetime::Session(_) => Err(ErrorCode::BadVersion),
+        }
+    }
+
+    fn stage_deletion(&mut self, path: String, node: &Summary) -> Result<Change, ErrorCode> {
+        if node.children > 0 {
+            return Err(ErrorCode::NotEmpty);
+        }
+        let (parent_path, name) = split(&path).ok_or(ErrorCode::BadArguments)?;
+        let mut parent = self.get(parent_path)?;
+        parent.stat.pzxid = self.zxid;
+        parent.children = parent.children.saturating_sub(1);
+        parent.children_sum.subtract(&self.state.profile.hash(name.as_bytes()));
+        self.staged.insert(parent_path.to_owned(), Some(parent));
+        self.staged.insert(path.clone(), None);
+        Ok(Change::Delete { path })
+    }
+
+    fn set_data(&mut self, path: String, data: Option<Bytes>, version: i32) -> Result<Change, ErrorCode> {
+        let mut node = self.get(valid(&path)?)?;
+        self.may(&node, WRITE)?;
+        let version = check_version(node.stat.version, version)?;
+        node.stat = Persisted { version, mzxid: self.zxid, mtime: self.origin.time_ms, ..node.stat };
+        node.data_length = data.as_ref().map(Bytes::len);
+        node.data_hash = data_hash(self.state.profile, data.as_ref());
+        self.staged.insert(path.clone(), Some(node));
+        Ok(Change::SetData { path, data, version })
+    }
+
+    fn set_acl(&mut self, path: String, acl: &[jute::Acl], version: i32) -> Result<Change, ErrorCode> {
+        self.check_session()?;
+        valid(&path)?;
+        let acl: Arc<[jute::Acl]> = acl::resolve(acl, self.origin.identities)?;
+        let mut node = self.get(&path)?;
+        self.may(&node, ADMIN)?;
+        let version = check_version(node.stat.aversion, version)?;
+        node.stat.aversion = version;
+        node.acl = acl.clone();
+        self.staged.insert(path.clone(), Some(node));
+        Ok(Change::SetAcl { path, acl, version })
+    }
+
+    fn close_session(&mut self) -> Result<Body, ErrorCode> {
+        self.check_session()?;
+        let session = self.origin.session;
+        let mut paths: BTreeSet<String> = BTreeSet::new();
+        if let Some(ephemerals) = self.state.ephemerals.get(&session) {
+            paths.extend(ephemerals.paths.iter().map(|path| path.to_string()));
+        }
+        for (path, (_, future)) in &self.preparer.futures {
+            match future {
+                Some((summary, _)) if summary.stat.owner == session => paths.insert(path.clone()),
+                _ => paths.remove(path),
+            };
+        }
+        for path in &paths {
+            let node = self.get(path)?;
+            self.stage_deletion(path.clone(), &node)?;
+        }
+        Ok(Body::CloseSession { paths: paths.into_iter().collect() })
+    }
+}
+
+fn valid(path: &str) -> Result<&str, ErrorCode> {
+    if is_valid(path) { Ok(path) } else { Err(ErrorCode::BadArguments) }
+}
+
+/// The version after the present one, if that is the one expected.
+fn check_version(present: i32, expected: i32) -> Result<i32, ErrorCode> {
+    if expected == -1 || expected == present { Ok(next_version(present)) } else { Err(ErrorCode::BadVersion) }
+}

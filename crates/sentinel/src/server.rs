@@ -1,0 +1,406 @@
+//! What clients see: connections, sessions, replies and events.
+//!
+//! One server without others so far: a request is prepared, applied and answered in one step, and the shell gives the answers out once
+//! the transactions of the step are durable. Reads are answered from the state at once, so that a read after a write of the same
+//! step waits with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use jute::{
+    Answer, ConnectRequest, ConnectResponse, ErrorCode, EventKind, Id, NotARequest, Numbered, PASSWORD_BYTES, Reply, WatchedEvent, Writer,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::acl;
+use crate::expiry::Expiry;
+use crate::limits::REAPED_MAX;
+use crate::node::Lifetime;
+use crate::prepare::{Origin, Preparer, Proposal};
+use crate::state::{Applied, Corruption, Event, State};
+use crate::statistics::Statistics;
+use crate::transaction::{Body, Transaction};
+use crate::watches::Watches;
+
+/// A connection, as the shell numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// The time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds since 1970, which may be set back: for stats, and for nodes with a time to live.
+    pub wall_ms: i64,
+    /// Milliseconds that only grow: for sessions.
+    pub steady_ms: i64,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// Whom its certificate names, if it showed one.
+    pub certificate: Option<String>,
+}
+
+/// What happens to a server.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "each says what it is")]
+pub enum Input {
+    /// Somebody connects.
+    Opened { connection: ConnectionId, peer: Peer },
+    /// A client begins or resumes a session.
+    Connect { connection: ConnectionId, request: ConnectRequest },
+    /// A client asks for something.
+    Request { connection: ConnectionId, request: Result<Numbered, NotARequest> },
+    /// An operator's command of four letters.
+    Word { connection: ConnectionId, word: [u8; 4] },
+    /// A connection is no more.
+    Closed { connection: ConnectionId },
+    /// Time has passed.
+    Tick,
+}
+
+/// What leaves a server. Bytes go out after the transactions are durable.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// To be made durable, in this order.
+    pub transactions: Vec<Transaction>,
+    /// To be sent.
+    pub bytes: BTreeMap<ConnectionId, Vec<u8>>,
+    /// To be closed after that.
+    pub close: BTreeSet<ConnectionId>,
+}
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The server's number; sessions begin with it.
+    pub server_id: u8,
+    /// The shortest timeout of a session.
+    pub timeout_ms_min: i32,
+    /// The longest.
+    pub timeout_ms_max: i32,
+    /// How often containers and nodes past their time are deleted.
+    pub reap_every_ms: i64,
+    /// Which commands of four letters are answered; `None` is all.
+    pub words: Option<BTreeSet<String>>,
+    /// `user:hash` of who may do everything.
+    pub superuser: Option<String>,
+    /// Unpredictable: sessions' passwords are made from it.
+    pub secret: [u8; 32],
+    /// Lines that `conf` shows.
+    pub configuration: Vec<(String, String)>,
+}
+
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    pub(crate) identities: Vec<Id>,
+    pub(crate) session: Option<i64>,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// It is told nothing more.
+    pub(crate) is_closing: bool,
+}
+
+/// A transaction that was applied.
+pub(crate) struct Committed {
+    pub(crate) transaction: Transaction,
+    /// What it came to, or why its request failed.
+    pub(crate) applied: Result<Applied, ErrorCode>,
+}
+
+/// A server.
+pub struct Server {
+    pub(crate) state: State,
+    pub(crate) preparer: Preparer,
+    pub(crate) watches: Watches,
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    by_session: BTreeMap<i64, ConnectionId>,
+    pub(crate) expiry: Expiry,
+    pub(crate) settings: Settings,
+    pub(crate) statistics: Statistics,
+    pub(crate) corruption: Option<Corruption>,
+    next_session: i64,
+    reap_at_ms: i64,
+    scrubbed_shard: usize,
+}
+
+impl Server {
+    /// A server that goes on from `state`. Its sessions have all their time from now on.
+    #[must_use]
+    pub fn new(state: State, settings: Settings, now: Now) -> Self {
+        let mut expiry = Expiry::default();
+        for (id, session) in &state.sessions {
+            expiry.begin(*id, session.timeout_ms, now.steady_ms);
+        }
+        let next_session = (now.wall_ms << 24).cast_unsigned() >> 8 & (u64::MAX >> 8) | u64::from(settings.server_id) << 56;
+        Self {
+            preparer: Preparer::new(&state),
+            state,
+            watches: Watches::default(),
+            connections: BTreeMap::new(),
+            by_session: BTreeMap::new(),
+            expiry,
+            reap_at_ms: now.steady_ms + settings.reap_every_ms,
+            settings,
+            statistics: Statistics::default(),
+            corruption: None,
+            next_session: next_session.cast_signed(),
+            scrubbed_shard: 0,
+        }
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Why the server answers nobody any more, if it does not.
+    #[must_use]
+    pub fn corruption(&self) -> Option<&Corruption> {
+        self.corruption.as_ref()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// When a [`Input::Tick`] has something to do, in steady time.
+    #[must_use]
+    pub fn deadline_ms(&self) -> i64 {
+        if self.corruption.is_some() {
+            return i64::MAX;
+        }
+        self.expiry.deadline_ms().map_or(self.reap_at_ms, |due| due.min(self.reap_at_ms))
+    }
+
+    /// Takes one input. When the state turns out to be wrong, nothing of what was to be said is said, and all connections are closed.
+    pub fn step(&mut self, now: Now, input: Input, outbox: &mut Outbox) {
+        if self.corruption.is_none() {
+            let stepped = self.dispatch(now, input, outbox);
+            if let Err(corruption) = stepped {
+                self.stop(corruption, outbox);
+            }
+        } else {
+            self.refuse(input, outbox);
+        }
+    }
+
+    /// Hashes the nodes of the next shard anew.
+    pub fn scrub(&mut self, outbox: &mut Outbox) {
+        if self.corruption.is_some() {
+            return;
+        }
+        match self.state.scrub(self.scrubbed_shard) {
+            Ok(()) => self.statistics.shards_scrubbed += 1,
+            Err(corruption) => self.stop(corruption, outbox),
+        }
+        self.scrubbed_shard = self.scrubbed_shard.wrapping_add(1);
+    }
+
+    /// Answers nobody from now on, for a reason that was found here or elsewhere.
+    pub fn stop(&mut self, corruption: Corruption, outbox: &mut Outbox) {
+        self.corruption.get_or_insert(corruption);
+        outbox.bytes.clear();
+        outbox.close.extend(self.connections.keys());
+        self.connections.clear();
+        self.by_session.clear();
+    }
+
+    /// What a server whose state is wrong does with whoever comes: it says so to operators, and nothing to clients.
+    fn refuse(&mut self, input: Input, outbox: &mut Outbox) {
+        match input {
+            Input::Word { connection, word } => self.word(connection, word, outbox),
+            Input::Connect { connection, .. } | Input::Request { connection, .. } => {
+                outbox.close.insert(connection);
+            }
+            Input::Opened { .. } | Input::Closed { .. } | Input::Tick => {}
+        }
+    }
+
+    fn dispatch(&mut self, now: Now, input: Input, outbox: &mut Outbox) -> Result<(), Corruption> {
+        match input {
+            Input::Opened { connection, peer } => self.on_opened(connection, peer),
+            Input::Connect { connection, request } => return self.on_connect(now, connection, &request, outbox),
+            Input::Request { connection, request } => return self.on_request(now, connection, request, outbox),
+            Input::Word { connection, word } => self.word(connection, word, outbox),
+            Input::Closed { connection } => self.on_closed(connection),
+            Input::Tick => return self.on_tick(now, outbox),
+        }
+        Ok(())
+    }
+
+    fn on_opened(&mut self, connection: ConnectionId, peer: Peer) {
+        let mut identities = vec![Id::new("ip", &peer.address.to_string())];
+        identities.extend(peer.certificate.as_deref().map(|subject| Id::new("x509", subject)));
+        let opened = Connection { peer, identities, session: None, received: 0, sent: 0, is_closing: false };
+        self.connections.insert(connection, opened);
+    }
+
+    fn on_closed(&mut self, connection: ConnectionId) {
+        self.watches.forget(connection);
+        let session = self.connections.remove(&connection).and_then(|closed| closed.session);
+        if let Some(session) = session.filter(|session| self.by_session.get(session) == Some(&connection)) {
+            self.by_session.remove(&session);
+        }
+    }
+
+    pub(crate) fn close(&mut self, connection: ConnectionId, outbox: &mut Outbox) {
+        if let Some(closing) = self.connections.get_mut(&connection) {
+            closing.is_closing = true;
+            outbox.close.insert(connection);
+        }
+    }
+
+    fn on_connect(&mut self, now: Now, connection: ConnectionId, request: &ConnectRequest, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none());
+        if !is_first || request.last_zxid_seen > self.state.zxid {
+            // Whoever has seen more than this server would be shown the past.
+            self.close(connection, outbox);
+            return Ok(());
+        }
+        let read_only = request.read_only.map(|_| false);
+        let session = match request.session {
+            0 => self.begin_session(now, request.timeout_ms, outbox)?,
+            session => session,
+        };
+        let known = self.state.sessions.get(&session);
+        let allowed = known.filter(|known| request.session == 0 || known.password[..] == request.password[..]);
+        let response = match allowed {
+            None => ConnectResponse::expired(read_only),
+            Some(known) => ConnectResponse { timeout_ms: known.timeout_ms, session, password: known.password, read_only },
+        };
+        let is_allowed = allowed.is_some();
+        self.send(connection, outbox, |out| response.encode(out));
+        if !is_allowed {
+            self.close(connection, outbox);
+            return Ok(());
+        }
+        self.expiry.renew(session, now.steady_ms);
+        if let Some(elsewhere) = self.by_session.insert(session, connection) {
+            self.watches.forget(elsewhere);
+            self.close(elsewhere, outbox);
+        }
+        if let Some(known) = self.connections.get_mut(&connection) {
+            known.session = Some(session);
+        }
+        Ok(())
+    }
+
+    fn begin_session(&mut self, now: Now, timeout_ms: i32, outbox: &mut Outbox) -> Result<i64, Corruption> {
+        while self.next_session == 0 || self.state.sessions.contains_key(&self.next_session) {
+            self.next_session = self.next_session.wrapping_add(1);
+        }
+        let session = self.next_session;
+        self.next_session = session.wrapping_add(1);
+        let timeout_ms = timeout_ms.clamp(self.settings.timeout_ms_min, self.settings.timeout_ms_max);
+        let mut drawn = Sha256::new();
+        drawn.update(self.settings.secret);
+        drawn.update(session.to_be_bytes());
+        drawn.update(self.state.zxid.to_be_bytes());
+        let mut password = [0; PASSWORD_BYTES];
+        password.copy_from_slice(&drawn.finalize()[..PASSWORD_BYTES]);
+        let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
+        self.commit(Proposal::CreateSession { timeout_ms, password }, origin, outbox)?;
+        self.expiry.begin(session, timeout_ms, now.steady_ms);
+        Ok(session)
+    }
+
+    /// Prepares, applies and logs, and tells who watches.
+    pub(crate) fn commit(&mut self, proposal: Proposal, origin: Origin<'_>, outbox: &mut Outbox) -> Result<Committed, Corruption> {
+        let transaction = self.preparer.prepare(&self.state, proposal, origin);
+        let mut applied = self.state.apply(&transaction)?;
+        self.preparer.applied(&transaction);
+        self.statistics.transactions += 1;
+        for event in std::mem::take(&mut applied.events) {
+            self.fire(event, transaction.zxid, outbox);
+        }
+        outbox.transactions.push(transaction.clone());
+        let applied = match transaction.body {
+            Body::Failed { code, .. } => Err(code),
+            _ => Ok(applied),
+        };
+        Ok(Committed { transaction, applied })
+    }
+
+    fn fire(&mut self, event: Event, zxid: i64, outbox: &mut Outbox) {
+        for connection in self.watches.fire(event.kind, &event.path) {
+            let may_know = self
+                .connections
+                .get(&connection)
+                .is_some_and(|known| acl::check(&event.acl, jute::permissions::READ, &known.identities).is_ok());
+            if may_know {
+                self.tell(connection, event.kind, &event.path, zxid, outbox);
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, connection: ConnectionId, kind: EventKind, path: &str, zxid: i64, outbox: &mut Outbox) {
+        let event = WatchedEvent { kind, path: path.to_owned() };
+        self.put(connection, &Reply { xid: jute::EVENT_XID, zxid, answer: Ok(Answer::Event(event)) }, outbox);
+    }
+
+    pub(crate) fn reply(&mut self, connection: ConnectionId, xid: i32, answer: Result<Answer, ErrorCode>, outbox: &mut Outbox) {
+        let zxid = self.state.zxid;
+        self.put(connection, &Reply { xid, zxid, answer }, outbox);
+    }
+
+    fn put(&mut self, connection: ConnectionId, reply: &Reply, outbox: &mut Outbox) {
+        if let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) {
+            known.sent += 1;
+            self.statistics.sent += 1;
+            reply.encode_frame(outbox.bytes.entry(connection).or_default());
+        }
+    }
+
+    /// Sends a frame's body.
+    fn send(&mut self, connection: ConnectionId, outbox: &mut Outbox, encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut body = Vec::new();
+        encode(&mut body);
+        Writer::new(outbox.bytes.entry(connection).or_default()).buffer(Some(&body));
+    }
+
+    fn on_tick(&mut self, now: Now, outbox: &mut Outbox) -> Result<(), Corruption> {
+        while let Some(session) = self.expiry.next_expired(now.steady_ms) {
+            self.statistics.expired += 1;
+            let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
+            self.commit(Proposal::CloseSession, origin, outbox)?;
+            self.expiry.end(session);
+            if let Some(connection) = self.by_session.remove(&session) {
+                self.close(connection, outbox);
+            }
+        }
+        if now.steady_ms >= self.reap_at_ms {
+            self.reap_at_ms = now.steady_ms + self.settings.reap_every_ms;
+            self.reap(now, outbox)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes containers that have lost all children, and nodes without children that are past their time.
+    fn reap(&mut self, now: Now, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let is_over = |path: &str| {
+            self.state.nodes.get(path).is_some_and(|node| match Lifetime::of_owner(node.stat.owner) {
+                _ if node.children.len() > 0 => false,
+                // One that never had a child may be about to get one.
+                Lifetime::Container => node.stat.cversion > 0,
+                Lifetime::Ttl(ttl_ms) => now.wall_ms - node.stat.mtime > ttl_ms,
+                Lifetime::Persistent | Lifetime::Session(_) => false,
+            })
+        };
+        let over = self.state.mortal.iter().filter(|path| is_over(path)).take(REAPED_MAX);
+        let paths: Vec<String> = over.map(|path| path.to_string()).collect();
+        for path in paths {
+            let origin = Origin { session: 0, xid: 0, identities: &[], time_ms: now.wall_ms };
+            self.commit(Proposal::Reap { path }, origin, outbox)?;
+        }
+        Ok(())
+    }
+}

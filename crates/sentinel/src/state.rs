@@ -1,0 +1,486 @@
+//! The replicated state: nodes and sessions, and the digest over both.
+//!
+//! [`State::apply`] is all that changes it. What applies a transaction checks it against the state first: a transaction that does not
+//! fit was prepared on another state, or this one is damaged. Both are [`Corruption`], after which the state is not to be used any more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use jute::{Acl, EventKind, PASSWORD_BYTES, Stat};
+
+use crate::acl;
+use crate::digest::{Checksum, Leaf, Profile, StateDigest};
+use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX};
+use crate::node::{Lifetime, Node, Persisted, data_hash, session_leaf};
+use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
+use crate::transaction::{Body, Change, Transaction};
+use crate::tree::Nodes;
+
+/// Something that must not be: this state is not the one that was agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at zxid {zxid:#x}: {what}{}", at(path.as_deref()))]
+pub struct Corruption {
+    /// The transaction at which it was noticed.
+    pub zxid: i64,
+    /// The node it was noticed at, if it was at one.
+    pub path: Option<String>,
+    /// What is wrong.
+    pub what: String,
+    /// The digest that was foreseen, and the one that came of it, where these differ.
+    pub digests: Option<Box<(Checksum, Checksum)>>,
+}
+
+fn at(path: Option<&str>) -> String {
+    path.map_or_else(String::new, |path| format!(" at {path:?}"))
+}
+
+/// A client's session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) timeout_ms: i32,
+    pub(crate) password: [u8; PASSWORD_BYTES],
+    pub(crate) leaf: Leaf,
+}
+
+/// Something that clients may watch for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// Where.
+    pub path: String,
+    /// Who may know: the node's ACL.
+    pub acl: Arc<[Acl]>,
+}
+
+/// What a transaction came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// What happened, in order.
+    pub events: Vec<Event>,
+    /// Of each change, the stat of its node right after it; a deleted node has none.
+    pub stats: Vec<Option<Stat>>,
+}
+
+/// The paths of a session's ephemeral nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ephemerals {
+    pub(crate) paths: BTreeSet<Box<str>>,
+    pub(crate) bytes: usize,
+}
+
+/// The state of a replica.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub(crate) profile: Profile,
+    pub(crate) nodes: Nodes,
+    pub(crate) sessions: BTreeMap<i64, Session>,
+    /// The transaction that was applied last.
+    pub(crate) zxid: i64,
+    pub(crate) digest: StateDigest,
+    /// Digests of the past, the oldest first, for whoever compares replicas.
+    digest_log: VecDeque<(i64, Checksum)>,
+    // What follows is found from the nodes.
+    pub(crate) ephemerals: BTreeMap<i64, Ephemerals>,
+    /// Containers, and nodes with a time to live.
+    pub(crate) mortal: BTreeSet<Box<str>>,
+    pub(crate) data_bytes: u64,
+}
+
+/// The leaves that a transaction has made stale: of each node that it touched, the leaf before it.
+type Touched = BTreeMap<String, Option<Leaf>>;
+
+impl State {
+    /// The state before the first transaction. `seed` only chooses where nodes lie in memory; nothing that is seen depends on it.
+    #[must_use]
+    pub fn new(profile: Profile, seed: u64) -> Self {
+        let mut state = Self::empty(profile, seed);
+        let read_only: Arc<[Acl]> = Arc::new([Acl { permissions: jute::permissions::READ, ..Acl::open() }]);
+        let fixed = [(ROOT, acl::open()), (SERVICE, acl::open()), (QUOTA, acl::open()), (CONFIG, read_only)];
+        for (path, acl) in fixed {
+            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, Persisted::default()));
+        }
+        for path in [SERVICE, QUOTA, CONFIG] {
+            let (parent, name) = split(path).expect("these are not the root");
+            state.nodes.get_mut(parent).expect("parents were made first").children.insert(name, profile);
+        }
+        for path in [ROOT, SERVICE, QUOTA, CONFIG] {
+            state.refresh(path, None);
+        }
+        state
+    }
+
+    /// No nodes at all: what a snapshot is read into.
+    pub(crate) fn empty(profile: Profile, seed: u64) -> Self {
+        Self {
+            profile,
+            nodes: Nodes::new(seed),
+            sessions: BTreeMap::new(),
+            zxid: 0,
+            digest: StateDigest::new(profile),
+            digest_log: VecDeque::new(),
+            ephemerals: BTreeMap::new(),
+            mortal: BTreeSet::new(),
+            data_bytes: 0,
+        }
+    }
+
+    /// The transaction that was applied last.
+    #[must_use]
+    pub fn zxid(&self) -> i64 {
+        self.zxid
+    }
+
+    /// How digests are computed.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// The digest of the state, as it was kept up to date.
+    #[must_use]
+    pub fn checksum(&self) -> Checksum {
+        self.digest.checksum()
+    }
+
+    /// The digest of the state, computed from nothing that was kept of it.
+    #[must_use]
+    pub fn recomputed_checksum(&self) -> Checksum {
+        let mut digest = StateDigest::new(self.profile);
+        self.nodes.iter().for_each(|(path, node)| digest.add(&node.recomputed_leaf(self.profile, path)));
+        for (id, session) in &self.sessions {
+            digest.add(&session_leaf(self.profile, *id, session.timeout_ms, &session.password));
+        }
+        digest.checksum()
+    }
+
+    /// Digests of the past with their zxids, the oldest first.
+    pub fn digest_log(&self) -> impl Iterator<Item = (i64, Checksum)> + '_ {
+        self.digest_log.iter().copied()
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether the nodes of one shard, counted round and round, hash to the leaves that they have in the digest. A node that no
+    /// transaction touches is looked at here alone.
+    ///
+    /// # Errors
+    /// The first node that does not.
+    pub fn scrub(&self, shard: usize) -> Result<(), Corruption> {
+        self.nodes.shard(shard).try_for_each(|(path, node)| self.scrub_node(path, node))
+    }
+
+    pub(crate) fn scrub_node(&self, path: &str, node: &Node) -> Result<(), Corruption> {
+        let recomputed = node.recomputed_leaf(self.profile, path);
+        if recomputed == node.leaf {
+            return Ok(());
+        }
+        let digests = Some(Box::new((Checksum(node.leaf.0), Checksum(recomputed.0))));
+        let what = "a node does not hash to its leaf any more: its data, stat, ACL or children changed without a transaction".to_owned();
+        Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests })
+    }
+
+    /// A copy to write a snapshot from, without what is found from the nodes. It costs nearly nothing.
+    #[must_use]
+    pub fn frozen(&self) -> Self {
+        Self {
+            nodes: self.nodes.clone(),
+            sessions: self.sessions.clone(),
+            zxid: self.zxid,
+            digest: self.digest.clone(),
+            ..Self::empty(self.profile, 0)
+        }
+    }
+
+    /// The same state under another profile.
+    #[must_use]
+    pub fn with_profile(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        self.digest = StateDigest::new(profile);
+        self.digest_log.clear();
+        let paths: Vec<String> = self.nodes.iter().map(|(path, _)| path.to_owned()).collect();
+        for path in paths {
+            let node = self.nodes.get_mut(&path).expect("it was there just now");
+            node.data_hash = data_hash(profile, node.data.as_ref());
+            node.children.rehash(profile);
+            self.refresh(&path, None);
+        }
+        for (id, session) in &mut self.sessions {
+            session.leaf = session_leaf(profile, *id, session.timeout_ms, &session.password);
+            self.digest.add(&session.leaf);
+        }
+        self
+    }
+
+    /// The first node, by path, that differs between two states, and how; or that a session does.
+    #[must_use]
+    pub fn first_difference(&self, other: &Self) -> Option<(String, &'static str)> {
+        let differing = |one: &Self, other: &Self| {
+            let found = one.nodes.iter().filter_map(|(path, node)| Some((path.to_owned(), node.difference(other.nodes.get(path))?)));
+            found.min_by(|left, right| left.0.cmp(&right.0))
+        };
+        let first = [differing(self, other), differing(other, self)].into_iter().flatten().min_by(|left, right| left.0.cmp(&right.0));
+        let sessions = || self.sessions.iter().find(|(id, session)| other.sessions.get(id) != Some(session)).map(|(id, _)| *id);
+        let others = || other.sessions.keys().find(|id| !self.sessions.contains_key(id)).copied();
+        first.or_else(|| Some((format!("session {:#x}", sessions().or_else(others)?), "the session")))
+    }
+
+    /// Applies the next transaction.
+    ///
+    /// # Errors
+    /// When it does not fit this state, or its digest was foreseen otherwise. The state is then wrong, or half changed.
+    pub fn apply(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
+        let corrupt = |path: Option<&str>, what: &str| Corruption {
+            zxid: transaction.zxid,
+            path: path.map(str::to_owned),
+            what: what.to_owned(),
+            digests: None,
+        };
+        if transaction.zxid <= self.zxid {
+            return Err(corrupt(None, "a transaction is not newer than the last"));
+        }
+        let mut applied = Applied::default();
+        let mut touched = Touched::new();
+        match &transaction.body {
+            Body::Failed { .. } => {}
+            Body::Changes(changes) => {
+                for change in changes {
+                    let fits = self.change(change, transaction, &mut touched, &mut applied);
+                    fits.map_err(|what| corrupt(Some(change.path()), what))?;
+                }
+            }
+            Body::CreateSession { timeout_ms, password } => {
+                let leaf = session_leaf(self.profile, transaction.session, *timeout_ms, password);
+                let session = Session { timeout_ms: *timeout_ms, password: *password, leaf };
+                if self.sessions.insert(transaction.session, session).is_some() {
+                    return Err(corrupt(None, "a session begins that was there already"));
+                }
+                self.digest.add(&leaf);
+            }
+            Body::CloseSession { paths } => {
+                let Some(session) = self.sessions.remove(&transaction.session) else {
+                    return Err(corrupt(None, "a session ends that was not there"));
+                };
+                self.digest.subtract(&session.leaf);
+                for path in paths {
+                    let deleted = self.delete(path, transaction.zxid, &mut touched, &mut applied);
+                    deleted.map_err(|what| corrupt(Some(path), what))?;
+                }
+                if let Some(left) = self.ephemerals.get(&transaction.session).and_then(|left| left.paths.first()) {
+                    return Err(corrupt(Some(left), "an ephemeral node outlives its session"));
+                }
+            }
+        }
+        for (path, before) in touched {
+            self.refresh(&path, before);
+        }
+        self.zxid = transaction.zxid;
+        self.check_foreseen(transaction)?;
+        Ok(applied)
+    }
+
+    fn check_foreseen(&mut self, transaction: &Transaction) -> Result<(), Corruption> {
+        if self.profile == Profile::Off {
+            return Ok(());
+        }
+        let checksum = self.checksum();
+        if checksum != transaction.foreseen {
+            let what = "the state has another digest after the transaction than was foreseen".to_owned();
+            let path = match &transaction.body {
+                Body::Changes(changes) => changes.first().map(|change| change.path().to_owned()),
+                _ => None,
+            };
+            return Err(Corruption { zxid: self.zxid, path, what, digests: Some(Box::new((transaction.foreseen, checksum))) });
+        }
+        if self.zxid % DIGEST_EVERY_ZXIDS == 0 {
+            self.digest_log.push_back((self.zxid, checksum));
+            if self.digest_log.len() > DIGEST_LOG_MAX {
+                self.digest_log.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        change: &Change,
+        transaction: &Transaction,
+        touched: &mut Touched,
+        applied: &mut Applied,
+    ) -> Result<(), &'static str> {
+        let (zxid, time) = (transaction.zxid, transaction.time_ms);
+        let stat = match change {
+            Change::Check { path } => self.nodes.get(path).ok_or("a node is checked that is not there").map(|node| Some(node.stat()))?,
+            Change::Delete { path } => self.delete(path, zxid, touched, applied).map(|()| None)?,
+            Change::Create { path, data, acl, owner, parent_cversion } => {
+                let stat =
+                    Persisted { czxid: zxid, mzxid: zxid, ctime: time, mtime: time, owner: *owner, pzxid: zxid, ..Persisted::default() };
+                let node = Node::new(self.profile, data.clone(), acl.clone(), stat);
+                Some(self.create(path, node, *parent_cversion, touched, applied)?)
+            }
+            Change::SetData { path, data, version } => {
+                let profile = self.profile;
+                let node = touch(&mut self.nodes, touched, path).ok_or("data are written of a node that is not there")?;
+                if next_version(node.stat.version) != *version {
+                    return Err("data are written of a node with another version");
+                }
+                node.stat = Persisted { version: *version, mzxid: zxid, mtime: time, ..node.stat };
+                let before = std::mem::replace(&mut node.data, data.clone());
+                node.data_hash = data_hash(profile, data.as_ref());
+                let (stat, acl) = (node.stat(), node.acl.clone());
+                self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
+                applied.events.push(Event { kind: EventKind::DataChanged, path: path.clone(), acl });
+                Some(stat)
+            }
+            Change::SetAcl { path, acl, version } => {
+                let node = touch(&mut self.nodes, touched, path).ok_or("a node gets an ACL that is not there")?;
+                if next_version(node.stat.aversion) != *version {
+                    return Err("a node gets an ACL whose ACL has another version");
+                }
+                node.stat.aversion = *version;
+                node.acl = acl.clone();
+                Some(node.stat())
+            }
+        };
+        applied.stats.push(stat);
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        path: &str,
+        mut node: Node,
+        parent_cversion: i32,
+        touched: &mut Touched,
+        applied: &mut Applied,
+    ) -> Result<Stat, &'static str> {
+        let (parent_path, name) = split(path).filter(|_| is_valid(path)).ok_or("a node is created with an impossible path")?;
+        if self.nodes.get(path).is_some() {
+            return Err("a node is created that is there already");
+        }
+        let profile = self.profile;
+        let parent = touch(&mut self.nodes, touched, parent_path).ok_or("a node is created whose parent is not there")?;
+        if parent.stat.cversion.wrapping_add(1) != parent_cversion {
+            return Err("a node is created whose parent had another number of children");
+        }
+        if !parent.children.insert(name, profile) {
+            return Err("a node is created whose parent lists it already");
+        }
+        parent.stat.cversion = parent_cversion;
+        parent.stat.pzxid = node.stat.czxid;
+        // Most nodes have their parent's ACL: they share it.
+        if parent.acl == node.acl {
+            node.acl = parent.acl.clone();
+        }
+        let (stat, acl, parent_acl) = (node.stat(), node.acl.clone(), parent.acl.clone());
+        touched.entry(path.to_owned()).or_default();
+        self.put(path, node);
+        applied.events.push(Event { kind: EventKind::Created, path: path.to_owned(), acl });
+        applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
+        Ok(stat)
+    }
+
+    fn delete(&mut self, path: &str, zxid: i64, touched: &mut Touched, applied: &mut Applied) -> Result<(), &'static str> {
+        let (parent_path, name) = split(path).ok_or("the root is deleted")?;
+        let node = touch(&mut self.nodes, touched, path).ok_or("a node is deleted that is not there")?;
+        if node.children.len() > 0 {
+            return Err("a node is deleted that has children");
+        }
+        let node = self.take(path).expect("it was there just now");
+        let profile = self.profile;
+        let parent = touch(&mut self.nodes, touched, parent_path).ok_or("a node is deleted whose parent is not there")?;
+        if !parent.children.remove(name, profile) {
+            return Err("a node is deleted that its parent does not list");
+        }
+        parent.stat.pzxid = zxid;
+        let parent_acl = parent.acl.clone();
+        applied.events.push(Event { kind: EventKind::Deleted, path: path.to_owned(), acl: node.acl });
+        applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
+        Ok(())
+    }
+
+    /// Puts a node where none is, with what is found from nodes.
+    pub(crate) fn put(&mut self, path: &str, node: Node) {
+        self.data_bytes += length(node.data.as_ref());
+        match Lifetime::of_owner(node.stat.owner) {
+            Lifetime::Persistent => {}
+            Lifetime::Session(session) => {
+                let ephemerals = self.ephemerals.entry(session).or_default();
+                ephemerals.paths.insert(path.into());
+                ephemerals.bytes += path.len();
+            }
+            Lifetime::Container | Lifetime::Ttl(_) => {
+                self.mortal.insert(path.into());
+            }
+        }
+        let before = self.nodes.insert(path, node);
+        assert!(before.is_none(), "nodes are put where none is");
+    }
+
+    fn take(&mut self, path: &str) -> Option<Node> {
+        let node = self.nodes.remove(path)?;
+        self.data_bytes -= length(node.data.as_ref());
+        match Lifetime::of_owner(node.stat.owner) {
+            Lifetime::Persistent => {}
+            Lifetime::Session(session) => {
+                if let Some(ephemerals) = self.ephemerals.get_mut(&session) {
+                    ephemerals.paths.remove(path);
+                    ephemerals.bytes -= path.len();
+                    if ephemerals.paths.is_empty() {
+                        self.ephemerals.remove(&session);
+                    }
+                }
+            }
+            Lifetime::Container | Lifetime::Ttl(_) => {
+                self.mortal.remove(path);
+            }
+        }
+        Some(node)
+    }
+
+    /// Puts a session there, from a snapshot.
+    pub(crate) fn put_session(&mut self, id: i64, timeout_ms: i32, password: [u8; PASSWORD_BYTES]) {
+        let leaf = session_leaf(self.profile, id, timeout_ms, &password);
+        self.digest.add(&leaf);
+        self.sessions.insert(id, Session { timeout_ms, password, leaf });
+    }
+
+    /// Brings the digest up to date with the node at `path`, whose leaf was `before`.
+    pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>) {
+        if self.profile == Profile::Off {
+            return;
+        }
+        if let Some(before) = before {
+            self.digest.subtract(&before);
+        }
+        if let Some(node) = self.nodes.get_mut(path) {
+            node.leaf = node.summary().leaf(self.profile, path);
+            self.digest.add(&node.leaf);
+        }
+    }
+}
+
+/// The node at `path`, to be changed: its leaf is stale from now on.
+fn touch<'a>(nodes: &'a mut Nodes, touched: &mut Touched, path: &str) -> Option<&'a mut Node> {
+    let node = nodes.get_mut(path)?;
+    if !touched.contains_key(path) {
+        touched.insert(path.to_owned(), Some(node.leaf));
+    }
+    Some(node)
+}
+
+fn length(data: Option<&bytes::Bytes>) -> u64 {
+    data.map_or(0, |data| data.len() as u64)
+}
+
+/// The version after this one. It is never −1, with which clients say that any version will do.
+pub(crate) fn next_version(version: i32) -> i32 {
+    match version.wrapping_add(1) {
+        -1 => 0,
+        next => next,
+    }
+}

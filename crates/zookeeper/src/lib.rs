@@ -1,0 +1,26 @@
+//! A server for ZooKeeper's clients, started from a `zoo.cfg`: sockets, a log and snapshots around [`sentinel::Server`].
+//!
+//! It is one server without others so far. What is acknowledged is on the disk: the core takes what has arrived, steps through it,
+//! makes one durable write, and only then gives out the answers.
+//!
+//! ```text
+//!   connection ──▶ frames, decoded ──▶ queue, bounded ──▶ core: step, step, … one sync ──▶ answers
+//!   connection ──▶ frames, decoded ──▶        │             │  ├─▶ log: one record a transaction
+//!                                             │             │  └─▶ every snapCount transactions: a snapshot, written beside it
+//!                                                           └────▶ corruption: a record is kept, nobody is answered any more
+//! ```
+//!
+//! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
+//! for sockets, and `audit.rs` for how the folders of stopped servers are compared.
+
+mod audit;
+mod config;
+mod connection;
+mod core;
+mod limits;
+mod storage;
+
+pub use audit::{Audit, Finding, audit_offline};
+pub use config::{Config, ConfigError};
+pub use core::{Running, StartError};
+pub use storage::{OpenError, Storage};

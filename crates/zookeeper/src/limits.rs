@@ -1,0 +1,26 @@
+//! Every bound of the shell around Sentinel.
+
+use std::time::Duration;
+
+/// The largest request that may be allowed: a node of a snapshot came in one.
+pub const FRAME_BYTES_MAX_MAX: usize = 8 << 20;
+/// How many bytes of requests wait for the core, of all connections.
+pub const WAITING_BYTES_MAX: usize = 64 << 20;
+/// How many requests wait for the core, of all connections.
+pub const WAITING_MAX: usize = 16_384;
+/// How many of them one turn of the core takes: one sync for all.
+pub const TURN_MAX: usize = 4_096;
+/// A connection with so many bytes unsent is not read from.
+pub const UNSENT_BYTES_SOFT_MAX: usize = 1 << 20;
+/// A connection with so many bytes unsent, to which more are to be sent, is closed: its client does not read.
+pub const UNSENT_BYTES_MAX: usize = 32 << 20;
+/// How long a client may take to begin, and for each frame once it has begun.
+pub const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may take to read the last bytes of a connection.
+pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A snapshot is taken when the log has grown by so much.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// The nodes of one of the tree's 4,096 shards are hashed anew so often: all of them in about a minute and a half.
+pub const SCRUB_EVERY: Duration = Duration::from_millis(20);
+/// How many connections there may be.
+pub const CONNECTIONS_MAX: usize = 10_000;

@@ -1,0 +1,307 @@
+//! What a server keeps on its disk.
+//!
+//! ```text
+//! dataLogDir/sentinel-log/                         the journal of `store`: a record a transaction
+//! dataDir/sentinel-snapshots/<zxid>-<segment>      the state after a transaction; the log goes on with that segment
+//! dataDir/sentinel-snapshots/corruption-<zxid>     what was found to be wrong, and when
+//! ```
+//!
+//! A server comes back from its newest snapshot that is whole, and the log behind it. Each transaction of the log is applied as it was
+//! the first time, with the digest that it had then: a disk that changed any of it is noticed here.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+
+use sentinel::{Corruption, NotWritten, Profile, SnapshotError, State, Transaction};
+use store::{Disk, DiskOptions, Options, SegmentNumber, Store, StoreError};
+
+use crate::limits::LOG_BYTES_MAX;
+
+/// Why a server cannot come back.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says what is wrong")]
+pub enum OpenError {
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{} holds data of ZooKeeper's own, which are not read here; name another dataDir", .0.display())]
+    OfZooKeeper(PathBuf),
+    #[error("{} has no snapshot that is whole, and the log does not begin at the beginning; restore it from a backup", .0.display())]
+    NoSnapshot(PathBuf),
+    #[error("a record of the log cannot be read: {0}")]
+    Record(jute::Malformed),
+    #[error("the log does not make the state that it made before: {0}")]
+    Corrupt(Corruption),
+}
+
+const LOG: &str = "sentinel-log";
+const SNAPSHOTS: &str = "sentinel-snapshots";
+const PARTIAL: &str = "partial";
+/// Where ZooKeeper keeps its own.
+const ZOOKEEPER: &str = "version-2";
+
+/// A snapshot's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    zxid: i64,
+    /// Where the log goes on.
+    segment: u64,
+}
+
+impl Name {
+    fn parse(text: &str) -> Option<Self> {
+        let (zxid, segment) = text.split_once('-')?;
+        Some(Self { zxid: i64::from_str_radix(zxid, 16).ok()?, segment: segment.parse().ok()? })
+    }
+
+    fn file(self) -> String {
+        format!("{:016x}-{:08}", self.zxid, self.segment)
+    }
+}
+
+/// What became of a snapshot that was being written.
+type Written = Result<Name, NotWritten<io::Error>>;
+
+/// The log and the snapshots of a server.
+pub struct Storage {
+    log: Store<Disk>,
+    snapshots: PathBuf,
+    kept: usize,
+    writing: Option<Receiver<Written>>,
+    transactions_since: u64,
+    log_bytes_at: u64,
+}
+
+impl Storage {
+    /// Opens, or begins, what is kept in these folders, and gives the state; up to transaction `until`, if that is said. `seed` is for the
+    /// tree in memory, and `profile` is what the server goes on with.
+    ///
+    /// # Errors
+    /// When the disk fails, or what is on it is damaged.
+    pub fn open(data: &Path, log: &Path, profile: Profile, kept: usize, seed: u64, until: Option<i64>) -> Result<(Self, State), OpenError> {
+        if data.join(ZOOKEEPER).exists() || log.join(ZOOKEEPER).exists() {
+            return Err(OpenError::OfZooKeeper(data.to_owned()));
+        }
+        let (snapshots, log) = (data.join(SNAPSHOTS), log.join(LOG));
+        let owner = "a server of Sentinel by itself";
+        let is_new = is_empty(&snapshots)? && is_empty(&log)?;
+        fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
+        if is_new {
+            let parent = log.parent().expect("the log has a name within its folder");
+            fs::create_dir_all(parent).map_err(failed("make", parent))?;
+            // Written first: from now on a log without snapshot is a loss.
+            write_snapshot(&State::new(profile, seed), &snapshots, Name { zxid: 0, segment: 1 }).map_err(|error| match error {
+                NotWritten::Failed(source) => failed("write a snapshot in", &snapshots)(source),
+                NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
+            })?;
+        }
+        if is_empty(&log)? {
+            Disk::create(&log, owner)?;
+        }
+        let mut log = Store::open(Disk::open(&log, owner, DiskOptions::default())?, Options::default())?;
+        let state = newest(&snapshots, seed)?;
+        let state = replay(&mut log, state, until)?;
+        let log_bytes_at = log.statistics().journal_bytes_written;
+        let mut storage = Self { log, snapshots, kept, writing: None, transactions_since: 0, log_bytes_at };
+        if state.profile() == profile || until.is_some() {
+            return Ok((storage, state));
+        }
+        let state = state.with_profile(profile);
+        storage.begin_snapshot(&state)?;
+        storage.finish()?;
+        Ok((storage, state))
+    }
+
+    /// Whether a server has kept anything in this folder.
+    #[must_use]
+    pub fn is_there(data: &Path) -> bool {
+        data.join(SNAPSHOTS).exists()
+    }
+
+    /// Appends to what the next [`Storage::sync`] makes durable.
+    pub fn append(&mut self, transaction: &Transaction) {
+        self.log.append_with(|out| transaction.encode(out));
+        self.transactions_since += 1;
+    }
+
+    /// Makes durable what was appended.
+    ///
+    /// # Errors
+    /// When the disk fails: nobody knows then what is on it.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.log.sync()
+    }
+
+    /// Whether it is time for a snapshot.
+    #[must_use]
+    pub fn is_snapshot_due(&self, every: u64) -> bool {
+        let grown = self.log.statistics().journal_bytes_written - self.log_bytes_at;
+        self.writing.is_none() && (self.transactions_since >= every || grown >= LOG_BYTES_MAX)
+    }
+
+    /// Begins to write a snapshot of `state`, whose transactions are durable, in the background.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn begin_snapshot(&mut self, state: &State) -> Result<(), OpenError> {
+        self.log.sync()?;
+        let name = Name { zxid: state.zxid(), segment: self.log.rotate()?.0 };
+        (self.transactions_since, self.log_bytes_at) = (0, self.log.statistics().journal_bytes_written);
+        let (sender, receiver) = sync_channel(1);
+        let (frozen, folder) = (state.frozen(), self.snapshots.clone());
+        let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
+            // Whoever asked may have stopped.
+            let _ = sender.send(write_snapshot(&frozen, &folder, name).map(|()| name));
+        });
+        writing.map_err(failed("begin a thread to write to", &self.snapshots))?;
+        self.writing = Some(receiver);
+        Ok(())
+    }
+
+    /// Whether a snapshot was finished. Then the oldest ones are removed, and what the log has before those that are left.
+    ///
+    /// # Errors
+    /// When the disk fails, or the snapshot found the state in memory to be damaged.
+    pub fn check_snapshot(&mut self) -> Result<bool, OpenError> {
+        let Some(writing) = &self.writing else { return Ok(false) };
+        let written = match writing.try_recv() {
+            Ok(written) => written,
+            Err(TryRecvError::Empty) => return Ok(false),
+            Err(TryRecvError::Disconnected) => Err(NotWritten::Failed(io::Error::other("its thread ended"))),
+        };
+        self.writing = None;
+        self.conclude(written)?;
+        Ok(true)
+    }
+
+    /// Waits for the snapshot that is being written, if one is.
+    ///
+    /// # Errors
+    /// As [`Storage::check_snapshot`].
+    pub fn finish(&mut self) -> Result<(), OpenError> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        let written = writing.recv().unwrap_or_else(|_| Err(NotWritten::Failed(io::Error::other("its thread ended"))));
+        self.conclude(written)
+    }
+
+    fn conclude(&mut self, written: Written) -> Result<(), OpenError> {
+        written.map_err(|error| match error {
+            NotWritten::Failed(source) => failed("write a snapshot in", &self.snapshots)(source),
+            NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
+        })?;
+        let mut names = names(&self.snapshots)?;
+        let old = names.len().saturating_sub(self.kept);
+        for name in names.drain(..old) {
+            let path = self.snapshots.join(name.file());
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+        let oldest = names.first().map_or(1, |name| name.segment);
+        self.log.release(SegmentNumber(oldest.saturating_sub(1)))?;
+        Ok(())
+    }
+
+    /// Makes everything durable, and notes that the server stopped gracefully.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn close(&mut self) -> Result<(), OpenError> {
+        self.finish()?;
+        Ok(self.log.close()?)
+    }
+
+    /// Keeps a record of what was found to be wrong.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn keep_evidence(&self, corruption: &Corruption, wall_ms: i64) -> Result<PathBuf, OpenError> {
+        let path = self.snapshots.join(format!("corruption-{:016x}", corruption.zxid));
+        let mut text = format!("time_ms = {wall_ms}\nzxid = {:#x}\nwhat = {:?}\n", corruption.zxid, corruption.what);
+        if let Some(node) = &corruption.path {
+            text += &format!("path = {node:?}\n");
+        }
+        if let Some(digests) = &corruption.digests {
+            text += &format!("expected = \"{}\"\nfound = \"{}\"\n", digests.0, digests.1);
+        }
+        let kept = File::create(&path).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        });
+        kept.map_err(failed("write", &path))?;
+        Ok(path)
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+    let path = path.to_owned();
+    move |source| OpenError::Io { doing, path, source }
+}
+
+fn is_empty(folder: &Path) -> Result<bool, OpenError> {
+    match fs::read_dir(folder) {
+        Ok(mut files) => Ok(files.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(failed("read", folder)(error)),
+    }
+}
+
+/// The snapshots there are, the oldest first.
+fn names(folder: &Path) -> Result<Vec<Name>, OpenError> {
+    let mut names = Vec::new();
+    for file in fs::read_dir(folder).map_err(failed("read", folder))? {
+        let file = file.map_err(failed("read", folder))?;
+        names.extend(file.file_name().to_str().and_then(Name::parse));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The state of the newest snapshot that is whole.
+fn newest(folder: &Path, seed: u64) -> Result<State, OpenError> {
+    for name in names(folder)?.into_iter().rev() {
+        let path = folder.join(name.file());
+        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        match State::read_snapshot(&bytes, seed) {
+            Ok(state) => return Ok(state),
+            Err(SnapshotError::Corrupt(corruption)) => {
+                tracing::error!(path = %path.display(), %corruption, "a snapshot is wrong; the one before it is taken");
+            }
+            Err(error) => tracing::error!(path = %path.display(), %error, "a snapshot is not whole; the one before it is taken"),
+        }
+    }
+    Err(OpenError::NoSnapshot(folder.to_owned()))
+}
+
+/// Applies what the log has after `state`.
+fn replay(log: &mut Store<Disk>, mut state: State, until: Option<i64>) -> Result<State, OpenError> {
+    while let Some(batch) = log.replay()? {
+        for record in &batch.records {
+            let transaction = Transaction::decode(record).map_err(OpenError::Record)?;
+            if transaction.zxid <= state.zxid() || until.is_some_and(|until| transaction.zxid > until) {
+                continue;
+            }
+            if transaction.zxid != state.zxid() + 1 {
+                let what = format!("the log has nothing between {:#x} and this transaction", state.zxid());
+                return Err(OpenError::Corrupt(Corruption { zxid: transaction.zxid, path: None, what, digests: None }));
+            }
+            state.apply(&transaction).map_err(OpenError::Corrupt)?;
+        }
+    }
+    Ok(state)
+}
+
+/// Writes a snapshot: whole under its name, or not at all.
+fn write_snapshot(state: &State, folder: &Path, name: Name) -> Result<(), NotWritten<io::Error>> {
+    let partial = folder.join(PARTIAL);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(NotWritten::Failed)?);
+    state.write_snapshot(|bytes| file.write_all(bytes))?;
+    let rename = || {
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&partial, folder.join(name.file()))?;
+        File::open(folder)?.sync_all()
+    };
+    rename().map_err(NotWritten::Failed)
+}
