@@ -401,6 +401,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.entries.len()
     }
 
+    /// How many transactions were ever entered, by this process.
+    pub fn entered(&self) -> u64 {
+        self.entered
+    }
+
     /// How many transactions are undecided, whoever brought them.
     pub fn undecided(&self) -> usize {
         self.undecided.values().map(|load| load.transactions).sum()
