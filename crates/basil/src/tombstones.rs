@@ -69,18 +69,34 @@ impl Decode for Tombstone {
 pub(crate) struct Tombstones {
     /// What the names are hashed with.
     salt: u64,
-    /// Of each name its time, and its end: should two ever be the same, the latest time of both, and an end only where they agree.
-    names: HashMap<u64, (u64, Option<RememberedOutcome>)>,
-    /// The same in the order in which they were first forgotten.
-    order: VecDeque<u64>,
-    /// Whatever was forgotten with a time from here on is among the names, in nanoseconds.
+    /// All of them, in the order in which they were first forgotten: those that are logged again lie together, and nothing needs to be looked up
+    /// for it while transactions wait. Should two ever have the same name, one stands for both, with the later time, and an end only where
+    /// they agree.
+    kept: VecDeque<Tombstone>,
+    /// The place of each name, counted from the first that was ever kept.
+    places: HashMap<u64, u64>,
+    /// How many were let go before the first of these.
+    let_go: u64,
+    /// Whatever was forgotten with a time from here on is kept, in nanoseconds.
     complete_from: u64,
-    names_max: usize,
+    /// The same of those alone that are logged again, if that is later.
+    logged_from: u64,
+    kept_max: usize,
+    logged_max: usize,
 }
 
 impl Tombstones {
     pub fn new(salt: u64) -> Self {
-        Self { salt, names: HashMap::new(), order: VecDeque::new(), complete_from: 0, names_max: KEPT_MAX }
+        Self {
+            salt,
+            kept: VecDeque::new(),
+            places: HashMap::new(),
+            let_go: 0,
+            complete_from: 0,
+            logged_from: 0,
+            kept_max: KEPT_MAX,
+            logged_max: LOGGED_MAX,
+        }
     }
 
     /// What the names are hashed with.
@@ -93,15 +109,22 @@ impl Tombstones {
         self.complete_from = self.complete_from.max(time.saturating_add(1));
     }
 
-    /// `transaction` is forgotten, having ended, or having been released.
-    pub fn note(&mut self, transaction: &Transaction, end: Option<RememberedOutcome>) {
-        self.keep(Tombstone { name: self.name(transaction.id()), time: transaction.timestamp().time, end });
+    /// `transaction` is forgotten, having ended, or having been released. Unless it was forgotten before and its end is known from then, `end`
+    /// says how it ended, told whether this is the first time.
+    pub fn note(&mut self, transaction: &Transaction, end: impl FnOnce(bool) -> Option<RememberedOutcome>) {
+        let (name, time) = (self.name(transaction.id()), transaction.timestamp().time);
+        let before = self.find(name);
+        let is_first = before.is_none() && time >= self.complete_from;
+        let end = before.and_then(|tombstone| tombstone.end).or_else(|| end(is_first));
+        self.keep(Tombstone { name, time, end });
     }
 
     fn keep(&mut self, trace: Tombstone) {
-        match self.names.get_mut(&trace.name) {
-            Some((latest, end)) => {
-                *latest = trace.time.max(*latest);
+        let not_logged = self.kept.len().saturating_sub(self.logged_max);
+        match self.places.get(&trace.name).map(|place| self.index(*place)) {
+            Some(index) => {
+                let Tombstone { time, end, .. } = &mut self.kept[index];
+                *time = trace.time.max(*time);
                 // A released orphan may be concluded later, by others.
                 *end = match (*end, trace.end) {
                     (Some(one), Some(other)) if one.decision == other.decision => {
@@ -110,37 +133,53 @@ impl Tombstones {
                     (Some(_), Some(_)) => None,
                     (one, other) => one.or(other),
                 };
+                if index < not_logged {
+                    self.logged_from = self.logged_from.max(time.saturating_add(1));
+                }
             }
             None => {
-                self.names.insert(trace.name, (trace.time, trace.end));
-                self.order.push_back(trace.name);
+                self.places.insert(trace.name, self.let_go + self.kept.len() as u64);
+                self.kept.push_back(trace);
+                if self.kept.len() > self.logged_max {
+                    self.logged_from = self.logged_from.max(self.kept[not_logged].time.saturating_add(1));
+                }
             }
         }
-        while self.order.len() > self.names_max {
-            let Some((latest, _)) = self.order.pop_front().and_then(|name| self.names.remove(&name)) else { break };
-            self.anything_up_to(latest);
+        while self.kept.len() > self.kept_max {
+            let Some(oldest) = self.kept.pop_front() else { break };
+            self.places.remove(&oldest.name);
+            self.let_go += 1;
+            self.anything_up_to(oldest.time);
         }
     }
 
-    /// The tombstones to log, and the time from which on they are complete.
-    pub fn latest(&self) -> (u64, Vec<Tombstone>) {
-        let trace = |name: &u64| {
-            let (time, end) = self.names.get(name).copied().unwrap_or_default();
-            Tombstone { name: *name, time, end }
-        };
-        let left_out = self.order.len().saturating_sub(LOGGED_MAX);
-        let before = self.order.iter().take(left_out).map(|name| trace(name).time.saturating_add(1)).max().unwrap_or(0);
-        (self.complete_from.max(before), self.order.iter().skip(left_out).map(trace).collect())
+    /// Where in [`Tombstones::kept`] a place is.
+    fn index(&self, place: u64) -> usize {
+        usize::try_from(place - self.let_go).expect("a name that was let go has no place")
+    }
+
+    fn find(&self, name: u64) -> Option<&Tombstone> {
+        self.places.get(&name).map(|place| &self.kept[self.index(*place)])
+    }
+
+    /// The time from which on the tombstones that are logged again are complete.
+    pub fn logged_from(&self) -> u64 {
+        self.complete_from.max(self.logged_from)
+    }
+
+    /// These tombstones.
+    pub fn logged(&self) -> impl ExactSizeIterator<Item = Tombstone> {
+        self.kept.range(self.kept.len().saturating_sub(self.logged_max)..).copied()
     }
 
     /// Takes back what an earlier incarnation has logged.
     pub fn restore(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
         if salt != self.salt {
             // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.
-            let latest = self.order.iter().filter_map(|name| self.names.get(name)).map(|(time, _)| *time).max();
+            let latest = self.kept.iter().map(|tombstone| tombstone.time).max();
             latest.into_iter().for_each(|time| self.anything_up_to(time));
-            self.names.clear();
-            self.order.clear();
+            self.places.clear();
+            self.kept.clear();
             self.salt = salt;
         }
         self.complete_from = self.complete_from.max(complete_from);
@@ -149,12 +188,12 @@ impl Tombstones {
 
     /// Whether `transaction` may have been forgotten.
     pub fn may_have(&self, transaction: &Transaction) -> bool {
-        transaction.timestamp().time < self.complete_from || self.names.contains_key(&self.name(transaction.id()))
+        transaction.timestamp().time < self.complete_from || self.places.contains_key(&self.name(transaction.id()))
     }
 
     /// How `id` ended, if that is remembered.
     pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
-        self.names.get(&self.name(id)).and_then(|(_, end)| *end)
+        self.find(self.name(id)).and_then(|tombstone| tombstone.end)
     }
 
     fn name(&self, id: TransactionId) -> u64 {
@@ -182,7 +221,7 @@ mod tests {
     #[test]
     fn what_was_never_known_is_told_from_what_was_forgotten() {
         let mut tombstones = Tombstones::new(7);
-        tombstones.note(&transaction(5), Some(COMMIT));
+        tombstones.note(&transaction(5), |_| Some(COMMIT));
         assert!(tombstones.may_have(&transaction(5)));
         assert!(!tombstones.may_have(&transaction(4)) && !tombstones.may_have(&transaction(6)));
         tombstones.anything_up_to(4);
@@ -191,25 +230,24 @@ mod tests {
 
     #[test]
     fn where_there_is_no_room_anything_may_have_been_forgotten() {
-        let mut tombstones = Tombstones { names_max: 3, ..Tombstones::new(7) };
+        let mut tombstones = Tombstones { kept_max: 3, ..Tombstones::new(7) };
         for time in [10, 30, 20, 40, 50] {
-            tombstones.note(&transaction(time), None);
-            tombstones.note(&transaction(time), None);
+            tombstones.note(&transaction(time), |_| None);
+            tombstones.note(&transaction(time), |_| None);
         }
         for (time, may_be) in [(9, true), (10, true), (25, true), (30, true), (31, false), (40, true), (45, false), (50, true)] {
             assert_eq!(tombstones.may_have(&transaction(time)), may_be, "{time}");
         }
-        assert_eq!((tombstones.names.len(), tombstones.order.len()), (3, 3));
+        assert_eq!((tombstones.places.len(), tombstones.kept.len()), (3, 3));
     }
 
     #[test]
     fn what_is_written_down_and_read_back_is_remembered_as_well() {
         let mut tombstones = Tombstones::new(7);
         tombstones.anything_up_to(4);
-        tombstones.note(&transaction(5), Some(COMMIT));
-        let (complete_from, tombstones) = tombstones.latest();
+        tombstones.note(&transaction(5), |_| Some(COMMIT));
         let mut again = Tombstones::new(8);
-        again.restore(7, complete_from, tombstones);
+        again.restore(7, tombstones.logged_from(), tombstones.logged().collect());
         assert_eq!(again.remembered_outcome(transaction(5).id()), Some(COMMIT));
         for (time, may_be) in [(4, true), (5, true), (6, false)] {
             assert_eq!(again.may_have(&transaction(time)), may_be, "{time}");
@@ -217,17 +255,56 @@ mod tests {
     }
 
     #[test]
+    fn what_is_logged_again_is_complete_from_where_it_says() {
+        let mut tombstones = Tombstones { kept_max: 5, logged_max: 3, ..Tombstones::new(7) };
+        let mut noted = Vec::new();
+        for time in [10, 30, 20, 25, 40, 50, 28, 60, 70, 70, 45, 80] {
+            tombstones.note(&transaction(time), |_| None);
+            noted.push(time);
+            let mut again = Tombstones::new(7);
+            again.restore(7, tombstones.logged_from(), tombstones.logged().collect());
+            assert!(tombstones.logged().len() <= 3 && tombstones.kept.len() <= 5);
+            for time in &noted {
+                assert!(again.may_have(&transaction(*time)), "{time} of {noted:?}");
+            }
+            // It says no more than it must.
+            assert!(!again.may_have(&transaction(81)) && tombstones.logged_from() <= 61);
+        }
+        assert_eq!((tombstones.logged_from(), tombstones.complete_from), (61, 51));
+    }
+
+    #[test]
+    fn who_was_forgotten_before_and_has_come_back_is_not_noted_as_the_first_time() {
+        let mut tombstones = Tombstones { kept_max: 1, ..Tombstones::new(7) };
+        let is_first = |tombstones: &mut Tombstones, time| {
+            let mut told = None;
+            tombstones.note(&transaction(time), |is_first| {
+                told = Some(is_first);
+                None
+            });
+            told.expect("its end was not known")
+        };
+        assert!(is_first(&mut tombstones, 5));
+        assert!(!is_first(&mut tombstones, 5), "it is kept");
+        assert!(is_first(&mut tombstones, 6));
+        assert!(!is_first(&mut tombstones, 5), "it was let go");
+        tombstones.note(&transaction(7), |_| Some(COMMIT));
+        tombstones.note(&transaction(7), |_| panic!("its end is known"));
+        assert_eq!(tombstones.remembered_outcome(transaction(7).id()), Some(COMMIT));
+    }
+
+    #[test]
     fn names_that_are_the_same_count_with_the_later_time_and_the_end_they_share() {
-        let mut tombstones = Tombstones { names_max: 3, ..Tombstones::new(7) };
+        let mut tombstones = Tombstones { kept_max: 3, ..Tombstones::new(7) };
         let (older, later) = (transaction(10), transaction(30));
-        tombstones.note(&older, Some(COMMIT));
+        tombstones.note(&older, |_| Some(COMMIT));
         let name = tombstones.name(older.id());
         tombstones.keep(Tombstone { name, time: later.timestamp().time, end: Some(ABORT) });
         assert_eq!(tombstones.remembered_outcome(older.id()), None, "either may be meant");
         for time in [11, 12, 13] {
-            tombstones.note(&transaction(time), None);
+            tombstones.note(&transaction(time), |_| None);
         }
-        assert!(!tombstones.names.contains_key(&name));
+        assert!(!tombstones.places.contains_key(&name));
         assert!(tombstones.may_have(&transaction(30)));
     }
 
@@ -235,8 +312,8 @@ mod tests {
     fn who_was_laid_to_rest_may_end_later() {
         let mut tombstones = Tombstones::new(7);
         for end in [None, Some(COMMIT), None] {
-            tombstones.note(&transaction(5), end);
-            tombstones.note(&transaction(6), Some(ABORT));
+            tombstones.note(&transaction(5), |_| end);
+            tombstones.note(&transaction(6), |_| Some(ABORT));
         }
         assert_eq!(tombstones.remembered_outcome(transaction(5).id()), Some(COMMIT));
         assert_eq!(tombstones.remembered_outcome(transaction(6).id()), Some(ABORT));
@@ -252,7 +329,7 @@ mod tests {
     #[test]
     fn names_under_another_number_say_nothing() {
         let mut tombstones = Tombstones::new(7);
-        tombstones.note(&transaction(5), Some(COMMIT));
+        tombstones.note(&transaction(5), |_| Some(COMMIT));
         tombstones.restore(8, 0, Vec::new());
         assert_eq!(tombstones.remembered_outcome(transaction(5).id()), None);
         assert!(tombstones.may_have(&transaction(5)) && !tombstones.may_have(&transaction(6)));

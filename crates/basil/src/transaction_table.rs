@@ -280,8 +280,8 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Logs the read ceiling and the low watermark again: the segment that held them may be released. So the
     /// number that keys the tombstones' hashes stands at the beginning of the journal, whatever segment that is by then.
     pub fn log_bounds(&mut self) {
-        let (complete_from, _) = self.tombstones.latest();
-        let tombstones = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: Vec::new() };
+        let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
+        let tombstones = Record::Tombstones { salt, complete_from, tombstones: Vec::new() };
         for record in [Record::ReadCeiling { up_to: self.read_ceiling }, Record::LowWatermark { below: self.low_watermark }, tombstones] {
             self.store.append_with(|bytes| record.encode(bytes));
         }
@@ -292,9 +292,10 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Logs the tombstones again: a segment of the journal that held some of them is about to be released.
     pub fn log_tombstones(&mut self) {
-        let (complete_from, tombstones) = self.tombstones.latest();
-        for tombstones in tombstones.chunks(TOMBSTONES_MAX) {
-            let record = Record::Tombstones { salt: self.tombstones.salt(), complete_from, tombstones: tombstones.to_vec() };
+        let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
+        let mut logged = self.tombstones.logged();
+        while logged.len() > 0 {
+            let record = Record::Tombstones { salt, complete_from, tombstones: logged.by_ref().take(TOMBSTONES_MAX).collect() };
             self.store.append_with(|bytes| record.encode(bytes));
         }
     }
@@ -399,6 +400,11 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     pub fn tracked(&self) -> usize {
         self.entries.len()
+    }
+
+    /// How many transactions were ever entered, by this process.
+    pub fn entered(&self) -> u64 {
+        self.entered
     }
 
     /// How many transactions are undecided, whoever brought them.
@@ -750,17 +756,20 @@ impl<M: StorageBackend> TransactionTable<M> {
     pub fn forget(&mut self, id: TransactionId) {
         self.unindex(id);
         self.count_as(id, CountedAs::Nothing);
-        let end = self.remembered_outcome(id);
-        if let Some(state) = self.entries.remove(&id) {
-            let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };
-            if is_attested {
-                self.tombstones.note(&state.transaction, end);
-            }
-            if state.decision() == Some(Decision::Commit) {
-                self.forget_commit(&state.transaction);
-            }
-            self.by_timestamp.remove(&state.order_key);
+        let Some(state) = self.entries.remove(&id) else { return };
+        let is_attested = if state.is_released() { state.is_binding() } else { !state.is_open() && !state.is_unattested() };
+        if is_attested {
+            let is_lost = self.lost_what_was_said_at(state.transaction.timestamp().time);
+            // Where it may have been forgotten before, and has come back, what it once logged is not known.
+            self.tombstones.note(&state.transaction, |is_first| {
+                let RememberedOutcome { decision, view } = state.outcome()?;
+                Some(RememberedOutcome { decision, view: view.filter(|_| is_first && !is_lost) })
+            });
         }
+        if state.decision() == Some(Decision::Commit) {
+            self.forget_commit(&state.transaction);
+        }
+        self.by_timestamp.remove(&state.order_key);
     }
 }
 

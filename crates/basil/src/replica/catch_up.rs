@@ -67,6 +67,9 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 const PAGE_ANSWER_MS: u64 = 1_000;
 /// While something is missing, pages follow one another so soon, in milliseconds, and bring so many bytes a second.
 const NEXT_PAGE_MS: u64 = 40;
+/// A page in which nothing was missing puts the next one off by so many milliseconds for each thousand transactions a second that this replica
+/// meets: all of the shard look at each page, and those who want to commit something go first.
+const BUSY_PAGE_MS: u64 = 80;
 const PAGE_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Who has not heard from `4f` others for so long, in units of [`ReplicaOptions::catch_up_ms`], or for half of the window, was cut off.
 const CUT_OFF_TURNS: u64 = 15;
@@ -114,6 +117,8 @@ struct Pass {
     /// The number of the last page.
     number: u64,
     page: Option<OpenPage>,
+    /// When the last page was ended, and how many transactions this replica had met by then.
+    ended: Option<(Time, u64)>,
     /// How many keys it has compared, and how many the pass before did.
     keys: u64,
     keys_before: Option<u64>,
@@ -148,6 +153,7 @@ impl CatchUp {
             from: Key::default(),
             number: 0,
             page: None,
+            ended: None,
             keys: 0,
             keys_before: None,
             is_hurried: true,
@@ -230,6 +236,12 @@ impl Pass {
             self.at = self.at.min(now.after_ms(NEXT_PAGE_MS));
         }
     }
+}
+
+/// How soon the next page follows a page in which nothing was missing, when so many transactions were met in the time since the page before.
+fn busy_pause_ms(met: u64, since_ns: u64) -> u64 {
+    let met_a_second = u128::from(met) * 1_000_000_000 / u128::from(since_ns.max(1_000_000));
+    NEXT_PAGE_MS.saturating_add(u64::try_from(met_a_second).unwrap_or(u64::MAX).saturating_mul(BUSY_PAGE_MS) / 1_000)
 }
 
 /// What a page holds, hashed.
@@ -552,11 +564,14 @@ impl<M: StorageBackend> Replica<M> {
         }
         let is_settled = !compares_last || self.is_settled(&answers, watermark)?;
         let counts = if broken(Mutant::PreparedOfOne) && compares_last { 1 } else { self.quorums.compared() };
+        let met = self.table.entered();
         let pass = &mut self.catch_up.pass;
         if taken > 0 {
             (pass.is_hurried, pass.lacked_some) = (true, true);
         }
         let calm_ms = 2 * self.options.catch_up_ms;
+        let before = pass.ended.replace((now, met));
+        let busy_ms = before.map_or(NEXT_PAGE_MS, |(ended, met_before)| busy_pause_ms(met - met_before, now.since(ended)).min(calm_ms));
         if answers.len() < counts || !is_settled {
             // Too few to know that nothing is missing, or they differ.
             pass.at = now.after_ms(if is_settled { calm_ms } else { NEXT_PEER_MS });
@@ -574,7 +589,12 @@ impl<M: StorageBackend> Replica<M> {
             }
         }
         let throttled_ms = bytes as u64 * 1_000 / PAGE_BYTES_PER_SECOND;
-        pass.at = now.after_ms(if pass.is_hurried { throttled_ms.max(NEXT_PAGE_MS) } else { throttled_ms.max(calm_ms) });
+        let pause_ms = match (pass.is_hurried, taken > 0 || compares_last) {
+            (false, _) => calm_ms,
+            (true, false) => busy_ms,
+            (true, true) => NEXT_PAGE_MS,
+        };
+        pass.at = now.after_ms(throttled_ms.max(pause_ms));
         if compares_last && self.catch_up.pass.from == Key::default() && !self.waits_for_ends(now) {
             self.end_rebuilding(now);
         }
@@ -662,6 +682,15 @@ mod tests {
         assert_eq!(served, 50);
         assert!(catch_up.may_serve(at(999), other, Service::Page) && catch_up.may_serve(at(999), eager, Service::Commits));
         assert!(catch_up.may_serve(at(100), eager, Service::Page), "also when the clock was set back");
+    }
+
+    #[test]
+    fn where_nothing_is_missing_pages_wait_for_transactions() {
+        const SECOND: u64 = 1_000_000_000;
+        assert_eq!(busy_pause_ms(0, SECOND), NEXT_PAGE_MS);
+        assert_eq!(busy_pause_ms(1_000, SECOND), NEXT_PAGE_MS + BUSY_PAGE_MS);
+        assert_eq!(busy_pause_ms(400, SECOND / 20), busy_pause_ms(8_000, SECOND));
+        assert!(busy_pause_ms(u64::MAX, 0) > 1_000_000, "also when the clock was set");
     }
 
     #[test]
