@@ -89,6 +89,14 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
         out.counter("requests_refused", "Requests refused", counts.refused).in_status("transactions.refused");
         out.counter("lists_delivered", "Lists of requests that were delivered", status.delivered).in_status("order.delivered");
         out.gauge("stable_checkpoint", "The last list that a stable checkpoint covers", status.stable).in_status("order.stable");
+        if let Some((sequence, digest)) = self.node.replica().last_checkpoint() {
+            let begins = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
+            out.state("order.checkpoint", "The list after which it last took a checkpoint", sequence);
+            out.state("order.checkpoint_digest", "How the digest of its state begins after that list", begins);
+        }
+        let is_rebuilding = u64::from(self.node.replica().is_rebuilding());
+        out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding)
+            .in_status("rebuilding.under_way");
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
         out.gauge("journal_bytes", "Size of the journal", self.node.journal_bytes()).in_status("store.journal_bytes");
     }

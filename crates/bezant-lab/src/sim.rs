@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use clap::Args;
 use conformance::augustus::Order;
+use conformance::augustus::whole::Augustus;
 use conformance::basil::Basil;
 use serde_json::json;
 use simulator::{Counts, EngineCounts as _, Report, Scenario, Smallest, System, Tracing};
@@ -14,8 +15,9 @@ use bezant::failure::{Done, Failure};
 #[derive(Args, Debug)]
 pub struct SimArgs {
     /// What goes wrong: calm, faults, crashes, upgrade, rebuild, liars, clients, elections, planet, network, everything; of
-    /// Augustus' order: order-calm, order-faults, order-crashes, order-upgrade, order-liars, order-clients, order; or
-    /// all of them in turn
+    /// Augustus' order: order-calm, order-faults, order-crashes, order-upgrade, order-rebuild, order-liars, order-clients,
+    /// order; of whole clusters of Augustus: augustus-calm, augustus-crashes, augustus-rebuild, augustus-liars, augustus; or all
+    /// of them in turn
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// One seed, or a range with both ends
@@ -59,12 +61,12 @@ fn seeds(text: &str) -> Result<Seeds, String> {
 
 /// Carries out `bezant-lab sim`. Whatever seeds break a promise, the rest are run too.
 pub fn run(args: &SimArgs) -> Result<Done, Failure> {
-    let (of_basil, of_order) = (scenarios::<Basil>(args)?, scenarios::<Order>(args)?);
-    if of_basil.is_empty() && of_order.is_empty() {
-        let names = names::<Basil>().chain(names::<Order>()).collect::<Vec<_>>().join(", ");
+    let (of_basil, of_order, of_augustus) = (scenarios::<Basil>(args)?, scenarios::<Order>(args)?, scenarios::<Augustus>(args)?);
+    if of_basil.is_empty() && of_order.is_empty() && of_augustus.is_empty() {
+        let names = names::<Basil>().chain(names::<Order>()).chain(names::<Augustus>()).collect::<Vec<_>>().join(", ");
         return Err(Failure::wrong(format!("there is no scenario `{}`; there are {names}, and all", args.scenario)));
     }
-    let failed = [run_all(args, of_basil), run_all(args, of_order)].concat();
+    let failed = [run_all(args, of_basil), run_all(args, of_order), run_all(args, of_augustus)].concat();
     if failed.is_empty() {
         return Ok(Done::Well);
     }

@@ -26,7 +26,7 @@ use crate::regions::NodeRegions;
 use board::Board;
 use config::NodeConfig;
 use engine::{Misbehavior, Replica};
-pub use wiring::{check_data, create_marked_data, refuse_rebuilding};
+pub use wiring::{check_data, create_marked_data};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;

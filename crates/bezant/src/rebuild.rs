@@ -30,7 +30,6 @@ pub struct RebuildArgs {
 pub async fn run(args: &RebuildArgs) -> Result<Done, Failure> {
     let config = NodeConfig::load(&args.folder, bezant_client::ENGINES)?;
     let (replica, data) = (config.replica, config.data.clone());
-    node::refuse_rebuilding(&config)?;
     refuse_too_many(&config).await?;
     let is_forced = args.force;
     let begun = tokio::task::spawn_blocking(move || {
@@ -75,7 +74,7 @@ async fn refuse_too_many(config: &NodeConfig) -> Result<(), Failure> {
         eprintln!(
             "warning: {} cannot be asked; no more than {faults} of a shard may be rebuilt, or have lost their data, at a time, and {} must answer",
             down.join(", "),
-            4 * faults
+            (config.topology.engine.quorum)(faults) - 1
         );
     }
     Ok(())

@@ -93,6 +93,9 @@ pub fn is_rebuilding(status: &Value) -> bool {
 /// How far that is, in words.
 pub fn rebuilding_words(status: &Value) -> Option<String> {
     let (rebuilding, catch_up) = (&status["rebuilding"], &status["catch_up"]);
+    if is_rebuilding(status) && catch_up.is_null() {
+        return Some("lost its disk and is being rebuilt: it takes part again a while after it has what the others have".to_owned());
+    }
     let compared = match catch_up["keys"].as_u64() {
         Some(all) => format!("{} of about {all} keys", number(&catch_up["keys_compared"])),
         None => format!("{} keys", number(&catch_up["keys_compared"])),

@@ -178,6 +178,43 @@ fn replicas_that_lost_their_disks_are_rebuilt_one_after_the_other_under_load() {
     place.run(&["get", "a"]).expect(0).prints("2\n");
 }
 
+/// How many lists a replica of Augustus has delivered, and how its state digests.
+fn reached(place: &Place, replica: &str) -> [u64; 3] {
+    ["delivered", "checkpoint", "checkpoint_digest"].map(|name| place.count_of(replica, "order", name))
+}
+
+#[test]
+fn a_replica_of_augustus_that_lost_its_disk_is_rebuilt_under_load() {
+    let all = ["s0-r0", "s0-r1", "s0-r2", "s0-r3"];
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    // A follower, and then the leader.
+    for replica in ["s0-r3", "s0-r0"] {
+        let folder = format!("bezant-data/{replica}");
+        place.kill(replica);
+        fs::remove_dir_all(place.path(&folder).join("data")).expect("it was there");
+        place.run(&["node", &folder]).expect(3).says("`bezant rebuild`");
+        place.run(&["rebuild", &folder]).expect(0).says("begins with an empty store");
+        place.run(&["up"]).expect(0);
+        goes_on(&place, "journal", 20);
+        eventually("it is rebuilt", || serves(&place, replica));
+    }
+    bank.signal(Signal::INT);
+    let report = bank.wait().expect(0).json();
+    assert_eq!(report["invariant"]["held"], true, "{report}");
+    verify(&place, "journal");
+    eventually("all have the same state", || all.iter().all(|replica| reached(&place, replica) == reached(&place, all[0])));
+    assert!(reached(&place, "s0-r0")[1] > 0, "there was a checkpoint");
+    // Both count like any other: without a third the shard goes on.
+    place.kill("s0-r1");
+    place.run(&["put", "a", "2"]).expect(0).says("committed");
+    place.run(&["get", "a"]).expect(0).prints("2\n");
+}
+
 #[test]
 fn all_six_killed_at_once_keep_every_acknowledged_transaction() {
     let place = Place::new();

@@ -5,7 +5,8 @@
 //!
 //! | module | machines | attacks | checkers |
 //! |---|---|---|---|
-//! | [`augustus`] | `augustus::multicast::Node` | lying replicas, lying clients | six, of the order |
+//! | [`augustus`] | `augustus::multicast::Node` above a history | lying replicas, lying clients | six, of the order |
+//! | [`augustus::whole`] | the same above `augustus::Shard`, `augustus::Session` | the same | up to strict serializability |
 //! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
 //!
 //! ```
@@ -20,3 +21,6 @@
 
 pub mod augustus;
 pub mod basil;
+mod cycle;
+#[cfg(feature = "mutants")]
+pub mod mutants;

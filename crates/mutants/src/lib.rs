@@ -201,6 +201,7 @@ mutants! {
     StableQuorum: "multicast, checkpoints", "f votes make a checkpoint stable";
     HeadUnchecked: "multicast, checkpoints", "the head of a state is taken over whatever its digest";
     PageUnchecked: "multicast, checkpoints", "a page of a state is taken over whatever its digest";
+    BehindForgotten: "multicast, checkpoints", "a replica that is behind waits anew at each checkpoint before it takes over a state";
     LeaderUnsuspected: "multicast, views", "a leader may take as long as it likes";
     LeftStillActive: "multicast, views", "a replica that has left a view goes on in it";
     LeftUnlogged: "multicast, views", "that a replica has left a view is not written to the journal";
@@ -214,6 +215,13 @@ mutants! {
     ContradictionIgnored: "multicast, views", "a view begins with what one replica prepared, whatever others say";
     AcceptedUnasked: "multicast, views", "a view begins with what one replica says that it prepared, though nobody accepted it";
     ViewUnshown: "multicast, views", "who has missed how a view began is not shown it";
+    LostVotes: "multicast, lost disks", "a replica that lost its disk takes part at once";
+    LostNumbersShort: "multicast, lost disks", "a replica that lost its disk takes part above what others have delivered when it asks";
+    LostViewsShort: "multicast, lost disks", "a replica that lost its disk takes part in the view that the others are in";
+    LostAskedFew: "multicast, lost disks", "the answers of 2f-1 say where a replica that lost its disk may take part";
+    LostAnswerOld: "multicast, lost disks", "an answer to an earlier process counts";
+    LostForgotten: "multicast, lost disks", "a snapshot does not say that the disk was lost";
+    PaddingUnlimited: "multicast, lost disks", "a leader may propose as many empty lists as it likes";
     ReadOverWriteLock: "Augustus, table 2", "a key is read that a pending transaction writes";
     WriteOverReadLock: "Augustus, table 2", "a key is written that a pending transaction has read";
     WriteOverWriteLock: "Augustus, table 2", "a key is written that a pending transaction writes";

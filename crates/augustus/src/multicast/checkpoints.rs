@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use crypto::BatchSignature;
 use machine::{OutboxOf, Time};
+use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
 use types::{ClusterId, Digest};
 
@@ -105,7 +106,9 @@ impl<A: Application> Replica<A> {
             self.has_diverged = true;
         }
         self.stable = Some(certificate);
-        self.behind_ticks = 0;
+        if broken(Mutant::BehindForgotten) {
+            self.behind_ticks = 0;
+        }
         self.checkpoint_votes = self.checkpoint_votes.split_off(&(sequence + 1));
         if is_own {
             self.checkpoints = self.checkpoints.split_off(&sequence);
@@ -133,18 +136,19 @@ impl<A: Application> Replica<A> {
     fn renew_journal(&mut self) {
         let limit = self.options.journal_bytes_max.max(2 * self.snapshot_bytes);
         if !self.is_replaying() && self.journal_bytes > limit {
-            self.write_snapshot();
+            let stable = self.stable.clone().expect("it was just made stable, and is this replica's own state");
+            self.write_snapshot(stable);
         }
     }
 
-    /// The state at the last stable checkpoint, which is here, takes the place of everything written before.
-    pub(super) fn write_snapshot(&mut self) {
-        let sequence = self.stable_sequence();
+    /// The state at a stable checkpoint, which is here, takes the place of everything written before. By now a later one may be stable.
+    pub(super) fn write_snapshot(&mut self, certificate: Certificate) {
+        let sequence = certificate.sequence;
         let own = self.checkpoints.get(&sequence).expect("it is this replica's own state").clone();
         let head = Head::from_bytes(own.head.clone(), self.cluster.id()).expect("it was encoded here");
         self.rotate_journal();
         self.log(&Record::SnapshotBegin);
-        self.log(&Record::State { certificate: self.stable.clone(), head: own.head });
+        self.log(&Record::State { certificate: Some(certificate), head: own.head });
         for index in 0..head.pages.len() {
             let page = self.application.page(sequence, index).expect("an application keeps the states that it was not told to release");
             self.log(&Record::Page(page));
@@ -155,8 +159,14 @@ impl<A: Application> Replica<A> {
         if self.view != self.entered {
             self.log(&Record::Left(self.view));
         }
+        if self.is_rebuilding() && !broken(Mutant::LostForgotten) {
+            self.log(&Record::Lost);
+        }
         for record in self.slot_records(sequence) {
             self.log(&record);
+        }
+        if let Some(later) = self.stable.clone().filter(|stable| stable.sequence > sequence) {
+            self.log(&Record::Stable(later));
         }
         self.log(&Record::SnapshotEnd);
         self.snapshot_bytes = self.journal_bytes;
@@ -192,7 +202,7 @@ impl<A: Application> Replica<A> {
             }
         }
         let Some((certificate, head)) = state else { return Err(OpenError::Setup("a snapshot has no state")) };
-        (self.view, self.entered, self.new_view) = (0, 0, None);
+        (self.view, self.entered, self.new_view, self.rebuild) = (0, 0, None, None);
         self.slots.clear();
         self.waiting.clear();
         self.checkpoints.clear();

@@ -13,6 +13,7 @@
 //! | any replica | [`Message::ViewChange`] | I have left all views before this one; this is what I accepted and prepared (signed) |
 //! | the leader | [`Message::NewView`] | `2f+1` of us have: so this view begins as follows (signed) |
 //! | any replica | [`Message::Status`] | so far am I; say again what I lack |
+//! | one that lost its disk | [`Message::FetchReached`] | how far are you? |
 //! | any replica | the others | give me, or here is, what was asked for by its digest |
 
 use bytes::Bytes;
@@ -115,6 +116,17 @@ pub enum Message {
         index: u32,
         /// The page.
         bytes: Bytes,
+    },
+    /// To all, from a replica that lost its disk: how far are you? The question has a number, which no other question of that replica has.
+    FetchReached(u64),
+    /// The answer.
+    Reached {
+        /// The question's number.
+        question: u64,
+        /// The view that the sender is in, or on its way to.
+        view: u64,
+        /// How many lists it has delivered.
+        delivered: u64,
     },
     /// From a replica to a client: what the application says of its request of this number.
     Reply {
@@ -477,6 +489,13 @@ impl Compress for Message {
                 sequence.encode(out);
                 digest.encode(out);
             }
+            Self::FetchReached(question) => tagged(21, question, out),
+            Self::Reached { question, view, delivered } => {
+                out.push(22);
+                question.encode(out);
+                view.encode(out);
+                delivered.encode(out);
+            }
         }
     }
 
@@ -528,6 +547,11 @@ impl Compress for Message {
                 Self::Reply { number, answer, seal }
             }
             20 => Self::Decided { sequence: u64::decode(reader)?, digest: reader.array()? },
+            21 => Self::FetchReached(u64::decode(reader)?),
+            22 => {
+                let (question, view) = (u64::decode(reader)?, u64::decode(reader)?);
+                Self::Reached { question, view, delivered: u64::decode(reader)? }
+            }
             _ => return Err(DecodeError::UnknownTag("a message of the multicast")),
         })
     }

@@ -16,7 +16,7 @@
 //!
 //! None of this is signed: channels prove who speaks. Signed are the digests of checkpoints, and what is said when a leader is replaced.
 //!
-//! **Where things are.** [`replica`] has the state and the dispatch; `ordering.rs`, `views.rs`, `checkpoints.rs` and `transfer.rs` what
+//! **Where things are.** [`replica`] has the state and the dispatch; `ordering.rs`, `views.rs`, `checkpoints.rs`, `transfer.rs` and [`rebuild`] what
 //! it does. Pure rules stand alone: [`choice`] says how a view begins, [`pool`] who vouches for what, [`windows`] what was delivered, [`quorum`] how many must
 //! agree. What is said is in [`message`]. Why it is right is in the book, in *Augustus as built*.
 
@@ -30,6 +30,7 @@ mod node;
 mod ordering;
 pub mod pool;
 pub mod quorum;
+pub mod rebuild;
 mod record;
 pub mod replica;
 pub mod request;

@@ -95,14 +95,32 @@ impl<A: Application> Replica<A> {
             if ids.is_empty() {
                 continue;
             }
-            let sequence = self.next;
-            self.next += 1;
-            let slot = self.slots.entry(sequence).or_default();
-            slot.turn_to(list_digest(self.cluster.id(), &ids));
-            slot.proposed = Some(self.view);
-            slot.ids = Some(ids.into());
-            self.waiting.insert(sequence);
+            self.propose_list(now, ids, outbox);
+        }
+    }
+
+    fn propose_list(&mut self, now: Time, ids: Vec<RequestId>, outbox: &mut OutboxOf<Self>) {
+        let sequence = self.next;
+        self.next += 1;
+        let slot = self.slots.entry(sequence).or_default();
+        slot.turn_to(list_digest(self.cluster.id(), &ids));
+        slot.proposed = Some(self.view);
+        slot.ids = Some(ids.into());
+        self.waiting.insert(sequence);
+        self.consider(now, sequence, outbox);
+    }
+
+    /// At each tick: a leader that nobody asks anything proposes an empty list for whoever waits for a checkpoint, and replicas
+    /// consider the empty lists that they did not accept at the last tick.
+    pub(super) fn pad(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let is_asked = std::mem::take(&mut self.is_asked_to_pad);
+        for sequence in self.waiting.clone() {
             self.consider(now, sequence, outbox);
+        }
+        let leads = self.quorum.leader(self.view) == self.me.index && self.is_in_view() && !self.has_diverged;
+        let is_idle = self.next == self.delivered.max(self.stable_sequence()) + 1 && self.pool.ready() == 0;
+        if is_asked && leads && is_idle && self.next <= self.high_watermark() {
+            self.propose_list(now, Vec::new(), outbox);
         }
     }
 
@@ -115,7 +133,7 @@ impl<A: Application> Replica<A> {
         ids: Vec<RequestId>,
         outbox: &mut OutboxOf<Self>,
     ) {
-        if !self.is_in_view() || view != self.entered || from != self.quorum.leader(view) || !self.in_log(sequence) || ids.is_empty() {
+        if !self.is_in_view() || view != self.entered || from != self.quorum.leader(view) || !self.in_log(sequence) {
             return;
         }
         // The first proposal counts: what the view began with, or what its leader said first.
@@ -170,8 +188,14 @@ impl<A: Application> Replica<A> {
             let requests: Option<Vec<Request>> = ids.iter().map(|id| self.pool.request(id).cloned()).collect();
             slot.requests = requests.map(Into::into);
         }
-        if slot.requests.is_none() || !(is_believed || broken(Mutant::UnbelievedAccepted)) {
+        // A leader may fill numbers with nothing where somebody waits for a checkpoint, but not keep others busy with that.
+        let is_padding = digest == self.empty && !slot.is_chosen && !slot.is_committed;
+        let is_too_much = is_padding && self.padded_at == Some(self.ticks) && !broken(Mutant::PaddingUnlimited);
+        if slot.requests.is_none() || !(is_believed || broken(Mutant::UnbelievedAccepted)) || is_too_much {
             return;
+        }
+        if is_padding {
+            self.padded_at = Some(self.ticks);
         }
         let claim = Claim { sequence, view, digest };
         self.log_list(sequence);
@@ -296,6 +320,7 @@ impl<A: Application> Replica<A> {
             }
         }
         if self.delivered > before && !self.is_replaying() {
+            self.behind_ticks = 0;
             self.note_progress(now);
             self.propose(now, outbox);
         }

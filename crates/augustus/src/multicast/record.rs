@@ -38,6 +38,10 @@ pub(super) enum Record {
     Page(Bytes),
     /// From here on the snapshot counts.
     SnapshotEnd,
+    /// The disk was lost: what was said before is forgotten.
+    Lost,
+    /// It takes part again, in this view and later ones, before it does.
+    Rebuilt(u64),
 }
 
 impl Encode for Record {
@@ -92,6 +96,11 @@ impl Encode for Record {
                 encode_bytes(bytes, out);
             }
             Self::SnapshotEnd => out.push(12),
+            Self::Lost => out.push(13),
+            Self::Rebuilt(view) => {
+                out.push(14);
+                view.encode(out);
+            }
         }
     }
 }
@@ -117,6 +126,8 @@ impl Decode for Record {
             10 => Self::State { certificate: Option::decode(reader)?, head: decode_bytes(reader, "a head", STATE_BYTES_MAX)? },
             11 => Self::Page(decode_bytes(reader, "a page", PAGE_BYTES_MAX)?),
             12 => Self::SnapshotEnd,
+            13 => Self::Lost,
+            14 => Self::Rebuilt(u64::decode(reader)?),
             _ => return Err(DecodeError::UnknownTag("a record of the multicast")),
         })
     }

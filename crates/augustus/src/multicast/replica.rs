@@ -17,6 +17,7 @@ use super::choice::Choice;
 use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
 use super::pool::{Patience, Pool};
 use super::quorum::Quorum;
+use super::rebuild::Rebuild;
 use super::record::Record;
 use super::request::{RequestKey, list_digest, replica_of};
 use super::slot::Slot;
@@ -120,7 +121,7 @@ pub struct Replica<A: Application> {
     pub(super) transfer: Option<Transfer>,
     /// Whether its own state was found to be wrong: it delivers nothing until it has another.
     pub(super) has_diverged: bool,
-    /// How many ticks ago it noticed that it lacks what a stable checkpoint covers.
+    /// For how many ticks it has lacked what a stable checkpoint covers, and delivered nothing.
     pub(super) behind_ticks: u64,
 
     journal: Vec<JournalOp>,
@@ -133,6 +134,12 @@ pub struct Replica<A: Application> {
     last_tick: Time,
     /// Up to which name it last said what it vouches for.
     vouched_to: Option<RequestKey>,
+    /// What it knows of the others while it comes back from an empty disk.
+    pub(super) rebuild: Option<Rebuild>,
+    /// Whether somebody who comes back has asked how far it is since it last proposed an empty list.
+    pub(super) is_asked_to_pad: bool,
+    /// The tick at which it last accepted an empty list.
+    pub(super) padded_at: Option<u64>,
 }
 
 impl<A: Application> Replica<A> {
@@ -189,6 +196,9 @@ impl<A: Application> Replica<A> {
             ticks: 0,
             last_tick: Time(0),
             vouched_to: None,
+            rebuild: None,
+            is_asked_to_pad: false,
+            padded_at: None,
         })
     }
 
@@ -260,6 +270,8 @@ impl<A: Application> Replica<A> {
                 }
             }
             Record::Stable(certificate) => self.on_stable(Time(0), certificate, &mut quiet),
+            Record::Lost => self.rebuild = Some(Rebuild::default()),
+            Record::Rebuilt(view) => (self.rebuild, self.view) = (None, self.view.max(view)),
             Record::State { .. } | Record::Page(_) | Record::SnapshotBegin | Record::SnapshotEnd => {}
         }
         Ok(())
@@ -356,7 +368,9 @@ impl<A: Application> Replica<A> {
     pub fn unsettled(&self) -> Vec<String> {
         let mut unsettled: Vec<String> = self.pool.keys().map(|key| format!("{key:?} is not delivered")).collect();
         unsettled.extend(self.slots.keys().filter(|sequence| **sequence > self.delivered).map(|sequence| format!("list {sequence}")));
-        if !self.is_in_view() {
+        if self.is_rebuilding() {
+            unsettled.push("it is not rebuilt".to_owned());
+        } else if !self.is_in_view() {
             unsettled.push(format!("view {} has not begun", self.view));
         }
         if self.stable_sequence() > self.delivered {
@@ -366,7 +380,8 @@ impl<A: Application> Replica<A> {
     }
 
     pub(super) fn is_in_view(&self) -> bool {
-        self.view == self.entered || broken(Mutant::LeftStillActive)
+        let takes_part = self.rebuild.is_none() || broken(Mutant::LostVotes);
+        takes_part && (self.view == self.entered || broken(Mutant::LeftStillActive))
     }
 
     pub(super) fn stable_sequence(&self) -> u64 {
@@ -441,6 +456,8 @@ impl<A: Application> Replica<A> {
             Message::Head { sequence, head } => self.on_head(now, index, sequence, head, outbox),
             Message::FetchPage { sequence, index } => self.on_fetch_page(from, sequence, index, outbox),
             Message::Page { sequence, index: page, bytes } => self.on_page(now, index, (sequence, page), bytes, outbox),
+            Message::FetchReached(question) => self.on_fetch_reached(from, question, outbox),
+            Message::Reached { question, view, delivered } => self.on_reached(index, question, (view, delivered)),
             Message::Request(_) | Message::Reply { .. } => {}
         }
     }
@@ -453,6 +470,7 @@ impl<A: Application> Replica<A> {
         self.is_in_view()
             && self.pool.is_empty()
             && self.transfer.is_none()
+            && !self.is_asked_to_pad
             && self.stable_sequence() <= self.delivered
             && self.slots.last_key_value().is_none_or(|(sequence, _)| *sequence <= self.delivered)
             && self.checkpoints.last_key_value().is_none_or(|(sequence, _)| *sequence <= self.stable_sequence())
@@ -473,6 +491,8 @@ impl<A: Application> Replica<A> {
         self.ticks += 1;
         self.fetch_missing(outbox);
         self.go_on_transferring(now, outbox);
+        self.go_on_rebuilding(now, outbox);
+        self.pad(now, outbox);
         if is_idle || self.ticks.is_multiple_of(TICKS_PER_STATUS) {
             self.say(&Message::Status(self.status()), outbox);
             self.repeat(outbox);

@@ -14,7 +14,7 @@ use types::{Digest, Party};
 
 use super::application::{Application, page_digest};
 use super::checkpoints::{Head, state_digest};
-use super::message::{HEAD_BYTES_MAX, Message, PAGE_BYTES_MAX};
+use super::message::{Certificate, HEAD_BYTES_MAX, Message, PAGE_BYTES_MAX};
 use super::replica::Replica;
 use super::windows::Standing;
 
@@ -26,8 +26,7 @@ const PAGES_AT_ONCE: usize = 8;
 /// A state that is being taken over.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    sequence: u64,
-    digest: Digest,
+    certificate: Certificate,
     head: Option<(Bytes, Vec<Digest>)>,
     /// The pages that are here, by their digests.
     pages: BTreeMap<Digest, Bytes>,
@@ -50,11 +49,11 @@ impl<A: Application> Replica<A> {
         if self.behind_ticks < TICKS_BEHIND_MAX && self.transfer.is_none() {
             return;
         }
-        let (sequence, digest) = (stable.sequence, stable.digest);
-        if self.transfer.as_ref().is_none_or(|transfer| transfer.sequence != sequence) {
+        let certificate = stable.clone();
+        if self.transfer.as_ref().is_none_or(|transfer| transfer.certificate.sequence != certificate.sequence) {
             let pages = self.pages_at_hand();
             self.transfer =
-                Some(Transfer { sequence, digest, head: None, pages, asked: BTreeSet::new(), liars: Voters::default(), turn: self.ticks });
+                Some(Transfer { certificate, head: None, pages, asked: BTreeSet::new(), liars: Voters::default(), turn: self.ticks });
         }
         if let Some(transfer) = &mut self.transfer {
             transfer.asked.clear();
@@ -86,19 +85,19 @@ impl<A: Application> Replica<A> {
             let missing: Vec<u32> = missing.map(|(_, index)| index).take(PAGES_AT_ONCE).collect();
             if missing.is_empty() {
                 let pages: Vec<Bytes> = digests.iter().map(|digest| transfer.pages[digest].clone()).collect();
-                let (sequence, digest, head) = (transfer.sequence, transfer.digest, head.clone());
-                self.finish_transfer(now, sequence, digest, head, &pages, outbox);
+                let (certificate, head) = (transfer.certificate.clone(), head.clone());
+                self.finish_transfer(now, certificate, head, &pages, outbox);
                 return;
             }
             for index in missing {
                 if transfer.asked.insert(index) {
                     let to = self.next_source(&mut transfer);
-                    outbox.send(to, Message::FetchPage { sequence: transfer.sequence, index });
+                    outbox.send(to, Message::FetchPage { sequence: transfer.certificate.sequence, index });
                 }
             }
         } else {
             let to = self.next_source(&mut transfer);
-            outbox.send(to, Message::FetchHead(transfer.sequence));
+            outbox.send(to, Message::FetchHead(transfer.certificate.sequence));
         }
         self.transfer = Some(transfer);
     }
@@ -117,10 +116,11 @@ impl<A: Application> Replica<A> {
 
     pub(super) fn on_head(&mut self, now: Time, from: u16, sequence: u64, head: Bytes, outbox: &mut OutboxOf<Self>) {
         let cluster = self.cluster.id();
-        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.head.is_none()) else {
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.certificate.sequence == sequence && transfer.head.is_none())
+        else {
             return;
         };
-        let is_right = state_digest(cluster, sequence, &head) == transfer.digest || broken(Mutant::HeadUnchecked);
+        let is_right = state_digest(cluster, sequence, &head) == transfer.certificate.digest || broken(Mutant::HeadUnchecked);
         match Head::from_bytes(head.clone(), cluster) {
             Ok(parts) if is_right => transfer.head = Some((Bytes::copy_from_slice(&head), parts.pages)),
             _ => {
@@ -132,7 +132,8 @@ impl<A: Application> Replica<A> {
 
     pub(super) fn on_page(&mut self, now: Time, from: u16, (sequence, index): (u64, u32), bytes: Bytes, outbox: &mut OutboxOf<Self>) {
         let cluster = self.cluster.id();
-        let Some(transfer) = self.transfer.as_mut().filter(|transfer| transfer.sequence == sequence && transfer.asked.contains(&index))
+        let Some(transfer) =
+            self.transfer.as_mut().filter(|transfer| transfer.certificate.sequence == sequence && transfer.asked.contains(&index))
         else {
             return;
         };
@@ -147,15 +148,17 @@ impl<A: Application> Replica<A> {
         self.ask_for_state(now, outbox);
     }
 
-    /// The whole state is here.
-    fn finish_transfer(&mut self, now: Time, sequence: u64, digest: Digest, head: Bytes, pages: &[Bytes], outbox: &mut OutboxOf<Self>) {
-        if self.take_over(sequence, digest, head, pages).is_err() || sequence != self.stable_sequence() {
+    /// The whole state is here. By now a later one may be stable; this one is nearer to it all the same.
+    fn finish_transfer(&mut self, now: Time, certificate: Certificate, head: Bytes, pages: &[Bytes], outbox: &mut OutboxOf<Self>) {
+        let sequence = certificate.sequence;
+        let is_late = self.delivered >= sequence && !self.has_diverged;
+        if is_late || self.take_over(sequence, certificate.digest, head, pages).is_err() {
             return;
         }
         let windows = &self.windows;
         let old: Vec<_> = self.pool.keys().filter(|key| windows.standing(key) != Standing::New).copied().collect();
         old.iter().for_each(|key| self.pool.remove(key));
-        self.write_snapshot();
+        self.write_snapshot(certificate);
         self.deliver(now, outbox);
         self.propose(now, outbox);
     }

@@ -72,6 +72,9 @@ impl<A: Application> Replica<A> {
 
     /// Says what it takes along from the views that it has left.
     pub(super) fn sign_view_change(&self, outbox: &mut OutboxOf<Self>) {
+        if self.is_rebuilding() {
+            return;
+        }
         let from = self.stable_sequence();
         let claims = |view: fn(&Slot) -> Option<u64>| -> Vec<Claim> {
             self.slots.range(from + 1..).filter_map(|(sequence, slot)| slot.claim(*sequence, view(slot))).collect()
@@ -116,7 +119,7 @@ impl<A: Application> Replica<A> {
         let mut views: Vec<u64> = self.view_changes.values().map(|(vote, _)| vote.view).collect();
         views.sort_unstable_by(|one, other| other.cmp(one));
         let needed = if broken(Mutant::JoinedByOne) { 1 } else { self.quorum.weak() };
-        if let Some(view) = views.get(needed - 1).filter(|view| **view > self.view && !broken(Mutant::Unjoined)) {
+        if let Some(view) = views.get(needed - 1).filter(|view| **view > self.view && !self.is_rebuilding() && !broken(Mutant::Unjoined)) {
             self.leave(now, *view, outbox);
         }
     }

@@ -35,21 +35,6 @@ pub fn check_data(config: &NodeConfig) -> Result<(), StoreError> {
     store.close()
 }
 
-/// Refuses to rebuild a replica of an engine that cannot, up to now.
-///
-/// # Errors
-/// It says so, and what is left to do.
-pub fn refuse_rebuilding(config: &NodeConfig) -> Result<(), Failure> {
-    let engine = config.topology.engine.name;
-    if engine == basil::PROFILE.name {
-        return Ok(());
-    }
-    Err(Failure::failed(format!("{engine} cannot rebuild a replica that lost its disk, up to now")).at(config.replica).help(
-        "the other replicas go on without it, as long as no more than f are gone; do not start it with an empty or an older folder: it would \
-         contradict what it said before",
-    ))
-}
-
 /// Makes an empty store in `data` that bears the mark of a lost disk: whoever opens it rebuilds itself.
 ///
 /// # Errors
@@ -58,7 +43,10 @@ pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreE
     let owner = owner(&config.topology.cluster, config.replica);
     Disk::create(data, &owner)?;
     let mut store = Store::open(Disk::open(data, &owner, DiskOptions::default())?, Options::default())?;
-    basil::rebuild::mark(&mut store)
+    match config.topology.engine.name {
+        name if name == augustus::PROFILE.name => augustus::multicast::rebuild::mark(&mut store),
+        _ => basil::rebuild::mark(&mut store),
+    }
 }
 
 /// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use conformance::basil::Scenario;
+use conformance::mutants::Ground;
 use mutants::Mutant;
 
 use crate::tests::until;
@@ -17,7 +17,7 @@ const ASSERTION: &str = "assertion";
 /// Where a mutant was caught, and by whom.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    pub scenario: Scenario,
+    pub scenario: Ground,
     pub seed: u64,
     /// Which checker noticed.
     pub by: String,
@@ -26,23 +26,23 @@ pub struct Catch {
 }
 
 /// Runs `scenario` with `seed` and one rule broken, in this process, and writes down who notices.
-pub fn tell(mutant: Mutant, scenario: &Scenario, seed: u64) {
+pub fn tell(mutant: Mutant, scenario: &Ground, seed: u64) {
     std::panic::set_hook(Box::new(|panic| println!("{ASSERTION}\t{}", panic.to_string().replace('\n', " "))));
-    if let Some(violation) = conformance::basil::mutants::run(mutant, scenario, seed) {
+    if let Some(violation) = scenario.hunt(mutant, seed) {
         println!("{}\t{}", violation.checker, violation.what);
     }
 }
 
 /// The same in a process of its own; nothing when nobody noticed.
-pub fn run(mutant: Mutant, scenario: &Scenario, seed: u64) -> Option<Catch> {
+pub fn run(mutant: Mutant, scenario: &Ground, seed: u64) -> Option<Catch> {
     let mut command = Command::new(std::env::current_exe().ok()?);
-    command.args(["one", mutant.name(), scenario.name, &seed.to_string()]).args(scenario.words());
+    command.args(["one", mutant.name(), scenario.name(), &seed.to_string()]).args(scenario.words());
     let (_, said) = until(LIMIT, &mut command)?;
     let (by, what) = said.lines().next()?.split_once('\t')?;
     Some(Catch { scenario: scenario.clone(), seed, by: by.to_owned(), what: what.to_owned() })
 }
 
 /// Looks for the first seed that catches `mutant`, up to `seeds_max` of each scenario.
-pub fn hunt(mutant: Mutant, scenarios: &[Scenario], seeds_max: u64) -> Option<Catch> {
+pub fn hunt(mutant: Mutant, scenarios: &[Ground], seeds_max: u64) -> Option<Catch> {
     (1..=seeds_max).find_map(|seed| scenarios.iter().find_map(|scenario| run(mutant, scenario, seed)))
 }

@@ -26,10 +26,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use apart::{Catch, hunt, run};
-use conformance::basil::Scenario;
-use conformance::basil::mutants::grounds;
+use conformance::mutants::{Ground, grounds};
 use mutants::Mutant;
-use simulator::Tracing;
 use table::{Place, Row};
 use tests::{End, Tests, tellings};
 
@@ -63,7 +61,7 @@ fn main() -> ExitCode {
 /// Whether each mutant is caught where its row says, and nothing is caught there with no rule broken.
 fn replay(rows: &[Option<Row>], tests: &Tests) -> Vec<bool> {
     let start = Instant::now();
-    let mut whole: Vec<(Scenario, u64)> = Vec::new();
+    let mut whole: Vec<(Ground, u64)> = Vec::new();
     for row in rows.iter().flatten() {
         if let Place::Run(scenario, seed) = &row.place
             && !whole.contains(&(scenario.clone(), *seed))
@@ -71,13 +69,13 @@ fn replay(rows: &[Option<Row>], tests: &Tests) -> Vec<bool> {
             whole.push((scenario.clone(), *seed));
         }
     }
-    let reports = in_parallel(&whole, |_, (scenario, seed)| simulator::run(scenario, *seed, Tracing::Off));
-    for report in reports.iter().filter(|report| !report.is_clean()) {
-        println!("with no rule broken: {report}");
+    let reports = in_parallel(&whole, |_, (scenario, seed)| scenario.run(*seed));
+    for report in reports.iter().filter(|report| !report.violations.is_empty()) {
+        println!("with no rule broken: {}", report.text);
     }
-    let is_clean = |scenario: &Scenario, seed: u64| {
+    let is_clean = |scenario: &Ground, seed: u64| {
         let mut runs = whole.iter().zip(&reports);
-        runs.any(|((other, at), report)| (other, *at) == (scenario, seed) && report.is_clean())
+        runs.any(|((other, at), report)| (other, *at) == (scenario, seed) && report.violations.is_empty())
     };
     let caught = in_parallel(Mutant::ALL, |at, mutant| match &rows[at].as_ref()?.place {
         Place::Run(scenario, seed) => run(*mutant, scenario, *seed).filter(|_| is_clean(scenario, *seed)).map(|_| ()),
@@ -161,22 +159,22 @@ fn count(seeds: &str) -> Result<u64, String> {
 /// One run with one rule broken.
 fn one(mutant: &str, scenario: &str, seed: &str, words: &[&str]) -> Result<(), String> {
     let [mutant] = chosen(&[mutant])?[..] else { return Err(format!("`{mutant}` names no single mutant")) };
-    let scenario = Scenario::named(scenario).ok_or(format!("there is no scenario `{scenario}`"))?.with(&words.join(" "))?;
+    let scenario = Ground::named(scenario).ok_or(format!("there is no scenario `{scenario}`"))?.with(&words.join(" "))?;
     apart::tell(mutant, &scenario, count(seed)?);
     Ok(())
 }
 
 fn sound(seeds: &str) -> Result<(), String> {
-    let runs: Vec<(Scenario, u64)> =
+    let runs: Vec<(Ground, u64)> =
         (1..=count(seeds)?).flat_map(|seed| grounds().into_iter().map(move |scenario| (scenario, seed))).collect();
     let reports = in_parallel(&runs, |_, (scenario, seed)| {
         let start = Instant::now();
-        let report = simulator::run(scenario, *seed, Tracing::Off);
+        let report = scenario.run(*seed);
         let place = Place::Run(scenario.clone(), *seed).text();
         println!("{place}, {:.1} s: {} violations", start.elapsed().as_secs_f64(), report.violations.len());
         report
     });
-    let broken: Vec<String> = reports.iter().filter(|report| !report.is_clean()).map(ToString::to_string).collect();
+    let broken: Vec<String> = reports.into_iter().filter(|report| !report.violations.is_empty()).map(|report| report.text).collect();
     println!("{} of {} runs are clean", runs.len() - broken.len(), runs.len());
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n")) }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use conformance::basil::Scenario;
+use conformance::mutants::Ground;
 use mutants::Mutant;
 
 /// Its first line.
@@ -22,7 +22,7 @@ pub struct Row {
 #[derive(Clone, Debug)]
 pub enum Place {
     /// In a run of the simulator.
-    Run(Scenario, u64),
+    Run(Ground, u64),
     /// In a test, by its full name, as `basil::scripts::a_vote_survives_a_crash`.
     Test(String),
     /// Nowhere, since another rule does the same: the argument.
@@ -46,7 +46,7 @@ fn row(line: &str, mutant: Mutant) -> Option<Row> {
         _ if *by == HARMLESS => Place::Harmless((*place).to_owned()),
         Some((scenario, seed)) => {
             let (scenario, words) = scenario.split_once(" with ").unwrap_or((scenario, ""));
-            let scenario = Scenario::named(scenario.trim_matches('`'))?.with(words.trim_matches('`')).ok()?;
+            let scenario = Ground::named(scenario.trim_matches('`'))?.with(words.trim_matches('`')).ok()?;
             Place::Run(scenario, seed.parse().ok()?)
         }
         None => Place::Test(place.trim_matches('`').split_once("::").map(|_| place.trim_matches('`').to_owned())?),
@@ -61,7 +61,7 @@ impl Place {
             Self::Run(scenario, seed) => {
                 let words = scenario.words().join(" ");
                 let with = if words.is_empty() { String::new() } else { format!(" with `{words}`") };
-                format!("`{}`{with}, seed {seed}", scenario.name)
+                format!("`{}`{with}, seed {seed}", scenario.name())
             }
             Self::Test(name) => format!("`{name}`"),
             Self::Harmless(why) => why.clone(),

@@ -12,13 +12,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ::augustus::multicast::message::Claim;
 use ::augustus::multicast::{Message, Request, RequestKey, Unsigned};
 use bytes::Bytes;
 use simulator::{Checker, Outcomes, Violations};
 use types::{ClientId, Cluster, ClusterId, Digest, Party, ReplicaId, ShardId};
 
 use super::Order;
+use super::statements::Statements;
 
 /// Who watches the order.
 #[derive(Debug)]
@@ -32,8 +32,7 @@ pub struct OrderChecker {
     /// What honest replicas delivered: at each place, and where each request.
     places: BTreeMap<(ShardId, u64), (RequestKey, Digest)>,
     requests: BTreeMap<(ShardId, RequestKey), u64>,
-    votes: BTreeMap<(ReplicaId, u64, u64), Digest>,
-    states: BTreeMap<(ShardId, u64), Digest>,
+    statements: Statements,
 }
 
 impl OrderChecker {
@@ -46,8 +45,7 @@ impl OrderChecker {
             told: 0,
             places: BTreeMap::new(),
             requests: BTreeMap::new(),
-            votes: BTreeMap::new(),
-            states: BTreeMap::new(),
+            statements: Statements::default(),
         }
     }
 
@@ -78,13 +76,6 @@ impl OrderChecker {
             self.violations.add("invented", format!("{key:?} of {shard} is not what its client asked"));
         }
     }
-
-    fn votes(&mut self, by: ReplicaId, claim: &Claim) {
-        let before = *self.votes.entry((by, claim.view, claim.sequence)).or_insert(claim.digest);
-        if before != claim.digest {
-            self.violations.add("votes", format!("{by} votes for two lists for {} in view {}", claim.sequence, claim.view));
-        }
-    }
 }
 
 impl Checker<Order> for OrderChecker {
@@ -93,31 +84,15 @@ impl Checker<Order> for OrderChecker {
     }
 
     fn signs(&mut self, by: ReplicaId, unsigned: &Unsigned, is_honest: bool) {
-        match unsigned {
-            _ if !is_honest => {}
-            Unsigned::Checkpoint(vote) => {
-                let before = *self.states.entry((by.shard, vote.sequence)).or_insert(vote.digest);
-                if before != vote.digest {
-                    self.violations.add("states", format!("{by} has another state after {} than others", vote.sequence));
-                }
-            }
-            Unsigned::ViewChange(vote) => vote.prepared.iter().chain(&vote.accepted).for_each(|claim| self.votes(by, claim)),
-            // Nothing that this application answers is signed.
-            Unsigned::NewView(_) | Unsigned::Reply { .. } => {}
+        if is_honest {
+            self.statements.signs(by, unsigned, &mut self.violations);
         }
     }
 
     fn says(&mut self, by: ReplicaId, to: Party, message: &Message) {
-        match (message, to) {
-            (Message::Prepare(claim) | Message::Commit(claim), _) => self.votes(by, claim),
-            (Message::Propose { view, sequence, ids }, _) => {
-                let digest = ::augustus::multicast::request::list_digest(self.cluster, ids);
-                self.votes(by, &Claim { view: *view, sequence: *sequence, digest });
-            }
-            (Message::Reply { number, answer, .. }, Party::Client(client, session)) => {
-                self.delivered(by.shard, RequestKey { client, session, number: *number }, answer, "order");
-            }
-            _ => {}
+        self.statements.says(self.cluster, by, message, &mut self.violations);
+        if let (Message::Reply { number, answer, .. }, Party::Client(client, session)) = (message, to) {
+            self.delivered(by.shard, RequestKey { client, session, number: *number }, answer, "order");
         }
     }
 

@@ -8,7 +8,7 @@ use ::augustus::multicast::{Message, Request, RequestKey};
 use bytes::Bytes;
 use crypto::Verified;
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
-use random::{Random, named};
+use random::{Named as _, Random, named};
 use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId};
 
@@ -32,6 +32,13 @@ named! {
         Impersonate,
         /// Says more than anybody has room for.
         Flood,
+    }
+}
+
+impl ClientStrategy {
+    /// One way.
+    pub(super) fn draw(random: &mut Random) -> Vec<Self> {
+        vec![random.pick(Self::ALL)]
     }
 }
 
@@ -234,6 +241,8 @@ pub(super) fn describe(message: &Message) -> String {
         Message::Head { sequence, head } => format!("Head {sequence} of {} bytes", head.len()),
         Message::FetchPage { sequence, index } => format!("FetchPage {index} of {sequence}"),
         Message::Page { sequence, index, .. } => format!("Page {index} of {sequence}"),
+        Message::FetchReached(question) => format!("FetchReached, question {question}"),
+        Message::Reached { view, delivered, .. } => format!("Reached view {view}, delivered {delivered}"),
         Message::Reply { number, answer, .. } => format!("Reply {number} {:02x?}", &answer[..answer.len().min(8)]),
     }
 }

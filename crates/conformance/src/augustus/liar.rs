@@ -5,11 +5,9 @@ use std::sync::Arc;
 use ::augustus::multicast::message::{Claim, NewView, ViewChange};
 use ::augustus::multicast::{Message, Request, RequestId, RequestKey, Unsigned};
 use bytes::Bytes;
-use random::{Random, named};
-use simulator::{Heard, Liar, Lies};
+use random::{Named as _, Random, named};
+use simulator::{Heard, Liar, Lies, System};
 use types::{ClientId, Cluster, Digest, Party, ReplicaId, Session};
-
-use super::Order;
 
 /// How long a leader waits that is slow by just less than the shortest timeout, in nanoseconds.
 const SLOW_NS: u64 = 280_000_000;
@@ -47,6 +45,16 @@ named! {
         Garble,
         /// Comes back from an empty disk, and says so to nobody.
         Forget,
+        /// Gives clients the answer that it gave to somebody before.
+        WrongAnswers,
+    }
+}
+
+impl ReplicaStrategy {
+    /// Up to three ways.
+    pub(super) fn draw(random: &mut Random) -> Vec<Self> {
+        let count = random.between(1, 3);
+        (0..count).map(|_| random.pick(Self::ALL)).collect()
     }
 }
 
@@ -60,6 +68,7 @@ pub struct OrderLiar {
     digests: Vec<Digest>,
     ordered: Vec<RequestId>,
     view: u64,
+    last_answer: Bytes,
 }
 
 impl OrderLiar {
@@ -70,7 +79,7 @@ impl OrderLiar {
         random: Random,
         victims: Vec<ClientId>,
     ) -> Self {
-        Self { cluster, me, strategies, random, victims, digests: Vec::new(), ordered: Vec::new(), view: 0 }
+        Self { cluster, me, strategies, random, victims, digests: Vec::new(), ordered: Vec::new(), view: 0, last_answer: Bytes::new() }
     }
 
     fn does(&self, strategy: ReplicaStrategy) -> bool {
@@ -162,8 +171,8 @@ impl OrderLiar {
     }
 }
 
-impl Liar<Order> for OrderLiar {
-    fn hear(&mut self, _from: Party, message: &Message, lies: &mut Lies<Order>) -> Heard {
+impl<S: System<Message = Message, Unsigned = Unsigned>> Liar<S> for OrderLiar {
+    fn hear(&mut self, _from: Party, message: &Message, lies: &mut Lies<S>) -> Heard {
         let others = self.cluster.replicas_of(self.me.shard).filter(|replica| *replica != self.me);
         let others: Vec<Party> = others.map(Party::Replica).collect();
         match message {
@@ -218,6 +227,7 @@ impl Liar<Order> for OrderLiar {
                 }
                 Message::Decided { digest, .. } if self.does(ReplicaStrategy::Equivocate) => *digest = self.digest(),
                 Message::Vouch(ids) => ids.retain(|id| Some(id.key.client) != censored),
+                Message::Reply { answer, .. } if self.does(ReplicaStrategy::WrongAnswers) => std::mem::swap(answer, &mut self.last_answer),
                 message if self.does(ReplicaStrategy::LieInTransfer) => self.lie_to_fetcher(message),
                 _ => {}
             }

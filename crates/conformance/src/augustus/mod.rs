@@ -7,13 +7,15 @@
 mod checker;
 mod client;
 mod liar;
+mod statements;
+pub mod whole;
 
 use std::sync::Arc;
 
 use ::augustus::multicast::history::History;
-use ::augustus::multicast::{Message, Node, Options, Unsigned};
+use ::augustus::multicast::{Message, Node, Options, Unsigned, rebuild};
 use machine::Time;
-use random::{Named as _, Random};
+use random::Random;
 use simulator::dictionary::{number, set};
 use simulator::{Clients, EngineSetting, FaultClass, ScenarioKind, System};
 use store::{Memory, Store};
@@ -41,6 +43,20 @@ pub struct Order;
 #[derive(Clone, Copy, Debug)]
 pub struct OrderSetting {
     options: Options,
+}
+
+impl OrderSetting {
+    fn draw(seed: u64) -> Self {
+        let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
+        Self {
+            options: Options {
+                checkpoint_interval: knob("checkpoints").pick(&[1, 2, 4, 16, 128]),
+                timeout_ms: knob("leader timeout").pick(&[300, 500, 800]),
+                pipeline: knob("pipeline").pick(&[1, 2, 8]),
+                journal_bytes_max: knob("journal").pick(&[1, 8 << 10, 16 << 20]),
+            },
+        }
+    }
 }
 
 impl EngineSetting for OrderSetting {
@@ -104,6 +120,12 @@ impl System for Order {
             &[FaultClass::Upgrades, FaultClass::Clocks],
             "replicas are stopped in good order, one after the other",
         ),
+        scenario(
+            "order-rebuild",
+            10_000,
+            &[FaultClass::Network, FaultClass::Clocks, FaultClass::Crashes, FaultClass::DiskLoss],
+            "replicas lose their disks and come back, beside crashes and a bad network",
+        ),
         scenario("order-liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario("order-clients", 6_000, &[FaultClass::ByzantineClients], "clients say different things to different replicas, and leave"),
         scenario(
@@ -126,24 +148,15 @@ impl System for Order {
     }
 
     fn draw(_scenario: &Scenario, seed: u64) -> OrderSetting {
-        let knob = |name: &str| Random::stream(seed, &format!("setting {name}"));
-        OrderSetting {
-            options: Options {
-                checkpoint_interval: knob("checkpoints").pick(&[1, 2, 4, 16, 128]),
-                timeout_ms: knob("leader timeout").pick(&[300, 500, 800]),
-                pipeline: knob("pipeline").pick(&[1, 2, 8]),
-                journal_bytes_max: knob("journal").pick(&[1, 8 << 10, 16 << 20]),
-            },
-        }
+        OrderSetting::draw(seed)
     }
 
     fn draw_replica_strategies(_scenario: &Scenario, random: &mut Random) -> Vec<ReplicaStrategy> {
-        let count = random.between(1, 3);
-        (0..count).map(|_| random.pick(ReplicaStrategy::ALL)).collect()
+        ReplicaStrategy::draw(random)
     }
 
     fn draw_client_strategies(_scenario: &Scenario, random: &mut Random) -> Vec<ClientStrategy> {
-        vec![random.pick(ClientStrategy::ALL)]
+        ClientStrategy::draw(random)
     }
 
     fn options(setting: &simulator::Setting<Self>, _replica: ReplicaId) -> Options {
@@ -214,6 +227,15 @@ impl System for Order {
         let lengths =
             differing.map(|(id, other)| format!("{first} has delivered {}, and {id} {}", history(one).len(), history(other).len()));
         lengths.collect()
+    }
+
+    fn mark_lost((medium, store): (&Memory, store::Options)) -> Result<(), String> {
+        let mut store = Store::open(medium.clone(), store).map_err(|error| error.to_string())?;
+        rebuild::mark(&mut store).map_err(|error| error.to_string())
+    }
+
+    fn is_rebuilding(replica: &Replica) -> bool {
+        replica.replica().is_rebuilding()
     }
 
     fn describe(message: &Message) -> String {

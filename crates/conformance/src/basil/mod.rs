@@ -9,8 +9,6 @@ mod checker;
 mod client;
 mod liar;
 mod lying_leader;
-#[cfg(feature = "mutants")]
-pub mod mutants;
 mod network_adversary;
 mod plan;
 mod prediction;

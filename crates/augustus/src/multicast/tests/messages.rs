@@ -47,6 +47,8 @@ fn all() -> Vec<Message> {
         Message::Head { sequence: 7, head: Bytes::from_static(b"head") },
         Message::FetchPage { sequence: 7, index: 1 },
         Message::Page { sequence: 7, index: 1, bytes: Bytes::from_static(b"page") },
+        Message::FetchReached(9),
+        Message::Reached { question: 9, view: 1, delivered: 4 },
         Message::Reply { number: 1, answer: Bytes::from_static(b"answer"), seal: None },
         world.signed(2, Unsigned::Reply { signer: replica(2), number: 1, answer: Bytes::from_static(b"answer"), leaf: [4; 32] }),
     ]

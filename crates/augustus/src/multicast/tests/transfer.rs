@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::super::Message;
-use super::world::{World, key, party, request, whole, without};
+use super::super::{Message, Options};
+use super::world::{FAST, World, key, party, request, whole, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
 
@@ -30,6 +30,18 @@ fn a_replica_that_was_away_catches_up() {
     world.ask(&request(1, 204, "b"), &[0, 1, 3]);
     world.run_ms(3_000);
     world.assert_delivered(&[0, 1, 3], (1..=204).map(|number| key(1, number)).collect());
+}
+
+#[test]
+fn a_replica_that_was_away_catches_up_though_checkpoints_keep_coming() {
+    let mut world = World::with(Options { checkpoint_interval: 1, ..FAST });
+    behind(&mut world, 20);
+    world.bend = whole();
+    for number in 21..=60 {
+        world.ask_all(&request(1, number, "a"));
+        world.run_ms(50);
+    }
+    assert!(world.delivered(3).len() > 40, "{:?}", world.node(3).replica().status());
 }
 
 #[test]

@@ -104,6 +104,16 @@ impl World {
         self.queue.retain(|(_, to, _)| *to != party(index));
     }
 
+    /// Its disk is replaced by an empty one that says so, and it is started again.
+    pub fn lose_disk(&mut self, index: u16) {
+        self.crash(index);
+        let disk = Memory::new(&replica(index).to_string());
+        let mut store = Store::open(disk.clone(), store::Options::default()).expect("it is empty");
+        super::super::rebuild::mark(&mut store).expect("the disk is whole");
+        self.disks[usize::from(index)] = disk;
+        self.start(index);
+    }
+
     pub fn crash_all(&mut self) {
         (0..4).for_each(|index| self.crash(index));
         (0..4).for_each(|index| self.start(index));

@@ -1,0 +1,272 @@
+//! Strict serializability as a black box: nothing of the engine is looked at, only what honest clients did, what they were told, and when.
+//!
+//! Every value names its writer. So edges follow, from who comes before to who comes after:
+//!
+//! * the writer of what is read, to the reader;
+//! * who reads a value, to whoever reads that value and overwrites it;
+//! * who finds a key without a value that is never deleted, to all who write it;
+//! * who reads a value, to whoever writes the key and began after that value's writer had ended;
+//! * who has ended, to whoever begins afterwards. For these there is a moment for each end, and the moments come one after the other.
+//!
+//! A cycle among them is an anomaly, whatever the engine thinks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use types::{Key, KeyRange, Value};
+
+use super::plan;
+use crate::cycle::cycle;
+
+/// What a client was told of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Nothing, or that nobody knows.
+    Nothing,
+    /// It took place.
+    Committed,
+    /// It did not.
+    Aborted,
+}
+
+/// A range that was read: what was found, and how many keys were wanted at most.
+#[derive(Clone, Debug)]
+pub(super) struct Scan {
+    pub range: KeyRange,
+    pub limit: usize,
+    pub rows: Vec<(Key, Value)>,
+}
+
+impl Scan {
+    /// Whether it would have found a key that has a value.
+    fn covers(&self, key: &Key) -> bool {
+        let is_full = self.rows.len() >= self.limit;
+        self.range.contains(key) && self.rows.last().is_none_or(|(last, _)| !is_full || key <= last)
+    }
+}
+
+/// One transaction of an honest client.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub who: String,
+    /// True time.
+    pub began: u64,
+    pub ended: Option<u64>,
+    pub told: Told,
+    pub reads: Vec<(Key, Option<Value>)>,
+    pub scans: Vec<Scan>,
+    pub writes: Vec<(Key, Option<Value>)>,
+}
+
+impl Record {
+    /// What it found, key by key, of the ranges it read, too.
+    fn found(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
+        let rows = self.scans.iter().flat_map(|scan| &scan.rows).map(|(key, value)| (key, Some(value)));
+        self.reads.iter().map(|(key, value)| (key, value.as_ref())).chain(rows)
+    }
+
+    fn writes(&self, key: &Key) -> bool {
+        self.writes.iter().any(|(written, _)| written == key)
+    }
+}
+
+/// What is wrong with what honest clients saw: the checker that says so, and a sentence.
+pub(super) fn check(records: &[Record]) -> Vec<(&'static str, String)> {
+    let mut wrong = Vec::new();
+    let mut writers: BTreeMap<(&Key, &Value), usize> = BTreeMap::new();
+    for (at, record) in records.iter().enumerate() {
+        writers.extend(record.writes.iter().filter_map(|(key, value)| Some(((key, value.as_ref()?), at))));
+    }
+    let mut seen: BTreeSet<usize> = BTreeSet::new();
+    for record in records.iter().filter(|record| record.told == Told::Committed) {
+        for (key, value) in record.found() {
+            let writer = value.and_then(|value| writers.get(&(key, value)));
+            match (writer.map(|writer| &records[*writer]), value) {
+                (Some(writer), _) if writer.told == Told::Aborted => {
+                    wrong.push(("aborted", format!("{} saw {key} as {}, who was told that it did not take place", record.who, writer.who)));
+                }
+                (None, Some(value)) if !plan::is_open(key) => {
+                    wrong.push(("invented", format!("{} saw {value:?} in {key}, which nobody wrote", record.who)));
+                }
+                _ => seen.extend(writer),
+            }
+        }
+        wrong.extend(record.scans.iter().filter_map(|scan| misread(record, scan)));
+        wrong.extend(sum(record));
+    }
+    // Of what nobody was told, what somebody saw took place.
+    let took_place = |at: usize| records[at].told == Told::Committed || seen.contains(&at);
+    let graph = Graph::of(records, &writers, &took_place);
+    if let Some(cycle) = cycle(&graph.edges) {
+        let names: Vec<&str> = cycle.iter().filter_map(|at| Some(records.get(*at)?.who.as_str())).collect();
+        wrong.push(("strict", format!("each of these comes before the next, and the last before the first: {}", names.join(", "))));
+    }
+    wrong
+}
+
+/// A range has its keys in order, and no more than were wanted.
+fn misread(record: &Record, scan: &Scan) -> Option<(&'static str, String)> {
+    let in_order = scan.rows.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let is_right = in_order && scan.rows.len() <= scan.limit && scan.rows.iter().all(|(key, _)| scan.range.contains(key));
+    (!is_right).then(|| ("ranges", format!("{} read {} and found {:?}", record.who, scan.range, scan.rows)))
+}
+
+/// Who sees all accounts sees all the money.
+fn sum(record: &Record) -> Option<(&'static str, String)> {
+    let balance = |key: &Key| {
+        let (_, value) = record.reads.iter().find(|(read, _)| read == key)?;
+        Some(plan::number(value.as_ref()).unwrap_or(plan::BALANCE))
+    };
+    let balances: Option<Vec<i64>> = plan::accounts().iter().map(balance).collect();
+    let balances = balances?;
+    let (sum, should) = (balances.iter().sum::<i64>(), plan::BALANCE * i64::try_from(balances.len()).expect("few accounts"));
+    (sum != should).then(|| ("sums", format!("{} saw {sum} in all accounts together, not {should}", record.who)))
+}
+
+/// Who comes before whom: transactions by their places, and behind them moments.
+struct Graph {
+    edges: Vec<BTreeSet<usize>>,
+}
+
+impl Graph {
+    fn of(records: &[Record], writers: &BTreeMap<(&Key, &Value), usize>, took_place: &impl Fn(usize) -> bool) -> Self {
+        let mut graph = Self { edges: vec![BTreeSet::new(); records.len()] };
+        let placed: Vec<(usize, &Record)> = records.iter().enumerate().filter(|(at, _)| took_place(*at)).collect();
+        let mut writers_of: BTreeMap<&Key, Vec<usize>> = BTreeMap::new();
+        let mut next: BTreeMap<(&Key, Option<&Value>), Vec<usize>> = BTreeMap::new();
+        for (at, record) in &placed {
+            record.writes.iter().for_each(|(key, _)| writers_of.entry(key).or_default().push(*at));
+            for (key, value) in record.found().filter(|(key, _)| record.writes(key)) {
+                next.entry((key, value)).or_default().push(*at);
+            }
+        }
+        let none = Vec::new();
+        for (reader, record) in &placed {
+            for (key, value) in record.found() {
+                let all = writers_of.get(key).unwrap_or(&none);
+                let Some(value) = value else {
+                    // Where keys are deleted, nothing found there does not say who has written before.
+                    all.iter().filter(|_| !plan::is_open(key)).for_each(|writer| graph.edge(*reader, *writer));
+                    continue;
+                };
+                next.get(&(key, Some(value))).unwrap_or(&none).iter().for_each(|overwriter| graph.edge(*reader, *overwriter));
+                if let Some(writer) = writers.get(&(key, value)) {
+                    graph.edge(*writer, *reader);
+                    let is_later = |other: &&usize| records[*writer].ended.is_some_and(|ended| ended < records[**other].began);
+                    all.iter().filter(is_later).for_each(|later| graph.edge(*reader, *later));
+                }
+            }
+            for scan in &record.scans {
+                let missed = writers_of.range::<Key, _>(scan.range.low()..).take_while(|(key, _)| **key < scan.range.high());
+                let missed = missed.filter(|(key, _)| scan.covers(key) && !scan.rows.iter().any(|(found, _)| found == **key));
+                missed.flat_map(|(_, writers)| writers).for_each(|writer| graph.edge(*reader, *writer));
+            }
+        }
+        graph.moments(&placed);
+        graph
+    }
+
+    fn edge(&mut self, from: usize, to: usize) {
+        if from != to {
+            self.edges[from].insert(to);
+        }
+    }
+
+    /// What has ended comes before what begins afterwards.
+    fn moments(&mut self, placed: &[(usize, &Record)]) {
+        let mut ends: Vec<(u64, usize)> = placed.iter().filter_map(|(at, record)| Some((record.ended?, *at))).collect();
+        ends.sort_unstable();
+        let first = self.edges.len();
+        self.edges.resize(first + ends.len(), BTreeSet::new());
+        for (place, (_, at)) in ends.iter().enumerate() {
+            self.edge(*at, first + place);
+            if place > 0 {
+                self.edge(first + place - 1, first + place);
+            }
+        }
+        for (at, record) in placed {
+            let before = ends.partition_point(|(ended, _)| *ended < record.began);
+            if before > 0 {
+                self.edge(first + before - 1, *at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transaction from one time to another that read and wrote these; a value is a tag, and `-` is none.
+    fn record(times: (u64, u64), reads: &[(&str, &str)], writes: &[(&str, &str)]) -> Record {
+        let value = |text: &str| (text != "-").then(|| plan::tagged(0, text));
+        let all = |all: &[(&str, &str)]| all.iter().map(|(key, text)| (Key::from(*key), value(text))).collect();
+        let (began, ended) = (times.0, Some(times.1));
+        Record { who: format!("{times:?}"), began, ended, told: Told::Committed, reads: all(reads), scans: Vec::new(), writes: all(writes) }
+    }
+
+    fn checkers(records: &[Record]) -> Vec<&'static str> {
+        check(records).into_iter().map(|(checker, _)| checker).collect()
+    }
+
+    #[test]
+    fn one_after_the_other_is_fine() {
+        let records = [
+            record((1, 2), &[("counter/0", "-")], &[("counter/0", "a")]),
+            record((3, 4), &[("counter/0", "a")], &[("counter/0", "b")]),
+            record((5, 6), &[("counter/0", "b")], &[]),
+        ];
+        assert_eq!(checkers(&records), [""; 0]);
+    }
+
+    #[test]
+    fn a_lost_update_is_noticed() {
+        let one = record((1, 9), &[("counter/0", "-")], &[("counter/0", "a")]);
+        let other = record((1, 9), &[("counter/0", "-")], &[("counter/0", "b")]);
+        assert_eq!(checkers(&[one, other]), ["strict"]);
+    }
+
+    #[test]
+    fn a_read_of_what_was_overwritten_before_it_began_is_noticed() {
+        let (first, second) = (record((1, 2), &[], &[("open/0", "a")]), record((3, 4), &[], &[("open/0", "b")]));
+        let late = record((5, 6), &[("open/0", "a")], &[]);
+        assert_eq!(checkers(&[first.clone(), second.clone(), late]), ["strict"]);
+        let meanwhile = record((3, 6), &[("open/0", "a")], &[]);
+        assert_eq!(checkers(&[first, second, meanwhile]), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_acknowledged_and_is_gone_is_noticed() {
+        let write = record((1, 2), &[("counter/0", "-")], &[("counter/0", "a")]);
+        assert_eq!(checkers(&[write.clone(), record((3, 4), &[("counter/0", "-")], &[])]), ["strict"]);
+        let mut scan = record((3, 4), &[], &[]);
+        scan.scans.push(Scan { range: plan::log(0), limit: 9, rows: Vec::new() });
+        let entry = record((1, 2), &[], &[("log/5", "a")]);
+        assert_eq!(checkers(&[entry.clone(), scan.clone()]), ["strict"], "a range may miss nothing");
+        scan.scans[0].rows = vec![(Key::from("log/5"), plan::tagged(0, "a"))];
+        assert_eq!(checkers(&[entry, scan]), [""; 0]);
+    }
+
+    #[test]
+    fn writes_skew_is_noticed() {
+        let one = record((1, 9), &[("counter/0", "-"), ("counter/1", "-")], &[("counter/0", "a")]);
+        let other = record((1, 9), &[("counter/0", "-"), ("counter/1", "-")], &[("counter/1", "b")]);
+        assert_eq!(checkers(&[one, other]), ["strict"]);
+    }
+
+    #[test]
+    fn what_was_aborted_or_never_written_is_not_seen() {
+        let mut aborted = record((1, 2), &[], &[("counter/0", "a")]);
+        aborted.told = Told::Aborted;
+        assert_eq!(checkers(&[aborted, record((3, 4), &[("counter/0", "a")], &[])]), ["aborted"]);
+        assert_eq!(checkers(&[record((3, 4), &[("counter/0", "a")], &[])]), ["invented"]);
+    }
+
+    #[test]
+    fn what_nobody_was_told_took_place_if_it_was_seen() {
+        let mut unknown = record((1, 2), &[("counter/0", "-")], &[("counter/0", "a")]);
+        (unknown.told, unknown.ended) = (Told::Nothing, None);
+        assert_eq!(checkers(&[unknown.clone(), record((3, 4), &[("counter/0", "-")], &[])]), [""; 0]);
+        let (seen, not_seen) = (record((3, 4), &[("counter/0", "a")], &[]), record((5, 6), &[("counter/0", "-")], &[]));
+        assert_eq!(checkers(&[unknown, seen, not_seen]), ["strict"]);
+    }
+}
