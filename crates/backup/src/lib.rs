@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A file is a header, blocks of rows in the order of their keys, and an end; each covered by a digest, so that damage is found and
-//! its place named ([`file`]). The *content digest* is that of all rows that the database held then: two clusters that hold the same have the
+//! its place named ([`mod@file`]). The *content digest* is that of all rows that the database held then: two clusters that hold the same have the
 //! same one.
 
 pub mod chain;
