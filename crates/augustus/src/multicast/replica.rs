@@ -470,6 +470,7 @@ impl<A: Application> Replica<A> {
         self.is_in_view()
             && self.pool.is_empty()
             && self.transfer.is_none()
+            && self.rebuild.is_none()
             && !self.is_asked_to_pad
             && self.stable_sequence() <= self.delivered
             && self.slots.last_key_value().is_none_or(|(sequence, _)| *sequence <= self.delivered)
