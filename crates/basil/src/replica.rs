@@ -39,14 +39,13 @@ use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
 use self::rebuild::Rebuild;
 use self::stall_detector::StallTimers;
-use crate::certificate::{Certificate, Decision, LoggedStatement, SignedVote, Vote, VoteStatement, logging_shard};
+use crate::certificate::{Certificate, Decision, SignedVote, Vote, VoteStatement, logging_shard};
 use crate::check::{AbortReason, Bounds, check};
 use crate::commit_relay::Relays;
 use crate::message::{Conflict, Message, Refusal, Subject, Unsigned};
 use crate::quorum::Quorums;
 use crate::record::Record;
 use crate::recovery::Ballots;
-use crate::tombstones::RememberedOutcome;
 use crate::transaction::Transaction;
 use crate::transaction_state::{Phase, Purpose, Quota, TransactionState};
 use crate::transaction_table::TransactionTable;
@@ -288,7 +287,7 @@ impl<M: StorageBackend> Replica<M> {
         let owner = if broken(Mutant::AuthorCharged) { author(transaction) } else { from.into() };
         let admitted = self.may_begin(now, from, transaction);
         if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, oldest, Quota { purpose, owner }, transaction)) {
-            if !authored && self.log_from_tombstone(now, from, transaction, out) {
+            if !authored && self.log_from_tombstone(now, from, transaction, &[], out) {
                 return Ok(());
             }
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
@@ -331,7 +330,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let admitted = self.may_begin(now, from, transaction);
         if let Err(refusal) = admitted.and_then(|()| self.may_enter(now, self.watermark(now), Quota::finish(from), transaction)) {
-            if self.log_from_tombstone(now, from, transaction, out) {
+            if self.log_from_tombstone(now, from, transaction, &[], out) {
                 return Ok(());
             }
             self.refuse(from, Subject::Transaction(transaction.id()), refusal, out);
@@ -565,7 +564,7 @@ impl<M: StorageBackend> Replica<M> {
 impl<M: StorageBackend> Replica<M> {
     /// ST2 (§4.2 (5)), answered by ST2R (6).
     fn on_log(&mut self, now: Time, from: Party, transaction: &Transaction, decision: Decision, out: &mut Out<M>) {
-        if self.log_from_tombstone(now, from, transaction, out) {
+        if self.log_from_tombstone(now, from, transaction, &[], out) {
             return;
         }
         // That the tallies are of the right shards and large enough was checked with their signatures.
@@ -573,19 +572,6 @@ impl<M: StorageBackend> Replica<M> {
             self.log_first_decision(transaction.id(), Some(decision));
             self.tell_logged(from, transaction.id(), out);
         }
-    }
-
-    /// A replica that has forgotten a transaction but remembers its outcome states that it has logged it, as it has or would have, unless it
-    /// logged otherwise. So fewer than `4f + 1` need to hold the transaction.
-    fn log_from_tombstone(&self, now: Time, from: Party, transaction: &Transaction, out: &mut Out<M>) -> bool {
-        let id = transaction.id();
-        let is_forgotten = self.table.get(id).is_none() || self.is_resurrected(now, id);
-        let end =
-            self.table.remembered_outcome(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::TombstoneUnlogged));
-        let Some(RememberedOutcome { decision, view: Some(view) }) = end else { return false };
-        let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
-        out.sign(from, Unsigned::Logged { replica: self.me, statement });
-        true
     }
 
     /// Whether a decision on `transaction` is this replica's to log and still open, so that it is now entered.

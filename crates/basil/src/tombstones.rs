@@ -32,7 +32,7 @@ const LOGGED_MAX: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RememberedOutcome {
     pub decision: Decision,
-    /// The view in which this replica has logged that, or may say so without contradicting itself.
+    /// The first view in which this replica may state that it has logged that, without contradicting itself or going back.
     pub view: Option<u32>,
 }
 
@@ -128,7 +128,7 @@ impl Tombstones {
                 // A released orphan may be concluded later, by others.
                 *end = match (*end, trace.end) {
                     (Some(one), Some(other)) if one.decision == other.decision => {
-                        Some(RememberedOutcome { view: one.view.filter(|view| other.view == Some(*view)), ..one })
+                        Some(RememberedOutcome { view: one.view.zip(other.view).map(|(one, other)| one.max(other)), ..one })
                     }
                     (Some(_), Some(_)) => None,
                     (one, other) => one.or(other),
@@ -151,6 +151,15 @@ impl Tombstones {
             self.let_go += 1;
             self.anything_up_to(oldest.time);
         }
+    }
+
+    /// The transaction `id`, of which only this is kept, comes to `view`.
+    pub fn raise(&mut self, id: TransactionId, view: u32) -> Option<Tombstone> {
+        let index = self.index(*self.places.get(&self.name(id))?);
+        let tombstone = &mut self.kept[index];
+        let reached = tombstone.end.as_mut()?.view.as_mut()?;
+        *reached = view.max(*reached);
+        Some(*tombstone)
     }
 
     /// Where in [`Tombstones::kept`] a place is.
@@ -252,6 +261,19 @@ mod tests {
         for (time, may_be) in [(4, true), (5, true), (6, false)] {
             assert_eq!(again.may_have(&transaction(time)), may_be, "{time}");
         }
+    }
+
+    #[test]
+    fn it_never_goes_back_to_an_earlier_view() {
+        let mut tombstones = Tombstones::new(7);
+        tombstones.note(&transaction(5), |_| Some(COMMIT));
+        let raised = [2, 3, 1].map(|view| tombstones.raise(transaction(5).id(), view).expect("its outcome is remembered"));
+        assert_eq!(raised.map(|tombstone| tombstone.end.and_then(|end| end.view)), [Some(2), Some(3), Some(3)]);
+        let mut again = Tombstones::new(7);
+        again.note(&transaction(5), |_| Some(COMMIT));
+        again.restore(7, 0, vec![raised[2], raised[0]]);
+        assert_eq!(again.remembered_outcome(transaction(5).id()), Some(RememberedOutcome { view: Some(3), ..COMMIT }));
+        assert_eq!(again.raise(transaction(6).id(), 1), None, "nothing is known of it");
     }
 
     #[test]

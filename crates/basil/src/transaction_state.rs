@@ -274,12 +274,13 @@ impl TransactionState {
         }
     }
 
-    /// The outcome, and the view in which this replica has logged it or may still log it. There is no such view if the replica has
-    /// logged otherwise or has left the view, or if it will not remember having said so.
+    /// The outcome, and the first view in which this replica may state that it has logged it: not before the view that it has come to, and after it if
+    /// it may have stated otherwise there. There is none if it will not remember having said so.
     pub fn outcome(&self) -> Option<RememberedOutcome> {
         let (decision, view) = (self.decision()?, self.view());
-        let is_consistent = self.logged.as_ref().map_or(view == 0, |logged| (logged.decision, logged.view) == (decision, view));
-        Some(RememberedOutcome { decision, view: (is_consistent && !self.is_unattested()).then_some(view) })
+        let states_otherwise = self.logged.as_ref().is_some_and(|logged| logged.decision != decision);
+        let first = if states_otherwise { view.saturating_add(1) } else { view };
+        Some(RememberedOutcome { decision, view: (!self.is_unattested()).then_some(first) })
     }
 
     /// It aborted, and this replica never made a statement about it. No tombstone is kept for it.

@@ -747,6 +747,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         })
     }
 
+    /// What is forgotten but for its outcome comes to `view`.
+    pub fn raise_tombstone(&mut self, id: TransactionId, view: u32) {
+        let Some(tombstone) = self.tombstones.raise(id, view).filter(|_| !broken(Mutant::TombstoneViewUnlogged)) else { return };
+        let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
+        let record = Record::Tombstones { salt, complete_from, tombstones: vec![tombstone] };
+        self.store.append_with(|bytes| record.encode(bytes));
+    }
+
     /// An earlier incarnation has logged its tombstones.
     pub fn has_logged_tombstones(&self) -> bool {
         self.has_logged_tombstones

@@ -79,6 +79,7 @@ scripts! {
     a_reader_of_the_past_finishes_what_is_prepared
     a_released_orphan_is_finished_by_another_shard
     a_remembered_outcome_is_logged_for_who_comes_to_finish
+    a_remembered_outcome_is_logged_in_later_views_too
     a_repeated_prepare_gets_the_same_vote
     a_replica_cut_off_past_the_window_still_votes
     a_replica_takes_over_what_it_missed_while_it_was_away

@@ -170,6 +170,8 @@ mutants! {
     PreparedShownEarly: "rebuilding", "a replica says what it holds prepared while it may still vote for more";
     PageUnsettled: "rebuilding", "a replica that lost its disk goes on though more than f others show something newer";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not say that it logged it";
+    TombstoneStays: "orphan resolution", "a replica that only remembers an outcome does not follow the others to later views";
+    TombstoneViewUnlogged: "orphan resolution", "to which view such a replica followed the others is not written to the journal";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";
     ViewFollowedOfOne: "§5 (2)", "one replica's word is enough to follow it to its view";

@@ -9,10 +9,11 @@ use types::{Party, ReplicaId, TransactionId};
 
 use super::admission::REQUESTERS_MAX;
 use super::{Out, Replica};
-use crate::certificate::{Decision, SignedLogged};
+use crate::certificate::{Decision, LoggedStatement, SignedLogged};
 use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::record::Record;
 use crate::recovery::{DecideStatement, ElectStatement, Pace, SignedElect, leader_of, majority, next_view, view_lasts_ms};
+use crate::tombstones::RememberedOutcome;
 
 impl<M: StorageBackend> Replica<M> {
     /// §5 (1) arrives. §5 (2): enters the view that the signed views call for, and elects its leader.
@@ -26,6 +27,9 @@ impl<M: StorageBackend> Replica<M> {
         out: &mut Out<M>,
     ) {
         let id = transaction.id();
+        if self.log_from_tombstone(now, from, transaction, views, out) {
+            return;
+        }
         if justified.is_none() && self.table.get(id).is_none() {
             self.refuse(from, Subject::Transaction(id), Refusal::Unknown, out);
             return;
@@ -64,10 +68,40 @@ impl<M: StorageBackend> Replica<M> {
         let Some(statement) = self.table.get(id).and_then(crate::transaction_state::TransactionState::logged_statement) else { return };
         let view = statement.view_current;
         if statement.view_decision < view {
-            let leader = ReplicaId { shard: self.me.shard, index: leader_of(id, view, self.quorums.replicas()) };
-            let statement = ElectStatement { id, decision: statement.decision, view };
-            out.sign(Party::Replica(leader), Unsigned::Elect { replica: self.me, statement });
+            self.sign_elect(ElectStatement { id, decision: statement.decision, view }, out);
         }
+    }
+
+    fn sign_elect(&self, statement: ElectStatement, out: &mut Out<M>) {
+        let leader = ReplicaId { shard: self.me.shard, index: leader_of(statement.id, statement.view, self.quorums.replicas()) };
+        out.sign(Party::Replica(leader), Unsigned::Elect { replica: self.me, statement });
+    }
+
+    /// A replica that has forgotten a transaction but remembers its outcome states that it has logged that, and elects with it, in the view to
+    /// which those that are `shown` bring it. So fewer than `4f + 1` need to hold the transaction. It never states anything else,
+    /// as it remembers the outcome for good or says nothing more. It follows at once: what it gives no time to is a leader that it does not need.
+    pub(super) fn log_from_tombstone(
+        &mut self,
+        now: Time,
+        from: Party,
+        transaction: &Transaction,
+        shown: &[SignedLogged],
+        out: &mut Out<M>,
+    ) -> bool {
+        let id = transaction.id();
+        let is_forgotten = self.table.get(id).is_none() || self.is_resurrected(now, id);
+        let end =
+            self.table.remembered_outcome(id).filter(|_| is_forgotten && self.logs(transaction) && !broken(Mutant::TombstoneUnlogged));
+        let Some(RememberedOutcome { decision, view: Some(own) }) = end else { return false };
+        let shown: Vec<u32> = shown.iter().map(|logged| logged.statement.view_current).collect();
+        let view = if broken(Mutant::TombstoneStays) { own } else { next_view(own, Pace::Advance, &shown, self.quorums) };
+        if view > own {
+            self.table.raise_tombstone(id, view);
+            self.sign_elect(ElectStatement { id, decision, view }, out);
+        }
+        let statement = LoggedStatement { id, decision, view_decision: view, view_current: view };
+        out.sign(from, Unsigned::Logged { replica: self.me, statement });
+        true
     }
 
     /// §5 (3): who is elected by `4f + 1` decides what most of them have logged.
