@@ -1,8 +1,8 @@
-//! Clients that cheat beside honest ones (basil.txt §6.4): which part of the lanes does, how, and what came of it.
+//! Clients that cheat beside honest ones (basil.txt §6.4): which part of the loop clients does, how, and what came of it.
 //!
 //! The cheats are real clients of the cluster, with a connection and, where the cluster has a second client, a key of
-//! their own. They ask for the same transactions as the honest lanes, and leave some of them unfinished, or worse. The
-//! run's report is then about the honest lanes alone, with this part beside it.
+//! their own. They ask for the same transactions as the honest loop clients, and leave some of them unfinished, or worse. The
+//! run's report is then about the honest loop clients alone, with this part beside it.
 //!
 //! A transaction is *faulty* when a cheat means to cheat with it. As in the paper, faulty transactions that abort are not
 //! tried again, and their share is of all transactions processed, attempts of honest ones included.
@@ -77,11 +77,11 @@ pub struct CheatArgs {
 }
 
 impl CheatArgs {
-    /// How many of so many lanes cheat, and how; nothing when nobody was asked to.
+    /// How many of so many loop clients cheat, and how; nothing when nobody was asked to.
     ///
     /// # Errors
     /// [`BenchError::Settings`] when it is not said how, or nobody would be left.
-    pub(crate) fn plan(&self, lanes: u32) -> Result<Option<Plan>, BenchError> {
+    pub(crate) fn plan(&self, loop_clients: u32) -> Result<Option<Plan>, BenchError> {
         let Some(strategy) = self.strategy else {
             return if self.byzantine_clients > 0.0 {
                 Err(BenchError::Settings("say how they are to cheat: --strategy stall-early, stall-late, equiv-real, …".to_owned()))
@@ -89,12 +89,18 @@ impl CheatArgs {
                 Ok(None)
             };
         };
-        let wanted = (f64::from(lanes) * self.byzantine_clients).round() as u32;
+        let wanted = (f64::from(loop_clients) * self.byzantine_clients).round() as u32;
         let cheats = if self.byzantine_clients > 0.0 { wanted.max(1) } else { 0 };
-        if cheats >= lanes {
-            return Err(BenchError::Settings(format!("{cheats} of {lanes} clients would cheat, and nobody be left to measure")));
+        if cheats >= loop_clients {
+            return Err(BenchError::Settings(format!("{cheats} of {loop_clients} clients would cheat, and nobody be left to measure")));
         }
-        Ok(Some(Plan { strategy: strategy.into(), cheats, honest: lanes - cheats, faulty_share: self.faulty_share, hurry: self.hurry }))
+        Ok(Some(Plan {
+            strategy: strategy.into(),
+            cheats,
+            honest: loop_clients - cheats,
+            faulty_share: self.faulty_share,
+            hurry: self.hurry,
+        }))
     }
 }
 
@@ -136,7 +142,7 @@ impl Plan {
         Ok(Arc::new(cheating::connect(config, cheating).await?))
     }
 
-    /// How many lanes do not cheat.
+    /// How many loop clients do not cheat.
     pub fn honest(&self) -> u32 {
         self.honest
     }
@@ -239,11 +245,11 @@ async fn settle(config: &Config) -> Option<f64> {
 pub struct ByzantineReport {
     /// How they cheated.
     pub strategy: &'static str,
-    /// How many lanes did.
+    /// How many loop clients did.
     pub clients: u32,
     /// How many did not: all other numbers of the run are theirs.
     pub honest_clients: u32,
-    /// Commits a second of each honest lane: the y axis of the paper's figure 7.
+    /// Commits a second of each honest loop client: the y axis of the paper's figure 7.
     pub committed_per_second_per_honest_client: f64,
     /// Transactions that cheats meant to cheat with, in the window.
     pub faulty: u64,
@@ -274,7 +280,7 @@ pub struct ByzantineReport {
 }
 
 impl ByzantineReport {
-    /// What `plan` came to between two marks, in which the honest lanes committed and attempted so much.
+    /// What `plan` came to between two marks, in which the honest loop clients committed and attempted so much.
     pub(crate) fn new(
         plan: &Plan,
         before: &Mark,
@@ -358,15 +364,15 @@ mod tests {
         cheats: CheatArgs,
     }
 
-    fn plan(line: &str, lanes: u32) -> Result<Option<Plan>, BenchError> {
+    fn plan(line: &str, loop_clients: u32) -> Result<Option<Plan>, BenchError> {
         let words = std::iter::once("bench").chain(line.split_whitespace());
-        Program::try_parse_from(words).expect("arguments").cheats.plan(lanes)
+        Program::try_parse_from(words).expect("arguments").cheats.plan(loop_clients)
     }
 
     #[test]
-    fn a_part_of_the_lanes_cheats_and_some_are_left() {
+    fn a_part_of_the_loop_clients_cheats_and_some_are_left() {
         assert_eq!(plan("", 32).expect("nobody cheats"), None);
-        let of = |line: &str, lanes| plan(line, lanes).expect("a plan").map(|plan| (plan.cheats, plan.honest));
+        let of = |line: &str, loop_clients| plan(line, loop_clients).expect("a plan").map(|plan| (plan.cheats, plan.honest));
         assert_eq!(of("--byzantine-clients 0.3 --strategy stall-early", 32), Some((10, 22)));
         assert_eq!(of("--byzantine-clients 0.01 --strategy stall-late", 4), Some((1, 3)), "at least one, if any");
         assert_eq!(of("--strategy stall-late", 4), Some((0, 4)), "what the others are compared with");

@@ -1,6 +1,6 @@
 //! Runs a workload with many clients at once and says how fast it was, what it cost, and whether its promises held.
 //!
-//! The clients are *lanes* in a closed loop, as in the paper (basil.txt §6): each starts a transaction when its last
+//! It runs *loop clients*, which work in a closed loop as in the paper (basil.txt §6): each starts a transaction when its last
 //! one is done. One run looks like this; only what commits between the two marks is counted:
 //!
 //! ```text
@@ -13,10 +13,10 @@
 //! * **CPU time** is read at both marks: this process's own, and that of the replicas that `bezant up` started on this
 //!   machine, by their process ids. Divided by what committed it is the cost of a transaction, which is what a
 //!   user pays. Both ends run on one clock, the kernel's.
-//! * In builds with the feature `lab` some of the lanes may **cheat**, to try what that costs the others; then only the others count
+//! * In builds with the feature `lab` some of the loop clients may **cheat**, to try what that costs the others; then only the others count
 //!   (see `byzantine.rs`).
-//! * **Pools**: with `--pool`, the lanes' transactions are joined into few, and still counted one by one.
-//! * The **invariant** of a workload that has one is checked beside the lanes and after them.
+//! * **Pools**: with `--pool`, the loop clients' transactions are joined into few, and still counted one by one.
+//! * The **invariant** of a workload that has one is checked beside the loop clients and after them.
 //!
 //! [`run`] does all this for [`BenchArgs`] and gives a [`Report`].
 

@@ -1,4 +1,4 @@
-//! What is counted while the lanes run.
+//! What is counted while the loop clients run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -37,7 +37,7 @@ pub struct RunReport {
     pub workload: &'static str,
     /// The cluster's protocol.
     pub engine: &'static str,
-    /// How many lanes ran at once.
+    /// How many loop clients ran at once.
     pub clients: u32,
     /// How long was measured.
     pub seconds: f64,
@@ -486,7 +486,7 @@ mod tests {
             broken: Vec::new(),
             marks: None,
         };
-        RunReport::new(&args, workload.as_ref(), "basil", measured)
+        RunReport::new(&args, workload.as_ref(), "toy", measured)
     }
 
     #[test]
@@ -496,7 +496,7 @@ mod tests {
             json,
             json!({
                 "workload": "rw-u",
-                "engine": "basil",
+                "engine": "toy",
                 "clients": 4,
                 "seconds": 2.0,
                 "committed": 8,
@@ -586,8 +586,7 @@ mod tests {
     #[test]
     fn people_read_a_table() {
         let text = Report::Run(Box::new(report("rw-u", 8, 0))).to_string();
-        for part in
-            ["rw-u on basil, 4 clients, 2 s", "8 (4 a second)", "61.5 % committed", "75.0 %", "p50 1.00", "1750 µs", "1 unavailable"]
+        for part in ["rw-u on toy, 4 clients, 2 s", "8 (4 a second)", "61.5 % committed", "75.0 %", "p50 1.00", "1750 µs", "1 unavailable"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

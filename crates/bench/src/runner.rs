@@ -1,4 +1,4 @@
-//! The lanes, the clock, and what is checked beside them.
+//! The loop clients, the clock, and what is checked beside them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use workload::{Error, Lane, Readiness, Workload};
+use workload::{Error, LoopClient, Readiness, Workload};
 
 use crate::Crew;
 use crate::args::BenchArgs;
@@ -21,7 +21,7 @@ use crate::meter::Meter;
 use crate::pool::{self, PoolReport};
 use crate::timeline::{self, Timeline};
 
-/// The pause of a lane after the client gave up on a transaction, at first.
+/// The pause of a loop client after the client gave up on a transaction, at first.
 const PAUSE_MS_MIN: u64 = 20;
 /// And at most; it doubles in between.
 const PAUSE_MS_MAX: u64 = 1_000;
@@ -29,7 +29,7 @@ const PAUSE_MS_MAX: u64 = 1_000;
 const DRAIN_MS_MAX: u64 = 60_000;
 /// How often the line of progress is renewed.
 const PROGRESS_MS: u64 = 500;
-/// An honest lane's attempt counts for so much less with each one after it.
+/// An honest loop client's attempt counts for so much less with each one after it.
 const ATTEMPTS_REMEMBERED: u64 = 64;
 /// How many broken promises are told; more of them tell no more.
 const BROKEN_MAX: usize = 20;
@@ -54,7 +54,7 @@ pub(crate) struct Measured {
     pub(crate) marks: Option<(Mark, Mark)>,
 }
 
-/// What the lanes share.
+/// What the loop clients share.
 struct Shared {
     workload: Arc<dyn Workload>,
     window: Window,
@@ -63,7 +63,7 @@ struct Shared {
     second: Option<Mutex<Counts>>,
     /// All commits, in the window or not, for the line of progress.
     commits: AtomicU64,
-    /// How long an honest lane's attempt takes, in nanoseconds: an average that forgets.
+    /// How long an honest loop client's attempt takes, in nanoseconds: an average that forgets.
     attempt_ns: AtomicU64,
     checked: AtomicU64,
     broken: Mutex<Vec<String>>,
@@ -92,7 +92,7 @@ struct Allowance {
     wanted: u64,
 }
 
-/// Runs `workload` as `args` say, the lanes spread over the crew's connections or their pools, until `stop` turns true at the latest.
+/// Runs `workload` as `args` say, the loop clients spread over the crew's connections or their pools, until `stop` turns true at the latest.
 pub(crate) async fn run(
     args: &BenchArgs,
     workload: &Arc<dyn Workload>,
@@ -116,22 +116,7 @@ pub(crate) async fn run(
         allowance: args.transactions.map(|wanted| Allowance { begun: AtomicU64::new(0), ended: AtomicU64::new(0), wanted }),
         end: watch::Sender::new(End::NotYet),
     });
-    let mut tasks = JoinSet::new();
-    let pooled: Vec<Arc<Client>> = crew.pools.iter().map(|pool| Arc::new(pool.client())).collect();
-    let of_lanes = if pooled.is_empty() { clients } else { &pooled };
-    let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest());
-    for index in 0..args.clients {
-        let lane = Lane::new(args.seed, index);
-        match &crew.cheats {
-            Some((plan, cheat)) if index >= honest => {
-                drop(tasks.spawn(drive_cheat(Arc::clone(&shared), Arc::clone(cheat), lane, plan.hurries())));
-            }
-            _ => {
-                let client = Arc::clone(&of_lanes[index as usize % of_lanes.len()]);
-                drop(tasks.spawn(drive(Arc::clone(&shared), client, lane)));
-            }
-        }
-    }
+    let mut tasks = start_loop_clients(args, crew, &shared);
     tasks.spawn(watch_invariant(Arc::clone(&shared), Arc::clone(&clients[0]), args.check_interval));
     let stopping = tokio::spawn({
         let shared = Arc::clone(&shared);
@@ -171,17 +156,38 @@ pub(crate) async fn run(
     Ok(Measured { tally, seconds, cpu_clients, cpu_replicas, readiness, pool, checked, broken, marks })
 }
 
+/// Starts every loop client, the last ones as cheats where some are asked for.
+fn start_loop_clients(args: &BenchArgs, crew: &Crew, shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let pooled: Vec<Arc<Client>> = crew.pools.iter().map(|pool| Arc::new(pool.client())).collect();
+    let of_loop_clients = if pooled.is_empty() { &crew.clients } else { &pooled };
+    let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest());
+    for index in 0..args.clients {
+        let loop_client = LoopClient::new(args.seed, index);
+        match &crew.cheats {
+            Some((plan, cheat)) if index >= honest => {
+                drop(tasks.spawn(drive_cheat(Arc::clone(shared), Arc::clone(cheat), loop_client, plan.hurries())));
+            }
+            _ => {
+                let client = Arc::clone(&of_loop_clients[index as usize % of_loop_clients.len()]);
+                drop(tasks.spawn(drive(Arc::clone(shared), client, loop_client)));
+            }
+        }
+    }
+    tasks
+}
+
 async fn mark(crew: &Crew) -> Option<Mark> {
     let (plan, cheat) = crew.cheats.as_ref()?;
     Some(plan.mark(&crew.config, &crew.clients, cheat).await)
 }
 
-/// One lane: transaction after transaction, until the end.
-async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
+/// One loop client: transaction after transaction, until the end.
+async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut loop_client: LoopClient) {
     let mut pause_ms = PAUSE_MS_MIN;
     while shared.goes_on() && shared.begins() {
         let begin = Instant::now();
-        let outcome = shared.workload.transact(&client, &mut lane).await;
+        let outcome = shared.workload.transact(&client, &mut loop_client).await;
         let end = Instant::now();
         match outcome {
             Ok(done) => {
@@ -189,7 +195,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
                 shared.commits.fetch_add(1, Ordering::Relaxed);
                 shared.note_attempts(done.attempts.into(), end - begin);
                 if shared.counts(end) {
-                    lock(&shared.tally).note_done(lane.kind, &done, end - begin);
+                    lock(&shared.tally).note_done(loop_client.kind, &done, end - begin);
                     if let Some(second) = &shared.second {
                         lock(second).note_done(&done, end - begin);
                     }
@@ -199,7 +205,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
             }
             Err(error) => {
                 if shared.counts(end) {
-                    lock(&shared.tally).note_error(lane.kind, label(&error));
+                    lock(&shared.tally).note_error(loop_client.kind, label(&error));
                     if let Some(second) = &shared.second {
                         lock(second).note_error(label(&error));
                     }
@@ -215,12 +221,12 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane) {
     }
 }
 
-/// One lane that cheats: it hears nothing of what it left, and goes on with the next, at once if it is to `hurry`. None of it
+/// One loop client that cheats: it hears nothing of what it left, and goes on with the next, at once if it is to `hurry`. None of it
 /// counts.
-async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut lane: Lane, hurry: bool) {
+async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut loop_client: LoopClient, hurry: bool) {
     while shared.goes_on() {
         let begin = tokio::time::Instant::now();
-        match shared.workload.transact(&client, &mut lane).await {
+        match shared.workload.transact(&client, &mut loop_client).await {
             Ok(_) | Err(Error::Client(client::Error::OutcomeUnknown { .. } | client::Error::Conflict)) => {}
             // Overload, for example, which a cheat may well bring upon itself.
             Err(Error::Client(_)) => tokio::time::sleep(Duration::from_millis(PAUSE_MS_MIN)).await,
@@ -287,10 +293,10 @@ impl Shared {
         }
     }
 
-    /// A transaction of an honest lane took so many attempts, and so long.
+    /// A transaction of an honest loop client took so many attempts, and so long.
     fn note_attempts(&self, attempts: u64, took: Duration) {
         let one = took.as_nanos() as u64 / attempts.max(1);
-        // A sum lost to another lane that adds at the same moment does not matter to an average.
+        // A sum lost to another loop client that adds at the same moment does not matter to an average.
         let average = self.attempt_ns.load(Ordering::Relaxed);
         let next = if average == 0 { one } else { average - average / ATTEMPTS_REMEMBERED + one / ATTEMPTS_REMEMBERED };
         self.attempt_ns.store(next, Ordering::Relaxed);
@@ -379,7 +385,7 @@ fn label(error: &Error) -> &'static str {
     }
 }
 
-/// The lock, also after a lane that held it has panicked: counts are whole after every statement.
+/// The lock, also after a loop client that held it has panicked: counts are whole after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -197,7 +197,7 @@ fn scaled(costs: &Costs, waking: f64, work: f64) -> Costs {
         encode_ns: costs.encode_ns * work,
         decode_ns: costs.decode_ns * work,
         byte_ns: costs.byte_ns * work,
-        lane_ns: costs.lane_ns * work,
+        loop_client_ns: costs.loop_client_ns * work,
         steps: costs.steps.iter().map(|(step, ns)| (*step, ns * work)).collect(),
         ..*costs
     }
@@ -275,7 +275,7 @@ fn prices(costs: &mut Costs) -> [(&'static str, &mut f64); 16] {
         ("byte_ns", &mut costs.byte_ns),
         ("sync_cpu_ns", &mut costs.sync_cpu_ns),
         ("sync_ns", &mut costs.sync_ns),
-        ("lane_ns", &mut costs.lane_ns),
+        ("loop_client_ns", &mut costs.loop_client_ns),
     ]
 }
 

@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
 pub(crate) struct ClosedLoopClients {
     me: ClientId,
     cluster: Arc<Cluster>,
-    closed_loop_clients: Vec<Lane>,
+    closed_loop_clients: Vec<LoopClient>,
     last_time: u64,
     clock: Option<ClusterClock>,
     random: Random,
@@ -44,7 +44,7 @@ pub(crate) struct ClosedLoopClients {
 }
 
 #[derive(Default)]
-struct Lane {
+struct LoopClient {
     /// The keys of its transaction; none when the last one is over.
     keys: Vec<Key>,
     /// The time of its attempt, by which it is known.
@@ -62,38 +62,38 @@ impl ClosedLoopClients {
         assert!(spec.keys >= 20 * (spec.shards * (spec.reads + spec.writes)) as u64, "each shard has more keys than a transaction");
         let random = Random::stream(seed, &format!("lanes of {me}"));
         let value = Value::from("v".repeat(spec.value_bytes).as_str());
-        let closed_loop_clients = (0..spec.closed_loop_clients).map(|_| Lane::default()).collect();
+        let closed_loop_clients = (0..spec.closed_loop_clients).map(|_| LoopClient::default()).collect();
         Self { me, cluster, closed_loop_clients, last_time: 0, clock: None, random, value, spec: spec.clone() }
     }
 
-    /// The session says something; if it is an answer, the lane has yet to find the time to look at it. Says whose it is.
+    /// The session says something; if it is an answer, the loop client has yet to find the time to look at it. Says whose it is.
     pub fn hear(&mut self, told: Tell) -> Option<usize> {
         if let Tell::Clock(clock) = told {
             self.clock = Some(clock);
             return None;
         }
         let Tell::Response { operation, outcome } = told else { return None };
-        let loop_client = usize::try_from(operation).expect("a lane's number is its operation's");
+        let loop_client = usize::try_from(operation).expect("a loop client's number is its operation's");
         self.closed_loop_clients[loop_client].heard = Some(outcome);
         Some(loop_client)
     }
 
-    /// A lane looks at what it has heard.
+    /// A loop client looks at what it has heard.
     pub fn look(&mut self, loop_client: usize, now: u64) -> Next {
-        let lane = &mut self.closed_loop_clients[loop_client];
-        let outcome = match lane.heard.take().expect("a lane has heard what it looks at") {
+        let state = &mut self.closed_loop_clients[loop_client];
+        let outcome = match state.heard.take().expect("a loop client has heard what it looks at") {
             Ok(Response::Found(found)) => return Next::Ask(self.commit(loop_client, vec![found.evidence])),
-            Ok(_) => Outcome::Committed(now - lane.began),
+            Ok(_) => Outcome::Committed(now - state.began),
             Err(Refusal::Conflict) => Outcome::Aborted,
             Err(_) => Outcome::Failed,
         };
         if outcome != Outcome::Aborted {
-            lane.keys.clear();
+            state.keys.clear();
         }
         Next::Over(outcome)
     }
 
-    /// For how many nanoseconds a lane waits whose attempt was in vain.
+    /// For how many nanoseconds a loop client waits whose attempt was in vain.
     pub fn backoff(&mut self, loop_client: usize) -> u64 {
         let attempts = self.closed_loop_clients[loop_client].attempts.min(16);
         let longest = (BACKOFF_NS.0 << attempts).min(BACKOFF_NS.1);
@@ -103,27 +103,27 @@ impl ClosedLoopClients {
     /// Begins an attempt.
     pub fn begin(&mut self, loop_client: usize, now: u64) -> Ask {
         self.last_time = self.clock.map_or(now, |clock| clock.read(Time(now))).max(self.last_time + 1);
-        let lane = &mut self.closed_loop_clients[loop_client];
-        lane.time = self.last_time;
-        if lane.keys.is_empty() {
-            lane.keys = draw_keys(&self.spec, &self.cluster, &mut self.random);
-            (lane.began, lane.attempts) = (now, 0);
+        let state = &mut self.closed_loop_clients[loop_client];
+        state.time = self.last_time;
+        if state.keys.is_empty() {
+            state.keys = draw_keys(&self.spec, &self.cluster, &mut self.random);
+            (state.began, state.attempts) = (now, 0);
         }
-        lane.attempts += 1;
+        state.attempts += 1;
         if self.spec.reads == 0 {
             return self.commit(loop_client, Vec::new());
         }
-        let keys = lane.keys[..self.spec.reads].to_vec();
-        let timestamp = Timestamp::new(lane.time, self.me);
+        let keys = state.keys[..self.spec.reads].to_vec();
+        let timestamp = Timestamp::new(state.time, self.me);
         let request =
             Request::Read { timestamp, keys, mode: if self.spec.writes == 0 { ReadMode::ReadOnly } else { ReadMode::Interactive } };
         Ask { operation: loop_client as u64, request }
     }
 
     fn commit(&self, loop_client: usize, reads: Vec<Evidence>) -> Ask {
-        let lane = &self.closed_loop_clients[loop_client];
-        let writes = lane.keys[self.spec.reads..].iter().map(|key| (key.clone(), Some(self.value.clone()))).collect();
-        let timestamp = Timestamp::new(lane.time, self.me);
+        let state = &self.closed_loop_clients[loop_client];
+        let writes = state.keys[self.spec.reads..].iter().map(|key| (key.clone(), Some(self.value.clone()))).collect();
+        let timestamp = Timestamp::new(state.time, self.me);
         let request = Request::Commit(CommitRequest { timestamp, reads, writes });
         Ask { operation: loop_client as u64, request }
     }

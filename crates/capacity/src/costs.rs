@@ -39,8 +39,8 @@ pub struct Costs {
     pub sync_cpu_ns: f64,
     /// and for how long it waits for the disk beside.
     pub sync_ns: f64,
-    /// What an application's lane does between two answers: set by hand.
-    pub lane_ns: f64,
+    /// What an application's loop client does between two answers: set by hand.
+    pub loop_client_ns: f64,
     /// One step of each kind; a kind that is not here costs nothing.
     pub steps: BTreeMap<Step, f64>,
 }
@@ -66,7 +66,7 @@ impl Costs {
             byte_ns: 0.8,
             sync_cpu_ns: 60_000.0,
             sync_ns: 60_000.0,
-            lane_ns: 2_000.0,
+            loop_client_ns: 2_000.0,
             steps: S::STEPS.iter().copied().collect(),
         }
     }

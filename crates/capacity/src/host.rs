@@ -13,8 +13,8 @@ pub(crate) enum Job {
     Write { from: usize, to: usize },
     /// A process reads, decodes and checks what has come from another.
     Read { to: usize, from: usize },
-    /// A lane of a client does what its application does.
-    Lane { client: usize, loop_client: usize },
+    /// A loop client of a client does what its application does.
+    LoopClient { client: usize, loop_client: usize },
 }
 
 impl Job {
@@ -24,7 +24,7 @@ impl Job {
             Self::Turn { process } => process,
             Self::Write { from, .. } => from,
             Self::Read { to, .. } => to,
-            Self::Lane { client, .. } => client,
+            Self::LoopClient { client, .. } => client,
         }
     }
 }

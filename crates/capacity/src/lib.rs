@@ -6,7 +6,7 @@
 //! conflicts come out of the protocol itself, and only prices are put in.
 //!
 //! ```text
-//!   lane ─► client's loop ─► write ─► (network) ─► read, check ─► replica's loop ─► sync ─► write ─► …
+//!   loop client ─► client's loop ─► write ─► (network) ─► read, check ─► replica's loop ─► sync ─► write ─► …
 //!            one thread      any core               any core       one thread       no core
 //! ```
 //!

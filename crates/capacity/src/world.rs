@@ -19,9 +19,9 @@ use crate::prediction::{Attempts, Prediction};
 use crate::process::{CostAccounting, Heard, Kind, Phase, Process, Said};
 use crate::{ClusterSpec, Costs, Hosting};
 
-/// Lanes begin after so much, and two round trips: replicas serve once they have told one another what time it is.
+/// Loop clients begin after so much, and two round trips: replicas serve once they have told one another what time it is.
 const READY_NS: u64 = 8_000_000;
-/// Lanes begin within this time, evenly.
+/// Loop clients begin within this time, evenly.
 const BEGIN_NS: u64 = 5_000_000;
 /// How many roots a replica and a client remember, as in the real program.
 const ROOTS_REMEMBERED: (usize, usize) = (65_536, 16_384);
@@ -36,8 +36,8 @@ enum Happening<M> {
     Synced { process: usize, said: Said<M> },
     /// What was written is there.
     Arrived { from: usize, to: usize, parcels: Parcels<M> },
-    /// A lane begins, or begins again.
-    LaneBegins { client: usize, loop_client: usize },
+    /// A loop client begins, or begins again.
+    LoopClientBegins { client: usize, loop_client: usize },
     /// A timer may be due.
     Wake { process: usize },
 }
@@ -50,8 +50,8 @@ enum Done<M> {
     Write { from: usize, to: usize, parcels: Parcels<M> },
     /// Something was read and checked.
     Read { from: usize, to: usize, parcels: Parcels<M> },
-    /// A lane has looked at its answer.
-    Lane { client: usize, loop_client: usize },
+    /// A loop client has looked at its answer.
+    LoopClient { client: usize, loop_client: usize },
 }
 
 /// When things are counted.
@@ -108,9 +108,9 @@ impl<'a, S: Engine> World<'a, S> {
         let ready = READY_NS + 4_000 * self.accounting.spec.network_us;
         for number in 0..clients * closed_loop_clients {
             let after = ready + BEGIN_NS * number as u64 / (clients * closed_loop_clients) as u64;
-            // One lane of each client after another.
+            // One loop client of each client after another.
             let (client, loop_client) = (self.accounting.replicas() + number % clients, number / clients);
-            self.queue.add(EPOCH_NS + after, Happening::LaneBegins { client, loop_client });
+            self.queue.add(EPOCH_NS + after, Happening::LoopClientBegins { client, loop_client });
         }
         while let Some((at, happening)) = self.queue.pop() {
             self.now = at;
@@ -158,7 +158,7 @@ impl<'a, S: Engine> World<'a, S> {
                     self.offer(Job::Read { to, from });
                 }
             }
-            Happening::LaneBegins { client, loop_client } => self.lane_begins(client, loop_client),
+            Happening::LoopClientBegins { client, loop_client } => self.loop_client_begins(client, loop_client),
             Happening::Wake { process } => {
                 if self.processes[process].armed == Some(self.now) {
                     self.processes[process].armed = None;
@@ -203,11 +203,11 @@ impl<'a, S: Engine> World<'a, S> {
                 }
                 self.wake(to);
             }
-            Done::Lane { client, loop_client } => self.lane_goes_on(client, loop_client),
+            Done::LoopClient { client, loop_client } => self.loop_client_goes_on(client, loop_client),
         }
     }
 
-    /// Sends what a turn said, tells the lanes, and sees whether there is more to do.
+    /// Sends what a turn said, tells the loop clients, and sees whether there is more to do.
     fn speak(&mut self, process: usize, said: Said<S::Message>) {
         for (to, parcels) in said.sends {
             let pipe = self.processes[process].outgoing.entry(to).or_default();
@@ -217,8 +217,8 @@ impl<'a, S: Engine> World<'a, S> {
             }
         }
         for told in said.told {
-            if let Some(loop_client) = self.lanes(process).hear(told) {
-                self.offer(Job::Lane { client: process, loop_client });
+            if let Some(loop_client) = self.loop_clients(process).hear(told) {
+                self.offer(Job::LoopClient { client: process, loop_client });
             }
         }
         self.processes[process].phase = Phase::Idle;
@@ -333,7 +333,7 @@ impl<'a, S: Engine> World<'a, S> {
                 let (parcels, cost_ns) = self.processes[to].read(from, &self.accounting);
                 (Done::Read { from, to, parcels }, cost_ns)
             }
-            Job::Lane { client, loop_client } => (Done::Lane { client, loop_client }, costs.lane_ns),
+            Job::LoopClient { client, loop_client } => (Done::LoopClient { client, loop_client }, costs.loop_client_ns),
         }
     }
 
@@ -341,14 +341,14 @@ impl<'a, S: Engine> World<'a, S> {
         matches!(self.counting, Counting::Since(_))
     }
 
-    fn lanes(&mut self, client: usize) -> &mut ClosedLoopClients {
+    fn loop_clients(&mut self, client: usize) -> &mut ClosedLoopClients {
         match &mut self.processes[client].kind {
             Kind::Client(_, closed_loop_clients) => closed_loop_clients,
-            Kind::Replica(_) => unreachable!("only clients have lanes"),
+            Kind::Replica(_) => unreachable!("only clients have loop clients"),
         }
     }
 
-    fn lane_begins(&mut self, client: usize, loop_client: usize) {
+    fn loop_client_begins(&mut self, client: usize, loop_client: usize) {
         // When all is counted, nobody begins.
         if self.is_over() {
             return;
@@ -356,7 +356,7 @@ impl<'a, S: Engine> World<'a, S> {
         self.attempts.begun += 1;
         self.attempts.under_way += 1;
         let now = self.now;
-        let ask = self.lanes(client).begin(loop_client, now);
+        let ask = self.loop_clients(client).begin(loop_client, now);
         self.ask(client, ask);
     }
 
@@ -365,9 +365,9 @@ impl<'a, S: Engine> World<'a, S> {
         self.wake(client);
     }
 
-    fn lane_goes_on(&mut self, client: usize, loop_client: usize) {
+    fn loop_client_goes_on(&mut self, client: usize, loop_client: usize) {
         let now = self.now;
-        let outcome = match self.lanes(client).look(loop_client, now) {
+        let outcome = match self.loop_clients(client).look(loop_client, now) {
             Next::Ask(ask) => return self.ask(client, ask),
             Next::Over(outcome) => outcome,
         };
@@ -376,10 +376,10 @@ impl<'a, S: Engine> World<'a, S> {
             return;
         }
         match outcome {
-            Outcome::Committed(_) => self.lane_begins(client, loop_client),
+            Outcome::Committed(_) => self.loop_client_begins(client, loop_client),
             Outcome::Aborted | Outcome::Failed => {
-                let after = self.lanes(client).backoff(loop_client);
-                self.queue.add(now + after, Happening::LaneBegins { client, loop_client });
+                let after = self.loop_clients(client).backoff(loop_client);
+                self.queue.add(now + after, Happening::LoopClientBegins { client, loop_client });
             }
         }
     }
@@ -475,9 +475,9 @@ fn processes<S: Engine>(accounting: &CostAccounting<'_, S>, seed: u64) -> Vec<Pr
     };
     let client = |client| {
         let id = client_id(client);
-        let lanes = ClosedLoopClients::new(id, cluster.clone(), spec, seed);
+        let loop_clients = ClosedLoopClients::new(id, cluster.clone(), spec, seed);
         let party = Party::Client(id, Session(1));
-        let kind = Kind::Client(Box::new(Turns::new(S::session(cluster, spec), party, bounds)), Box::new(lanes));
+        let kind = Kind::Client(Box::new(Turns::new(S::session(cluster, spec), party, bounds)), Box::new(loop_clients));
         Process::new(party, spec.host_of_client(client, a_shard), kind, replicas, ROOTS_REMEMBERED.1)
     };
     cluster.replicas().enumerate().map(replica).chain((0..spec.clients).map(client)).collect()

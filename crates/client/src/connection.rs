@@ -46,8 +46,7 @@ pub(crate) struct Connection {
     metrics: Metrics,
     /// The session's, as of its last turn: copied, so that nobody who looks makes it wait.
     statistics: Arc<Mutex<Statistics>>,
-    /// Until the client is closed.
-    notices: Arc<Mutex<Option<broadcast::Sender<Notice>>>>,
+    notices: NoticeSender,
     pools: Option<PoolMaker>,
     pool_metrics: OnceLock<PoolMetrics>,
     commit_metrics: CommitMetrics,
@@ -86,25 +85,9 @@ impl Connection {
             delays,
         };
         let waiters: Waiters = Arc::default();
-        let notices = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
-        let (woken, told) = (waiters.clone(), notices.clone());
+        let notices: NoticeSender = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
         let (clock_teller, cluster_clock) = watch::channel(None);
-        let on_event = move |event: Tell| match event {
-            Tell::Response { operation, outcome } => {
-                let waiter = lock(&woken).remove(&operation);
-                if let Some(waiter) = waiter {
-                    // Whoever asked may have gone away meanwhile.
-                    drop(waiter.send(outcome));
-                }
-            }
-            Tell::Clock(clock) => drop(clock_teller.send_replace(Some(clock))),
-            Tell::Notice(notice) => {
-                if let Some(tell) = lock(&told).as_ref() {
-                    // Nobody may listen.
-                    drop(tell.send(notice));
-                }
-            }
-        };
+        let on_event = hand_out(Arc::clone(&waiters), Arc::clone(&notices), clock_teller);
         let statistics = Arc::new(Mutex::new(Statistics::default()));
         let copy = Arc::clone(&statistics);
         let on_written = move |session: &S| {
@@ -355,6 +338,27 @@ impl Drop for Waiting<'_> {
 }
 
 /// A panic elsewhere cannot leave what is behind these locks half changed.
+/// Where notices go, until the client is closed.
+type NoticeSender = Arc<Mutex<Option<broadcast::Sender<Notice>>>>;
+
+/// Gives what the session tells to whoever waits for it; nobody may.
+fn hand_out(waiters: Waiters, notices: NoticeSender, clock: watch::Sender<Option<ClusterClock>>) -> impl Fn(Tell) + Send + 'static {
+    move |event| match event {
+        Tell::Response { operation, outcome } => {
+            let waiter = lock(&waiters).remove(&operation);
+            if let Some(waiter) = waiter {
+                drop(waiter.send(outcome));
+            }
+        }
+        Tell::Clock(told) => drop(clock.send_replace(Some(told))),
+        Tell::Notice(notice) => {
+            if let Some(listeners) = lock(&notices).as_ref() {
+                drop(listeners.send(notice));
+            }
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

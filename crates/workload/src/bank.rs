@@ -1,7 +1,7 @@
 //! A bank whose money must stay the same in sum, and whose every acknowledged transfer must be found again.
 //!
 //! Accounts hold whole coins. A transfer reads two balances, moves what it can, and writes one record under a key
-//! of its own, `bank/ack/<run>/<lane>/<number>`, which says what it moved. Three things follow that can be checked:
+//! of its own, `bank/ack/<run>/<loop_client>/<number>`, which says what it moved. Three things follow that can be checked:
 //!
 //! * *Nothing is lost or made while it runs*: an audit reads all accounts in one read-only transaction; the sum is
 //!   what it was at the start.
@@ -11,9 +11,9 @@
 //!   journal, a file beside the cluster, not in it. After `kill -9` of every node, [`verify_journal`] reads each
 //!   record back.
 //!
-//! A lane numbers its transfers from 0 and goes on to the next number only when the last is acknowledged; one whose
+//! A loop client numbers its transfers from 0 and goes on to the next number only when the last is acknowledged; one whose
 //! fate is unknown (the connection was lost while it committed) is tried again under the same number, and reads its
-//! own record first: if that is there, the transfer is done already. So a lane's records have no gaps, whatever
+//! own record first: if that is there, the transfer is done already. So a loop client's records have no gaps, whatever
 //! happened, and they can be found without the journal.
 
 mod journal;
@@ -30,7 +30,7 @@ use types::{Key, Value};
 
 use crate::findings::Findings;
 use crate::{
-    Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, mix, persist, sweep,
+    Done, Error, KEYS_A_REQUEST_MAX, LoopClient, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, mix, persist, sweep,
 };
 use journal::{Acknowledged, Journal, JournalReader};
 use ledger::{Ledger, Meta, Run, Runs, Transfer, parse_balance};
@@ -43,7 +43,7 @@ pub const ACCOUNTS_MAX: u64 = READS_A_TRANSACTION_MAX;
 const INITIAL_BALANCE: u64 = 1_000;
 /// The most a transfer tries to move.
 const AMOUNT_MAX: u64 = 100;
-/// How many records of a lane are asked for at once when they are counted.
+/// How many records of a loop client are asked for at once when they are counted.
 const RECORDS_A_REQUEST: u64 = 256;
 /// How often the books are read anew when they do not agree: somebody's last transfer may just be committing.
 const BOOKS_READ_MAX: u32 = 3;
@@ -97,8 +97,8 @@ impl Bank {
         Meta { accounts: self.accounts, initial: INITIAL_BALANCE }
     }
 
-    async fn open(&self, client: &Client, lanes: u32) -> Result<Readiness, Error> {
-        let (meta, run) = (self.meta(), Run { name: self.run, lanes });
+    async fn open(&self, client: &Client, loop_clients: u32) -> Result<Readiness, Error> {
+        let (meta, run) = (self.meta(), Run { name: self.run, loop_clients });
         let enrolled = persist(client, move |txn| enrol(txn, meta, run)).await?;
         enrolled.map_err(Error::NotLoaded)?;
         let journal = Journal::create(&self.journal_path, run)?;
@@ -106,10 +106,10 @@ impl Bank {
         Ok(Readiness::Filled)
     }
 
-    async fn transfer(&self, client: &Client, lane: &mut Lane) -> Result<Done, Error> {
-        let number = lane.next;
-        let wanted = wanted(self.accounts, self.run, lane.index, number);
-        let record = record_key(self.run, lane.index, number);
+    async fn transfer(&self, client: &Client, loop_client: &mut LoopClient) -> Result<Done, Error> {
+        let number = loop_client.next;
+        let wanted = wanted(self.accounts, self.run, loop_client.index, number);
+        let record = record_key(self.run, loop_client.index, number);
         let committed: Committed<Settled> = client.transact(|txn| settle(txn, record.clone(), wanted)).await?;
         let mut done = Done::committed(&committed);
         let (value, transaction) = match committed.value {
@@ -124,7 +124,7 @@ impl Bank {
         let journal = self.journal.get().expect("a run is started before its first transaction");
         journal.append(&Acknowledged { key: record, value, transaction, timestamp: committed.commit.timestamp.to_string() })?;
         // Only now: an earlier step that fails is tried again under the same number.
-        lane.next += 1;
+        loop_client.next += 1;
         Ok(done)
     }
 
@@ -160,12 +160,12 @@ impl Workload for Bank {
         })
     }
 
-    fn start<'a>(&'a self, client: &'a Client, lanes: u32) -> Work<'a, Readiness> {
-        Box::pin(self.open(client, lanes))
+    fn start<'a>(&'a self, client: &'a Client, loop_clients: u32) -> Work<'a, Readiness> {
+        Box::pin(self.open(client, loop_clients))
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        Box::pin(self.transfer(client, lane))
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        Box::pin(self.transfer(client, loop_client))
     }
 
     fn check_running<'a>(&'a self, client: &'a Client) -> Option<Work<'a, Verdict>> {
@@ -229,24 +229,30 @@ async fn read_books(client: &Client) -> Result<(u64, Vec<String>), Error> {
     let mut findings = Findings::default();
     findings.note(ledger::check_sum(meta, &balances));
     for run in runs.0 {
-        for lane in 0..run.lanes {
-            replay_lane(client, run, lane, &mut ledger, &mut findings).await?;
+        for loop_client in 0..run.loop_clients {
+            replay_loop_client(client, run, loop_client, &mut ledger, &mut findings).await?;
         }
     }
     ledger.compare(&balances).into_iter().for_each(|finding| findings.add(finding));
     Ok((ledger.transfers(), findings.told()))
 }
 
-async fn replay_lane(client: &Client, run: Run, lane: u32, ledger: &mut Ledger, findings: &mut Findings) -> Result<(), Error> {
+async fn replay_loop_client(
+    client: &Client,
+    run: Run,
+    loop_client: u32,
+    ledger: &mut Ledger,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     let mut from = 0;
     loop {
-        let keys: Arc<[Key]> = (from..from + RECORDS_A_REQUEST).map(|number| record_key(run.name, lane, number)).collect();
+        let keys: Arc<[Key]> = (from..from + RECORDS_A_REQUEST).map(|number| record_key(run.name, loop_client, number)).collect();
         let values = sweep::read(client, Arc::clone(&keys)).await?;
         let end = values.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         for (key, value) in keys[..end].iter().zip(&values) {
             match value {
                 Some(value) => findings.note(ledger.apply(value).map_err(|what| format!("{key}: {what}"))),
-                None => findings.add(format!("{key} is missing, though its lane went on to a later transfer")),
+                None => findings.add(format!("{key} is missing, though its loop client went on to a later transfer")),
             }
         }
         if end < values.len() {
@@ -321,9 +327,9 @@ async fn read_balances(txn: Transaction, accounts: u64) -> Result<Vec<Option<u64
     Ok(balances)
 }
 
-/// What transfer `number` of a lane is to do: a function of its name, so that each try of it is the same.
-fn wanted(accounts: u64, run: u64, lane: u32, number: u64) -> Transfer {
-    let draw = |what: u64| mix(&[run, u64::from(lane), number, what]);
+/// What transfer `number` of a loop client is to do: a function of its name, so that each try of it is the same.
+fn wanted(accounts: u64, run: u64, loop_client: u32, number: u64) -> Transfer {
+    let draw = |what: u64| mix(&[run, u64::from(loop_client), number, what]);
     let from = draw(0) % accounts;
     let to = (from + 1 + draw(1) % (accounts - 1)) % accounts;
     Transfer { from, to, moved: 1 + draw(2) % AMOUNT_MAX }
@@ -341,8 +347,8 @@ fn account_key(account: u64) -> Key {
     Key::from(format!("bank/account/{account:06}").as_str())
 }
 
-fn record_key(run: u64, lane: u32, number: u64) -> Key {
-    Key::from(format!("bank/ack/{run:016x}/{lane:05}/{number:010}").as_str())
+fn record_key(run: u64, loop_client: u32, number: u64) -> Key {
+    Key::from(format!("bank/ack/{run:016x}/{loop_client:05}/{number:010}").as_str())
 }
 
 #[cfg(test)]
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_different_runs_lanes_and_numbers_have_different_keys() {
+    fn records_of_different_runs_loop_clients_and_numbers_have_different_keys() {
         assert_eq!(record_key(0xab, 3, 12), Key::from("bank/ack/00000000000000ab/00003/0000000012"));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Hands out indexes past the end of a table, and knows up to where all that were handed out are settled.
 ///
-/// Lanes insert at once and end in any order. A reader of the latest keys reads below the first index that is still
+/// Loop clients insert at once and end in any order. A reader of the latest keys reads below the first index that is still
 /// in flight, as YCSB's acknowledged counter has it, so that it reads what is there.
 #[derive(Debug)]
 pub(crate) struct Growth(Mutex<State>);

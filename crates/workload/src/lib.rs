@@ -10,12 +10,12 @@
 //! (the bank and the ring).
 //!
 //! ```text
-//!   load ──▶ start ──▶ transact, transact, …   (many lanes at once)
+//!   load ──▶ start ──▶ transact, transact, …   (many loop clients at once)
 //!                      check_running, …        (now and then, beside them)  ──▶ check_end
 //! ```
 //!
 //! The load and every choice of keys and values come from a seed, so that two runs ask the same of the store in
-//! each lane; how the lanes interleave is up to the machine.
+//! each loop client; how the loop clients interleave is up to the machine.
 
 mod attempt;
 mod bank;
@@ -83,8 +83,8 @@ pub trait Workload: Send + Sync {
     /// Puts the table into the state a run starts from; gives how many keys were written.
     fn load<'a>(&'a self, client: &'a Arc<Client>, progress: Progress<'a>) -> Work<'a, u64>;
 
-    /// Looks whether the table is there, and prepares a run of `lanes` lanes. Called once, before [`Workload::transact`].
-    fn start<'a>(&'a self, client: &'a Client, lanes: u32) -> Work<'a, Readiness>;
+    /// Looks whether the table is there, and prepares a run of `loop_clients` loop clients. Called once, before [`Workload::transact`].
+    fn start<'a>(&'a self, client: &'a Client, loop_clients: u32) -> Work<'a, Readiness>;
 
     /// The kinds of transactions it is mixed of, by name; none when all are of one kind.
     fn kinds(&self) -> &'static [&'static str] {
@@ -96,16 +96,16 @@ pub trait Workload: Send + Sync {
         None
     }
 
-    /// Runs one transaction to its end, retries included. Says in [`Lane::kind`] of which kind it is, before anything
+    /// Runs one transaction to its end, retries included. Says in [`LoopClient::kind`] of which kind it is, before anything
     /// else, so that one that fails has its kind too.
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done>;
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done>;
 
-    /// Checks the invariant while the lanes run; `None` where there is nothing to check.
+    /// Checks the invariant while the loop clients run; `None` where there is nothing to check.
     fn check_running<'a>(&'a self, _client: &'a Client) -> Option<Work<'a, Verdict>> {
         None
     }
 
-    /// Checks the invariant after the last lane has ended; `None` where there is nothing to check.
+    /// Checks the invariant after the last loop client has ended; `None` where there is nothing to check.
     fn check_end<'a>(&'a self, _client: &'a Client, _progress: Progress<'a>) -> Option<Work<'a, Verdict>> {
         None
     }
@@ -122,8 +122,8 @@ pub enum Readiness {
 
 /// One closed-loop client of a run: it starts a transaction when its last one is done.
 #[derive(Debug)]
-pub struct Lane {
-    /// Which of the lanes, from 0.
+pub struct LoopClient {
+    /// Which of the loop clients, from 0.
     pub index: u32,
     /// Its own source of choices.
     pub rng: SmallRng,
@@ -133,8 +133,8 @@ pub struct Lane {
     pub kind: usize,
 }
 
-impl Lane {
-    /// Lane `index` of a run seeded by `seed`.
+impl LoopClient {
+    /// Loop client `index` of a run seeded by `seed`.
     #[must_use]
     pub fn new(seed: u64, index: u32) -> Self {
         Self { index, rng: SmallRng::seed_from_u64(mix(&[seed, u64::from(index)])), next: 0, kind: 0 }

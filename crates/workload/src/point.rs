@@ -38,7 +38,7 @@ use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, number, sizes};
 use crate::shards::OverShards;
 use crate::{
-    Distribution, Done, Error, Lane, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist, random_value,
+    Distribution, Done, Error, LoopClient, Progress, Readiness, Table, VALUE_BYTES_MAX, Work, Workload, Zipf, mix, persist, random_value,
 };
 
 /// The most operations in one transaction.
@@ -395,7 +395,7 @@ impl Workload for Point {
         })
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(async move {
             if let Some(share) = self.multi_shard {
                 let over_shards = OverShards::new(client.cluster(), share, &self.table, self.mix.sizes().0)?;
@@ -405,8 +405,8 @@ impl Workload for Point {
         })
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let plan = self.plan(&mut lane.rng);
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        let plan = self.plan(&mut loop_client.rng);
         let reading = self.reading;
         Box::pin(async move {
             let inserts = plan.inserts.clone();
@@ -565,9 +565,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_repeats_itself_and_no_other() {
+    fn a_loop_client_repeats_itself_and_no_other() {
         let point = point(Mix::Drawn { operations: 4, read_share: 0.5 }, 1_000).expect("a workload");
-        let plan = |seed, lane| point.plan(&mut Lane::new(seed, lane).rng);
+        let plan = |seed, loop_client| point.plan(&mut LoopClient::new(seed, loop_client).rng);
         assert_eq!(plan(1, 0), plan(1, 0));
         assert_ne!(plan(1, 0), plan(1, 1));
         assert_ne!(plan(1, 0), plan(2, 0));

@@ -39,7 +39,7 @@ use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
 use crate::row::{Row, Text, row, rows};
 use crate::sweep::sweep;
-use crate::{Distribution, Done, Error, Lane, Progress, Readiness, Reading, Table, Verdict, Work, Workload, Zipf, mix};
+use crate::{Distribution, Done, Error, LoopClient, Progress, Readiness, Reading, Table, Verdict, Work, Workload, Zipf, mix};
 
 /// The fewest users: a timeline is read of so many.
 pub const USERS_MIN: u64 = TIMELINES_MAX as u64;
@@ -171,24 +171,24 @@ impl Retwis {
         Ok(Self { users, law, reading, seed, run })
     }
 
-    fn plan(&self, lane: &mut Lane) -> Plan {
-        lane.kind = draw_weighted(&WEIGHTS, &mut lane.rng);
-        match lane.kind {
+    fn plan(&self, loop_client: &mut LoopClient) -> Plan {
+        loop_client.kind = draw_weighted(&WEIGHTS, &mut loop_client.rng);
+        match loop_client.kind {
             0 => {
-                lane.next += 1;
-                Plan::AddUser { name: format!("new-{:016x}-{}-{}", self.run, lane.index, lane.next) }
+                loop_client.next += 1;
+                Plan::AddUser { name: format!("new-{:016x}-{}-{}", self.run, loop_client.index, loop_client.next) }
             }
             1 => {
-                let [follower, followed] = self.choose(&mut lane.rng);
+                let [follower, followed] = self.choose(&mut loop_client.rng);
                 Plan::Follow { follower, followed }
             }
             2 => {
-                let [author, follower, mentioned] = self.choose(&mut lane.rng);
-                Plan::PostTweet { author, follower, mentioned, text: post_text(&mut lane.rng) }
+                let [author, follower, mentioned] = self.choose(&mut loop_client.rng);
+                Plan::PostTweet { author, follower, mentioned, text: post_text(&mut loop_client.rng) }
             }
             _ => {
-                let wanted = lane.rng.random_range(1..=TIMELINES_MAX);
-                Plan::GetTimeline { users: self.choose_many(wanted, &mut lane.rng) }
+                let wanted = loop_client.rng.random_range(1..=TIMELINES_MAX);
+                Plan::GetTimeline { users: self.choose_many(wanted, &mut loop_client.rng) }
             }
         }
     }
@@ -398,12 +398,12 @@ impl Workload for Retwis {
         })
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(self.look(client))
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let plan = self.plan(lane);
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        let plan = self.plan(loop_client);
         Box::pin(async move { Ok(run(client, |txn| plan.attempt(txn, self.reading)).await?.1) })
     }
 
@@ -452,12 +452,12 @@ mod tests {
 
     #[test]
     fn each_kind_comes_as_often_as_in_tapir() {
-        let (network, mut lane) = (network(), Lane::new(1, 0));
+        let (network, mut loop_client) = (network(), LoopClient::new(1, 0));
         let mut counts = [0_u32; 4];
         let mut timelines = [0_u32; TIMELINES_MAX + 1];
         for _ in 0..50_000 {
-            let plan = network.plan(&mut lane);
-            counts[lane.kind] += 1;
+            let plan = network.plan(&mut loop_client);
+            counts[loop_client.kind] += 1;
             if let Plan::GetTimeline { users } = plan {
                 assert_eq!(users.iter().collect::<BTreeSet<_>>().len(), users.len());
                 timelines[users.len()] += 1;
@@ -473,8 +473,8 @@ mod tests {
         let network = network();
         let names: Vec<String> = (0..2)
             .flat_map(|index| {
-                let mut lane = Lane::new(1, index);
-                let plans: Vec<Plan> = (0..1_000).map(|_| network.plan(&mut lane)).collect();
+                let mut loop_client = LoopClient::new(1, index);
+                let plans: Vec<Plan> = (0..1_000).map(|_| network.plan(&mut loop_client)).collect();
                 plans.into_iter().filter_map(|plan| if let Plan::AddUser { name } = plan { Some(name) } else { None })
             })
             .collect();

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use types::{Key, Value};
 
 use crate::load::{Part, load};
-use crate::{Done, Error, KEYS_A_REQUEST_MAX, Lane, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, persist};
+use crate::{Done, Error, KEYS_A_REQUEST_MAX, LoopClient, Progress, READS_A_TRANSACTION_MAX, Readiness, Verdict, Work, Workload, persist};
 
 /// The fewest nodes: with three, the fourth node of a walk is the first.
 pub const NODES_MIN: u64 = 3;
@@ -105,7 +105,7 @@ impl Workload for Ring {
         Box::pin(load(client, vec![Part::rows(nodes, NUMBER_BYTES_MAX, item)], progress))
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         let nodes = self.nodes;
         Box::pin(async move {
             // The node past the end must not be there: a larger ring, loaded before, is another ring.
@@ -119,8 +119,8 @@ impl Workload for Ring {
         })
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let first = lane.rng.random_range(0..self.nodes);
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        let first = loop_client.rng.random_range(0..self.nodes);
         Box::pin(async move {
             let committed = client.transact(|txn| swap(txn, first)).await?;
             let done = Done::committed(&committed);

@@ -30,7 +30,7 @@ use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes};
 use crate::row::{Cents, Row, Text, row, rows};
 use crate::sweep::sweep;
-use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix, persist, persist_put};
+use crate::{Done, Error, LoopClient, Progress, Readiness, Reading, Verdict, Work, Workload, mix, persist, persist_put};
 use books::{Books, Change};
 
 /// The most customers.
@@ -385,20 +385,20 @@ impl Workload for Smallbank {
         })
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(self.open(client))
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let plan = self.plan(&mut lane.rng);
-        lane.kind = plan.kind as usize;
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        let plan = self.plan(&mut loop_client.rng);
+        loop_client.kind = plan.kind as usize;
         Box::pin(async move {
-            self.books.begin(lane.index, plan.change());
+            self.books.begin(loop_client.index, plan.change());
             let ended = run(client, |txn| plan.attempt(txn, self.reading)).await;
             match &ended {
-                Ok((change, _)) => self.books.settle(lane.index, change.unwrap_or(0)),
-                Err(Error::Client(client::Error::OutcomeUnknown { .. })) => self.books.lose(lane.index),
-                Err(_) => self.books.settle(lane.index, 0),
+                Ok((change, _)) => self.books.settle(loop_client.index, change.unwrap_or(0)),
+                Err(Error::Client(client::Error::OutcomeUnknown { .. })) => self.books.lose(loop_client.index),
+                Err(_) => self.books.settle(loop_client.index, 0),
             }
             Ok(ended?.1)
         })

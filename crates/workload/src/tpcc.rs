@@ -4,10 +4,10 @@
 //! rolled back, one line of a hundred from another warehouse, fifteen payments of a hundred for another's customer. Twenty
 //! warehouses, as in basil.txt §6.1. What differs from the specification, as in the papers:
 //!
-//! * There are no terminals with people at them: a lane begins its next transaction when its last one is done, so that
+//! * There are no terminals with people at them: a loop client begins its next transaction when its last one is done, so that
 //!   `tpmC` is no figure to compare with published results of the TPC.
 //! * Three tables stand in for indexes; see [`tables`].
-//! * A delivery is one transaction for all ten districts, done while its lane waits, not queued.
+//! * A delivery is one transaction for all ten districts, done while its loop client waits, not queued.
 //!
 //! A scale below 1 makes warehouses smaller, not fewer: so many items, customers and orders. How hot the rows of
 //! warehouses and districts are, which is what limits this workload, does not change with it.
@@ -35,7 +35,7 @@ use crate::attempt::run;
 use crate::load::load;
 use crate::marker::{Marker, Sizes, text};
 use crate::sweep::sweep;
-use crate::{Done, Error, Lane, Progress, Readiness, Reading, Verdict, Work, Workload, mix};
+use crate::{Done, Error, LoopClient, Progress, Readiness, Reading, Verdict, Work, Workload, mix};
 use audit::{Audit, Stage};
 use numbers::Laws;
 use plan::{KINDS, NEW_ORDER, Terminal};
@@ -192,13 +192,13 @@ impl Workload for Tpcc {
         Box::pin(self.fill(client, progress))
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(self.look(client))
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        let terminal = Terminal::new(self.size, self.laws, lane.index);
-        let plan = terminal.plan(lane);
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        let terminal = Terminal::new(self.size, self.laws, loop_client.index);
+        let plan = terminal.plan(loop_client);
         Box::pin(async move {
             let attempt = |txn| transactions::attempt(&plan, self.size, Tx { txn, reading: self.reading });
             Ok(run(client, attempt).await?.1)

@@ -3,13 +3,13 @@
 use super::{bar, cluster, point, set};
 use crate::plan::{Claim, Cluster, Effort, Figure, Layout, Panel, Point, Value};
 
-/// Lanes that keep the two shared cores of a small machine busy.
+/// Loop clients that keep the two shared cores of a small machine busy.
 const CLIENTS: u32 = 128;
-/// RW-Z is bound by contention: more lanes than this only abort more.
+/// RW-Z is bound by contention: more loop clients than this only abort more.
 const CLIENTS_SKEWED: u32 = 32;
-/// TPC-C too: one lane for each of its warehouses.
+/// TPC-C too: one loop client for each of its warehouses.
 const WAREHOUSES: u32 = 20;
-/// The number of lanes of figures 7a and 7b, of which some cheat.
+/// The number of loop clients of figures 7a and 7b, of which some cheat.
 const CLIENTS_SOME_CHEAT: u32 = 20;
 
 pub fn figures(effort: Effort) -> Vec<Figure> {

@@ -35,7 +35,7 @@ impl Way {
         }
     }
 
-    /// The flags of `bezant bench`. One client of the paper runs one batch after another: as many lanes as a batch has, over one
+    /// The flags of `bezant bench`. One client of the paper runs one batch after another: as many loop clients as a batch has, over one
     /// connection with one batch under way.
     fn flags(self, clients: u32) -> String {
         match self {

@@ -1,11 +1,11 @@
 //! The bench's own memory of what was acknowledged: a text file, one line a transfer.
 //!
 //! ```text
-//! bezant-bank-journal 1 <run> <lanes>
+//! bezant-bank-journal 1 <run> <loop clients>
 //! <key> TAB <value> TAB <transaction> TAB <timestamp>
 //! ```
 //!
-//! A line is written, in one write, after the commit was acknowledged and before the lane goes on. It is not synced:
+//! A line is written, in one write, after the commit was acknowledged and before the loop client goes on. It is not synced:
 //! it must outlive the nodes and this process, not the machine it runs on. A last line without its end was being
 //! written when this process was killed, and is passed over.
 
@@ -57,7 +57,7 @@ impl Journal {
     pub(super) fn create(path: &Path, run: Run) -> Result<Self, Error> {
         let begin = || {
             let mut file = File::options().append(true).create_new(true).open(path)?;
-            file.write_all(format!("{FORMAT} {:016x} {}\n", run.name, run.lanes).as_bytes())?;
+            file.write_all(format!("{FORMAT} {:016x} {}\n", run.name, run.loop_clients).as_bytes())?;
             Ok(file)
         };
         let file = begin().map_err(|source| Error::Journal { path: path.to_owned(), source })?;
@@ -137,7 +137,7 @@ fn parse(line: &str) -> Option<Acknowledged> {
 mod tests {
     use super::*;
 
-    const RUN: Run = Run { name: 0xab, lanes: 2 };
+    const RUN: Run = Run { name: 0xab, loop_clients: 2 };
 
     fn acknowledged(number: u64) -> Acknowledged {
         Acknowledged {

@@ -6,8 +6,8 @@ use types::Value;
 const FORMAT: &str = "bezant-bank 1";
 /// The most runs a bank remembers; after so many it must be loaded anew.
 const RUNS_MAX: usize = 1_000;
-/// The most lanes a run may have.
-const LANES_MAX: u32 = 99_999;
+/// The most loop clients a run may have.
+const LOOP_CLIENTS_MAX: u32 = 99_999;
 
 /// What a bank was founded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Meta {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) name: u64,
-    pub(super) lanes: u32,
+    pub(super) loop_clients: u32,
 }
 
 /// All runs since the bank was founded.
@@ -72,7 +72,7 @@ impl Runs {
     }
 
     pub(super) fn to_value(&self) -> Value {
-        let lines: Vec<String> = self.0.iter().map(|run| format!("{:016x} {}", run.name, run.lanes)).collect();
+        let lines: Vec<String> = self.0.iter().map(|run| format!("{:016x} {}", run.name, run.loop_clients)).collect();
         Value::from(lines.join("\n").as_str())
     }
 
@@ -80,10 +80,10 @@ impl Runs {
         let wrong = || "bank/runs is not a list of runs".to_owned();
         let mut runs = Vec::new();
         for line in text(value).ok_or_else(wrong)?.lines().take(RUNS_MAX) {
-            let (name, lanes) = line.split_once(' ').ok_or_else(wrong)?;
+            let (name, loop_clients) = line.split_once(' ').ok_or_else(wrong)?;
             let name = u64::from_str_radix(name, 16).map_err(|_| wrong())?;
-            let lanes = lanes.parse().ok().filter(|lanes| *lanes <= LANES_MAX).ok_or_else(wrong)?;
-            runs.push(Run { name, lanes });
+            let loop_clients = loop_clients.parse().ok().filter(|loop_clients| *loop_clients <= LOOP_CLIENTS_MAX).ok_or_else(wrong)?;
+            runs.push(Run { name, loop_clients });
         }
         Ok(Self(runs))
     }
@@ -216,9 +216,9 @@ mod tests {
         assert_eq!(Meta::parse(&META.to_value()), Ok(META));
         let mut runs = Runs::default();
         assert_eq!(Runs::parse(&runs.to_value()), Ok(runs.clone()));
-        runs.add(Run { name: u64::MAX, lanes: 32 }).expect("room");
-        runs.add(Run { name: 1, lanes: 1 }).expect("room");
-        runs.add(Run { name: 1, lanes: 1 }).expect("the same again");
+        runs.add(Run { name: u64::MAX, loop_clients: 32 }).expect("room");
+        runs.add(Run { name: 1, loop_clients: 1 }).expect("room");
+        runs.add(Run { name: 1, loop_clients: 1 }).expect("the same again");
         assert_eq!(runs.0.len(), 2);
         assert_eq!(Runs::parse(&runs.to_value()), Ok(runs));
         for wrong in ["bezant-bank 2 10 10", "bezant-bank 1 10", "bezant-bank 1 1 10", "bezant-bank 1 99999999 10"] {
@@ -233,8 +233,8 @@ mod tests {
     fn a_bank_remembers_so_many_runs_and_no_more() {
         let mut runs = Runs::default();
         for name in 0..RUNS_MAX as u64 {
-            runs.add(Run { name, lanes: 1 }).expect("room");
+            runs.add(Run { name, loop_clients: 1 }).expect("room");
         }
-        runs.add(Run { name: u64::MAX, lanes: 1 }).expect_err("no room");
+        runs.add(Run { name: u64::MAX, loop_clients: 1 }).expect_err("no room");
     }
 }

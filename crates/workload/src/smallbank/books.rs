@@ -1,6 +1,6 @@
 //! What a bank should hold: what it held, and what its customers brought and took since.
 //!
-//! Deposits and checks change the money in the bank, so that its sum alone tells nothing. Each lane notes what a transaction
+//! Deposits and checks change the money in the bank, so that its sum alone tells nothing. Each loop client notes what a transaction
 //! would change before it begins, and what it did change when its end is known. What is left over at the end, and what
 //! ended with nobody knowing how, may or may not have taken place: each set of such changes that explains the
 //! difference will do.
@@ -27,7 +27,7 @@ pub(super) struct Books(Mutex<Pages>);
 struct Pages {
     /// What all acknowledged transactions changed together.
     settled: i64,
-    /// What each lane's transaction in flight would change.
+    /// What each loop client's transaction in flight would change.
     under_way: BTreeMap<u32, Change>,
     /// Transactions whose end nobody knows.
     lost: Vec<Change>,
@@ -50,22 +50,22 @@ impl Change {
 }
 
 impl Books {
-    /// A lane's transaction begins.
-    pub(super) fn begin(&self, lane: u32, change: Change) {
-        self.pages().under_way.insert(lane, change);
+    /// A loop client's transaction begins.
+    pub(super) fn begin(&self, loop_client: u32, change: Change) {
+        self.pages().under_way.insert(loop_client, change);
     }
 
-    /// A lane's transaction ended, and changed this much.
-    pub(super) fn settle(&self, lane: u32, change: i64) {
+    /// A loop client's transaction ended, and changed this much.
+    pub(super) fn settle(&self, loop_client: u32, change: i64) {
         let mut pages = self.pages();
-        pages.under_way.remove(&lane);
+        pages.under_way.remove(&loop_client);
         pages.settled += change;
     }
 
-    /// Nobody knows how a lane's transaction ended.
-    pub(super) fn lose(&self, lane: u32) {
+    /// Nobody knows how a loop client's transaction ended.
+    pub(super) fn lose(&self, loop_client: u32) {
         let mut pages = self.pages();
-        let lost = pages.under_way.remove(&lane);
+        let lost = pages.under_way.remove(&loop_client);
         pages.lost.extend(lost);
     }
 
@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn what_is_in_doubt_may_count_or_not_and_nothing_else_may() {
         let books = Books::default();
-        for (lane, change) in [(0, [40, 40]), (1, [-5, -6]), (2, [7, 7])] {
-            books.begin(lane, Change::one_of(change));
+        for (loop_client, change) in [(0, [40, 40]), (1, [-5, -6]), (2, [7, 7])] {
+            books.begin(loop_client, Change::one_of(change));
         }
         books.lose(0);
         books.lose(1);

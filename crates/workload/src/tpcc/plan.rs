@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use super::numbers::{Laws, last_name};
 use super::tables::{DISTRICTS, DistrictName, LINES_MAX, LINES_MIN};
 use super::{Size, now_ms};
-use crate::Lane;
+use crate::LoopClient;
 use crate::keys::draw_weighted;
 use crate::row::Cents;
 
@@ -74,17 +74,17 @@ pub(super) enum Who {
 }
 
 impl Terminal {
-    /// The terminal of lane `index`: lanes are spread evenly over warehouses, and over their districts.
+    /// The terminal of loop client `index`: loop clients are spread evenly over warehouses, and over their districts.
     pub(super) fn new(size: Size, laws: Laws, index: u32) -> Self {
         let home = DistrictName { warehouse: index % size.warehouses + 1, district: index / size.warehouses % DISTRICTS + 1 };
         Self { size, laws, home }
     }
 
     /// Draws the next transaction.
-    pub(super) fn plan(&self, lane: &mut Lane) -> Plan {
-        lane.kind = draw_weighted(&WEIGHTS, &mut lane.rng);
-        let rng = &mut lane.rng;
-        match lane.kind {
+    pub(super) fn plan(&self, loop_client: &mut LoopClient) -> Plan {
+        loop_client.kind = draw_weighted(&WEIGHTS, &mut loop_client.rng);
+        let rng = &mut loop_client.rng;
+        match loop_client.kind {
             NEW_ORDER => Plan::NewOrder(self.new_order(rng)),
             1 => Plan::Payment(self.payment(rng)),
             2 => Plan::OrderStatus { at: self.some_district(self.home.warehouse, rng), customer: self.who(rng) },
@@ -156,11 +156,11 @@ mod tests {
 
     #[test]
     fn each_kind_comes_as_often_as_the_specification_says() {
-        let (terminal, mut lane) = (terminal(20, 0), Lane::new(1, 0));
+        let (terminal, mut loop_client) = (terminal(20, 0), LoopClient::new(1, 0));
         let mut counts = [0; 5];
         for _ in 0..40_000 {
-            let plan = terminal.plan(&mut lane);
-            counts[lane.kind] += 1;
+            let plan = terminal.plan(&mut loop_client);
+            counts[loop_client.kind] += 1;
             let kind = match plan {
                 Plan::NewOrder(_) => 0,
                 Plan::Payment(_) => 1,
@@ -168,7 +168,7 @@ mod tests {
                 Plan::Delivery { .. } => 3,
                 Plan::StockLevel { .. } => 4,
             };
-            assert_eq!(lane.kind, kind);
+            assert_eq!(loop_client.kind, kind);
         }
         assert!(counts.iter().zip(WEIGHTS).all(|(count, weight)| near(*count, 40_000, f64::from(weight))), "{counts:?}");
     }
@@ -212,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_repeats_itself() {
+    fn a_loop_client_repeats_itself() {
         let plans = |seed| {
-            let (terminal, mut lane) = (terminal(20, 0), Lane::new(seed, 0));
-            (0..50).map(|_| std::mem::discriminant(&terminal.plan(&mut lane))).collect::<Vec<_>>()
+            let (terminal, mut loop_client) = (terminal(20, 0), LoopClient::new(seed, 0));
+            (0..50).map(|_| std::mem::discriminant(&terminal.plan(&mut loop_client))).collect::<Vec<_>>()
         };
         assert_eq!(plans(1), plans(1));
         assert_ne!(plans(1), plans(2));
