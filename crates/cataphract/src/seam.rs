@@ -2,7 +2,7 @@
 
 use basil::session::buffer;
 use basil::{Command, Event, Failure, Receipt};
-use engine::{Commit, CommitPath, Committed, Errand, NotTaken, PoolCounts, PoolTurn, Private, ReadMode, Refusal, Request, Response};
+use engine::{Commit, CommitPath, Committed, NotTaken, PoolCounts, PoolRequest, PoolTurn, Private, ReadMode, Refusal, Request, Response};
 use machine::Time;
 use types::Timestamp;
 
@@ -76,19 +76,19 @@ impl engine::Pool for Pool {
 fn neutral(turn: &mut PoolTurn, act: impl FnOnce(&mut Turn)) {
     let mut inner = Turn::default();
     act(&mut inner);
-    turn.errands.extend(inner.asks.into_iter().map(errand));
+    turn.requests.extend(inner.asks.into_iter().map(request));
     turn.outcomes.extend(inner.outcomes.into_iter().map(|(ticket, outcome)| (ticket, outcome.map(committed).map_err(refusal))));
 }
 
 /// The session sets the number of the command.
-fn errand(ask: Ask) -> Errand {
+fn request(ask: Ask) -> PoolRequest {
     let operation = 0;
     let (batch, commits, command) = match ask {
         Ask::Read { batch, timestamp, keys, mode } => (batch, false, Command::Read { operation, timestamp, keys, mode }),
         Ask::Commit { batch, transaction, dependencies } => (batch, true, Command::Commit { operation, transaction, dependencies }),
         Ask::CommitReads { batch, transaction, validated } => (batch, true, Command::CommitReads { operation, transaction, validated }),
     };
-    Errand { batch, commits, request: Request::Private(Private::new(command)) }
+    PoolRequest { batch, commits, request: Request::Private(Private::new(command)) }
 }
 
 fn committed(committed: BatchedCommit) -> Committed {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Capability, Commit, Committed as Ended, Errand, NotTaken, Operation, PoolCounts, PoolOptions, PoolTurn, Refusal, Work};
+use engine::{Capability, Commit, Committed as Ended, NotTaken, Operation, PoolCounts, PoolOptions, PoolRequest, PoolTurn, Refusal, Work};
 use machine::Time;
 use rand::Rng as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -286,21 +286,21 @@ impl Shared {
         state.is_forming = false;
         let mut turn = PoolTurn::default();
         state.machine.advance(self.now(), &mut || self.connection.next_timestamp(), &mut turn);
-        let errands = self.tell(&mut state, turn);
+        let requests = self.tell(&mut state, turn);
         drop(state);
-        self.send_out(errands);
+        self.send_out(requests);
     }
 
-    fn send_out(self: &Arc<Self>, errands: impl IntoIterator<Item = Errand>) {
-        for errand in errands {
-            self.connection.runtime().spawn(Arc::clone(self).carry(errand));
+    fn send_out(self: &Arc<Self>, requests: impl IntoIterator<Item = PoolRequest>) {
+        for request in requests {
+            self.connection.runtime().spawn(Arc::clone(self).carry(request));
         }
     }
 
-    /// Carries a batch's errands to the session and back, one after the other.
-    async fn carry(self: Arc<Self>, errand: Errand) {
-        let mut next = Some(errand);
-        while let Some(Errand { batch, commits, request }) = next.take() {
+    /// Carries a batch's requests to the session and back, one after the other.
+    async fn carry(self: Arc<Self>, request: PoolRequest) {
+        let mut next = Some(request);
+        while let Some(PoolRequest { batch, commits, request }) = next.take() {
             let answer = self.connection.ask(request).await;
             let mut state = self.lock();
             let mut turn = PoolTurn::default();
@@ -314,14 +314,14 @@ impl Shared {
                 }
             };
             state.machine.on_outcome(self.now(), batch, outcome, &mut turn);
-            let mut errands = self.tell(&mut state, turn).into_iter();
-            next = errands.next();
-            self.send_out(errands);
+            let mut requests = self.tell(&mut state, turn).into_iter();
+            next = requests.next();
+            self.send_out(requests);
         }
     }
 
     /// Tells those whose transactions have ended, and gives what is to be asked.
-    fn tell(self: &Arc<Self>, state: &mut State, turn: PoolTurn) -> Vec<Errand> {
+    fn tell(self: &Arc<Self>, state: &mut State, turn: PoolTurn) -> Vec<PoolRequest> {
         for (ticket, outcome) in turn.outcomes {
             if let Some(waiter) = state.waiters.remove(&ticket) {
                 // Whoever asked may have gone away meanwhile.
@@ -330,7 +330,7 @@ impl Shared {
         }
         self.metrics.tell(state.machine.counts(), &mut state.told);
         self.wake(state);
-        turn.errands
+        turn.requests
     }
 
     fn error(&self, refusal: Refusal) -> Error {

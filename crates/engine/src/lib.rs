@@ -141,7 +141,7 @@ pub use offer::{
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, ProvenCommit, Receipt, Response, Tell};
 pub use pool::{
-    BATCH_MAX, BatchSize, Committed, ConflictRule, Errand, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolTurn, Work,
+    BATCH_MAX, BatchSize, Committed, ConflictRule, NotTaken, Order, Pool, PoolCounts, PoolMaker, PoolOptions, PoolRequest, PoolTurn, Work,
 };
 pub use refusal::{Advice, Refusal};
 pub use request::{Ask, CommitRequest, Operation, ReadMode, Request};

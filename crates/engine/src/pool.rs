@@ -13,7 +13,7 @@ use crate::request::{Operation, Request};
 pub const BATCH_MAX: usize = 4_096;
 
 /// Joins transactions into batches. It has no clock and does nothing by itself: its owner says what time it is, calls
-/// [`Pool::advance`] when there is something to do, carries its [`Errand`]s to the session, and brings the answers back.
+/// [`Pool::advance`] when there is something to do, carries its [`PoolRequest`]s to the session, and brings the answers back.
 pub trait Pool: Send {
     /// Takes in a transaction. Its end will be told under `ticket`, which no other may have.
     ///
@@ -28,7 +28,7 @@ pub trait Pool: Send {
     /// Begins whatever can begin. `timestamp` gives a new one each time, above all before.
     fn advance(&mut self, now: Time, timestamp: &mut dyn FnMut() -> Timestamp, turn: &mut PoolTurn);
 
-    /// What came of an errand: the session's answer, or [`Refusal::OutcomeUnknown`] or [`Refusal::Unavailable`] when there was
+    /// What came of a request: the session's answer, or [`Refusal::OutcomeUnknown`] or [`Refusal::Unavailable`] when there was
     /// none because the client was closed.
     fn on_outcome(&mut self, now: Time, batch: u64, outcome: Result<Response, Refusal>, turn: &mut PoolTurn);
 
@@ -86,7 +86,7 @@ pub enum NotTaken {
 
 /// Something for the session to do.
 #[derive(Debug)]
-pub struct Errand {
+pub struct PoolRequest {
     /// For which batch.
     pub batch: u64,
     /// Whether it commits: without an answer, nobody knows then whether the batch takes place.
@@ -99,7 +99,7 @@ pub struct Errand {
 #[derive(Debug, Default)]
 pub struct PoolTurn {
     /// To be asked.
-    pub errands: Vec<Errand>,
+    pub requests: Vec<PoolRequest>,
     /// The ends of transactions, by ticket.
     pub outcomes: Vec<(u64, Result<Committed, Refusal>)>,
 }

@@ -85,14 +85,14 @@ impl Store {
 
 /// What the pool asked for, and how far it has come.
 #[derive(Debug)]
-enum Errand {
+enum Step {
     Asked(Ask),
     Found(u64, Result<Vec<ReadFound>, Failure>),
     Ended(u64, Result<(Arc<Certificate>, Path), Failure>),
     Validated(u64),
 }
 
-/// What the network does to an errand.
+/// What the network does to an step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Luck {
     Done,
@@ -108,7 +108,7 @@ fn aborted(transaction: &Transaction) -> Arc<Certificate> {
 pub struct World {
     pub pool: Pool,
     pub store: Store,
-    errands: Vec<Errand>,
+    steps: Vec<Step>,
     pub outcomes: BTreeMap<u64, Result<BatchedCommit, Failed>>,
     pub works: BTreeMap<u64, (Vec<Operation>, Option<Buffer>)>,
     /// Transactions that were sent to be committed, by batch.
@@ -122,7 +122,7 @@ impl World {
         Self {
             pool: Pool::new(CLUSTER, options),
             store: Store::default(),
-            errands: Vec::new(),
+            steps: Vec::new(),
             outcomes: BTreeMap::new(),
             works: BTreeMap::new(),
             sent: Vec::new(),
@@ -211,32 +211,32 @@ impl World {
     }
 
     fn take(&mut self, turn: Turn) {
-        self.errands.extend(turn.asks.into_iter().map(Errand::Asked));
+        self.steps.extend(turn.asks.into_iter().map(Step::Asked));
         for (ticket, outcome) in turn.outcomes {
             let earlier = self.outcomes.insert(ticket, outcome);
             assert!(earlier.is_none(), "{ticket} ended twice");
         }
     }
 
-    /// Lets one errand come one step further: to the store, or back from it.
+    /// Lets one step come one step further: to the store, or back from it.
     pub fn deliver(&mut self, which: usize, luck: Luck) {
-        if self.errands.is_empty() {
+        if self.steps.is_empty() {
             return;
         }
-        let errand = self.errands.remove(which % self.errands.len());
+        let step = self.steps.remove(which % self.steps.len());
         let now = self.now();
         let mut turn = Turn::default();
-        match errand {
-            Errand::Asked(Ask::Read { batch, timestamp, keys, .. }) => {
+        match step {
+            Step::Asked(Ask::Read { batch, timestamp, keys, .. }) => {
                 assert!(!keys.is_empty() && keys.is_sorted_by(|a, b| a < b), "a read names each key once");
                 self.reads_sent += 1;
                 let result = match luck {
                     Luck::Done => Ok(keys.iter().map(|key| self.store.read(key, timestamp)).collect()),
                     Luck::Fails(failure) => Err(failure),
                 };
-                self.errands.push(Errand::Found(batch, result));
+                self.steps.push(Step::Found(batch, result));
             }
-            Errand::Asked(Ask::Commit { batch, transaction, .. }) => {
+            Step::Asked(Ask::Commit { batch, transaction, .. }) => {
                 let id = transaction.id();
                 let is_forbidden = self.store.forbidden.as_ref().is_some_and(|key| transaction.write_of(key).is_some());
                 let result = match luck {
@@ -248,27 +248,27 @@ impl World {
                     Luck::Fails(failure) => Err(failure),
                 };
                 self.sent.push(transaction);
-                self.errands.push(Errand::Ended(batch, result));
+                self.steps.push(Step::Ended(batch, result));
             }
-            Errand::Asked(Ask::CommitReads { batch, transaction, validated }) => {
+            Step::Asked(Ask::CommitReads { batch, transaction, validated }) => {
                 assert!(transaction.writes().is_empty() && validated.len() == transaction.reads().len());
-                let errand = match luck {
-                    Luck::Done if self.store.commit(&transaction) => Errand::Validated(batch),
-                    Luck::Done => Errand::Ended(batch, Ok((aborted(&transaction), Path::Fast))),
-                    Luck::Fails(failure) => Errand::Ended(batch, Err(failure)),
+                let step = match luck {
+                    Luck::Done if self.store.commit(&transaction) => Step::Validated(batch),
+                    Luck::Done => Step::Ended(batch, Ok((aborted(&transaction), Path::Fast))),
+                    Luck::Fails(failure) => Step::Ended(batch, Err(failure)),
                 };
                 self.sent.push(transaction);
-                self.errands.push(errand);
+                self.steps.push(step);
             }
-            Errand::Validated(batch) => self.pool.on_validated(now, batch, &mut turn),
-            Errand::Found(batch, result) => self.pool.on_read(now, batch, result, &mut turn),
-            Errand::Ended(batch, result) => self.pool.on_ended(now, batch, result, &mut turn),
+            Step::Validated(batch) => self.pool.on_validated(now, batch, &mut turn),
+            Step::Found(batch, result) => self.pool.on_read(now, batch, result, &mut turn),
+            Step::Ended(batch, result) => self.pool.on_ended(now, batch, result, &mut turn),
         }
         self.take(turn);
     }
 
-    pub fn errands(&self) -> usize {
-        self.errands.len()
+    pub fn steps(&self) -> usize {
+        self.steps.len()
     }
 
     /// Delivers everything, and advances when the pool says that it can, until nothing is left to do.
@@ -277,7 +277,7 @@ impl World {
             if self.pool.can_advance(self.now()) {
                 self.advance();
             }
-            if self.errands.is_empty() {
+            if self.steps.is_empty() {
                 match self.pool.deadline() {
                     Some(deadline) => self.clock = self.clock.max(deadline.0 / 1_000_000 + 1),
                     None if self.pool.waiting() + self.pool.under_way() == 0 => return,
