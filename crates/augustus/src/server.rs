@@ -95,14 +95,17 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
             out.state("order.checkpoint_digest", "How the digest of its state begins after that list", begins);
         }
         let is_rebuilding = u64::from(self.node.replica().is_rebuilding());
-        out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding)
-            .in_status("rebuilding.under_way");
+        out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding);
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
         out.gauge("journal_bytes", "Size of the journal", self.node.journal_bytes()).in_status("store.journal_bytes");
     }
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {
         match *event {}
+    }
+
+    fn rebuilding(&self) -> Option<String> {
+        self.node.replica().is_rebuilding().then(|| "takes part again a while after it has what the others have".to_owned())
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

@@ -213,14 +213,8 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
         if let Some(before) = before {
             out.gauge("catch_up_keys", "Keys compared when all were compared the last time", before).in_status("catch_up.keys");
         }
-        let rebuilding = self.replica.rebuild_progress();
         let help = "1 while a replica that lost its disk is silent, until it cannot contradict what it said before";
-        out.gauge("rebuilding", help, u64::from(rebuilding.is_some())).in_status("rebuilding.under_way");
-        if let Some(progress) = rebuilding {
-            out.state("rebuilding.seconds_left", "For how long it is silent in any case", progress.seconds_left);
-            out.state("rebuilding.shown", "Others that have shown what they hold prepared", progress.shown as u64);
-            out.state("rebuilding.needed", "Others that have to", progress.needed as u64);
-        }
+        out.gauge("rebuilding", help, u64::from(self.replica.rebuild_progress().is_some()));
         out.counter("store_batches", "Durable writes", store.batches).in_status("store.batches");
         out.counter("store_records", "Records in durable writes", store.records);
         out.counter("store_journal_written_bytes", "Bytes written to the journal", store.journal_bytes_written);
@@ -255,6 +249,22 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
 
     fn clock_of(event: &NodeEvent) -> Option<ClockReport> {
         if let NodeEvent::Clock(report) = event { Some(*report) } else { None }
+    }
+
+    fn rebuilding(&self) -> Option<String> {
+        let progress = self.replica.rebuild_progress()?;
+        let compared = match self.replica.keys_compared() {
+            (compared, Some(all)) => format!("{compared} of about {all} keys"),
+            (compared, None) => format!("{compared} keys"),
+        };
+        let wait = match progress.seconds_left {
+            0 if progress.shown < progress.needed => {
+                format!("{} of {} others have shown what they hold prepared", progress.shown, progress.needed)
+            }
+            0 => "which is the last time".to_owned(),
+            left => format!("silent for {left} s more at least"),
+        };
+        Some(format!("has compared {compared}, {wait}"))
     }
 
     fn close(&mut self) -> Result<(), StoreError> {

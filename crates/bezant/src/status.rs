@@ -90,23 +90,10 @@ pub fn is_rebuilding(status: &Value) -> bool {
     status["rebuilding"]["under_way"] == json!(1)
 }
 
-/// How far that is, in words.
+/// The same in words, with how far it is.
 pub fn rebuilding_words(status: &Value) -> Option<String> {
-    let (rebuilding, catch_up) = (&status["rebuilding"], &status["catch_up"]);
-    if is_rebuilding(status) && catch_up.is_null() {
-        return Some("lost its disk and is being rebuilt: it takes part again a while after it has what the others have".to_owned());
-    }
-    let compared = match catch_up["keys"].as_u64() {
-        Some(all) => format!("{} of about {all} keys", number(&catch_up["keys_compared"])),
-        None => format!("{} keys", number(&catch_up["keys_compared"])),
-    };
-    let (left, shown, needed) = (number(&rebuilding["seconds_left"]), number(&rebuilding["shown"]), number(&rebuilding["needed"]));
-    let wait = match left {
-        0 if shown < needed => format!("{shown} of {needed} others have shown what they hold prepared"),
-        0 => "which is the last time".to_owned(),
-        left => format!("silent for {left} s more at least"),
-    };
-    is_rebuilding(status).then(|| format!("lost its disk and is being rebuilt: has compared {compared}, {wait}"))
+    let how_far = status["rebuilding"]["words"].as_str().unwrap_or("it does not say how far it is");
+    is_rebuilding(status).then(|| format!("lost its disk and is being rebuilt: {how_far}"))
 }
 
 /// Says who is being rebuilt.
@@ -324,6 +311,13 @@ mod tests {
         let narrow = render(&answers(), Some(40));
         assert!(narrow.starts_with("s0-r0 serving version 0.1.0\n  committed 123456 aborted 78"), "{narrow}");
         assert!(!render(&answers(), Some(80)).contains("HTTP"), "what is worth least goes first");
+    }
+
+    #[test]
+    fn a_replica_that_is_rebuilt_says_itself_how_far_it_is() {
+        let status = json!({"rebuilding": {"under_way": 1, "words": "has compared 12 keys"}});
+        assert_eq!(rebuilding_words(&status).as_deref(), Some("lost its disk and is being rebuilt: has compared 12 keys"));
+        assert_eq!(rebuilding_words(&json!({"rebuilding": {"under_way": 0}})), None);
     }
 
     #[test]

@@ -125,6 +125,11 @@ pub trait Replica: Durable + Machine<Command = Infallible> {
         None
     }
 
+    /// How far it is, in words, while it lost its disk and rebuilds itself: until then it does not serve.
+    fn rebuilding(&self) -> Option<String> {
+        None
+    }
+
     /// Stops it gracefully. It takes no step after this.
     ///
     /// # Errors

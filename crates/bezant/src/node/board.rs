@@ -101,6 +101,8 @@ pub struct Board {
     statistics: Mutex<Arc<Statistics>>,
     misbehaviors: AtomicU64,
     clock: Mutex<Option<ClockState>>,
+    /// How far it is while it rebuilds itself.
+    rebuilding: Mutex<Option<String>>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
 }
@@ -123,6 +125,7 @@ impl Board {
             statistics: Mutex::default(),
             misbehaviors: AtomicU64::new(0),
             clock: Mutex::default(),
+            rebuilding: Mutex::default(),
             serving: OnceLock::new(),
         })
     }
@@ -180,9 +183,11 @@ impl Board {
         let mut statistics = Statistics::default();
         replica.statistics(&mut statistics);
         let statistics = Arc::new(statistics);
-        let was_rebuilding = self.is_rebuilding();
         let _before = std::mem::replace(&mut *self.shown(), statistics);
-        match (was_rebuilding, self.is_rebuilding()) {
+        let rebuilding = replica.rebuilding();
+        let is_rebuilding = rebuilding.is_some();
+        let was_rebuilding = std::mem::replace(&mut *self.rebuilding(), rebuilding).is_some();
+        match (was_rebuilding, is_rebuilding) {
             (false, true) => tracing::warn!(replica = self.replica, "its disk was lost: silent until it is rebuilt from the others"),
             (true, false) => tracing::info!(replica = self.replica, "rebuilt: it reads and votes again"),
             _ => {}
@@ -212,15 +217,14 @@ impl Board {
             None => "starting",
             Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
             Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
-            Some(_) if self.is_rebuilding() => REBUILDING,
+            Some(_) if self.rebuilding().is_some() => REBUILDING,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
     }
 
-    /// Whether the replica lost its disk, and is silent yet.
-    fn is_rebuilding(&self) -> bool {
-        self.statistics().all().iter().any(|statistic| statistic.name == "rebuilding" && statistic.value == 1)
+    fn rebuilding(&self) -> MutexGuard<'_, Option<String>> {
+        self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status(&self) -> serde_json::Value {
@@ -257,6 +261,8 @@ impl Board {
             }
             *place = json!(statistic.value);
         }
+        status["rebuilding"] =
+            self.rebuilding().as_ref().map_or_else(|| json!({"under_way": 0}), |words| json!({"under_way": 1, "words": words}));
         if let Some(rule) = self.broken_rule {
             status["broken_rule"] = json!(rule);
         }
