@@ -17,8 +17,8 @@
 //! ```
 //!
 //! This crate is the wiring of the client's side: it knows every engine, chooses the one that `cluster.toml` names, and gives its
-//! session to [`Client::start`]. Everything that it re-exports knows none. Whoever adds an engine adds its profile to [`ENGINES`] and
-//! its session to [`connect`].
+//! session to [`Client::start`]. Everything that it re-exports knows none. Whoever adds an engine adds its profile to [`ENGINES`],
+//! its session to [`connect`], and what its receipts are to [`verify_receipt`].
 
 #[cfg(feature = "lab")]
 pub mod cheating;
@@ -77,7 +77,7 @@ pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<ProvenComm
             let receipt = basil::Receipt::verify_by_keys(receipt, topology.cluster.clone(), topology.signatures);
             receipt.map(|receipt| (&receipt).into()).map_err(|error| error.to_string())
         }
-        name => Err(format!("there is no engine {name}")),
+        name => Err(format!("commits of the engine {name} leave no receipts")),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bezant_client::{ENGINES, verify_receipt};
 use clap::{Args, Subcommand};
-use client::Commit;
+use client::{Commit, CommitPath};
 use config::Topology;
 use serde_json::json;
 use types::limits::FRAME_BYTES_MAX;
@@ -36,10 +36,11 @@ impl Keep {
     pub fn keep(&self, commit: &Commit) -> Result<(), Failure> {
         let Some(path) = &self.receipt else { return Ok(()) };
         let Some(receipt) = &commit.receipt else {
-            eprintln!(
-                "warning: {} is not written: nobody votes on a transaction that only read, so that it leaves no receipt",
-                path.display()
-            );
+            let why = match commit.path {
+                CommitPath::ReadOnly | CommitPath::Empty => "nobody votes on a transaction that only read, so that it leaves no receipt",
+                _ => "commits of this cluster's engine leave no receipts",
+            };
+            eprintln!("warning: {} is not written: {why}", path.display());
             return Ok(());
         };
         let written = File::create_new(path).and_then(|mut file| {

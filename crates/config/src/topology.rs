@@ -101,14 +101,14 @@ impl Topology {
         let Some(engine) = engines.iter().find(|engine| engine.name == file.engine) else {
             let known: Vec<&str> = engines.iter().map(|engine| engine.name).collect();
             return Err(refuse(
-                format!("engine {:?} is not known here; {} is", file.engine, known.join(", ")),
+                format!("engine {:?} is not known here; known are: {}", file.engine, known.join(", ")),
                 "use the program that made it",
             ));
         };
         let (found, needed) = (cluster.replicas_per_shard(), (engine.shard_size)(cluster.faults()));
         if found != needed {
             let (faults, shape) = (cluster.faults(), engine.shape);
-            let what = format!("a shard has {found} replicas; to survive {faults} faults with {} it needs {needed} ({shape})", engine.name);
+            let what = format!("a shard has {found} replicas; with faults = {faults}, {} needs {needed} ({shape})", engine.name);
             return Err(refuse(what, as_made));
         }
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();

@@ -44,8 +44,9 @@ pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreE
     Disk::create(data, &owner)?;
     let mut store = Store::open(Disk::open(data, &owner, DiskOptions::default())?, Options::default())?;
     match config.topology.engine.name {
+        name if name == basil::PROFILE.name => basil::rebuild::mark(&mut store),
         name if name == augustus::PROFILE.name => augustus::multicast::rebuild::mark(&mut store),
-        _ => basil::rebuild::mark(&mut store),
+        name => Err(StoreError::Closed(format!("this program rebuilds no replicas of the engine {name:?}"))),
     }
 }
 
