@@ -1,4 +1,4 @@
-//! The house's own chores. `cargo xtask ci` is the whole truth: what it passes may land, and `.ci/run` calls it.
+//! Development tasks. `cargo xtask ci` is the whole truth: what it passes may land, and `.ci/run` calls it.
 //!
 //! | command | what it does |
 //! |---|---|

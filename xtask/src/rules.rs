@@ -129,11 +129,15 @@ const MAY_NAME_ENGINES: &[(&str, &[&str])] = &[
     ("fuzz", &[]),
     // The server of Sentinel's own protocol: there is no other engine behind it.
     ("zookeeper", &[]),
-    ("xtask", &["src/rules.rs"]),
+    ("xtask", &["src/mutants.rs", "src/rules.rs", "src/smoke.rs"]),
 ];
 
 /// What must not even be linked with an engine, or with clients that cheat, however indirectly.
-const WITHOUT_ENGINES: &[&str] = &["engine", "runtime", "config", "client", "workload", "monitoring", "simulator", "capacity", "toy"];
+const WITHOUT_ENGINES: &[&str] =
+    &["engine", "runtime", "config", "client", "workload", "backup", "monitoring", "simulator", "capacity", "toy"];
+
+/// The most lines that a Rust file may have: more cannot be read in one sitting.
+const LINES_MAX: usize = 1_000;
 
 /// The file whose copies hold every pure layer to the same bans of methods and types.
 const PURE_LINTS: &str = "clippy.toml";
@@ -156,6 +160,7 @@ fn check_all(workspace: &Workspace, reasons: &BTreeSet<String>) -> Vec<String> {
     let mut breaches = check(workspace, reasons);
     breaches.extend(check_pure_lints(workspace));
     breaches.extend(check_engine_names(workspace, &|folder| sources(folder)));
+    breaches.extend(check_lengths(workspace, &|folder| sources(folder)));
     let manifest = fs::read_to_string(workspace.root.join("Cargo.toml")).unwrap_or_default();
     breaches.extend(check_offers(workspace, &manifest));
     breaches
@@ -265,9 +270,27 @@ fn check_engine_names(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(Str
             continue;
         }
         for (file, text) in sources(&member.folder) {
-            let named = text.lines().enumerate().find_map(|(at, line)| Some((at + 1, names_engine(line)?)));
+            // Tests of the program choose engines by name, as users do; code may not.
+            let may_spell = !file.starts_with("src/");
+            let names = |line| names_engine(line).or_else(|| spells_engine(line).filter(|_| !may_spell));
+            let named = text.lines().enumerate().find_map(|(at, line)| Some((at + 1, names(line)?)));
             if let Some((line, engine)) = named.filter(|_| !files.unwrap_or_default().contains(&file.as_str())) {
                 breaches.push(format!("`{name}` names `{engine}` in {file}:{line}: only wiring may; use the seam in `engine`"));
+            }
+        }
+    }
+    breaches
+}
+
+/// Files that are too long.
+fn check_lengths(workspace: &Workspace, sources: &dyn Fn(&Path) -> Vec<(String, String)>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (name, member) in &workspace.members {
+        for (file, text) in sources(&member.folder) {
+            let lines = text.lines().count();
+            if lines > LINES_MAX {
+                breaches
+                    .push(format!("`{name}` has {lines} lines in {file}, and no more than {LINES_MAX} are read in one sitting: split it"));
             }
         }
     }
@@ -284,6 +307,12 @@ fn names_engine(line: &str) -> Option<&'static str> {
         })
     };
     ENGINES.iter().find(uses).copied()
+}
+
+/// The engine whose name stands in quotes in a line of code, where something may depend on which engine runs.
+fn spells_engine(line: &str) -> Option<&'static str> {
+    let code = if line.trim_start().starts_with("//") { "" } else { line.split(" // ").next().unwrap_or_default() };
+    ENGINES.iter().find(|engine| code.contains(&format!("\"{engine}\""))).copied()
 }
 
 /// The Rust files of a crate: their paths in it, and what they hold.
@@ -384,6 +413,14 @@ mod tests {
     }
 
     #[test]
+    fn code_that_depends_on_an_engines_name_is_a_breach() {
+        let found = naming("bench -> client", "src/lib.rs", "\nif engine.name == \"augustus\" {");
+        assert_eq!(found, ["`bench` names `augustus` in src/lib.rs:2: only wiring may; use the seam in `engine`"]);
+        assert_eq!(naming("bench -> client", "src/lib.rs", "run(\"augustus-a\"); // not \"basil\""), Vec::<String>::new());
+        assert_eq!(naming("bezant -> basil", "tests/cli.rs", "[\"--engine\", \"augustus\"]"), Vec::<String>::new());
+    }
+
+    #[test]
     fn a_wiring_crate_names_engines_in_its_wiring_files_alone() {
         assert_eq!(naming("bezant -> basil", "src/node/wiring.rs", "use basil::Node;"), Vec::<String>::new());
         assert_eq!(naming("bezant -> basil", "src/status.rs", "basil::Node::new()").len(), 1);
@@ -397,6 +434,13 @@ mod tests {
             let found = check_engine_names(&workspace, &|_| Vec::new());
             assert_eq!(found, [format!("`client` reaches `{banned}` through what it depends on")]);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_a_breach() {
+        let lengths = |lines: usize| check_lengths(&workspace(&["types ->"]), &|_| vec![("src/lib.rs".to_owned(), "\n".repeat(lines))]);
+        assert_eq!(lengths(LINES_MAX), Vec::<String>::new());
+        assert_eq!(lengths(LINES_MAX + 1).len(), 1);
     }
 
     #[test]
