@@ -207,8 +207,7 @@ impl ByzantineClient {
         };
         let chosen = self.begun.remove(&transaction.timestamp());
         let Some(strategy) = chosen.unwrap_or_else(|| self.choose()) else {
-            self.counts.honest += 1;
-            self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
+            self.stay_honest(now, Command::Commit { operation, transaction, dependencies }, out);
             return;
         };
         let id = transaction.id();
@@ -231,47 +230,56 @@ impl ByzantineClient {
             ClientStrategy::EquivocateSplit => {
                 self.attack_states.insert(id, state(false));
                 self.vote_deadlines.set(id, now.after_ms(VOTE_WAIT_MS));
-                let (first, second) = self.primitives.divide(&transaction);
-                out.sends.extend(first);
-                self.second_sends.insert(id, second);
-                self.second_send_timers.set(id, now.after_ms(SECOND_SEND_MS));
+                self.send_twin_first(now, &transaction, out);
             }
             ClientStrategy::DecideTwice | ClientStrategy::HurryLeaders => {
                 let goal = if strategy == ClientStrategy::DecideTwice { AttackGoal::DecideTwice } else { AttackGoal::Hurry };
                 self.attack(goal, &transaction, out);
-                let (first, second) = self.primitives.divide(&transaction);
-                out.sends.extend(first);
-                self.second_sends.insert(id, second);
-                self.second_send_timers.set(id, now.after_ms(SECOND_SEND_MS));
-                self.counts.stalled += 1;
-                out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
+                self.send_twin_first(now, &transaction, out);
+                self.stall(operation, out);
             }
             ClientStrategy::ForgeProofs | ClientStrategy::LogFreely => {
                 let goal = if strategy == ClientStrategy::ForgeProofs { AttackGoal::Forge } else { AttackGoal::LogFreely };
                 self.attack(goal, &transaction, out);
-                self.counts.honest += 1;
-                self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
+                self.stay_honest(now, Command::Commit { operation, transaction, dependencies }, out);
             }
             ClientStrategy::VouchForLies => {
                 if let Some((spoofed, lies)) = self.primitives.spoof(&transaction) {
                     self.attack(AttackGoal::Vouch, &spoofed, out);
                     out.sends.extend(lies);
                 }
-                self.counts.stalled += 1;
-                out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
+                self.stall(operation, out);
             }
             _ => match self.primitives.lies(strategy, &transaction) {
                 Some(lies) => {
                     out.sends.extend(lies);
-                    self.counts.stalled += 1;
-                    out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
+                    self.stall(operation, out);
                 }
                 None => {
-                    self.counts.honest += 1;
-                    self.drive(now, Input::Command(Command::Commit { operation, transaction, dependencies }), out);
+                    self.stay_honest(now, Command::Commit { operation, transaction, dependencies }, out);
                 }
             },
         }
+    }
+
+    fn stay_honest(&mut self, now: Time, command: Command, out: &mut Out) {
+        self.counts.honest += 1;
+        self.drive(now, Input::Command(command), out);
+    }
+
+    /// Says nothing more about a transaction that was asked for.
+    fn stall(&mut self, operation: u64, out: &mut Out) {
+        self.counts.stalled += 1;
+        out.emit(ByzantineEvent::Abandoned { operation, misbehavior: Misbehavior::Stalled });
+    }
+
+    /// Sends a few replicas a twin of the transaction, and a little later all of them the transaction itself.
+    fn send_twin_first(&mut self, now: Time, transaction: &Transaction, out: &mut Out) {
+        let id = transaction.id();
+        let (first, second) = self.primitives.divide(transaction);
+        out.sends.extend(first);
+        self.second_sends.insert(id, second);
+        self.second_send_timers.set(id, now.after_ms(SECOND_SEND_MS));
     }
 
     /// Begins a multi-step attack on a transaction, and drops the oldest one when there are too many.

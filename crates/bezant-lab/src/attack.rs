@@ -13,7 +13,7 @@ mod wire;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -154,14 +154,7 @@ pub async fn run(args: &AttackArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     let program = std::env::current_exe().attempt("find this program", "this process")?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    tokio::spawn(async move {
-        if runtime::shutdown::signal().await.is_ok() {
-            eprintln!("stopping; the clusters are taken down");
-            told.store(true, Ordering::Relaxed);
-        }
-    });
+    let stop = crate::stop_on_signal();
     let args = args.clone();
     tokio::task::spawn_blocking(move || measure_all(&args, &program, &stop)).await.attempt("measure", "this process")?
 }

@@ -1,8 +1,5 @@
 //! `bezant-lab figures`: hands over to the crate `figures`, which runs this program.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 pub use ::figures::FiguresArgs;
 use ::figures::FiguresError;
 
@@ -18,14 +15,7 @@ pub async fn run(args: &FiguresArgs) -> Result<Done, Failure> {
         return Ok(Done::Well);
     }
     let program = std::env::current_exe().attempt("find this program", "this process")?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
-    tokio::spawn(async move {
-        if runtime::shutdown::signal().await.is_ok() {
-            eprintln!("stopping; the clusters are taken down");
-            told.store(true, Ordering::Relaxed);
-        }
-    });
+    let stop = crate::stop_on_signal();
     let args = args.clone();
     let working = tokio::task::spawn_blocking(move || ::figures::run(&args, &program, &stop, |path| out!("{}", path.display())));
     working.await.attempt("measure", "this process")?.map_err(failure)?;

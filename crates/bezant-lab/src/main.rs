@@ -10,6 +10,8 @@ mod predict;
 mod sim;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bezant::failure::{Done, Failure};
 use bezant::{Cores, EXIT_CODES, conduct};
@@ -74,4 +76,17 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Attacker(args) => attack::run_attacker(&args).await,
         Command::Bezant(command) => command.run().await,
     }
+}
+
+/// What turns true when this process is told to end, for work that then takes down its clusters.
+fn stop_on_signal() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    tokio::spawn(async move {
+        if runtime::shutdown::signal().await.is_ok() {
+            eprintln!("stopping; the clusters are taken down");
+            told.store(true, Ordering::Relaxed);
+        }
+    });
+    stop
 }

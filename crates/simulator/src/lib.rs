@@ -53,7 +53,7 @@ pub use faults::FaultKind;
 pub use network::LinkProfile;
 pub use queue::Queue;
 pub use report::{Counts, Report, Violation, Violations};
-pub use scenario::{FaultClass, Scenario, ScenarioKind};
+pub use scenario::{EVERYTHING, FaultClass, Scenario, ScenarioKind, scenario};
 pub use self_test::BrokenRule;
 pub use setting::{Clocks, ReplicaFault, Setting, Verifiers};
 pub use shrink::{Smallest, shrink, shrink_with, subsets};

@@ -47,6 +47,22 @@ pub struct ScenarioKind {
     pub about: &'static str,
 }
 
+/// A scenario, as a line of an engine's table of them.
+#[must_use]
+pub const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [FaultClass], about: &'static str) -> ScenarioKind {
+    ScenarioKind { name, fault_phase_ms, faults, about }
+}
+
+/// The classes of faults of a scenario in which all goes wrong at once: processes, disks, network, clocks, replicas and clients.
+pub const EVERYTHING: &[FaultClass] = &[
+    FaultClass::Network,
+    FaultClass::Clocks,
+    FaultClass::Crashes,
+    FaultClass::DiskDamage,
+    FaultClass::ByzantineReplicas,
+    FaultClass::ByzantineClients,
+];
+
 /// A scenario of the engine `S`, with what was set by hand.
 #[derive(Clone, Debug)]
 pub struct Scenario<S: System> {

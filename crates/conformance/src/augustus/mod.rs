@@ -17,7 +17,7 @@ use ::augustus::multicast::{Message, Node, Options, Unsigned, rebuild};
 use machine::Time;
 use random::Random;
 use simulator::dictionary::{number, set};
-use simulator::{Clients, EngineSetting, FaultClass, ScenarioKind, System};
+use simulator::{Clients, EVERYTHING, EngineSetting, FaultClass, ScenarioKind, System, scenario};
 use store::{Memory, Store};
 use types::{ClientId, Cluster, ReplicaId};
 
@@ -82,10 +82,6 @@ impl EngineSetting for OrderSetting {
     }
 }
 
-const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [FaultClass], about: &'static str) -> ScenarioKind {
-    ScenarioKind { name, fault_phase_ms, faults, about }
-}
-
 impl System for Order {
     type Message = Message;
     type Unsigned = Unsigned;
@@ -128,19 +124,7 @@ impl System for Order {
         ),
         scenario("order-liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario("order-clients", 6_000, &[FaultClass::ByzantineClients], "clients say different things to different replicas, and leave"),
-        scenario(
-            "order",
-            10_000,
-            &[
-                FaultClass::Network,
-                FaultClass::Clocks,
-                FaultClass::Crashes,
-                FaultClass::DiskDamage,
-                FaultClass::ByzantineReplicas,
-                FaultClass::ByzantineClients,
-            ],
-            "all of it at once",
-        ),
+        scenario("order", 10_000, EVERYTHING, "all of it at once"),
     ];
 
     fn replicas_per_shard(faults: usize) -> usize {

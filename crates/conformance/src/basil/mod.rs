@@ -21,7 +21,7 @@ use ::basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOp
 pub use adversary::ClientStrategy;
 use machine::Time;
 use random::Random;
-use simulator::{Clients, FaultClass, ScenarioKind, System};
+use simulator::{Clients, EVERYTHING, FaultClass, ScenarioKind, System, scenario};
 use store::{Memory, Options, Store, Version};
 use types::{ClientId, Cluster, Key, ReplicaId, Timestamp};
 
@@ -109,10 +109,6 @@ impl simulator::EngineCounts for Counts {
     }
 }
 
-const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [FaultClass], about: &'static str) -> ScenarioKind {
-    ScenarioKind { name, fault_phase_ms, faults, about }
-}
-
 impl System for Basil {
     type Message = Message;
     type Unsigned = message::Unsigned;
@@ -178,19 +174,7 @@ impl System for Basil {
             &[FaultClass::DelayAttacks, FaultClass::ByzantineReplicas],
             "the network reads what is under way and delays what hurts most, and f replicas of each shard lie",
         ),
-        scenario(
-            "everything",
-            12_000,
-            &[
-                FaultClass::Network,
-                FaultClass::Clocks,
-                FaultClass::Crashes,
-                FaultClass::DiskDamage,
-                FaultClass::ByzantineReplicas,
-                FaultClass::ByzantineClients,
-            ],
-            "all of it at once, replicas and clients that lie knowing each other",
-        ),
+        scenario("everything", 12_000, EVERYTHING, "all of it at once, replicas and clients that lie knowing each other"),
     ];
 
     fn replicas_per_shard(faults: usize) -> usize {

@@ -236,10 +236,6 @@ impl Plan {
 
     /// Goes on with what `buffer` knows; writes under `tag` once it knows enough.
     pub fn advance(&self, buffer: &mut Buffer, tag: &str) -> Ask {
-        let missing = |keys: Vec<Key>, buffer: &Buffer| {
-            let missing: Vec<Key> = keys.into_iter().filter(|key| buffer.known(key).is_none()).collect();
-            (!missing.is_empty()).then_some(Ask::Read(missing))
-        };
         match *self {
             Self::Transfer { from, to, amount } => {
                 if let Some(ask) = missing(vec![account(from), account(to)], buffer) {
@@ -269,23 +265,7 @@ impl Plan {
                 first.or_else(|| missing(vec![account(of)], buffer)).unwrap_or(Ask::Commit)
             }
             Self::Audit => missing((0..ACCOUNTS).map(account).collect(), buffer).unwrap_or(Ask::Commit),
-            Self::Rotate { start } => {
-                let mut at = start;
-                let mut places = [0; 3];
-                for place in &mut places {
-                    if let Some(ask) = missing(vec![ring(at)], buffer) {
-                        return ask;
-                    }
-                    *place = at;
-                    at = next_in_ring(at, buffer.known(&ring(at)).flatten().as_ref());
-                }
-                // a → b → c → d becomes a → c → b → d.
-                let [a, b, c] = places;
-                for (place, next) in [(a, c), (c, b), (b, at)] {
-                    buffer.write(ring(place), tagged(i64::try_from(next).expect("small"), tag));
-                }
-                Ask::Commit
-            }
+            Self::Rotate { start } => rotate(start, buffer, tag),
             Self::Take { .. } | Self::Sweep { .. } if !buffer.has_scanned() => {
                 let (first, limit) = self.sweep();
                 Ask::Scan(first, limit)
@@ -309,4 +289,28 @@ impl Plan {
             Self::Everything => missing(all_keys(), buffer).unwrap_or(Ask::Commit),
         }
     }
+}
+
+/// Asks for those of `keys` that `buffer` does not know.
+fn missing(keys: Vec<Key>, buffer: &Buffer) -> Option<Ask> {
+    let missing: Vec<Key> = keys.into_iter().filter(|key| buffer.known(key).is_none()).collect();
+    (!missing.is_empty()).then_some(Ask::Read(missing))
+}
+
+/// Follows the ring from `start`, and makes of a → b → c → d, once all is known, a → c → b → d.
+fn rotate(start: u64, buffer: &mut Buffer, tag: &str) -> Ask {
+    let mut at = start;
+    let mut places = [0; 3];
+    for place in &mut places {
+        if let Some(ask) = missing(vec![ring(at)], buffer) {
+            return ask;
+        }
+        *place = at;
+        at = next_in_ring(at, buffer.known(&ring(at)).flatten().as_ref());
+    }
+    let [a, b, c] = places;
+    for (place, next) in [(a, c), (c, b), (b, at)] {
+        buffer.write(ring(place), tagged(i64::try_from(next).expect("small"), tag));
+    }
+    Ask::Commit
 }

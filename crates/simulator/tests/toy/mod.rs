@@ -9,7 +9,8 @@ use machine::{InputOf, Machine, OutboxOf, Time};
 use random::{Named as _, Random, named};
 use simulator::dictionary::{number, one, set};
 use simulator::{
-    Checker, Client, Clients, EngineSetting, FaultClass, Goal, Heard, Liar, Lies, Next, Outcomes, ScenarioKind, Scene, System, Violations,
+    Checker, Client, Clients, EVERYTHING, EngineSetting, FaultClass, Goal, Heard, Liar, Lies, Next, Outcomes, ScenarioKind, Scene, System,
+    Violations,
 };
 use store::{Memory, Options};
 use toy::{Answered, Asker, Doubled, Doubler, Flaw, Message};
@@ -248,18 +249,7 @@ impl System for Toy {
         scenario("crashes", &[FaultClass::Crashes, FaultClass::DiskDamage], "processes die in the middle of a turn, and disks tear"),
         scenario("upgrade", &[FaultClass::Upgrades], "replicas are stopped in good order, one after the other"),
         scenario("liars", &[FaultClass::ByzantineReplicas, FaultClass::ByzantineClients], "replicas lie and clients leave"),
-        scenario(
-            "everything",
-            &[
-                FaultClass::Network,
-                FaultClass::Clocks,
-                FaultClass::Crashes,
-                FaultClass::DiskDamage,
-                FaultClass::ByzantineReplicas,
-                FaultClass::ByzantineClients,
-            ],
-            "all of it at once",
-        ),
+        scenario("everything", EVERYTHING, "all of it at once"),
     ];
 
     fn replicas_per_shard(faults: usize) -> usize {

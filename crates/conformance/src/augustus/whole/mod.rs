@@ -16,7 +16,7 @@ use crypto::{Signatures, Verifier};
 use machine::Time;
 use random::Random;
 use simulator::dictionary::{number, set};
-use simulator::{Clients, EngineSetting, FaultClass, ScenarioKind, System};
+use simulator::{Clients, EVERYTHING, EngineSetting, FaultClass, ScenarioKind, System, scenario};
 use store::{Memory, Store};
 use types::{ClientId, Cluster, Key, ReplicaId};
 
@@ -63,10 +63,6 @@ impl EngineSetting for AugustusSetting {
     }
 }
 
-const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [FaultClass], about: &'static str) -> ScenarioKind {
-    ScenarioKind { name, fault_phase_ms, faults, about }
-}
-
 impl System for Augustus {
     type Message = Message;
     type Unsigned = Unsigned;
@@ -101,19 +97,7 @@ impl System for Augustus {
             &[FaultClass::ByzantineReplicas, FaultClass::ByzantineClients],
             "f replicas of each shard lie, each in up to three ways, and clients cheat",
         ),
-        scenario(
-            "augustus",
-            8_000,
-            &[
-                FaultClass::Network,
-                FaultClass::Clocks,
-                FaultClass::Crashes,
-                FaultClass::DiskDamage,
-                FaultClass::ByzantineReplicas,
-                FaultClass::ByzantineClients,
-            ],
-            "all of it at once",
-        ),
+        scenario("augustus", 8_000, EVERYTHING, "all of it at once"),
     ];
 
     fn replicas_per_shard(faults: usize) -> usize {
