@@ -14,8 +14,10 @@ use crate::init;
 use crate::node;
 use crate::status;
 
-/// Puts an empty store, marked as that of a replica to be rebuilt, in the place of a replica's lost or damaged data. Once it is started, the replica
-/// takes over what the others hold, and is silent until it cannot contradict what it said before. What is left of the old data is kept beside the new.
+/// Lets a replica whose data are lost or damaged begin anew
+///
+/// Puts an empty store in the place of the data, marked as that of a replica to be rebuilt. Once it is started, the replica takes over what the others
+/// hold, and is silent until it cannot contradict what it said before. What is left of the old data is kept beside the new.
 #[derive(Args, Debug)]
 pub struct RebuildArgs {
     /// The replica's folder, with its identity and its keys

@@ -545,6 +545,12 @@ fn every_command_explains_itself_with_an_example() {
         let said = place.run(&[command, "--help"]).expect(0);
         assert!(said.out.contains("Example") && said.out.contains(&format!("bezant {command}")), "{said:#?}");
     }
+    let of_groups = ["key new", "key use", "backup take", "backup verify", "backup restore", "receipt verify", "audit offline"];
+    for command in ["rebuild", "scan"].iter().chain(&of_groups) {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let said = place.run(&words).expect(0);
+        assert!(said.out.contains("Example") && said.out.contains(&format!("bezant {command}")), "{said:#?}");
+    }
     place.run(&[]).expect(2);
     place.run(&["nonsense"]).expect(2);
 }
