@@ -38,12 +38,6 @@ impl KeyRange {
         self.low <= *key && *key < self.high
     }
 
-    /// What both have, or `None` when they share no key.
-    #[must_use]
-    pub fn intersection(&self, other: &Self) -> Option<Self> {
-        Self::new((&self.low).max(&other.low).clone(), (&self.high).min(&other.high).clone())
-    }
-
     /// The keys of all `ranges`, with each key once: those that overlap or touch are one.
     #[must_use]
     pub fn union(mut ranges: Vec<Self>) -> Vec<Self> {
@@ -158,8 +152,6 @@ mod tests {
         assert_eq!(union, [range("a", "d"), range("f", "p"), range("x", "z")]);
         assert!(KeyRange::are_apart(&union));
         assert!(!KeyRange::are_apart(&[range("a", "b"), range("b", "c")]) && !KeyRange::are_apart(&[range("b", "c"), range("a", "b")]));
-        assert_eq!(range("a", "d").intersection(&range("c", "x")), Some(range("c", "d")));
-        assert_eq!(range("a", "c").intersection(&range("c", "x")), None);
     }
 
     #[test]
