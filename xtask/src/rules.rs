@@ -47,7 +47,7 @@ pure      augustus: mutants types crypto machine engine store
 pure      sentinel: mutants types crypto machine engine store jute
 pure      adversary: types crypto machine engine random store basil
 pure      toy: types crypto machine engine store
-shell     runtime: types crypto machine store
+shell     runtime: mutants types crypto machine store
 shell     config: types crypto machine engine runtime
 shell     client: types crypto machine engine runtime config
 shell     bezant-client: types random engine basil cataphract augustus sentinel adversary client config

@@ -23,7 +23,12 @@ fn cpu() -> u64 {
 fn main() {
     let rows: u32 = std::env::args().nth(1).map_or(1_000_000, |rows| rows.parse().expect("a number of rows"));
     let keys = (0..4).map(|index| SecretKey::from_bytes([index + 1; 32]).public()).collect();
-    let permission = Permission { public_key: [0; 32], read_prefixes: vec![Key::default()], write_prefixes: vec![Key::default()] };
+    let permission = Permission {
+        public_key: [0; 32],
+        read_prefixes: vec![Key::default()],
+        write_prefixes: vec![Key::default()],
+        limits: types::ClientLimits::default(),
+    };
     let cluster = Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![(ClientId(1), permission)]);
     let cluster = Arc::new(cluster.expect("its parts fit"));
     let verifier = Verifier::new(Arc::clone(&cluster), Signatures::Ed25519, 64).expect("good keys");

@@ -60,7 +60,15 @@ impl World {
         let client = |id: u64, prefix: &str| {
             let public_key = secret(100 + usize::try_from(id).expect("few")).public();
             let prefixes = vec![Key::from(prefix)];
-            (ClientId(id), Permission { public_key, read_prefixes: prefixes.clone(), write_prefixes: prefixes })
+            (
+                ClientId(id),
+                Permission {
+                    public_key,
+                    read_prefixes: prefixes.clone(),
+                    write_prefixes: prefixes,
+                    limits: types::ClientLimits::default(),
+                },
+            )
         };
         let clients = vec![client(1, ""), client(2, ""), client(3, "z")];
         let cluster = Arc::new(Cluster::new(CLUSTER, 1, placement, keys, clients).expect("its parts fit"));

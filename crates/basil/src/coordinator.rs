@@ -412,10 +412,17 @@ impl Coordinator {
                 tracing::warn!(replica = %from, "takes no new transactions for a while: this client left too many for others to end");
             }
         }
+        if let Refusal::ClientLimit(limit) = refusal {
+            self.counts.client_limited += 1;
+            if self.counts.client_limited.is_power_of_two() {
+                tracing::warn!(replica = %from, ?limit, "takes no more of this client: it is over a limit that the operators set for it");
+            }
+        }
         // Asked again, a replica also refuses what it voted on long ago and has forgotten: only the first answer
         // says that it never voted.
         let is_late = attempt.retries > 0 && !broken(Mutant::LateRefusalBelieved);
-        if refusal != Refusal::TooOld || is_late || !attempt.participants.contains(&from.shard) {
+        let is_final = matches!(refusal, Refusal::TooOld | Refusal::ClientLimit(_));
+        if !is_final || is_late || !attempt.participants.contains(&from.shard) {
             return;
         }
         let voters = attempt.too_old.entry(from.shard).or_default();

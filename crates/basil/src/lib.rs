@@ -64,7 +64,7 @@ pub use buffer::Buffer;
 pub use certificate::{Certificate, Decision, Vote};
 pub use coordinator::{Command, Coordinator, CoordinatorOptions, Event, Failure, FastPath, Path, ReadOnly};
 pub use engine::ClusterClock;
-pub use message::{Message, Refusal};
+pub use message::{ClientLimit, Message, Refusal};
 pub use node::{Node, NodeEvent};
 pub use quorum::Quorums;
 pub use reading::{RangeFound, ReadFound, ReadQuorum};

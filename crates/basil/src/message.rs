@@ -24,7 +24,7 @@ use crate::recovery::{Elector, SignedDecide, SignedElect, decision_claims, decod
 use crate::transaction::Transaction;
 
 pub use self::catching_up::{CommitDigest, PageQuery, PageVersion, Place};
-pub use self::deciding::{Conflict, Justified, Refusal, Subject, Unsigned};
+pub use self::deciding::{ClientLimit, Conflict, Justified, Refusal, Subject, Unsigned};
 pub use self::orphans::{KeyVersion, OldVersion};
 pub use self::reading::{PendingWrite, ReadResult, ScanRow};
 

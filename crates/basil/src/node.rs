@@ -2,7 +2,7 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
-use engine::{ClockReport, Histogram, Statistics};
+use engine::{ClockReport, Histogram, Reconfigure, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId};
@@ -134,16 +134,21 @@ impl<M: StorageBackend> Node<M> {
 }
 
 impl<M: StorageBackend> Machine for Node<M> {
-    type Command = std::convert::Infallible;
+    type Command = Reconfigure;
     type Received = Verified<Message>;
     type Message = Message;
     type Unsigned = Unsigned;
     type Event = NodeEvent;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
+        // Whether or not it knows the time: a client that is revoked is so at once.
+        let input = match input {
+            Input::Command(Reconfigure(cluster)) => return self.replica.reconfigure(cluster),
+            input => input,
+        };
         let Some((now, input)) = self.step_clock(now, input, outbox) else { return };
         match input {
-            Input::Command(never) => match never {},
+            Input::Command(Reconfigure(_)) => {}
             Input::Message { from, message } if message.is_reply() => self.step_janitor(now, Input::Message { from, message }, outbox),
             Input::Message { from, message } => self.step_replica(now, Input::Message { from, message }, outbox),
             Input::Tick => {

@@ -3,13 +3,14 @@
 //! This file has a transaction's whole way at a replica: which message goes where, the vote (ST1, §4.2), the logged decision
 //! (ST2), and the conclusion (§4.3). Algorithm 1 itself is in [`crate::check`], and what the replica knows in
 //! `transaction_table.rs`. The folder has the rest: `reads` (§4.1) and `scans`; `recovery` and `stall_detector` (§5); `admission`, which
-//! limits what is taken in and shown; and what a finite memory and journal require: `housekeeping`, `restart`,
+//! limits what is taken in and shown, and `client_limits`; and what a finite memory and journal require: `housekeeping`, `restart`,
 //! [`orphan_resolution`] and `abandonment_limiter`. Whoever missed something takes it over from the others by
 //! [`catch_up`], and whoever lost its disk comes back by [`rebuild`].
 
 mod abandonment_limiter;
 mod admission;
 pub mod catch_up;
+mod client_limits;
 mod early_requests;
 mod housekeeping;
 mod interface;
@@ -34,6 +35,7 @@ use types::{Cluster, Party, ReplicaId, TransactionId};
 use self::abandonment_limiter::AbandonmentLimiter;
 use self::admission::{author, is_author, note_requester};
 use self::catch_up::CatchUp;
+use self::client_limits::ReadLimiter;
 use self::early_requests::EarlyRequests;
 use self::housekeeping::Sweep;
 use self::orphan_resolution::{Answer, StatusQueries};
@@ -66,6 +68,8 @@ pub struct Replica<M: StorageBackend> {
     ballots: Ballots,
     /// What clients have left to others.
     abandonment_limiter: AbandonmentLimiter,
+    /// What clients have read whom the configuration limits.
+    read_limiter: ReadLimiter,
     /// Requests that came before their time.
     early: EarlyRequests,
     /// What others have said of old transactions that this replica holds undecided.
@@ -348,7 +352,7 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `from` may bring its own `transaction`: not while it has left too many for others to end.
     fn may_begin(&self, now: Time, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
         let over_limit = is_author(from, transaction) && self.abandonment_limiter.over_limit(now, transaction.timestamp().client);
-        if over_limit { Err(Refusal::AbandonLimit) } else { Ok(()) }
+        if over_limit { Err(Refusal::AbandonLimit) } else { self.within_limits(from, transaction) }
     }
 
     fn note_authored(&mut self, id: TransactionId, authored: bool) {

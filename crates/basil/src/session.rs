@@ -20,7 +20,7 @@ use types::{ClusterId, Key, KeyRange, Timestamp, Value};
 use crate::buffer::Buffer;
 use crate::certificate::Decision;
 use crate::coordinator::{Command, Coordinator, Event, Failure, Path};
-use crate::message::{Message, Refusal};
+use crate::message::{ClientLimit, Message, Refusal};
 use crate::quorum::Quorums;
 use crate::reading::{RangeFound, ReadFound};
 use crate::receipt::Receipt;
@@ -375,6 +375,12 @@ impl From<Refusal> for engine::Refusal {
             Refusal::WrongShard => Self::WrongShard,
             Refusal::Overloaded => Self::Overloaded,
             Refusal::AbandonLimit => Self::AbandonLimit,
+            Refusal::ClientLimit(limit) => Self::ClientLimit(match limit {
+                ClientLimit::Transactions => "transactions_max",
+                ClientLimit::Keys => "keys_max",
+                ClientLimit::Bytes => "bytes_max",
+                ClientLimit::ReadsPerSecond => "reads_per_second",
+            }),
             Refusal::TooLarge => Self::AnswerTooLarge,
             Refusal::Unknown => Self::Unknown,
         }

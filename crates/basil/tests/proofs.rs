@@ -234,6 +234,8 @@ impl Desk {
             Refusal::WrongShard,
             Refusal::Overloaded,
             Refusal::AbandonLimit,
+            Refusal::ClientLimit(basil::ClientLimit::Keys),
+            Refusal::ClientLimit(basil::ClientLimit::ReadsPerSecond),
             Refusal::Unknown,
             Refusal::TooLarge,
             Refusal::NotKept { kept_ms: 30_000 },

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
 use basil::{
-    Certificate, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write,
+    Certificate, ClientLimit, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions,
+    Transaction, Vote, Write,
 };
 use crypto::leaf;
 use machine::turn::{ANSWER_BYTES_MAX, Bounds, Turns};
@@ -130,6 +131,54 @@ fn an_abort_that_is_too_old_is_not_taken_in() {
     let answers = answer(&members, &mut replica, LIAR, writeback);
     assert!(matches!(answers.as_slice(), [Message::Refused { refusal: Refusal::TooOld, .. }]), "{answers:?}");
     assert_eq!(replica.load(), (0, 0));
+}
+
+/// Limits that the operators set for one client are kept, and follow a new configuration at once, as rights do.
+#[test]
+fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {
+    let members = members(1);
+    let store = Store::open(Memory::new("room"), Options::default()).expect("a new store opens");
+    let mut replica =
+        Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let of = |number: u64, reads: &[&str]| transaction(&members, ClientId(1), NOW_MS - 900 + number, reads, ("a", "1"));
+    let prepare = |replica: &mut Replica<Memory>, transaction: Transaction| -> Option<Refusal> {
+        match answer(&members, replica, HONEST, Message::Prepare { transaction }).as_slice() {
+            [] => None,
+            [Message::Refused { refusal, .. }] => Some(*refusal),
+            other => panic!("a vote is signed, and so no answer yet: {other:?}"),
+        }
+    };
+    let read = |replica: &mut Replica<Memory>, keys: &[&str]| -> Option<Refusal> {
+        let timestamp = Timestamp::new(NOW_MS * 1_000_000, ClientId(1));
+        let keys = keys.iter().map(|key| Key::from(*key)).collect();
+        match answer(&members, replica, HONEST, Message::Read { request: 1, timestamp, keys }).as_slice() {
+            [Message::ReadReply { .. }] => None,
+            [Message::Refused { refusal, .. }] => Some(*refusal),
+            other => panic!("it is answered once: {other:?}"),
+        }
+    };
+    let changed = |change: &dyn Fn(&mut types::Permission)| {
+        let keys = members.cluster.replicas().map(|replica| *members.cluster.replica_key(replica).expect("it has one")).collect();
+        let mut clients = members.cluster.clients().to_vec();
+        change(&mut clients[0].1);
+        let cluster = types::Cluster::new(members.cluster.id(), 1, members.cluster.placement().clone(), vec![keys], clients);
+        Arc::new(cluster.expect("the parts fit"))
+    };
+    assert_eq!((prepare(&mut replica, of(1, &["b", "c"])), read(&mut replica, &["b", "c"])), (None, None));
+    replica.reconfigure(changed(&|permission| permission.limits.keys = Some(2)));
+    assert_eq!(prepare(&mut replica, of(2, &["b", "c"])), Some(Refusal::ClientLimit(ClientLimit::Keys)));
+    assert_eq!(prepare(&mut replica, of(3, &["b"])), None);
+    replica.reconfigure(changed(&|permission| permission.limits.bytes = Some(10)));
+    assert_eq!(prepare(&mut replica, of(4, &[])), Some(Refusal::ClientLimit(ClientLimit::Bytes)));
+    replica.reconfigure(changed(&|permission| permission.limits.transactions = Some(2)));
+    assert_eq!(prepare(&mut replica, of(5, &[])), Some(Refusal::ClientLimit(ClientLimit::Transactions)), "two are under way");
+    replica.reconfigure(changed(&|permission| permission.limits.reads_per_second = Some(1)));
+    assert_eq!(
+        (read(&mut replica, &["b", "c"]), read(&mut replica, &["b"])),
+        (None, Some(Refusal::ClientLimit(ClientLimit::ReadsPerSecond)))
+    );
+    replica.reconfigure(changed(&|permission| permission.read_prefixes = vec![Key::from("b")]));
+    assert_eq!((read(&mut replica, &["b"]), read(&mut replica, &["c"])), (None, Some(Refusal::NotPermitted)));
 }
 
 /// A client leaves what it began to others, until it is refused; what it ends itself after all does not count.

@@ -24,6 +24,7 @@
 pub mod cheating;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use basil::{Coordinator, CoordinatorOptions};
 use bytes::Bytes;
@@ -31,6 +32,7 @@ pub use client::*;
 use config::Topology;
 pub use config::{Config, ConfigError};
 use engine::{PoolMaker, Profile, ProvenCommit};
+use types::Cluster;
 pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
 
 /// The engines that a cluster may run.
@@ -67,18 +69,28 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
     }
 }
 
-/// Checks a receipt ([`Commit::receipt`]) with nothing but what `cluster.toml` says, and gives what it proves.
+/// Checks a receipt ([`Commit::receipt`]) with nothing but what `cluster.toml` says, and the configurations that followed. Gives what it proves, and
+/// the newest configuration by whose keys it does: all its signatures must be by the keys of one.
 ///
 /// # Errors
 /// Why it proves nothing, in words: it is damaged, or another cluster's, or a signature is missing.
-pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<ProvenCommit, String> {
-    match topology.engine.name {
-        name if name == basil::PROFILE.name => {
-            let receipt = basil::Receipt::verify_by_keys(receipt, topology.cluster.clone(), topology.signatures);
-            receipt.map(|receipt| (&receipt).into()).map_err(|error| error.to_string())
-        }
-        name => Err(format!("commits of the engine {name} leave no receipts")),
+pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<(ProvenCommit, u64), String> {
+    if topology.engine.name != basil::PROFILE.name {
+        return Err(format!("commits of the engine {} leave no receipts", topology.engine.name));
     }
+    let keys = |cluster: &Cluster| cluster.replicas().map(|replica| cluster.replica_key(replica).copied()).collect::<Vec<_>>();
+    let (mut tried, mut why) = (None, None);
+    for (version, cluster) in topology.chain.clusters() {
+        // Most configurations leave the replicas' keys as they were.
+        if tried.replace(keys(&cluster)).is_some_and(|tried| tried == keys(&cluster)) {
+            continue;
+        }
+        match basil::Receipt::verify_by_keys(receipt, Arc::new(cluster), topology.signatures) {
+            Ok(receipt) => return Ok(((&receipt).into(), version)),
+            Err(error) => why = why.or(Some(error.to_string())),
+        }
+    }
+    Err(why.unwrap_or_default())
 }
 
 fn basil_pools(config: &Config) -> PoolMaker {

@@ -6,9 +6,10 @@
 //!     node.toml  cluster.toml  key (secret)  certificate.pem  data/
 //! DIR/client/  DIR/client-2/ …     one folder a client, the same
 //!     client.toml  cluster.toml  key (secret)  certificate.pem
+//! DIR/operator/ …                  one folder an operator: its key (secret), to be kept away from all members
 //! ```
 //!
-//! Where members bring keys of their own (`--members`), no folder has a key, a certificate or `data`: `bezant key use` adds these.
+//! Where members bring keys of their own (`--members`), operators have no folders, and no other folder has a key, a certificate or `data`: `bezant key use` adds these.
 
 mod cards;
 mod experiments;
@@ -19,14 +20,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use config::{ReadQuorum, Topology, key_from_text};
-use crypto::SecretKey;
+use config::{Endpoint, ReadQuorum, Topology, key_from_text};
+use crypto::configuration::OPERATORS_MAX;
+use crypto::{Operators, SecretKey};
 use engine::Profile;
 use types::limits::{FAULTS_MAX, SHARDS_MAX};
-use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
+use types::{ClientId, ClientLimits, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
 use crate::failure::{Done, Failure};
 use crate::given::Given;
@@ -36,7 +39,7 @@ pub use cards::{Card, address_from_text};
 use config::Settings;
 use experiments::Experiments;
 use ports::BasePort;
-pub use write::{empty_data, identity, refuse_unfinished, sync, text};
+pub use write::{client_toml, empty_data, identity, node_toml, refuse_occupied, refuse_unfinished, sync, text};
 
 /// The most clients `init` draws keys for; more can be added to `cluster.toml` by hand.
 const CLIENTS_MAX: u64 = 10_000;
@@ -58,9 +61,15 @@ pub struct Shape {
     /// How keys are placed on shards: hash, or ranges:KEY,KEY,… with the first key of each shard but the first
     #[arg(long, default_value = "hash")]
     placement: PlacementName,
-    /// How many clients get keys; all may read and write everything, until you change their rights in cluster.toml
+    /// How many clients get keys; all may read and write everything, until their rights are changed (`bezant config`)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
+    /// How many operators get keys: who may change the cluster while it runs
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=OPERATORS_MAX as u64))]
+    operators: u64,
+    /// How many operators must sign a change; by default, and at least, more than half
+    #[arg(long, value_name = "N")]
+    operators_needed: Option<u16>,
     /// How many replicas the clients' reads ask: f+1, 2f+1 or 3f+1
     #[arg(long, default_value = "2f+1")]
     read_quorum: ReadQuorum,
@@ -93,7 +102,7 @@ pub struct InitArgs {
     allow_crowded_hosts: bool,
     /// Make the cluster of members who have drawn their own keys: a file with a line for each, as `bezant key new` prints it. The replicas
     /// of the first shard come first. No folder gets a key: each member puts its own there with `bezant key use`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "clients", "base_port"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "clients", "operators", "base_port"])]
     members: Option<PathBuf>,
     #[command(flatten)]
     shape: Shape,
@@ -116,11 +125,12 @@ impl FromStr for PlacementName {
 
 /// A cluster that is about to be written.
 struct Plan {
-    engine: &'static Profile,
-    cluster: Cluster,
+    topology: Topology,
     members: Vec<Member>,
     /// Their secret keys, where they were drawn here.
     clients: Vec<(ClientId, Option<SecretKey>)>,
+    /// The operators' secret keys, where they were drawn here.
+    operators: Vec<SecretKey>,
     read_quorum: ReadQuorum,
     experiments: Experiments,
     settings: Settings,
@@ -204,6 +214,7 @@ pub fn compare(folder: &Path, shape: &Given<Shape>) -> Result<(), Failure> {
         "--shards" => Some(cluster.shards().count() == count(asked.shards)),
         "--placement" => Some(*cluster.placement() == asked.placement.0),
         "--clients" => Some(cluster.clients().len() == count(asked.clients)),
+        "--operators" => Some(topology.chain.newest().operators.keys.len() == count(asked.operators)),
         _ => None,
     };
     let (comparable, late): (Vec<&String>, Vec<&String>) = shape.names.iter().partition(|name| as_made(name).is_some());
@@ -261,14 +272,47 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let permissions = clients
         .iter()
         .map(|(number, public_key, _)| {
-            (*number, Permission { public_key: *public_key, read_prefixes: everything(), write_prefixes: everything() })
+            let (read_prefixes, write_prefixes) = (everything(), everything());
+            (*number, Permission { public_key: *public_key, read_prefixes, write_prefixes, limits: ClientLimits::default() })
         })
         .collect();
     let cluster = Cluster::new(ClusterId::new(rand::random()), faults, shape.placement.0.clone(), keys, permissions)
         .map_err(|error| Failure::wrong(error.to_string()).help("mend the flags --placement, --shards and --faults"))?;
     let (experiments, settings) = (shape.experiments.clone(), shape.settings.clone());
     let clients = clients.into_iter().map(|(number, _, secret)| (number, secret)).collect();
-    Ok(Plan { engine, cluster, members, clients, read_quorum: shape.read_quorum, experiments, settings })
+    let (operators, drawn) = operators(shape, cards)?;
+    let endpoint = |member: &Member| (member.name, Endpoint { address: member.address.clone(), http: member.http.to_string() });
+    let endpoints = members.iter().map(endpoint).collect();
+    let topology = Topology::new(Arc::new(cluster), engine, experiments.signatures(), endpoints, operators);
+    Ok(Plan { topology, members, clients, operators: drawn, read_quorum: shape.read_quorum, experiments, settings })
+}
+
+/// The operators, and the secret keys that were drawn for them.
+fn operators(shape: &Shape, cards: Option<&Cards>) -> Result<(Operators, Vec<SecretKey>), Failure> {
+    let drawn: Vec<SecretKey> = match cards {
+        Some(_) => Vec::new(),
+        None => (0..shape.operators).map(|_| SecretKey::generate()).collect(),
+    };
+    let mut keys: Vec<[u8; 32]> = match cards {
+        Some(cards) => cards.operators().collect(),
+        None => drawn.iter().map(SecretKey::public).collect(),
+    };
+    keys.sort_unstable();
+    if keys.len() > OPERATORS_MAX {
+        return Err(Failure::wrong(format!("there are cards of more than {OPERATORS_MAX} operators")).at("--members"));
+    }
+    if keys.is_empty() {
+        eprintln!("warning: there is no card of an operator, so nobody will ever be able to change this cluster");
+        return Ok((Operators::default(), drawn));
+    }
+    let least = u16::try_from(keys.len() / 2 + 1).expect("OPERATORS_MAX fits");
+    let needed = shape.operators_needed.unwrap_or(least);
+    if needed < least || usize::from(needed) > keys.len() {
+        return Err(Failure::wrong(format!("{needed} of {} operators cannot be asked for", keys.len()))
+            .at("--operators-needed")
+            .help(format!("name a number from {least} to {}", keys.len())));
+    }
+    Ok((Operators { needed, keys }, drawn))
 }
 
 fn members(hosts: &[String], base_port: BasePort, shards: usize, per_shard: usize) -> Result<Vec<Member>, Failure> {
@@ -305,6 +349,12 @@ fn name(at: usize, per_shard: usize) -> ReplicaId {
         shard: ShardId(u16::try_from(at / per_shard).expect("SHARDS_MAX fits")),
         index: u16::try_from(at % per_shard).expect("FAULTS_MAX bounds it"),
     }
+}
+
+/// Where a replica listens that others reach at `address` (`host:port`).
+pub fn listen_at(address: &str) -> Result<SocketAddr, Failure> {
+    let (host, port) = address_from_text(address).map_err(|what| Failure::wrong(what).at(address))?;
+    Ok(SocketAddr::new(listen_ip(&host), port))
 }
 
 /// A loopback host hears only this computer; any other hears on all its addresses.

@@ -19,12 +19,14 @@ pub enum KeyCommand {
     /// Draws a secret key, and prints the card by which others know its owner
     #[command(after_help = "Examples:\n\
         \x20 bezant key new my-key --replica db1.bank.example:7400\n\
-        \x20 bezant key new my-key --client\n\n\
+        \x20 bezant key new my-key --client\n\
+        \x20 bezant key new my-key --operator\n\n\
         Give the card to who makes the cluster, over a channel on which nobody can change it. The folder is secret.")]
     New(NewArgs),
     /// Puts a key into the folder that `bezant init --members` made for its owner
     #[command(after_help = "Example:\n\
-        \x20 bezant key use my-key cluster/s0-r3 && bezant node cluster/s0-r3")]
+        \x20 bezant key use my-key cluster/s0-r3 && bezant node cluster/s0-r3\n\
+        \x20 bezant key use new-key cluster/s0-r3 --rotate")]
     Use(UseArgs),
 }
 
@@ -37,7 +39,7 @@ pub struct NewArgs {
     #[command(flatten)]
     owner: Owner,
     /// Where the replica answers HTTP, for monitoring, without encryption or passwords; by default at the next port of its own host alone
-    #[arg(long, value_name = "IP:PORT", conflicts_with = "client")]
+    #[arg(long, value_name = "IP:PORT", requires = "replica")]
     http: Option<SocketAddr>,
 }
 
@@ -50,6 +52,9 @@ struct Owner {
     /// A client's
     #[arg(long)]
     client: bool,
+    /// An operator's, who signs changes of the cluster
+    #[arg(long)]
+    operator: bool,
 }
 
 /// Which key goes where.
@@ -61,12 +66,16 @@ pub struct UseArgs {
     /// The member's folder of the cluster
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
+    /// Put it in the place of the member's earlier key, which the operators have changed
+    #[arg(long)]
+    rotate: bool,
 }
 
 /// Carries out `bezant key`.
 pub fn run(command: &KeyCommand) -> Result<Done, Failure> {
     match command {
         KeyCommand::New(args) => new(args),
+        KeyCommand::Use(args) if args.rotate => rotate(&args.key, &args.folder),
         KeyCommand::Use(args) => put(&args.key, &args.folder),
     }
 }
@@ -79,6 +88,7 @@ fn new(args: &NewArgs) -> Result<Done, Failure> {
             let next = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port.checked_add(1).unwrap_or(port - 1)));
             Card::Replica { host: host.clone(), port: *port, http: args.http.unwrap_or_else(|| next(*port)), public_key }
         }
+        None if args.owner.operator => Card::Operator { public_key },
         None => Card::Client { public_key },
     };
     let folder = &args.folder;
@@ -92,6 +102,39 @@ fn new(args: &NewArgs) -> Result<Done, Failure> {
     init::sync(folder)?;
     eprintln!("{} is secret. Give this card to who makes the cluster (it is in {}):", key.display(), folder.join("card").display());
     out!("{card}");
+    Ok(Done::Well)
+}
+
+/// Puts a new key and its certificate in the place of the earlier ones, which are kept beside them. A crash in between leaves the old key, or
+/// none with the new one beside it: the same command goes on from there.
+fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
+    let key = key.join("key");
+    let secret = runtime::tls::read_private_key(&key).map_err(|error| Failure::wrong(error.to_string()).at(key.display()))?;
+    let topology = Topology::load(&folder.join("cluster.toml"), ENGINES)?;
+    let cluster = &topology.cluster;
+    let replica = cluster.replicas().find(|replica| cluster.replica_key(*replica) == Some(&secret.public()));
+    let client = cluster.clients().iter().find(|(_, permission)| permission.public_key == secret.public()).map(|(client, _)| *client);
+    let name = match (folder.join("node.toml").exists(), replica, client) {
+        (true, Some(replica), _) => replica.to_string(),
+        (false, _, Some(client)) => client.to_string(),
+        _ => {
+            return Err(Failure::wrong(format!("configuration {} lists this key for nobody of this kind", topology.chain.version()))
+                .at(folder.display())
+                .help("apply the configuration that names the new key first; this folder learns of it when its member runs, or by bezant config apply"));
+        }
+    };
+    let (old, certificate) = (folder.join("key"), folder.join("certificate.pem"));
+    for file in [&old, &certificate] {
+        if file.exists() {
+            let kept = file.with_extension("old");
+            fs::rename(file, &kept).attempt("keep the old file", kept.display())?;
+        }
+    }
+    init::identity(folder, &secret, &name, cluster.id())?;
+    init::sync(folder)?;
+    let loaded = if replica.is_some() { NodeConfig::load(folder, ENGINES).map(drop) } else { Config::load(folder, ENGINES).map(drop) };
+    loaded?;
+    eprintln!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran");
     Ok(Done::Well)
 }
 

@@ -8,6 +8,7 @@ mod as_of;
 mod audit;
 mod backup;
 mod bench;
+mod changes;
 mod confine;
 mod dev;
 pub mod failure;
@@ -59,6 +60,8 @@ pub enum Command {
     Init(init::InitArgs),
     #[command(subcommand, about = "Draws keys where they belong")]
     Key(key::KeyCommand),
+    #[command(subcommand, about = "Changes the cluster while it runs: clients, their rights and limits, replicas, operators")]
+    Config(changes::ConfigCommand),
     #[command(after_help = "Example:\n  bezant node bezant-data/s0-r3")]
     Node(node::NodeArgs),
     #[command(after_help = "Example:\n  bezant init bezant-data && bezant up bezant-data")]
@@ -145,6 +148,7 @@ impl Command {
             Self::Dev(args) => dev::run(&args).await,
             Self::Init(args) => init::run(&args),
             Self::Key(command) => key::run(&command),
+            Self::Config(command) => changes::run(&command).await,
             Self::Node(args) => node::run(&args).await,
             Self::Up(args) => up::up(&args).await,
             Self::Down(args) => up::down(&args).await,

@@ -14,8 +14,11 @@ use clap::Args;
 use crypto::{BatchSigner, Signable, Signatures, Verified, Verifier};
 use machine::Machine;
 use monitoring::server::{self, Site};
-use runtime::{Identity, Limits, LogLimit, LowPriority, Metrics, Node, NodeError, NodeOptions, RunOn, Wire};
+use runtime::{
+    ChangeOptions, Identity, Limits, LogLimit, LowPriority, Metrics, Newest, Node, NodeError, NodeHandle, NodeOptions, RunOn, Wire,
+};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
@@ -25,8 +28,8 @@ use crate::mutant;
 use crate::regions::NodeRegions;
 use board::Board;
 use config::NodeConfig;
-use engine::{Misbehavior, Replica};
-pub use wiring::{check_data, create_marked_data};
+use engine::{Misbehavior, Reconfigure, Replica};
+pub use wiring::{changes_while_running, check_data, create_marked_data};
 
 /// How many checked roots a replica remembers.
 const ROOT_CACHE_MAX: usize = 65_536;
@@ -71,9 +74,23 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
     }
 }
 
+/// Tells a machine of each new configuration. What it missed while it was told of one is in the next.
+fn tell_of_changes<W: Send + 'static>(handle: NodeHandle<Reconfigure, W>, mut newest: watch::Receiver<Newest>) {
+    tokio::spawn(async move {
+        while newest.changed().await.is_ok() {
+            let cluster = newest.borrow_and_update().cluster.clone();
+            if handle.command(Reconfigure(cluster)).await.is_err() {
+                break;
+            }
+        }
+    });
+}
+
 /// A running replica of any engine.
 pub struct Running {
     replica: ReplicaId,
+    public_key: [u8; 32],
+    newest: watch::Receiver<Newest>,
     machine: Box<dyn RunningMachine>,
     /// Answers over HTTP until this is dropped.
     _window: LowPriority,
@@ -89,7 +106,9 @@ impl Running {
         let listener = listen(config.listen, format!("{replica} cannot listen")).await?;
         let http = listen(config.http_listen, format!("{replica} cannot listen for HTTP")).await?;
         let metrics = Metrics::default();
-        let board = Board::new(&config, broken_rule);
+        let (taken, newest) =
+            watch::channel(Newest { cluster: config.topology.cluster.clone(), chain: Arc::new(config.topology.chain.clone()) });
+        let board = Board::new(&config, newest, broken_rule);
         board.clone().show_in(&metrics);
         monitoring::show_process(&metrics, env!("CARGO_PKG_VERSION"));
         monitoring::show_disk(&metrics, config.data.clone());
@@ -97,8 +116,9 @@ impl Running {
         let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
         let window = server::start(http, site)
             .map_err(|error| Failure::failed(format!("{replica} cannot answer HTTP: {error}")).at(config.http_listen))?;
-        let launch =
-            Launch::new(&config, listener, metrics, board, window).await?.with_clients_max(confine::connections_of_clients_max(replicas));
+        let launch = Launch::new(&config, listener, metrics, board, window, taken)
+            .await?
+            .with_clients_max(confine::connections_of_clients_max(replicas));
         let running = wiring::run(&config, launch).await?;
         let listen = config.listen;
         tracing::info!(%replica, %listen, seconds = began.elapsed().as_secs_f64(), "serving");
@@ -112,7 +132,21 @@ impl Running {
 
     /// Waits for an end that nobody asked for.
     pub async fn failed(&mut self) -> Failure {
-        let error = self.machine.failed().await;
+        let (replica, public_key) = (self.replica, self.public_key);
+        let mut newest = self.newest.clone();
+        let taken_out = async {
+            let taken_out = newest.wait_for(|newest| newest.cluster.replica_key(replica) != Some(&public_key)).await;
+            taken_out.map(|newest| newest.chain.version())
+        };
+        let error = tokio::select! {
+            error = self.machine.failed() => error,
+            Ok(version) = taken_out => {
+                tracing::warn!(%replica, version, "another key has this replica's place: it stops");
+                return Failure::failed(format!("since configuration {version} another key has this replica's place, so it stopped"))
+                    .at(replica)
+                    .help("where only the key was changed: bezant key use --rotate, and start it again");
+            }
+        };
         tracing::error!(replica = %self.replica, %error, "this replica has stopped");
         Failure::failed(error.to_string()).at(self.replica).help("mend the cause, then start it again; nothing acknowledged is lost")
     }
@@ -168,10 +202,12 @@ impl<R: Replica + Send + 'static, W: Wire> RunningMachine for Node<R, W> {
 /// A replica that lacks only its machine, which the wiring brings.
 struct Launch {
     replica: ReplicaId,
+    public_key: [u8; 32],
     options: NodeOptions,
     signer: BatchSigner,
     board: Arc<Board>,
     window: LowPriority,
+    newest: watch::Receiver<Newest>,
 }
 
 impl Launch {
@@ -181,8 +217,16 @@ impl Launch {
         metrics: Metrics,
         board: Arc<Board>,
         window: LowPriority,
+        taken: watch::Sender<Newest>,
     ) -> Result<Self, Failure> {
         let replica = config.replica;
+        let newest = taken.subscribe();
+        let file = config.chain_file.clone();
+        let changes = wiring::changes_while_running(config.topology.engine).then(|| ChangeOptions {
+            chain: config.topology.chain.clone(),
+            keep: Box::new(move |chain| config::write_chain(&file, chain)),
+            taken,
+        });
         let cluster = config.topology.cluster.clone();
         if config.topology.signatures != Signatures::Ed25519 {
             tracing::warn!("signatures are off: this cluster survives no lie and is for measurement only");
@@ -211,8 +255,9 @@ impl Launch {
             metrics,
             clock: None,
             delays,
+            changes,
         };
-        Ok(Self { replica, options, signer, board, window })
+        Ok(Self { replica, public_key: config.secret.public(), options, signer, board, window, newest })
     }
 
     /// The same, with so many connections of clients at most.
@@ -229,7 +274,7 @@ impl Launch {
         R::Unsigned: Signable<Message = R::Message> + Send,
         R::Event: Send,
     {
-        let Self { replica, options, signer, board, window } = self;
+        let Self { replica, public_key, options, signer, board, window, newest } = self;
         board.post_first(&machine);
         let (looker, accuser) = (board.clone(), board.clone());
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
@@ -249,7 +294,8 @@ impl Launch {
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
         let ready_at = Instant::now() + warm_up;
         board.serve(machine.handle(), ready_at);
-        Ok(Running { replica, machine: Box::new(machine), _window: window, ready_at })
+        tell_of_changes(machine.handle(), newest.clone());
+        Ok(Running { replica, public_key, newest, machine: Box::new(machine), _window: window, ready_at })
     }
 }
 

@@ -89,7 +89,7 @@ pub fn run(command: &ReceiptCommand) -> Result<Done, Failure> {
     let is_folder = fs::metadata(&args.cluster).is_ok_and(|found| found.is_dir());
     let topology = if is_folder { args.cluster.join("cluster.toml") } else { args.cluster.clone() };
     let topology = Topology::load(&topology, ENGINES)?;
-    let proven = verify_receipt(&read(&args.file)?.into(), &topology)
+    let (proven, configuration) = verify_receipt(&read(&args.file)?.into(), &topology)
         .map_err(|why| Failure::wrong(why).at(args.file.display()).help("a receipt is checked with the cluster.toml of its own cluster"))?;
     let id = hex::encode(proven.id.0);
     if args.json {
@@ -99,10 +99,16 @@ pub fn run(command: &ReceiptCommand) -> Result<Done, Failure> {
         );
         let writes: Vec<_> = writes.collect();
         let timestamp = proven.timestamp.to_string();
-        out!("{}", json!({"id": id, "timestamp": timestamp, "by": proven.summary, "reads": reads, "writes": writes}));
+        out!(
+            "{}",
+            json!({"id": id, "timestamp": timestamp, "by": proven.summary, "configuration": configuration, "reads": reads, "writes": writes})
+        );
         return Ok(Done::Well);
     }
     out!("committed {id} at {} by {}", proven.timestamp, proven.summary);
+    if topology.chain.version() > 0 {
+        out!("by the keys of configuration {configuration}, of {} that are known here", topology.chain.version());
+    }
     for key in &proven.reads {
         out!("read {key}");
     }

@@ -65,7 +65,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         out!("{}", to_json(&answers));
     } else {
         out!("{}", render(&answers, line_letters()));
-        warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures), &answers);
+        warn_of_differences(&Configuration::of(&topology.cluster, topology.signatures, topology.chain.version()), &answers);
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
         tell_of_rebuilding(&answers);

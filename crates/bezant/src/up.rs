@@ -187,10 +187,20 @@ pub fn refuse_running(folder: &Path) -> Result<(), Failure> {
 pub fn nodes(folder: &Path) -> Result<Vec<(PathBuf, NodeConfig)>, Failure> {
     let mut found = Vec::new();
     for own in replica_folders(folder)? {
+        if NodeConfig::is_replaced(&own, bezant_client::ENGINES)? {
+            eprintln!(
+                "warning: {} is left alone, since its place has another key by now; where only the key was changed: bezant key use --rotate",
+                own.display()
+            );
+            continue;
+        }
         let config = NodeConfig::load(&own, bezant_client::ENGINES)?;
         found.push((own, config));
     }
     found.sort_by_key(|(_, config)| config.replica);
+    if found.is_empty() {
+        return Err(Failure::wrong("no replica whose folder is here has a place any more").at(folder.display()));
+    }
     Ok(found)
 }
 

@@ -368,7 +368,7 @@ fn garbage_costs_one_connection_and_one_count_each() {
         raw::wait_for_end(&mut stream);
     };
     let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
-    let configuration = runtime::Configuration::of(&topology.cluster, topology.signatures);
+    let configuration = runtime::Configuration::of(&topology.cluster, topology.signatures, topology.chain.version());
     let greet = |client: &str| {
         let mut raw = Raw::connect(address, Shows::member(&place.path("bezant-data").join(client)));
         raw.send(

@@ -1,14 +1,15 @@
 //! The way in: connect once, run many transactions at once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
-use crypto::Verified;
+use crypto::{Chain, SignedConfiguration, Verified};
 use engine::{Advice, Capabilities, Commit, Operation, PoolMaker, PoolOptions, Refusal, Request, Response, Session, Statistics};
 use rand::Rng as _;
-use runtime::Wire;
-use types::{Cluster, Party, Value};
+use runtime::{NotTakenOver, Wire};
+use types::{Cluster, Party, ReplicaId, Value};
 
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
@@ -67,6 +68,26 @@ impl Client {
 
     pub(crate) fn pooled(connection: Arc<Connection>, retry: Duration, pool: Pool) -> Self {
         Self { connection, retry, pool: Some(pool) }
+    }
+
+    /// All configurations of the cluster that this process knows, up to the newest.
+    #[must_use]
+    pub fn chain(&self) -> Arc<Chain> {
+        self.connection.chain()
+    }
+
+    /// Takes over the next configuration, which its operators signed, and hands it to all replicas that are connected.
+    ///
+    /// # Errors
+    /// [`NotTakenOver`]: the rule that it breaks. Then nothing has changed.
+    pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
+        self.connection.take_over(next)
+    }
+
+    /// Up to which version each replica that is connected has said to have the configurations.
+    #[must_use]
+    pub fn versions(&self) -> BTreeMap<ReplicaId, u64> {
+        self.connection.versions()
     }
 
     /// A new pool: transactions of this process that are given to it are joined into few, which is cheaper for all. [`Pool`] has

@@ -1,19 +1,20 @@
 //! One process's way to the cluster: a running session, the connections beneath it, and who waits for what.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write as _};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
-use crypto::{SecretKey, Verified, Verifier};
+use crypto::{Chain, SecretKey, SignedConfiguration, Verified, Verifier};
 use engine::{Ask, Capability, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
-use runtime::{Identity, Limits, Metrics, NodeOptions, NotTaken, PeerState, RunOn, Wire};
+use runtime::{ChangeOptions, Identity, Limits, Metrics, Newest, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire};
 use tokio::sync::{broadcast, oneshot, watch};
-use types::{ClientId, Cluster, Key, Party, ShardId, Timestamp};
+use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, ReplicaId, ShardId, Timestamp};
 
 use crate::client::AsOf;
 use crate::door::{Door, Open, Peers};
@@ -24,14 +25,28 @@ use crate::pool::PoolMetrics;
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
+/// How many of a client's prefixes are named when none of them covers a key.
+const PREFIXES_SHOWN_MAX: usize = 8;
 
 /// What came of a request.
 pub(crate) type Outcome = Result<Response, engine::Refusal>;
 type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
 
+/// Keeps configurations in a client's folder, so that its next process begins with them. One that cannot be written does not hold up the
+/// client: it learns of them again from any replica.
+fn keep_in(file: PathBuf) -> Box<dyn Fn(&Chain) -> std::io::Result<()> + Send + Sync> {
+    Box::new(move |chain| {
+        if let Err(error) = config::write_chain(&file, chain) {
+            tracing::warn!(file = %file.display(), %error, "a new configuration is gone by, but cannot be written");
+        }
+        Ok(())
+    })
+}
+
 /// A running session.
 pub(crate) struct Connection {
-    cluster: Arc<Cluster>,
+    /// The cluster as this process knows it: operators may change it meanwhile.
+    newest: watch::Receiver<Newest>,
     client: ClientId,
     profile: &'static Profile,
     timeout_ms: u64,
@@ -72,6 +87,7 @@ impl Connection {
         let addresses = config.topology.resolve().await;
         let dialled = addresses.len();
         let clock = SteadyClock::default();
+        let (taken, newest) = watch::channel(Newest { cluster: cluster.clone(), chain: Arc::new(config.topology.chain.clone()) });
         let node_options = NodeOptions {
             identity,
             cluster: cluster.clone(),
@@ -83,6 +99,7 @@ impl Connection {
             metrics: metrics.clone(),
             clock: Some(clock.clone()),
             delays,
+            changes: Some(ChangeOptions { chain: config.topology.chain.clone(), keep: keep_in(config.chain_file.clone()), taken }),
         };
         let waiters: Waiters = Arc::default();
         let notices: NoticeSender = Arc::new(Mutex::new(Some(broadcast::Sender::new(NOTICES_MAX))));
@@ -97,7 +114,7 @@ impl Connection {
         };
         let node = runtime::start(node_options, session, NoSigner, on_written, on_event)?;
         let connection = Self {
-            cluster,
+            newest,
             client: config.client,
             profile,
             timeout_ms: config.timeouts.operation_ms,
@@ -129,7 +146,8 @@ impl Connection {
         let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
         let all = self.door.peers_until(Box::new(all_tried));
         let _ = tokio::time::timeout(longest.min(ALL_CONNECTED_WAIT), all).await;
-        let needed = (self.profile.quorum)(self.cluster.faults());
+        let cluster = self.cluster();
+        let needed = (self.profile.quorum)(cluster.faults());
         let connected = |peers: &Peers| self.fewest(peers, |state| *state == PeerState::Connected);
         let possible = |peers: &Peers| self.fewest(peers, |state| !has_said_no(state));
         let is_decided = |peers: &Peers| connected(peers) >= needed || (peers.len() == dialled && possible(peers) < needed);
@@ -140,8 +158,8 @@ impl Connection {
             return Ok(());
         }
         let detail = self.troubles();
-        let may_miss = self.cluster.replicas_per_shard() - needed;
-        if self.cluster.shards().any(|shard| count(&peers, shard, |state| matches!(state, PeerState::WrongKey(_))) > may_miss) {
+        let may_miss = cluster.replicas_per_shard() - needed;
+        if cluster.shards().any(|shard| count(&peers, shard, |state| matches!(state, PeerState::WrongKey(_))) > may_miss) {
             return Err(ConnectError::NotTheCluster { detail });
         }
         let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -156,7 +174,7 @@ impl Connection {
 
     /// Of how many replicas `counts` holds, in the shard where it holds of the fewest.
     fn fewest(&self, peers: &Peers, counts: impl Fn(&PeerState) -> bool) -> usize {
-        self.cluster.shards().map(|shard| count(peers, shard, &counts)).min().unwrap_or(0)
+        self.cluster().shards().map(|shard| count(peers, shard, &counts)).min().unwrap_or(0)
     }
 
     /// Where commits are counted.
@@ -264,19 +282,67 @@ impl Connection {
 
     /// Refuses here what every replica would refuse.
     pub fn may_read<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), Error> {
-        let permission = self.cluster.permission(self.client);
+        let cluster = self.cluster();
+        let permission = cluster.permission(self.client);
         match keys.find(|key| !permission.is_some_and(|permission| permission.may_read(key))) {
             None => Ok(()),
-            Some(key) => Err(Error::NotPermitted(format!("{} has no right to read {key}; its rights stand in cluster.toml", self.client))),
+            Some(key) => Err(self.not_permitted("read", permission, |permission| &permission.read_prefixes, key)),
+        }
+    }
+
+    /// Refuses here what every replica would refuse: a range of which some keys may not be read.
+    pub fn may_read_range(&self, low: &Key, high: &Key) -> Result<(), Error> {
+        let cluster = self.cluster();
+        let (permission, range) = (cluster.permission(self.client), KeyRange::new(low.clone(), high.clone()));
+        match range.filter(|range| !permission.is_some_and(|permission| permission.may_read_range(range))) {
+            None => Ok(()),
+            Some(_) => {
+                let what = format!("all keys from {low} to {high}");
+                Err(self.not_permitted("read", permission, |permission| &permission.read_prefixes, what))
+            }
+        }
+    }
+
+    /// In words: what the client wanted, and the rule that forbids it.
+    fn not_permitted(
+        &self,
+        verb: &str,
+        permission: Option<&Permission>,
+        prefixes: impl Fn(&Permission) -> &Vec<Key>,
+        what: impl fmt::Display,
+    ) -> Error {
+        let (client, version) = (self.client, self.newest.borrow().chain.version());
+        let rule = match permission.map(prefixes).map(Vec::as_slice) {
+            None => "it is no client of this cluster".to_owned(),
+            Some([]) => format!("it may {verb} nothing"),
+            Some(prefixes) => {
+                let some = prefixes.iter().take(PREFIXES_SHOWN_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let more = if prefixes.len() > PREFIXES_SHOWN_MAX { ", …" } else { "" };
+                format!("it may {verb} keys that begin with {some}{more}")
+            }
+        };
+        Error::NotPermitted(format!("{client} has no right to {verb} {what}: {rule} (configuration {version}; see bezant config show)"))
+    }
+
+    /// Refuses here a transaction that every replica would refuse, since the operators limit this client.
+    pub fn within_limits(&self, keys: usize, bytes: usize) -> Result<(), Error> {
+        let cluster = self.cluster();
+        let limits = cluster.permission(self.client).map(|permission| permission.limits).unwrap_or_default();
+        let over = |limit: Option<u32>, found: usize| limit.is_some_and(|limit| found > limit as usize);
+        let named = [("keys_max", over(limits.keys, keys)), ("bytes_max", over(limits.bytes, bytes))];
+        match named.into_iter().find(|(_, is_over)| *is_over) {
+            None => Ok(()),
+            Some((name, _)) => Err(self.error(engine::Refusal::ClientLimit(name))),
         }
     }
 
     /// Refuses here what every replica would vote down.
     pub fn may_write<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), Error> {
-        let permission = self.cluster.permission(self.client);
+        let cluster = self.cluster();
+        let permission = cluster.permission(self.client);
         match keys.find(|key| !permission.is_some_and(|permission| permission.may_write(key))) {
             None => Ok(()),
-            Some(key) => Err(Error::NotPermitted(format!("{} has no right to write {key}; its rights stand in cluster.toml", self.client))),
+            Some(key) => Err(self.not_permitted("write", permission, |permission| &permission.write_prefixes, key)),
         }
     }
 
@@ -286,7 +352,22 @@ impl Connection {
     }
 
     pub fn cluster(&self) -> Arc<Cluster> {
-        Arc::clone(&self.cluster)
+        Arc::clone(&self.newest.borrow().cluster)
+    }
+
+    /// All configurations that this process knows.
+    pub fn chain(&self) -> Arc<Chain> {
+        Arc::clone(&self.newest.borrow().chain)
+    }
+
+    /// Takes over the next configuration, and hands it to all replicas.
+    pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
+        self.door.take_over(next)
+    }
+
+    /// Up to which version each connected replica is known to have the configurations.
+    pub fn versions(&self) -> BTreeMap<ReplicaId, u64> {
+        self.door.versions()
     }
 
     pub fn profile(&self) -> &'static Profile {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
+use crypto::SignedConfiguration;
 use engine::Ask;
 use machine::Machine;
-use runtime::{Node, NodeHandle, NotTaken, PeerState, Stopped, Wire};
+use runtime::{Node, NodeHandle, NotTaken, NotTakenOver, PeerState, Stopped, Wire};
 use types::ReplicaId;
 
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -18,6 +19,8 @@ pub(crate) trait Door: Send + Sync {
     fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>>;
     fn peers(&self) -> Peers;
     fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()>;
+    fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver>;
+    fn versions(&self) -> BTreeMap<ReplicaId, u64>;
     fn close(&self) -> Later<'_, ()>;
 }
 
@@ -49,6 +52,14 @@ impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> Door for Open<M, W> {
 
     fn peers_until<'a>(&'a self, enough: Box<dyn FnMut(&Peers) -> bool + Send + 'a>) -> Later<'a, ()> {
         Box::pin(self.handle.peers_until(enough))
+    }
+
+    fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
+        self.handle.take_over(next)
+    }
+
+    fn versions(&self) -> BTreeMap<ReplicaId, u64> {
+        self.handle.versions()
     }
 
     fn close(&self) -> Later<'_, ()> {

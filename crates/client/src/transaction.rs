@@ -108,8 +108,7 @@ impl Transaction {
         if low >= high || limit == 0 {
             return Ok(Vec::new());
         }
-        // The replicas check the rest of the range.
-        self.connection.may_read(std::iter::once(&low))?;
+        self.connection.may_read_range(&low, &high)?;
         // Its own deletions may take as many out of what the cluster holds.
         let deleted = {
             let slot = self.slot();
@@ -199,6 +198,8 @@ impl Transaction {
             ));
         }
         self.connection.may_write(writes.keys())?;
+        let bytes = writes.iter().map(|(key, value)| key.as_bytes().len() + value.as_ref().map_or(0, |value| value.as_bytes().len()));
+        self.connection.within_limits(writes.len(), bytes.sum())?;
         let timestamp = self.take_timestamp();
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with

@@ -25,7 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn cluster() -> Arc<Cluster> {
     let replicas = (0..6).map(|index| replica_secret(index).public()).collect();
     let everything = vec![Key::from("")];
-    let permission = Permission { public_key: client_secret(1).public(), read_prefixes: everything.clone(), write_prefixes: everything };
+    let permission = Permission {
+        public_key: client_secret(1).public(),
+        read_prefixes: everything.clone(),
+        write_prefixes: everything,
+        limits: types::ClientLimits::default(),
+    };
     Arc::new(Cluster::new(CLUSTER, 1, Placement::Hash, vec![replicas], vec![(ClientId(1), permission)]).expect("it is well-formed"))
 }
 
@@ -48,6 +53,7 @@ async fn serve(me: ReplicaId, cluster: &Arc<Cluster>) -> Node<Doubler, Message> 
         metrics: Metrics::default(),
         clock: None,
         delays: None,
+        changes: None,
     };
     let signer = BatchSigner::new(secret, CLUSTER, me, Signatures::Ed25519).known_to(verifier);
     runtime::start(options, Doubler::new(me), signer, |_| {}, |_| {}).expect("it starts")
@@ -81,11 +87,12 @@ where
     let cluster = cluster();
     let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
     let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
-    let topology = Topology { cluster: cluster.clone(), engine: &PROFILE, signatures: Signatures::Ed25519, endpoints };
+    let topology = Topology::new(cluster, &PROFILE, Signatures::Ed25519, endpoints, crypto::Operators::default());
     let secret = client_secret(1);
     let config = Config {
         folder: PathBuf::new(),
         topology: Arc::new(topology),
+        chain_file: PathBuf::new(),
         client: ClientId(1),
         certificate: certificate("c1", &secret),
         secret,

@@ -1,17 +1,20 @@
 //! The files that say what a cluster is, where it is, and who this client is in it.
 //!
-//! A client's folder holds four files, made by `bezant init` and copyable to any host as they are:
+//! A client's folder holds these files, made by `bezant init` and copyable to any host as they are:
 //!
 //! | file | what | secret |
 //! |---|---|---|
 //! | `client.toml` | who it is, how it reads, how long it waits ([`Config`]) | no |
-//! | `cluster.toml` | the cluster: its shape, keys, addresses, clients and their rights ([`Topology`]) | no |
+//! | `cluster.toml` | the cluster as it was made: its shape, keys, addresses, clients and their rights ([`Topology`]) | no |
+//! | `configurations` | what its operators have changed since, if anything | no |
 //! | `key` | the client's Ed25519 secret key, in PEM | **yes**, mode 0600 |
 //! | `certificate.pem` | the same key's certificate for TLS | no |
 //!
-//! A replica's folder has the last three and its `node.toml` (`NodeConfig`, with the feature `node`). Files are TOML; an
+//! A replica's folder has the others and its `node.toml` (`NodeConfig`, with the feature `node`). Files are TOML; an
 //! unknown key is refused by name, and an error says which file, which line, and what to do ([`ConfigError`]).
 
+mod chain_file;
+mod cluster_text;
 mod file;
 #[cfg(feature = "node")]
 mod node;
@@ -31,6 +34,8 @@ use engine::Profile;
 use serde::Deserialize;
 use types::{ClientId, Cluster};
 
+pub use chain_file::{chain_file, write_chain};
+pub use cluster_text::quoted;
 pub use file::{ConfigError, exists, read_certificate, read_secret_key, read_text, read_toml};
 #[cfg(feature = "node")]
 pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
@@ -183,6 +188,8 @@ pub struct Config {
     pub folder: PathBuf,
     /// The cluster, and where its replicas are.
     pub topology: Arc<Topology>,
+    /// Where it keeps configurations that followed the first.
+    pub chain_file: PathBuf,
     /// Who this client is.
     pub client: ClientId,
     /// Its secret key, which signs and is its TLS identity.
@@ -229,6 +236,12 @@ impl Config {
         let secret = read_secret_key(&folder.join(&file.key))?;
         let refuse = |what: String, help: &str| ConfigError { what, file: path.clone(), line: None, help: help.to_owned() };
         let Some(permission) = topology.cluster.permission(client) else {
+            if topology.chain.configurations().any(|earlier| earlier.clients.iter().any(|(other, _)| *other == client)) {
+                return Err(refuse(
+                    format!("client {} was taken out of the cluster: configuration {} has it no more", client.0, topology.chain.version()),
+                    "ask the operators; a new client begins with bezant key new --client",
+                ));
+            }
             return Err(refuse(
                 format!("the cluster knows no client {}", client.0),
                 "take a number that cluster.toml lists under [[client]]",
@@ -242,6 +255,7 @@ impl Config {
         }
         Ok(Self {
             certificate: read_certificate(&folder.join(&file.certificate))?,
+            chain_file: chain_file(&folder.join(&file.cluster)),
             folder,
             topology: Arc::new(topology),
             client,

@@ -12,7 +12,9 @@ use serde::{Deserialize, Deserializer};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use types::ReplicaId;
 
-use crate::{ConfigError, Regions, Topology, exists, from_str, read_certificate, read_secret_key, read_toml, replica_from_name};
+use crate::{
+    ConfigError, Regions, Topology, chain_file, exists, from_str, read_certificate, read_secret_key, read_toml, replica_from_name,
+};
 
 /// The most replies under one signature.
 const BATCH_MAX: u64 = machine::turn::BATCH_MAX as u64;
@@ -162,6 +164,8 @@ pub struct NodeConfig {
     pub secret: SecretKey,
     /// The certificate of that key, in DER.
     pub certificate: Vec<u8>,
+    /// Where it keeps configurations that followed the first.
+    pub chain_file: PathBuf,
     /// Where it keeps its data.
     pub data: PathBuf,
     /// Where it hears peers and clients.
@@ -193,6 +197,13 @@ impl NodeConfig {
             return Err(refuse(format!("the cluster has no replica {replica}"), "take a name that cluster.toml lists under [[replica]]"));
         };
         if *public_key != secret.public() {
+            let version = topology.chain.version();
+            if is_earlier(&topology, &secret) {
+                return Err(refuse(
+                    format!("since configuration {version} at the latest, {replica} has another key than the one in {:?}", file.key),
+                    "where only the key was changed, put the new one there: bezant key use --rotate; else this folder has had its day",
+                ));
+            }
             let what = format!("the key in {:?} is not the key that cluster.toml lists for {replica}", file.key);
             return Err(refuse(what, "take node.toml, key and cluster.toml that were made together"));
         }
@@ -202,6 +213,7 @@ impl NodeConfig {
             topology,
             secret,
             certificate: read_certificate(&folder.join(&file.certificate))?,
+            chain_file: chain_file(&folder.join(&file.cluster)),
             data: folder.join(&file.data),
             listen: file.listen,
             http_listen: file.http_listen,
@@ -209,6 +221,24 @@ impl NodeConfig {
             regions: None,
         })
     }
+}
+
+impl NodeConfig {
+    /// Whether a replica's folder is one whose place another key has by now, so that it cannot run.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when its files cannot be read.
+    pub fn is_replaced(folder: &Path, engines: &[&'static Profile]) -> Result<bool, ConfigError> {
+        let file: NodeToml = read_toml(&folder.join("node.toml"))?;
+        let topology = Topology::load(&folder.join(&file.cluster), engines)?;
+        let secret = read_secret_key(&folder.join(&file.key))?;
+        Ok(topology.cluster.replica_key(file.replica) != Some(&secret.public()) && is_earlier(&topology, &secret))
+    }
+}
+
+/// Whether `secret` was a member's in an earlier configuration.
+fn is_earlier(topology: &Topology, secret: &SecretKey) -> bool {
+    topology.chain.configurations().any(|earlier| earlier.keys().any(|key| key == secret.public()))
 }
 
 /// `node.toml`, key by key.

@@ -1,15 +1,16 @@
-//! `cluster.toml`: the cluster as everybody in it knows it. Nothing in it is secret.
+//! `cluster.toml`, and what its operators have changed since: the cluster as everybody in it knows it. Nothing in it is secret.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crypto::Signatures;
+use crypto::{Chain, Configuration, Holder, Operators, Signatures};
 use engine::Profile;
 use serde::{Deserialize, Deserializer};
-use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
+use types::{ClientId, ClientLimits, Cluster, ClusterId, Key, Permission, Placement, ReplicaId};
 
+use crate::chain_file::{chain_file, read_chain};
 use crate::file::{ConfigError, read_toml};
 use crate::text::{key_from_text, replica_from_name};
 
@@ -17,7 +18,7 @@ use crate::text::{key_from_text, replica_from_name};
 const FORMAT: u32 = 1;
 
 /// Where a replica is reached, each as `host:port`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
     /// By peers and clients, over mutual TLS.
     pub address: String,
@@ -36,14 +37,56 @@ pub struct Topology {
     pub signatures: Signatures,
     /// Where each replica is.
     pub endpoints: BTreeMap<ReplicaId, Endpoint>,
+    /// All configurations up to the one that the above is.
+    pub chain: Chain,
 }
 
 impl Topology {
-    /// Reads `cluster.toml`.
+    /// A cluster that was never changed, whose replicas are at `endpoints`.
+    #[must_use]
+    pub fn new(
+        cluster: Arc<Cluster>,
+        engine: &'static Profile,
+        signatures: Signatures,
+        endpoints: BTreeMap<ReplicaId, Endpoint>,
+        operators: Operators,
+    ) -> Self {
+        let holder = |replica: ReplicaId| {
+            let Endpoint { address, http } = endpoints.get(&replica).cloned().unwrap_or_default();
+            Holder { public_key: cluster.replica_key(replica).copied().unwrap_or_default(), address, http }
+        };
+        let holders = cluster.shards().map(|shard| cluster.replicas_of(shard).map(holder).collect()).collect();
+        let first = Configuration::first(&cluster, engine.name, signatures, holders, operators);
+        let chain = Chain::new(Cluster::clone(&cluster), first);
+        Self { cluster, engine, signatures, endpoints, chain }
+    }
+
+    /// Reads `cluster.toml`, and the configurations beside it that followed.
     ///
     /// # Errors
-    /// [`ConfigError`] when it cannot be read, its parts do not make a cluster, or it runs none of `engines`.
+    /// [`ConfigError`] when it cannot be read, its parts do not make a cluster, it runs none of `engines`, or what stands beside it does not
+    /// follow.
     pub fn load(path: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
+        let mut first = Self::read_first(path, engines)?;
+        read_chain(&chain_file(path), &mut first.chain)?;
+        Ok(first.as_newest())
+    }
+
+    /// The same cluster as the newest configuration of its chain describes it.
+    #[must_use]
+    pub fn as_newest(self) -> Self {
+        let cluster = Arc::new(self.chain.cluster());
+        let holders = self.chain.newest().replicas.iter().flatten();
+        let endpoint = |holder: &Holder| Endpoint { address: holder.address.clone(), http: holder.http.clone() };
+        let endpoints = cluster.replicas().zip(holders.map(endpoint)).collect();
+        Self { cluster, endpoints, ..self }
+    }
+
+    /// Reads a file of the form of `cluster.toml` alone.
+    ///
+    /// # Errors
+    /// As [`Topology::load`].
+    pub fn read_first(path: &Path, engines: &[&'static Profile]) -> Result<Self, ConfigError> {
         let file: ClusterToml = read_toml(path)?;
         let refuse = |what: String, help: &str| ConfigError { what, file: path.to_path_buf(), line: None, help: help.to_owned() };
         let as_made = "take cluster.toml as `bezant init` made it, the same on every host";
@@ -77,15 +120,7 @@ impl Topology {
             }
         }
         let keys = shards(&members).map_err(|missing| refuse(format!("{missing} is not listed, though later ones are"), as_made))?;
-        let mut clients: Vec<(ClientId, Permission)> = Vec::new();
-        for client in file.client {
-            let number = ClientId(client.number);
-            if clients.iter().any(|(other, _)| *other == number) {
-                return Err(refuse(format!("client {} is listed twice", number.0), as_made));
-            }
-            let [read_prefixes, write_prefixes] = [client.read, client.write].map(|list| list.into_iter().map(|prefix| prefix.0).collect());
-            clients.push((number, Permission { public_key: client.public_key.0, read_prefixes, write_prefixes }));
-        }
+        let clients = clients(file.client).map_err(|what| refuse(what, as_made))?;
         let signatures = match file.signatures {
             Switch::On => Signatures::Ed25519,
             #[cfg(feature = "lab")]
@@ -111,8 +146,14 @@ impl Topology {
             let what = format!("a shard has {found} replicas; with faults = {faults}, {} needs {needed} ({shape})", engine.name);
             return Err(refuse(what, as_made));
         }
+        let operators = operators(file.operator, file.operators_needed)
+            .map_err(|what| refuse(what, "operators_needed must be more than half of them, and no more than there are"))?;
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
-        Ok(Self { cluster: Arc::new(cluster), engine, signatures, endpoints })
+        let topology = Self::new(Arc::new(cluster), engine, signatures, endpoints, operators);
+        if let Some(twice) = crypto::configuration::shared_key(topology.chain.newest()) {
+            return Err(refuse(format!("two members have the same public key {twice}"), as_made));
+        }
+        Ok(topology)
     }
 
     /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
@@ -146,6 +187,38 @@ fn shards(members: &BTreeMap<ReplicaId, ([u8; 32], Endpoint)>) -> Result<Vec<Vec
     Ok(shards)
 }
 
+/// The clients and their rights, or what is wrong with them.
+fn clients(listed: Vec<ClientToml>) -> Result<Vec<(ClientId, Permission)>, String> {
+    let mut clients: Vec<(ClientId, Permission)> = Vec::with_capacity(listed.len());
+    let mut numbers = BTreeSet::new();
+    for client in listed {
+        if !numbers.insert(client.number) {
+            return Err(format!("client {} is listed twice", client.number));
+        }
+        let [read_prefixes, write_prefixes] = [client.read, client.write].map(|list| list.into_iter().map(|prefix| prefix.0).collect());
+        let limits = ClientLimits {
+            transactions: client.transactions_max,
+            keys: client.keys_max,
+            bytes: client.bytes_max,
+            reads_per_second: client.reads_per_second,
+        };
+        let permission = Permission { public_key: client.public_key.0, read_prefixes, write_prefixes, limits };
+        clients.push((ClientId(client.number), permission));
+    }
+    Ok(clients)
+}
+
+/// The operators, of whom one must sign where nothing else is said and there is one; or what is wrong with them.
+fn operators(listed: Vec<OperatorToml>, needed: Option<u16>) -> Result<Operators, String> {
+    let mut keys: Vec<[u8; 32]> = listed.into_iter().map(|operator| operator.public_key.0).collect();
+    keys.sort_unstable();
+    let needed = needed.unwrap_or(u16::from(!keys.is_empty()));
+    if !keys.is_empty() && (usize::from(needed) * 2 <= keys.len() || usize::from(needed) > keys.len()) {
+        return Err(format!("operators_needed is {needed}, and there are {} operators", keys.len()));
+    }
+    Ok(Operators { needed, keys })
+}
+
 /// `cluster.toml`, key by key.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -159,9 +232,18 @@ struct ClusterToml {
     placement: PlacementKind,
     #[serde(default)]
     bounds: Vec<KeyText>,
+    operators_needed: Option<u16>,
+    #[serde(default)]
+    operator: Vec<OperatorToml>,
     replica: Vec<ReplicaToml>,
     #[serde(default)]
     client: Vec<ClientToml>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OperatorToml {
+    public_key: PublicKey,
 }
 
 #[derive(Deserialize)]
@@ -180,6 +262,10 @@ struct ClientToml {
     public_key: PublicKey,
     read: Vec<KeyText>,
     write: Vec<KeyText>,
+    transactions_max: Option<u32>,
+    keys_max: Option<u32>,
+    bytes_max: Option<u32>,
+    reads_per_second: Option<u32>,
 }
 
 #[derive(Deserialize)]

@@ -199,3 +199,38 @@ fn a_key_must_be_the_listed_one_and_secret() {
         assert!(load(folder.path()).expect_err("refused").help.contains("chmod 600"));
     }
 }
+
+/// What operators changed is read with `cluster.toml`, and only where it follows that very file.
+#[test]
+fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
+    let operator = SecretKey::from_bytes([77; 32]);
+    let listed = format!("operators_needed = 1\n[[operator]]\npublic_key = \"{}\"\n", hex::encode(operator.public()));
+    let text = cluster_toml(&format!("placement = \"hash\"\n{listed}"), 1);
+    let folder = write_folder("client = 1\n", &text);
+    let topology = load(folder.path()).expect("all is well").topology;
+    // As it is written it is read.
+    fs::write(folder.path().join("again.toml"), topology.to_toml()).expect("written");
+    let again = config::Topology::read_first(&folder.path().join("again.toml"), &[&FIVE]).expect("as written");
+    assert_eq!(again, *topology);
+    let mut chain = topology.chain.clone();
+    let mut next = crypto::Configuration { version: 1, previous: chain.digest(), ..chain.newest().clone() };
+    next.clients[0].1.write_prefixes = vec![];
+    next.clients[0].1.limits.keys = Some(3);
+    let signature = next.sign(chain.id(), &chain.newest().operators, &operator).expect("an operator");
+    chain.extend(crypto::SignedConfiguration { configuration: next, signatures: vec![signature] }).expect("it is signed");
+    let file = config::chain_file(&folder.path().join("cluster.toml"));
+    config::write_chain(&file, &chain).expect("written");
+    let loaded = load(folder.path()).expect("it follows");
+    let permission = loaded.cluster().permission(ClientId(1)).expect("listed");
+    assert_eq!((permission.write_prefixes.len(), permission.limits.keys, loaded.topology.chain.version()), (0, Some(3), 1));
+    // Where hosts are called otherwise does not matter; who may do what does.
+    fs::write(folder.path().join("cluster.toml"), text.replace("127.0.0.1", "localhost")).expect("written");
+    load(folder.path()).expect("addresses do not count");
+    fs::write(folder.path().join("cluster.toml"), text.replace("write = [\"app/\"]", "write = [\"\"]")).expect("written");
+    let refused = load(folder.path()).expect_err("it follows another file");
+    assert!(refused.what.contains("configuration 1 is refused: version 1 does not follow the version 0"), "{refused}");
+    fs::write(folder.path().join("cluster.toml"), text).expect("written");
+    let bytes = fs::read(&file).expect("it is there");
+    fs::write(&file, &bytes[..bytes.len() - 1]).expect("written");
+    assert!(load(folder.path()).expect_err("it is cut").what.contains("ends inside a configuration"));
+}

@@ -160,7 +160,7 @@ impl<D: Signable> Signer<D, D::Message> for BatchSigner {
         let leaves: Vec<Digest> = batch.iter().map(|(_, unsigned)| unsigned.leaf(self.cluster, self.signer)).collect();
         let signatures = self.sign(&leaves);
         if let (Some(verifier), Some(signature)) = (&self.known_to, signatures.first()) {
-            verifier.signed(self.signer, &signature.signed);
+            verifier.signed(self.signer, &self.key.public(), &signature.signed);
         }
         signatures
     }

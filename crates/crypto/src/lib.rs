@@ -71,6 +71,7 @@
 mod batch;
 mod batch_signature;
 mod compression;
+pub mod configuration;
 mod hash;
 mod key;
 mod merkle;
@@ -82,6 +83,7 @@ mod verifier;
 pub use batch::{BatchChecker, SignedMessage};
 pub use batch_signature::{BatchSignature, BatchSigner, Signable, SignedRoot, Statement, leaf};
 pub use compression::{Compress, SignatureCompression};
+pub use configuration::{Chain, ChainError, Configuration, Holder, Operators, SignedConfiguration};
 pub use hash::digest;
 pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
 pub use verified::{Claim, Rejection, SignatureClaims, Verified};

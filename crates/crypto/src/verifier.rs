@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::vec;
 
 use ed25519_zebra::{Signature, VerificationKey};
@@ -27,15 +27,27 @@ const QUEUE_TREES_NODES_MAX: usize = 32_768;
 const RECENT_SUSPECTS: usize = 8;
 
 /// Verifies messages for one cluster. Threads share one verifier and its cache.
+///
+/// Operators may give a replica's place another key while it runs ([`Verifier::reconfigure`]). What is being checked then is checked to its end
+/// by the keys with which that began.
 pub struct Verifier {
     cluster: Arc<Cluster>,
     signatures: Signatures,
-    /// Every replica's key, by shard and index: see [`Verifier::slot`].
+    current: RwLock<Arc<Current>>,
+    cache_capacity: usize,
+    counters: Arc<Counters>,
+}
+
+/// The keys of one configuration, and the roots that were checked with them: where a key changes, nothing that the old one signed counts.
+struct Current {
+    cluster: Arc<Cluster>,
+    signatures: Signatures,
+    /// Every replica's key, by shard and index: see [`Current::slot`].
     keys: Vec<VerificationKey>,
     /// The same keys in the same order.
     batches: BatchChecker,
     cache: RootCache,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 /// What a verifier has done since it was made.
@@ -66,17 +78,28 @@ impl Verifier {
     /// [`BadMember`] when a replica's key is one that [`check_public_key`](crate::check_public_key) refuses. Without
     /// signatures no key is looked at.
     pub fn new(cluster: Arc<Cluster>, signatures: Signatures, cache_capacity: usize) -> Result<Self, BadMember> {
-        let mut keys = Vec::new();
-        if signatures == Signatures::Ed25519 {
-            check_replicas(&cluster)?;
-            keys.extend(cluster.replicas().map(|replica| {
-                let bytes = *cluster.replica_key(replica).expect("a cluster has the key of each of its replicas");
-                VerificationKey::try_from(bytes).expect("a key that passed its check is a point")
-            }));
+        let counters = Arc::default();
+        let current = Current::new(Arc::clone(&cluster), signatures, cache_capacity, Arc::clone(&counters))?;
+        Ok(Self { cluster, signatures, current: RwLock::new(Arc::new(current)), cache_capacity, counters })
+    }
+
+    /// From now on checks by the keys that the replicas have in `cluster`, which has the shape of the first one.
+    ///
+    /// # Errors
+    /// As [`Verifier::new`]; then nothing has changed.
+    pub fn reconfigure(&self, cluster: Arc<Cluster>) -> Result<(), BadMember> {
+        let before = self.current();
+        let is_same = cluster.replicas().all(|replica| cluster.replica_key(replica) == before.cluster.replica_key(replica));
+        if is_same || broken(Mutant::GoneKeyBelieved) {
+            return Ok(());
         }
-        let batches = BatchChecker::new(keys.iter().map(|key| (*key).into())).expect("keys that passed their check are points");
-        let cache = RootCache::new(keys.len(), cache_capacity);
-        Ok(Self { cluster, signatures, keys, batches, cache, counters: Counters::default() })
+        let next = Current::new(cluster, self.signatures, self.cache_capacity, Arc::clone(&self.counters))?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        Ok(())
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Checks one message.
@@ -84,9 +107,9 @@ impl Verifier {
     /// # Errors
     /// The first [`Rejection`], in the order of the message's claims; those about form come before those about signatures.
     pub fn verify<T: SignatureClaims>(&self, message: T) -> Result<Verified<T>, Rejection> {
-        let mut queue = VerifyQueue::default();
-        let needs = self.enqueue(&message, &mut Vec::new(), &mut queue)?;
-        self.check_queued(&mut queue);
+        let (current, mut queue) = (self.current(), VerifyQueue::default());
+        let needs = current.enqueue(&message, &mut Vec::new(), &mut queue)?;
+        current.check_queued(&mut queue);
         queue.judge(&needs)?;
         Ok(Verified::vouch(message))
     }
@@ -103,26 +126,27 @@ impl Verifier {
         messages: &mut vec::IntoIter<T>,
         roots_max: usize,
     ) -> Vec<Result<Verified<T>, Rejection>> {
-        let mut queue = VerifyQueue::default();
+        let (current, mut queue) = (self.current(), VerifyQueue::default());
         let mut surveys = Vec::with_capacity(messages.len());
         let mut claims = Vec::new();
         for message in messages.as_slice() {
             if queue.suspects.len() >= roots_max {
                 break;
             }
-            surveys.push(self.enqueue(message, &mut claims, &mut queue));
+            surveys.push(current.enqueue(message, &mut claims, &mut queue));
         }
         drop(claims);
-        self.check_queued(&mut queue);
+        current.check_queued(&mut queue);
         // The verdicts come first: else one message too many would be taken to find that there are no more.
         let judged = surveys.into_iter().zip(messages).map(|(enqueue, message)| (message, enqueue));
         judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
     }
 
-    /// Caches a root that this process has just signed as `signer`, because it comes back in certificates.
-    pub fn signed(&self, signer: ReplicaId, signed: &SignedRoot) {
-        if self.signatures == Signatures::Ed25519 {
-            self.cache.keep(self.part(signer), signed, None);
+    /// Caches a root that this process has just signed as `signer` with the secret half of `key`, because it comes back in certificates.
+    pub fn signed(&self, signer: ReplicaId, key: &[u8; 32], signed: &SignedRoot) {
+        let current = self.current();
+        if self.signatures == Signatures::Ed25519 && current.cluster.replica_key(signer) == Some(key) {
+            current.cache.keep(current.part(signer), signed, None);
         }
     }
 
@@ -144,10 +168,26 @@ impl Verifier {
         self.signatures
     }
 
-    /// The cluster whose messages it checks.
+    /// The cluster whose messages it checks, as it was at first: its name and shape stay.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
+    }
+}
+
+impl Current {
+    fn new(cluster: Arc<Cluster>, signatures: Signatures, cache_capacity: usize, counters: Arc<Counters>) -> Result<Self, BadMember> {
+        let mut keys = Vec::new();
+        if signatures == Signatures::Ed25519 {
+            check_replicas(&cluster)?;
+            keys.extend(cluster.replicas().map(|replica| {
+                let bytes = *cluster.replica_key(replica).expect("a cluster has the key of each of its replicas");
+                VerificationKey::try_from(bytes).expect("a key that passed its check is a point")
+            }));
+        }
+        let batches = BatchChecker::new(keys.iter().map(|key| (*key).into())).expect("keys that passed their check are points");
+        let cache = RootCache::new(keys.len(), cache_capacity);
+        Ok(Self { cluster, signatures, keys, batches, cache, counters })
     }
 
     /// Checks everything of `message` except signatures. Roots that are not cached go into the queue; returns their indices.

@@ -130,7 +130,7 @@ fn a_message_without_claims_passes_and_an_empty_frame_is_empty() {
 fn a_verifier_does_not_check_its_own_signatures() {
     let verifier = verifier();
     let notes = batch(1, 0, 3);
-    verifier.signed(replica(1), &notes[0].2.signed);
+    verifier.signed(replica(1), &secret(1).public(), &notes[0].2.signed);
     assert!(verifier.verify(letter(notes.clone())).is_ok());
     assert_eq!(verifier.counts().roots_checked, 0);
     let forged = vec![(replica(1), Note(vec![0, 9]), notes[0].2.clone())];
@@ -598,4 +598,24 @@ proptest! {
             prop_assert_eq!(again, plain);
         }
     }
+}
+
+/// What an earlier key signed counts no more, also where it was checked before; what the others signed does.
+#[test]
+fn a_signature_by_a_key_that_has_gone_counts_no_more() {
+    let verifier = verifier();
+    let (gone, stays) = (letter(batch(1, 0, 3)), letter(batch(2, 0, 3)));
+    assert!(verifier.verify_all(vec![gone.clone(), stays.clone()]).iter().all(Result::is_ok));
+    let keys = (0..6).map(|index| secret(if index == 1 { 11 } else { index }).public()).collect();
+    let next = Cluster::new(CLUSTER, 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
+    verifier.reconfigure(Arc::new(next)).expect("the key is good");
+    assert_eq!(judge(&verifier, &gone), Err(refused(1)));
+    assert_eq!(judge(&verifier, &stays), Ok(stays));
+    // What a process signed by the earlier key meanwhile is not good because it was its own.
+    let late = batch(1, 1, 1);
+    verifier.signed(replica(1), &secret(1).public(), &late[0].2.signed);
+    assert_eq!(judge(&verifier, &letter(late)), Err(refused(1)));
+    let own = leaf(CLUSTER, replica(1), &Note(vec![7]));
+    let signature = BatchSigner::new(secret(11), CLUSTER, replica(1), Signatures::Ed25519).sign(&[own]).remove(0);
+    assert!(verifier.verify(letter(vec![(replica(1), Note(vec![7]), signature)])).is_ok());
 }

@@ -136,7 +136,8 @@ mod request;
 
 pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, stretched};
 pub use offer::{
-    Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind, Statistics,
+    Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Reconfigure, Replica, Session, Statistic, StatisticKind,
+    Statistics,
 };
 pub use opaque::{Evidence, Private};
 pub use outcome::{Commit, CommitPath, Found, Notice, Proof, ProvenCommit, Receipt, Response, Tell};

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
 
 use machine::{Durable, Machine};
-use types::{ClientId, ReplicaId};
+use types::{ClientId, Cluster, ReplicaId};
 
 use crate::clock::ClockReport;
 use crate::outcome::Tell;
@@ -107,8 +108,13 @@ pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Inf
     fn statistics(&self, out: &mut Statistics);
 }
 
+/// What a replica is told by its own side: the cluster, as its operators have changed it. Its shape is as it was, but clients, their rights
+/// and their limits may differ. An engine whose replicas must all change at the same place in their order makes nothing of it.
+#[derive(Clone, Debug)]
+pub struct Reconfigure(pub Arc<Cluster>);
+
 /// A server's side of an engine: one replica of one shard, with all that runs beside it.
-pub trait Replica: Durable + Machine<Command = Infallible> {
+pub trait Replica: Durable + Machine<Command = Reconfigure> {
     /// What it has done and holds. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 

@@ -55,8 +55,11 @@ pub enum Refusal {
     /// This client left too many of its transactions for others to end.
     #[error("this client left too many of its transactions for others to end, as one does that is killed again and again; come back later")]
     AbandonLimit,
+    /// The client is over a limit that the operators set for it, named as in the configuration.
+    #[error("this client is over its limit {0}, which the operators set for it; ask for less, or come back later")]
+    ClientLimit(&'static str),
     /// The client has no right to a key.
-    #[error("this client has no right to a key it named; its rights stand in the cluster's cluster.toml")]
+    #[error("this client has no right to a key it named; `bezant config show` tells its rights")]
     NotPermitted,
     /// The replicas do not hold a key that they were asked for.
     #[error("a replica does not hold a key it was asked for; this client's cluster.toml differs from the replicas'")]
@@ -93,6 +96,7 @@ impl Refusal {
             | Self::OutcomeUnknown
             | Self::Overloaded
             | Self::AbandonLimit
+            | Self::ClientLimit(_)
             | Self::NotPermitted
             | Self::WrongShard
             | Self::Unknown

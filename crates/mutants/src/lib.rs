@@ -81,6 +81,15 @@ mutants! {
     DependencyAbortForgiven: "Alg. 1 L16-18", "who waited for what aborts is voted for all the same";
     TimestampShared: "one timestamp, one transaction", "two transactions under one timestamp are both voted for";
     RightsIgnored: "rights", "a client may write what it has no right to";
+    ConfigurationOfFew: "configurations", "one signature of an operator too few is enough";
+    OldConfigurationTaken: "configurations", "a configuration is taken over that does not follow the newest one";
+    PlacesChangeTogether: "configurations", "more than f places of a shard get another key at once";
+    GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
+    GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";
+    ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
+    RevokedStays: "configurations", "who was taken out keeps its connections";
+    RightsKept: "configurations", "a replica goes on by the rights that it began with";
+    ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";

@@ -2,7 +2,7 @@
 //!
 //! Members whose clusters differ in their *shape* (how many faults, which shard holds a key, whether statements are signed) cannot
 //! understand each other, and part: to the others, who differs is like a member that is down. A list of replicas or clients that
-//! differs is told, and no more: lists are changed on one host after another.
+//! differs is told, and no more, where both go by the same version: only operators change it ([`crate::changes`]).
 
 use crypto::{Signatures, digest};
 use types::codec::{Decode, DecodeError, Encode, Reader};
@@ -17,12 +17,14 @@ pub struct Configuration {
     shape: [u8; PART_BYTES],
     replicas: [u8; PART_BYTES],
     clients: [u8; PART_BYTES],
+    /// How often the operators have changed it.
+    version: u64,
 }
 
 impl Configuration {
     /// That of a member who knows `cluster` so.
     #[must_use]
-    pub fn of(cluster: &Cluster, signatures: Signatures) -> Self {
+    pub fn of(cluster: &Cluster, signatures: Signatures, version: u64) -> Self {
         let (mut shape, mut replicas, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         for count in [cluster.faults(), cluster.shards().count(), usize::from(signatures == Signatures::Ed25519)] {
             (count as u64).encode(&mut shape);
@@ -47,7 +49,7 @@ impl Configuration {
             let whole = digest("configuration", cluster.id(), &[bytes]);
             *whole.first_chunk().expect("a digest is longer than its part")
         };
-        Self { shape: part(&shape), replicas: part(&replicas), clients: part(&clients) }
+        Self { shape: part(&shape), replicas: part(&replicas), clients: part(&clients), version }
     }
 
     /// Whether who knows the cluster so and who knows it as `other` can understand each other.
@@ -56,13 +58,20 @@ impl Configuration {
         self.shape == other.shape
     }
 
-    /// Where `other` differs, in words; nothing when it does not.
+    /// How often the operators have changed it.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Where `other` differs, in words; nothing when it does not. Lists of different versions are not compared: who has the earlier one is
+    /// about to learn of the later one.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let parts = [
             (self.shape == other.shape, "faults, shards, placement or signatures"),
-            (self.replicas == other.replicas, "the replicas' keys"),
-            (self.clients == other.clients, "the clients and their rights"),
+            (self.replicas == other.replicas || self.version != other.version, "the replicas' keys"),
+            (self.clients == other.clients || self.version != other.version, "the clients and their rights"),
         ];
         let differing: Vec<&str> = parts.into_iter().filter(|(same, _)| !same).map(|(_, name)| name).collect();
         (!differing.is_empty()).then(|| differing.join(", and in "))
@@ -77,22 +86,24 @@ impl Configuration {
     /// What [`Configuration::to_text`] gave.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
-        let mut bytes = [0; 3 * PART_BYTES];
+        let mut bytes = [0; 3 * PART_BYTES + 8];
         hex::decode_to_slice(text, &mut bytes).ok()?;
         let part = |at: usize| bytes[at * PART_BYTES..].first_chunk().copied();
-        Some(Self { shape: part(0)?, replicas: part(1)?, clients: part(2)? })
+        let version = u64::from_le_bytes(*bytes[3 * PART_BYTES..].first_chunk()?);
+        Some(Self { shape: part(0)?, replicas: part(1)?, clients: part(2)?, version })
     }
 }
 
 impl Encode for Configuration {
     fn encode(&self, out: &mut Vec<u8>) {
         [self.shape, self.replicas, self.clients].iter().for_each(|part| out.extend_from_slice(part));
+        self.version.encode(out);
     }
 }
 
 impl Decode for Configuration {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { shape: reader.array()?, replicas: reader.array()?, clients: reader.array()? })
+        Ok(Self { shape: reader.array()?, replicas: reader.array()?, clients: reader.array()?, version: u64::decode(reader)? })
     }
 }
 
@@ -103,11 +114,20 @@ mod tests {
     use super::*;
 
     fn cluster(bound: &str, first_key: u8, right: &str) -> Configuration {
+        cluster_at(0, bound, first_key, right)
+    }
+
+    fn cluster_at(version: u64, bound: &str, first_key: u8, right: &str) -> Configuration {
         let keys = |shard: u8| (0..6).map(|index| [shard * 6 + index + first_key; 32]).collect();
-        let rights = Permission { public_key: [99; 32], read_prefixes: vec![Key::from(right)], write_prefixes: vec![] };
+        let rights = Permission {
+            public_key: [99; 32],
+            read_prefixes: vec![Key::from(right)],
+            write_prefixes: vec![],
+            limits: types::ClientLimits::default(),
+        };
         let placement = Placement::Ranges(vec![Key::from(bound)]);
         let cluster = Cluster::new(ClusterId::new([7; 16]), 1, placement, vec![keys(0), keys(1)], vec![(ClientId(1), rights)]);
-        Configuration::of(&cluster.expect("it fits"), Signatures::Ed25519)
+        Configuration::of(&cluster.expect("it fits"), Signatures::Ed25519, version)
     }
 
     #[test]
@@ -119,6 +139,8 @@ mod tests {
         let lists = cluster("m", 1, "a");
         assert_eq!(mine.difference(&lists).as_deref(), Some("the replicas' keys, and in the clients and their rights"));
         assert!(mine.fits(&lists));
+        let later = cluster_at(1, "m", 1, "a");
+        assert_eq!((mine.difference(&later), later.version()), (None, 1));
         assert_eq!(Configuration::from_text(&mine.to_text()), Some(mine));
         assert_eq!(Configuration::from_text("00"), None);
     }

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsStream;
 use types::limits::FRAME_MESSAGES_MAX;
 
+use crate::changes::{Changes, read_control};
 use crate::frame::{self, Frames, HEADER_BYTES, MESSAGE_OVERHEAD_BYTES};
 use crate::limits::{CHECKED_ROOTS_MAX, Limits};
 use crate::link::{CloseReason, Link, Next};
@@ -75,7 +76,13 @@ impl<C, W> Intake<C, W> {
 }
 
 /// Runs an open connection until it ends, and says why it did. `share` is what its member may take of this node.
-pub(crate) async fn run<C, W>(stream: Stream, link: Arc<Link>, share: Arc<Share>, intake: Arc<Intake<C, W>>) -> CloseReason
+pub(crate) async fn run<C, W>(
+    stream: Stream,
+    link: Arc<Link>,
+    share: Arc<Share>,
+    intake: Arc<Intake<C, W>>,
+    changes: Arc<Changes>,
+) -> CloseReason
 where
     C: Send + 'static,
     W: Wire,
@@ -95,7 +102,8 @@ where
         };
         async move { low_priority.of(member).run(&usage, writing).await }
     });
-    let mut reader = Reader { link: Arc::clone(&link), share, intake: Arc::clone(&intake), held: None, large_since: None, rejections: 0 };
+    let (own_link, own_intake) = (Arc::clone(&link), Arc::clone(&intake));
+    let mut reader = Reader { link: own_link, share, intake: own_intake, changes, held: None, large_since: None, rejections: 0 };
     let reading = {
         let link = Arc::clone(&link);
         async move {
@@ -116,6 +124,7 @@ struct Reader<C, W> {
     link: Arc<Link>,
     share: Arc<Share>,
     intake: Arc<Intake<C, W>>,
+    changes: Arc<Changes>,
     /// The permit for the frame that is being received.
     held: Option<Permit>,
     /// When the large frame began that is being received.
@@ -167,6 +176,12 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                 let Some(body) = buffer.take_body(head) else { break };
                 self.intake.shell.frames_received.inc();
                 self.intake.shell.bytes_received.inc_by((HEADER_BYTES + head.length) as u64);
+                if let Some(control) = frame::control(&body) {
+                    let control = read_control(control, self.changes.id()).map_err(CloseReason::Frame)?;
+                    self.held = None;
+                    self.changes.hear(&self.link, control)?;
+                    continue;
+                }
                 let cluster = self.intake.verifier.cluster().id();
                 let decoded = frame::decode_messages(body, cluster, &mut messages).map_err(CloseReason::Frame)?;
                 self.intake.shell.messages_received.inc_by(decoded.messages as u64);
@@ -208,12 +223,14 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     /// Counts a message that is dropped; too many, or one with a bad signature, end the connection.
     fn reject(&mut self, rejection: &Rejection) -> Result<(), CloseReason> {
         self.intake.shell.count_rejected(rejection.label());
-        self.rejections += 1;
         if let Some(left_out) = self.intake.may_log(&self.share.log) {
             tracing::warn!(party = %self.link.party(), %rejection, left_out = left_out.noted(), "a message was dropped");
         }
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
-        let is_bad = matches!(rejection, Rejection::BadSignature { .. }) || self.rejections >= self.intake.limits.rejections_max;
+        let is_blameless = matches!(rejection, Rejection::BadSignature { signer } if self.changes.is_blameless(*signer));
+        let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !is_blameless && !self.changes.is_apart(&self.link);
+        self.rejections += u32::from(!is_blameless);
+        let is_bad = is_signed_badly || self.rejections >= self.intake.limits.rejections_max;
         if is_bad { Err(CloseReason::Rejections) } else { Ok(()) }
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! frame     length: u32   version: u8   body: `length` bytes, at least one
 //! body      omitted: u32    count: u32    that many messages, end to end; none is a heartbeat
+//!           or   0: u32   2^32 - 1: u32   what members tell one another of configurations ([`crate::changes`])
 //! greeting  the body of the first frame each way: Hello from the dialler, Welcome or Refused from the listener
 //! ```
 //!
@@ -25,6 +26,8 @@ pub const FRAME_VERSION: u8 = 1;
 pub const HEADER_BYTES: usize = 5;
 /// The two counts before a body's messages.
 const COUNTS_BYTES: usize = 8;
+/// In the place of a count: no messages follow, but something of configurations.
+const CONTROL: u32 = u32::MAX;
 /// The memory of a decoded message besides its own bytes, roughly.
 pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 256;
 /// The longest reason of a refusal, in bytes.
@@ -118,6 +121,13 @@ pub struct Decoded {
     pub bytes: usize,
 }
 
+/// What a frame's body tells of configurations, if it is such a frame: still to be read.
+#[must_use]
+pub fn control(body: &Bytes) -> Option<Bytes> {
+    let counts = body.first_chunk::<COUNTS_BYTES>()?;
+    (counts[..4] == [0; 4] && counts[4..] == CONTROL.to_le_bytes()).then(|| body.slice(COUNTS_BYTES..))
+}
+
 /// Decodes the messages in a frame's body.
 ///
 /// # Errors
@@ -196,6 +206,16 @@ impl Frames {
     /// Adds a frame without messages.
     pub fn add_heartbeat(&mut self) {
         self.open();
+    }
+
+    /// Adds a frame that tells of configurations.
+    pub fn add_control(&mut self, control: &impl Encode) {
+        self.open();
+        control.encode(&mut self.bytes);
+        self.close_last();
+        let counts = self.last_at + HEADER_BYTES;
+        self.bytes[counts + 4..][..4].copy_from_slice(&CONTROL.to_le_bytes());
+        self.last_is_full = true;
     }
 
     /// Adds all of `more` at the end.

@@ -22,6 +22,7 @@
 //! - **Messages may be lost.** A message to a party that is not connected, or that does not read, is dropped and counted;
 //!   machines have timers for that.
 
+mod changes;
 pub mod clock;
 mod configuration;
 mod connection;
@@ -47,6 +48,7 @@ pub mod shutdown;
 pub mod tls;
 pub mod transport;
 
+pub use changes::{ChangeOptions, Control, Newest, NotTakenOver};
 pub use configuration::Configuration;
 pub use connection::Wire;
 #[cfg(feature = "lab")]

@@ -12,6 +12,7 @@ use crypto::Compress;
 use tokio::sync::Notify;
 use types::{ClientId, Party, Session};
 
+use crate::changes::Control;
 use crate::frame::{FrameError, Frames};
 use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Distance};
 use crate::limits::Limits;
@@ -64,6 +65,8 @@ pub(crate) enum CloseReason {
     Cut,
     /// The system reported an error.
     Broken(std::io::ErrorKind),
+    /// The operators took its owner out of the cluster, or gave it another key.
+    Removed,
     /// The same party connected again, or another client needed the place that this one's client had beyond its part.
     Replaced,
     /// This node is stopping.
@@ -93,6 +96,7 @@ impl CloseReason {
             Self::Ended => "ended",
             Self::Cut => "cut",
             Self::Broken(_) => "broken",
+            Self::Removed => "removed",
             Self::Replaced => "replaced",
             Self::Stopping => "stopping",
         }
@@ -128,6 +132,7 @@ impl fmt::Display for CloseReason {
             Self::Ended => formatter.write_str("it ended the connection"),
             Self::Cut => formatter.write_str("it ended the connection inside a frame"),
             Self::Broken(kind) => write!(formatter, "the connection broke: {kind}"),
+            Self::Removed => formatter.write_str("a new configuration took its owner out, or gave it another key"),
             Self::Replaced => formatter.write_str("a newer connection took its place"),
             Self::Stopping => formatter.write_str("this node is stopping"),
         }
@@ -158,6 +163,9 @@ pub(crate) struct Link {
     drained: Notify,
     /// Injected latency, where there is any.
     hold: Option<DelayLine>,
+    /// Up to which version its peer is known to have the configurations, and up to which they were sent.
+    version: AtomicU64,
+    handed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -233,6 +241,56 @@ impl Link {
         total
     }
 
+    /// Queues what is told of configurations.
+    pub fn send_control(&self, control: &Control) {
+        let mut guard = self.lock();
+        let outgoing = &mut *guard;
+        if outgoing.close_reason.is_some() || outgoing.finishing {
+            return;
+        }
+        let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
+        let frames = match due {
+            None => &mut outgoing.frames,
+            Some(due) => outgoing.held.push(due),
+        };
+        let before = frames.bytes().len();
+        frames.add_control(control);
+        let added = frames.bytes().len() - before;
+        if due.is_some() {
+            outgoing.held.grown(added);
+        }
+        self.queued(added);
+        let writer = outgoing.writer.take();
+        let first_due = outgoing.held.due();
+        drop(guard);
+        if let Some(writer) = writer {
+            match (&self.hold, first_due) {
+                (Some(hold), Some(due)) => hold.wake_at(due, writer),
+                _ => writer.wake(),
+            }
+        }
+    }
+
+    /// Its peer has all configurations up to `version`.
+    pub fn knows(&self, version: u64) {
+        self.version.fetch_max(version, Ordering::SeqCst);
+    }
+
+    /// Up to which version its peer is known to have the configurations.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    /// Up to which version the peer was sent configurations.
+    pub fn handed(&self) -> u64 {
+        self.handed.load(Ordering::SeqCst)
+    }
+
+    /// The peer was sent configurations up to `version`.
+    pub fn set_handed(&self, version: u64) {
+        self.handed.store(version, Ordering::SeqCst);
+    }
+
     /// Queues a heartbeat, unless something is queued already.
     pub fn send_heartbeat(&self) {
         let mut outgoing = self.lock();
@@ -294,7 +352,7 @@ impl Link {
             return;
         }
         // Of all others the last words count: a client may say them and go.
-        let is_discarded = matches!(close_reason, CloseReason::NotReading | CloseReason::Expelled);
+        let is_discarded = matches!(close_reason, CloseReason::NotReading | CloseReason::Expelled | CloseReason::Removed);
         self.is_discarded.store(is_discarded, Ordering::SeqCst);
         outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
@@ -473,6 +531,8 @@ impl Links {
             is_discarded: AtomicBool::new(false),
             drained: Notify::new(),
             hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
+            version: AtomicU64::new(0),
+            handed: AtomicU64::new(0),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {
@@ -525,6 +585,11 @@ impl Links {
             state.open.remove(&link.party);
         }
         self.shell.connections.set(signed(state.open.len()));
+    }
+
+    /// All that are open.
+    pub fn all(&self) -> Vec<Arc<Link>> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).open.values().cloned().collect()
     }
 
     /// The connection to `party`, if one is open.

@@ -19,7 +19,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crypto::{Verified, Verifier};
+use crypto::{SignedConfiguration, Verified, Verifier};
 pub use machine::Durable;
 use machine::turn::{Bounds, Signer, Turns};
 use machine::{Machine, Time};
@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use types::{Cluster, ReplicaId};
 
+use crate::changes::{ChangeOptions, Changes, NotTakenOver};
 use crate::clock::{Clock, SteadyClock};
 use crate::connection::{Intake, Wire};
 use crate::inbox::Inbox;
@@ -74,6 +75,8 @@ pub struct NodeOptions {
     pub clock: Option<SteadyClock>,
     /// How far away everybody is to seem; for measuring and testing only.
     pub delays: Option<Delays>,
+    /// How the cluster may change while the node runs; not at all where there is nothing.
+    pub changes: Option<ChangeOptions>,
 }
 
 /// Why a node cannot start.
@@ -136,6 +139,7 @@ pub struct NodeHandle<C, W> {
     mailbox: Arc<Mailbox<Inbound<C, W>>>,
     command_permits: Arc<Semaphore>,
     states: Arc<PeerStates>,
+    changes: Arc<Changes>,
     metrics: Metrics,
 }
 
@@ -145,6 +149,7 @@ impl<C, W> Clone for NodeHandle<C, W> {
             mailbox: Arc::clone(&self.mailbox),
             command_permits: Arc::clone(&self.command_permits),
             states: Arc::clone(&self.states),
+            changes: Arc::clone(&self.changes),
             metrics: self.metrics.clone(),
         }
     }
@@ -192,6 +197,20 @@ impl<C, W> NodeHandle<C, W> {
         self.states.until(enough).await;
     }
 
+    /// Takes over the next configuration, as if a peer had sent it, and hands it to all peers.
+    ///
+    /// # Errors
+    /// [`NotTakenOver`]; then nothing has changed.
+    pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
+        self.changes.take_over(next)
+    }
+
+    /// Up to which version each connected replica is known to have the configurations.
+    #[must_use]
+    pub fn versions(&self) -> BTreeMap<ReplicaId, u64> {
+        self.changes.versions()
+    }
+
     fn push(&self, command: C) -> Result<(), C> {
         self.metrics.shell.commands_waiting.inc();
         self.mailbox.push(Inbound::Command(command)).map_err(|inbound| {
@@ -221,7 +240,7 @@ where
     L: FnMut(&M) + Send + 'static,
     E: FnMut(M::Event) + Send + 'static,
 {
-    let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, clock, delays } = node_options;
+    let NodeOptions { identity, cluster, verifier, listener, replicas, limits, run_on, metrics, clock, delays, changes } = node_options;
     check_identity(&identity, &cluster)?;
     let me = identity.party();
     let local_address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -232,7 +251,7 @@ where
     let low_priority = Arc::new(LowPriorities::new(|| if listener.is_some() { LowPriority::start() } else { Ok(LowPriority::none()) })?);
     let intake =
         Intake { mailbox: Arc::clone(&mailbox), verifier: Arc::clone(&verifier), limits: limits.clone(), log, shell, low_priority };
-    let transport = Transport::new(identity, cluster, Arc::new(intake), delays)?;
+    let transport = Transport::new(identity, cluster, Arc::new(intake), delays, changes)?;
     let (finished, ended) = oneshot::channel();
     let bounds = Bounds { inputs_max: limits.turn_inputs_max, batch_max: limits.batch_max };
     let node_loop = Loop {
@@ -263,7 +282,8 @@ where
             tasks.spawn(Arc::clone(&transport).dial(replica, address, stop.clone()));
         }
     }
-    let handle = NodeHandle { mailbox, command_permits, states: Arc::clone(&transport.states), metrics };
+    let (states, changes) = (Arc::clone(&transport.states), Arc::clone(&transport.changes));
+    let handle = NodeHandle { mailbox, command_permits, states, changes, metrics };
     Ok(Node { handle, local_address, links: Arc::clone(&transport.links), limits, stopping, tasks, ended: Some(ended) })
 }
 

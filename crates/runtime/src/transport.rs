@@ -22,6 +22,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 use types::codec::Decode;
 use types::{Cluster, Party, ReplicaId};
 
+use crate::changes::{ChangeOptions, Changes, View};
 use crate::configuration::Configuration;
 use crate::connection::{self, Intake, Stream, Wire};
 use crate::frame::{FrameError, GREETING_BYTES_MAX, Greeting, HEADER_BYTES, Role, body_length};
@@ -126,12 +127,12 @@ impl PeerStates {
 #[derive(Debug)]
 pub(crate) struct Transport<C, W> {
     identity: Identity,
+    /// Its name and shape, which stay.
     cluster: Arc<Cluster>,
-    configuration: Configuration,
+    /// Who is who in it, which changes.
+    pub changes: Arc<Changes>,
     /// The members of whom it was told that theirs differs.
     told: Mutex<BTreeSet<[u8; 32]>>,
-    /// Each member's key, and what it may take of this node.
-    members: BTreeMap<[u8; 32], (Member, Arc<Share>)>,
     /// What those take whose keys are not known yet.
     strangers: Arc<Usage>,
     /// Lines in the log about who is served at low priority.
@@ -143,49 +144,52 @@ pub(crate) struct Transport<C, W> {
 }
 
 impl<C: Send + 'static, W: Wire> Transport<C, W> {
-    pub fn new(identity: Identity, cluster: Arc<Cluster>, intake: Arc<Intake<C, W>>, delays: Option<Delays>) -> std::io::Result<Arc<Self>> {
+    pub fn new(
+        identity: Identity,
+        cluster: Arc<Cluster>,
+        intake: Arc<Intake<C, W>>,
+        delays: Option<Delays>,
+        changes: Option<ChangeOptions>,
+    ) -> std::io::Result<Arc<Self>> {
         let members_max = cluster.replicas().count() + cluster.clients().len();
         let total = Arc::new(Total::new(intake.limits.incoming_total_bytes_max, members_max, intake.shell.incoming_bytes.clone()));
-        let share = || Arc::new(Share::new(&intake.limits, &total));
-        let mut members = BTreeMap::new();
-        for replica in cluster.replicas() {
-            if let Some(key) = cluster.replica_key(replica) {
-                members.insert(*key, (Member::Replica(replica), share()));
-            }
-        }
-        for (client, permission) in cluster.clients() {
-            members.insert(permission.public_key, (Member::Client(*client), share()));
-        }
         let links = Links::new(intake.limits.clone(), Arc::clone(&intake.shell));
         let links = match delays {
             None => links,
             Some(delays) => links.with_delays(delays)?,
         };
         let states = Arc::new(PeerStates::new(identity.party(), &cluster, intake.shell.peers.clone()));
+        let links = Arc::new(links);
+        let (limits, verifier) = (intake.limits.clone(), Arc::clone(&intake.verifier));
+        let changes = Arc::new(Changes::new(Arc::clone(&cluster), changes, limits, total, Arc::clone(&links), verifier));
         Ok(Arc::new(Self {
             identity,
-            members,
+            changes,
             strangers: Arc::default(),
             low_logged: LogLimit::new(LOGGED_A_MINUTE_MAX),
-            configuration: Configuration::of(&cluster, intake.verifier.signatures()),
             told: Mutex::default(),
             cluster,
             half_open: Arc::new(HalfOpen::new(intake.limits.unauthenticated_max, intake.shell.unauthenticated.clone())),
-            links: Arc::new(links),
+            links,
             states,
             intake,
         }))
     }
 
     /// Whoever may take too much, in the order in which they are watched.
-    fn takers(&self) -> impl Iterator<Item = (Option<Member>, &Arc<Usage>)> {
-        let members = self.members.values().map(|(member, share)| (Some(*member), &share.usage));
+    fn takers<'a>(&'a self, view: &'a View) -> impl Iterator<Item = (Option<Member>, &'a Arc<Usage>)> {
+        let members = view.members.values().map(|(member, share)| (Some(*member), &share.usage));
         members.chain([(None, &self.strangers)])
     }
 
+    /// Watches all of them.
+    fn monitor(&self, view: &View) -> UsageMonitor {
+        UsageMonitor::new(self.takers(view).map(|(member, usage)| (Arc::clone(usage), member)))
+    }
+
     /// The priority of one of them has changed.
-    fn note_priority(&self, taker: usize) {
-        let Some((member, usage)) = self.takers().nth(taker) else { return };
+    fn note_priority(&self, view: &View, taker: usize) {
+        let Some((member, usage)) = self.takers(view).nth(taker) else { return };
         let (name, is_low) = (member.map_or_else(|| "strangers".to_owned(), |member| member.to_string()), usage.is_low());
         if is_low && let Some(left_out) = self.intake.may_log(&self.low_logged) {
             tracing::warn!(member = %name, left_out = left_out.noted(), "takes far more than others, and is served at low priority");
@@ -196,7 +200,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     /// Accepts connections until `stopping`, then waits for those that are open to end.
     pub async fn listen(self: Arc<Self>, listener: TcpListener, mut stopping: watch::Receiver<bool>) {
         let mut connections = JoinSet::new();
-        let mut monitor = UsageMonitor::new(self.takers().map(|(member, usage)| (Arc::clone(usage), member)));
+        let mut view = self.changes.view();
+        let mut monitor = self.monitor(&view);
         let mut looking = interval(Duration::from_millis(USAGE_INTERVAL_MS));
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Each has a file descriptor until it is closed, not only until its place is taken: the journal needs some too.
@@ -221,7 +226,13 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                     }
                 },
                 Some(_) = connections.join_next() => {}
-                now = looking.tick() => monitor.look(now.into_std()).into_iter().for_each(|taker| self.note_priority(taker)),
+                now = looking.tick() => {
+                    let newest = self.changes.view();
+                    if newest.version != view.version {
+                        (monitor, view) = (self.monitor(&newest), newest);
+                    }
+                    monitor.look(now.into_std()).into_iter().for_each(|taker| self.note_priority(&view, taker));
+                }
                 () = stopped(&mut stopping) => break,
             }
         }
@@ -240,11 +251,13 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
                 () = stopped(&mut stopping) => return,
             };
             match reached {
-                Ok((stream, share)) => {
+                Ok(Reached { stream, share, key, version }) => {
                     let Ok(open) = self.links.open(Party::Replica(replica)) else { return };
                     self.set_state(replica, PeerState::Connected);
                     let opened = Instant::now();
-                    let close_reason = connection::run(stream, open.link(), Arc::clone(&share), Arc::clone(&self.intake)).await;
+                    self.changes.opened(&open.link(), &key, version);
+                    let (intake, changes) = (Arc::clone(&self.intake), Arc::clone(&self.changes));
+                    let close_reason = connection::run(stream, open.link(), Arc::clone(&share), intake, changes).await;
                     drop(open);
                     self.count(&close_reason, Some((Party::Replica(replica), &share)), address);
                     // `count` has logged it.
@@ -260,7 +273,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             }
             let jittered = Duration::from_millis(rand::random_range(wait_ms / 2..=wait_ms));
             wait_ms = wait_ms.saturating_mul(2).min(limits.redial_max_ms);
-            let expelled = self.cluster.replica_key(replica).and_then(|key| self.members.get(key)?.1.expelled_for(Instant::now()));
+            let expelled = self.share_of(replica).and_then(|share| share.expelled_for(Instant::now()));
             tokio::select! {
                 () = sleep(jittered.max(expelled.unwrap_or_default())) => {}
                 () = stopped(&mut stopping) => return,
@@ -268,11 +281,29 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
     }
 
+    /// What a replica may take of this node.
+    fn share_of(&self, replica: ReplicaId) -> Option<Arc<Share>> {
+        let view = self.changes.view();
+        let key = view.cluster.replica_key(replica)?;
+        view.members.get(key).map(|(_, share)| Arc::clone(share))
+    }
+
+    /// Where `replica` is now, of which is known that it was at `first`.
+    async fn address(&self, replica: ReplicaId, first: SocketAddr) -> Result<SocketAddr, PeerState> {
+        let Some(moved) = self.changes.moved(replica) else { return Ok(first) };
+        match tokio::net::lookup_host(&moved).await.map(|mut found| found.next()) {
+            Ok(Some(address)) => Ok(address),
+            Ok(None) => Err(PeerState::Unreachable(format!("{moved}: the host has no address"))),
+            Err(error) => Err(PeerState::Unreachable(format!("{moved}: {error}"))),
+        }
+    }
+
     /// One attempt to connect to `replica`, up to its welcome.
-    async fn reach(&self, replica: ReplicaId, address: SocketAddr) -> Result<(Stream, Arc<Share>), PeerState> {
+    async fn reach(&self, replica: ReplicaId, first: SocketAddr) -> Result<Reached, PeerState> {
+        let (address, view) = (self.address(replica, first).await?, self.changes.view());
         let unreachable = |error: String| PeerState::Unreachable(format!("{address}: {error}"));
         let limit = Duration::from_millis(self.intake.limits.greeting_timeout_ms);
-        let Some(key) = self.cluster.replica_key(replica).copied() else {
+        let Some((key, (_, share))) = view.cluster.replica_key(replica).and_then(|key| Some((*key, view.members.get(key)?))) else {
             return Err(unreachable(format!("the cluster has no replica {replica}")));
         };
         let config = self.identity.client_config(key).map_err(|error| unreachable(error.to_string()))?;
@@ -302,16 +333,18 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             Party::Replica(_) => Role::Replica,
             Party::Client(_, session) => Role::Client(session),
         };
-        let hello = Greeting::Hello { cluster: self.cluster.id(), configuration: self.configuration, role };
-        match timeout(limit, self.introduce(&mut stream, &hello)).await {
-            Ok(Ok(Greeting::Welcome(theirs))) => self.compare(&key, Party::Replica(replica), &theirs),
+        let hello = Greeting::Hello { cluster: self.cluster.id(), configuration: view.configuration, role };
+        let version = match timeout(limit, self.introduce(&mut stream, &hello)).await {
+            Ok(Ok(Greeting::Welcome(theirs))) => {
+                self.compare(&view, &key, Party::Replica(replica), &theirs);
+                theirs.version()
+            }
             Ok(Ok(Greeting::Refused(reason))) => return Err(PeerState::Refused(reason)),
             Ok(Ok(Greeting::Hello { .. })) => return Err(unreachable("it answered a greeting with a greeting".to_owned())),
             Ok(Err(error)) => return Err(unreachable(error)),
             Err(_) => return Err(unreachable("no answer to the greeting".to_owned())),
-        }
-        let (_, share) = self.members.get(&key).expect("every replica of the cluster is a member");
-        Ok((stream, Arc::clone(share)))
+        };
+        Ok(Reached { stream, share: Arc::clone(share), key, version })
     }
 
     async fn introduce(&self, stream: &mut Stream, hello: &Greeting) -> Result<Greeting, String> {
@@ -344,7 +377,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         if let Party::Replica(replica) = party {
             self.set_state(replica, PeerState::Connected);
         }
-        let close_reason = connection::run(stream, link, Arc::clone(&share), Arc::clone(&self.intake)).await;
+        let (intake, changes) = (Arc::clone(&self.intake), Arc::clone(&self.changes));
+        let close_reason = connection::run(stream, link, Arc::clone(&share), intake, changes).await;
         drop(open);
         if let Party::Replica(replica) = party
             && self.links.get(party).is_none()
@@ -388,11 +422,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             let reason = "no client certificate was presented; use the client folder that `bezant init` made".to_owned();
             return Err((CloseReason::NoCertificate, Some(reason)));
         };
-        let member = key.as_ref().ok().and_then(|key| self.members.get(key));
+        let view = self.changes.view();
+        let member = key.as_ref().ok().and_then(|key| view.members.get(key));
         let Some((member, share)) = member else {
             let shown = key.map(hex::encode).unwrap_or_default();
-            let reason =
-                format!("the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed");
+            let reason = format!(
+                "the key {shown} is not a member of cluster {cluster}: the certificate belongs to another cluster or was removed \
+                         (its configuration is version {} here)",
+                view.version
+            );
             return Err((CloseReason::UnknownKey, Some(reason)));
         };
         if let Some(left) = share.expelled_for(Instant::now()) {
@@ -417,10 +455,10 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         }
         let party = self.party_of(*member, role)?;
         if let Ok(key) = &key {
-            self.compare(key, party, &theirs);
+            self.compare(&view, key, party, &theirs);
         }
-        if !self.configuration.fits(&theirs) {
-            let differs = self.configuration.difference(&theirs).unwrap_or_default();
+        if !view.configuration.fits(&theirs) {
+            let differs = view.configuration.difference(&theirs).unwrap_or_default();
             let reason = format!("your cluster.toml differs from this replica's in {differs}: take the same file on every host");
             return Err((CloseReason::WrongConfiguration, Some(reason)));
         }
@@ -430,11 +468,16 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             NotOpened::ClientFull { .. } | NotOpened::ClientsFull { .. } => (CloseReason::TooManyConnections, Some(error.to_string())),
         })?;
         let welcome = async {
-            stream.write_all(&Greeting::Welcome(self.configuration).to_frame()).await?;
+            stream.write_all(&Greeting::Welcome(view.configuration).to_frame()).await?;
             stream.flush().await
         };
         match welcome.await {
-            Ok(()) => Ok((open, Arc::clone(share))),
+            Ok(()) => {
+                if let Ok(key) = &key {
+                    self.changes.opened(&open.link(), key, theirs.version());
+                }
+                Ok((open, Arc::clone(share)))
+            }
             Err(error) => Err((CloseReason::Broken(error.kind()), None)),
         }
     }
@@ -452,8 +495,8 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
     }
 
     /// Says once of a member that its `cluster.toml` differs from this one's.
-    fn compare(&self, key: &[u8; 32], party: Party, theirs: &Configuration) {
-        if let Some(differs) = self.configuration.difference(theirs)
+    fn compare(&self, view: &View, key: &[u8; 32], party: Party, theirs: &Configuration) {
+        if let Some(differs) = view.configuration.difference(theirs)
             && self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(*key)
         {
             tracing::warn!(%party, "its cluster.toml differs from this one's in {differs}: take the same file on every host");
@@ -465,8 +508,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         if !self.states.change(replica, state.clone()) || matches!(state, PeerState::Connecting | PeerState::Awaited) {
             return;
         }
-        let share = self.cluster.replica_key(replica).and_then(|key| self.members.get(key));
-        let Some(left_out) = share.and_then(|(_, share)| self.intake.may_log(&share.log)) else { return };
+        let Some(left_out) = self.share_of(replica).and_then(|share| self.intake.may_log(&share.log)) else { return };
         match &state {
             PeerState::Connecting | PeerState::Awaited => {}
             PeerState::Connected => tracing::info!(%replica, left_out = left_out.noted(), "connected"),
@@ -500,6 +542,15 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
             (None, _) => tracing::debug!(%address, %close_reason, "a connection was refused"),
         }
     }
+}
+
+/// A replica that was dialled and has welcomed this node.
+struct Reached {
+    stream: Stream,
+    share: Arc<Share>,
+    key: [u8; 32],
+    /// The newest configuration that it knows.
+    version: u64,
 }
 
 /// A member, welcomed.

@@ -22,6 +22,21 @@ pub struct Permission {
     pub read_prefixes: Vec<Key>,
     /// It may write keys that begin with one of these.
     pub write_prefixes: Vec<Key>,
+    /// How much it may take.
+    pub limits: ClientLimits,
+}
+
+/// How much one client may take of each replica, where that is less than what any client may; nothing where it is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// The most transactions that it may have under way.
+    pub transactions: Option<u32>,
+    /// The most keys that one transaction may read and write.
+    pub keys: Option<u32>,
+    /// The most bytes of one transaction.
+    pub bytes: Option<u32>,
+    /// The most keys and ranges that it may read a second.
+    pub reads_per_second: Option<u32>,
 }
 
 /// Why a cluster's configuration is invalid.

@@ -12,6 +12,6 @@ mod identity;
 mod key_range;
 
 pub use bytes_like::{Key, Value};
-pub use cluster::{Cluster, ClusterError, Permission, Placement};
+pub use cluster::{ClientLimits, Cluster, ClusterError, Permission, Placement};
 pub use identity::{ClientId, ClusterId, Digest, Party, ReplicaId, Session, ShardId, Timestamp, TransactionId};
 pub use key_range::KeyRange;

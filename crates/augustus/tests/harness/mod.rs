@@ -61,7 +61,15 @@ impl Harness {
         let keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
         let may = |client: u64, prefix: &str| {
             let public_key = SecretKey::from_bytes([100 + client as u8; 32]).public();
-            (ClientId(client), Permission { public_key, read_prefixes: vec![key(prefix)], write_prefixes: vec![key(prefix)] })
+            (
+                ClientId(client),
+                Permission {
+                    public_key,
+                    read_prefixes: vec![key(prefix)],
+                    write_prefixes: vec![key(prefix)],
+                    limits: types::ClientLimits::default(),
+                },
+            )
         };
         let clients = vec![may(1, ""), may(2, ""), may(3, "a"), may(4, ""), may(5, "")];
         let bounds = BOUNDS.iter().take(shards - 1).map(|bound| key(bound)).collect();

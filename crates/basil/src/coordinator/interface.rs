@@ -218,4 +218,6 @@ pub struct CoordinatorCounts {
     pub read_escalations: u64,
     /// Times a replica took no transaction, because this client has left too many for others to end.
     pub abandon_limited: u64,
+    /// Times a replica took no more of this client, because the operators limit it.
+    pub client_limited: u64,
 }

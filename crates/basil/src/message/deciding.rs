@@ -79,10 +79,30 @@ pub enum Refusal {
     Overloaded,
     /// The client has left too many of its transactions for others to end; come back later.
     AbandonLimit,
+    /// The client is over a limit that the cluster's configuration sets for it.
+    ClientLimit(ClientLimit),
     /// The answer would be longer than a message may be; ask for fewer keys at once.
     TooLarge,
     /// The replica was told how a transaction ended but has never seen the transaction.
     Unknown,
+}
+
+/// A limit that the cluster's configuration may set for one client ([`types::ClientLimits`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientLimit {
+    /// Transactions under way.
+    Transactions,
+    /// Keys of one transaction.
+    Keys,
+    /// Bytes of one transaction.
+    Bytes,
+    /// Keys and ranges read a second.
+    ReadsPerSecond,
+}
+
+impl ClientLimit {
+    /// All of them, in the order of their tags.
+    const ALL: [Self; 4] = [Self::Transactions, Self::Keys, Self::Bytes, Self::ReadsPerSecond];
 }
 
 /// A statement on its way to being signed.
@@ -250,7 +270,11 @@ impl Encode for Refusal {
             Self::TooLarge => 7,
             Self::AbandonLimit => 8,
             Self::NotKept { .. } => 9,
+            Self::ClientLimit(_) => 10,
         });
+        if let Self::ClientLimit(limit) = self {
+            out.push(*limit as u8);
+        }
         if let Self::NotKept { kept_ms } = self {
             kept_ms.encode(out);
         }
@@ -269,6 +293,10 @@ impl Decode for Refusal {
             7 => Self::TooLarge,
             8 => Self::AbandonLimit,
             9 => Self::NotKept { kept_ms: u64::decode(reader)? },
+            10 => {
+                let tag = usize::from(u8::decode(reader)?);
+                Self::ClientLimit(*ClientLimit::ALL.get(tag).ok_or(DecodeError::UnknownTag("a client's limit"))?)
+            }
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

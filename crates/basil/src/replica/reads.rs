@@ -37,7 +37,7 @@ impl<M: StorageBackend> Replica<M> {
         keys: &[Key],
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
-        if let Err(refusal) = self.may_read(now, from, timestamp, keys) {
+        if let Err(refusal) = self.may_read(now, from, timestamp, keys).and_then(|()| self.may_read_more(now, from)) {
             self.refuse(from, Subject::Request(request), refusal, out);
             return Ok(());
         }
@@ -58,6 +58,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let Shown { prepared, bytes, .. } = shown;
         self.counts.keys_read += keys.len() as u64;
+        self.charge_reads(now, from, keys.len());
         out.send_large(from, Message::ReadReply { request, clock: self.table.clock(since), results, prepared }, bytes);
         Ok(())
     }

@@ -12,6 +12,7 @@ use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::abandonment_limiter::AbandonmentLimiter;
 use super::catch_up::CatchUp;
+use super::client_limits::ReadLimiter;
 use super::early_requests::EarlyRequests;
 use super::housekeeping::next_checkpoint;
 use super::orphan_resolution::StatusQueries;
@@ -80,6 +81,7 @@ impl<M: StorageBackend> Replica<M> {
             catch_up: CatchUp::new(me, &options, now),
             rebuild: Rebuild::default(),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
+            read_limiter: ReadLimiter::default(),
             failure: None,
             failed: false,
             stall_timers,

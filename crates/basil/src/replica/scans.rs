@@ -27,7 +27,8 @@ impl<M: StorageBackend> Replica<M> {
         (range, limit): (&KeyRange, u32),
         out: &mut Out<M>,
     ) -> Result<(), StoreError> {
-        let part = match self.may_scan(now, from, timestamp, range) {
+        let may_scan = self.may_scan(now, from, timestamp, range);
+        let part = match may_scan.and_then(|part| self.may_read_more(now, from).map(|()| part)) {
             Ok(part) => part,
             Err(refusal) => {
                 self.refuse(from, Subject::Request(request), refusal, out);
@@ -70,6 +71,7 @@ impl<M: StorageBackend> Replica<M> {
             self.table.raise_range_timestamp(&read, timestamp);
         }
         self.counts.keys_read += rows.len() as u64;
+        self.charge_reads(now, from, 1 + rows.len());
         let (clock, bytes, prepared) = (self.table.clock(since), shown.bytes, shown.prepared);
         // Keys without values take room, too.
         let bytes = bytes + rows.iter().map(|row| row.key.as_bytes().len()).sum::<usize>();

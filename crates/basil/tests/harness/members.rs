@@ -28,7 +28,10 @@ pub fn members(shards: u8) -> Members {
         let seed = u8::try_from(number).expect("there are few clients");
         let only_x = |client| vec![Key::from(if ClientId(number) == client { "x" } else { "" })];
         let (read_prefixes, write_prefixes) = (only_x(READS_X), only_x(WRITES_X));
-        (ClientId(number), Permission { public_key: secret(100, seed).public(), read_prefixes, write_prefixes })
+        (
+            ClientId(number),
+            Permission { public_key: secret(100, seed).public(), read_prefixes, write_prefixes, limits: types::ClientLimits::default() },
+        )
     });
     let cluster = Arc::new(Cluster::new(id, 1, placement, keys, clients.collect()).expect("the parts fit"));
     let batch_signers = cluster.replicas().map(|replica| {

@@ -980,6 +980,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::WrongShard => "of another shard",
         Refusal::Overloaded => "too much",
         Refusal::AbandonLimit => "left too much",
+        Refusal::ClientLimit(_) => "over its limit",
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",
     }

@@ -127,7 +127,7 @@ impl Target {
         let replicas = endpoints.iter().map(|(replica, endpoint)| Ok((*replica, local(&endpoint.address)?)));
         Ok(Self {
             folder: folder.to_owned(),
-            configuration: Configuration::of(cluster, *signatures),
+            configuration: Configuration::of(cluster, *signatures, config.topology.chain.version()),
             replicas: replicas.collect::<Result<_, Failure>>()?,
             http: endpoints.values().map(|endpoint| local(&endpoint.http)).collect::<Result<_, _>>()?,
             cluster: Arc::clone(cluster),

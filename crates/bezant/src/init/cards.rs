@@ -3,6 +3,7 @@
 //! ```text
 //! bezant-replica db1.bank.example:7400 127.0.0.1:7401 3b6a27bc…   where it is reached, where it answers HTTP, and its public key
 //! bezant-client 8a88e3dd…                                         its public key
+//! bezant-operator 5c19ab07…                                       its public key
 //! ```
 
 use std::collections::BTreeSet;
@@ -27,12 +28,14 @@ pub enum Card {
     Replica { host: String, port: u16, http: SocketAddr, public_key: [u8; 32] },
     /// A client.
     Client { public_key: [u8; 32] },
+    /// An operator, who signs changes of the cluster.
+    Operator { public_key: [u8; 32] },
 }
 
 impl Card {
     fn public_key(&self) -> [u8; 32] {
         match self {
-            Self::Replica { public_key, .. } | Self::Client { public_key } => *public_key,
+            Self::Replica { public_key, .. } | Self::Client { public_key } | Self::Operator { public_key } => *public_key,
         }
     }
 }
@@ -44,6 +47,7 @@ impl fmt::Display for Card {
                 write!(formatter, "bezant-replica {host}:{port} {http} {}", hex::encode(public_key))
             }
             Self::Client { public_key } => write!(formatter, "bezant-client {}", hex::encode(public_key)),
+            Self::Operator { public_key } => write!(formatter, "bezant-operator {}", hex::encode(public_key)),
         }
     }
 }
@@ -60,9 +64,10 @@ impl FromStr for Card {
                 Ok(Self::Replica { host, port, http, public_key: public_key(key)? })
             }
             ["bezant-client", key] => Ok(Self::Client { public_key: public_key(key)? }),
-            _ => {
-                Err("a card is a line as `bezant key new` prints it: bezant-replica HOST:PORT IP:PORT KEY, or bezant-client KEY".to_owned())
-            }
+            ["bezant-operator", key] => Ok(Self::Operator { public_key: public_key(key)? }),
+            _ => Err("a card is a line as `bezant key new` prints it: bezant-replica HOST:PORT IP:PORT KEY, bezant-client KEY, or \
+                      bezant-operator KEY"
+                .to_owned()),
         }
     }
 }
@@ -119,7 +124,7 @@ impl Cards {
     fn replicas(&self) -> impl Iterator<Item = (&String, u16, SocketAddr, [u8; 32])> {
         self.0.iter().filter_map(|card| match card {
             Card::Replica { host, port, http, public_key } => Some((host, *port, *http, *public_key)),
-            Card::Client { .. } => None,
+            Card::Client { .. } | Card::Operator { .. } => None,
         })
     }
 
@@ -127,7 +132,15 @@ impl Cards {
     pub fn clients(&self) -> impl Iterator<Item = [u8; 32]> {
         self.0.iter().filter_map(|card| match card {
             Card::Client { public_key } => Some(*public_key),
-            Card::Replica { .. } => None,
+            Card::Replica { .. } | Card::Operator { .. } => None,
+        })
+    }
+
+    /// The public keys of the operators.
+    pub fn operators(&self) -> impl Iterator<Item = [u8; 32]> {
+        self.0.iter().filter_map(|card| match card {
+            Card::Operator { public_key } => Some(*public_key),
+            Card::Replica { .. } | Card::Client { .. } => None,
         })
     }
 
@@ -165,6 +178,7 @@ mod tests {
         let public_key = SecretKey::from_bytes([7; 32]).public();
         for card in [
             Card::Client { public_key },
+            Card::Operator { public_key },
             Card::Replica { host: "[::1]".to_owned(), port: 7_400, http: ([127, 0, 0, 1], 7_401).into(), public_key },
         ] {
             assert_eq!(card.to_string().parse(), Ok(card));

@@ -4,6 +4,7 @@
 use clap::Args;
 #[cfg(feature = "lab")]
 use clap::ValueEnum;
+use crypto::Signatures;
 
 /// What only experiments ask for: in a build without the feature `lab`, nothing.
 #[derive(Args, Clone, Debug)]
@@ -27,11 +28,11 @@ enum Switch {
 
 #[cfg(feature = "lab")]
 impl Experiments {
-    /// What `cluster.toml` says of it.
-    pub fn cluster_lines(&self) -> &'static str {
+    /// Whether the replicas sign.
+    pub fn signatures(&self) -> Signatures {
         match self.signatures {
-            Switch::On => "signatures = \"on\"\n",
-            Switch::Off => "# For measurement only: without signatures the cluster survives no lie.\nsignatures = \"off\"\n",
+            Switch::On => Signatures::Ed25519,
+            Switch::Off => Signatures::Off,
         }
     }
 
@@ -49,9 +50,9 @@ impl Experiments {
 
 #[cfg(not(feature = "lab"))]
 impl Experiments {
-    /// What `cluster.toml` says of it: nothing.
-    pub fn cluster_lines(&self) -> &'static str {
-        ""
+    /// Whether the replicas sign: they do.
+    pub fn signatures(&self) -> Signatures {
+        Signatures::Ed25519
     }
 
     /// What a client's `client.toml` says of it: nothing.

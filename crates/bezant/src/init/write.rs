@@ -1,15 +1,15 @@
 //! Writes a planned cluster to disk.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use config::Timeouts;
+use config::{ReadQuorum, Settings, Timeouts};
 use crypto::SecretKey;
-use types::{ClientId, Cluster, ClusterId, Key, Placement, ReplicaId};
+use types::{ClientId, Cluster, ClusterId, ReplicaId};
 
-use super::{Member, Plan};
+use super::Plan;
 use crate::failure::{Attempt as _, Failure};
 use crate::node;
 
@@ -61,26 +61,34 @@ const COPIES_BYTES_MAX: u64 = 1 << 30;
 /// Every folder holds `cluster.toml`, so that it can be copied to its host as it is; but all of them are one file with many names (hard
 /// links), since it lists every client and would else be as many times as long.
 pub fn folder(folder: &Path, plan: &Plan) -> Result<(), Failure> {
-    let cluster = Shared::write(folder, &cluster_toml(plan), plan.members.len() + plan.clients.len())?;
+    let cluster = Shared::write(folder, &format!("{CLUSTER_HEAD}{}", plan.topology.to_toml()), plan.members.len() + plan.clients.len())?;
+    let cluster_id = plan.topology.cluster.id();
     for member in &plan.members {
         let own = folder.join(member.name.to_string());
         create(&own)?;
         if let Some(secret) = &member.secret {
-            empty_data(&own, &plan.cluster, member.name)?;
-            identity(&own, secret, &member.name.to_string(), plan.cluster.id())?;
+            empty_data(&own, &plan.topology.cluster, member.name)?;
+            identity(&own, secret, &member.name.to_string(), cluster_id)?;
         }
         cluster.name(&own.join(CLUSTER))?;
-        text(&own.join("node.toml"), &node_toml(member, plan))?;
+        text(&own.join("node.toml"), &node_toml(member.name, member.listen, member.http, &plan.settings))?;
         sync(&own)?;
     }
     for (number, secret) in &plan.clients {
         let own = folder.join(client_folder(*number));
         create(&own)?;
         if let Some(secret) = secret {
-            identity(&own, secret, &number.to_string(), plan.cluster.id())?;
+            identity(&own, secret, &number.to_string(), cluster_id)?;
         }
         cluster.name(&own.join(CLUSTER))?;
-        text(&own.join("client.toml"), &client_toml(*number, plan))?;
+        text(&own.join("client.toml"), &client_toml(*number, plan.read_quorum, &plan.experiments.client_lines()))?;
+        sync(&own)?;
+    }
+    for (at, secret) in plan.operators.iter().enumerate() {
+        let own = folder.join(if at == 0 { "operator".to_owned() } else { format!("operator-{}", at + 1) });
+        create(&own)?;
+        let key = own.join("key");
+        runtime::tls::write_private_key(&key, secret).attempt("write the key", key.display())?;
         sync(&own)?;
     }
     sync(folder)?;
@@ -179,62 +187,15 @@ pub fn identity(folder: &Path, secret: &SecretKey, name: &str, cluster: ClusterI
     written.attempt("write the key and its certificate", folder.display())
 }
 
-/// A string as TOML writes it.
-fn quote(text: &str) -> String {
-    toml::Value::from(text).to_string()
-}
+/// What stands above all in the file.
+const CLUSTER_HEAD: &str = "\
+# The cluster, as everybody in it knew it when it was made: replicas and clients hold the same file. Nothing in it is secret,
+# but whoever can change it on a host decides whom that host believes. Operators change a running cluster with `bezant config`;
+# this file stays as it is.
+";
 
-fn cluster_toml(plan: &Plan) -> String {
-    let mut out = format!(
-        "# The cluster, as everybody in it knows it: replicas and clients hold the same file. Nothing in it is secret,\n\
-         # but whoever can change it on a host decides whom that host believes.\n\
-         format = 1\n\
-         id = \"{}\"\n\
-         engine = \"{}\"\n\
-         # How many replicas of each shard may lie. A shard has 5 times as many replicas, and one more.\n\
-         faults = {}\n",
-        plan.cluster.id(),
-        plan.engine.name,
-        plan.cluster.faults()
-    );
-    out += plan.experiments.cluster_lines();
-    out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
-    match plan.cluster.placement() {
-        Placement::Hash => out += "placement = \"hash\"\n",
-        Placement::Ranges(bounds) => {
-            let bounds: Vec<String> = bounds.iter().map(|bound| quote(&bound.to_string())).collect();
-            let _ = writeln!(out, "placement = \"ranges\"\nbounds = [{}]", bounds.join(", "));
-        }
-    }
-    out += "\n# Every replica: where peers and clients reach it, where it answers HTTP, and the key it signs with.\n";
-    for member in &plan.members {
-        let _ = writeln!(
-            out,
-            "[[replica]]\nname = \"{}\"\naddress = {}\nhttp = \"{}\"\npublic_key = \"{}\"\n",
-            member.name,
-            quote(&member.address),
-            member.http,
-            hex::encode(member.public_key)
-        );
-    }
-    out += "# Every client, and the beginnings of the keys it may read and write; \"\" begins every key.\n";
-    for (number, permission) in plan.cluster.clients() {
-        let list = |prefixes: &[Key]| prefixes.iter().map(|prefix| quote(&prefix.to_string())).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(
-            out,
-            "[[client]]\nnumber = {}\npublic_key = \"{}\"\nread = [{}]\nwrite = [{}]\n",
-            number.0,
-            hex::encode(permission.public_key),
-            list(&permission.read_prefixes),
-            list(&permission.write_prefixes)
-        );
-    }
-    out.truncate(out.trim_end().len());
-    out + "\n"
-}
-
-fn node_toml(member: &Member, plan: &Plan) -> String {
-    let settings = &plan.settings;
+/// A replica's `node.toml`.
+pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings: &Settings) -> String {
     format!(
         "# Replica {name} of the cluster in cluster.toml. Run it with: bezant node {name}\n\
          replica = \"{name}\"\n\
@@ -267,21 +228,19 @@ fn node_toml(member: &Member, plan: &Plan) -> String {
          log_level = {log_level}\n\
          # \"text\" for people, \"json\" for programs.\n\
          log_format = \"{log_format}\"\n",
-        name = member.name,
-        listen = member.listen,
-        http = member.http,
         batch_max = settings.batch_max,
         time_bound_ms = settings.time_bound_ms,
         window_ms = settings.window_ms,
         janitor_timeout_ms = settings.janitor_timeout_ms,
         abandoned_per_second = settings.abandoned_per_second,
         cache_bytes = settings.cache_bytes,
-        log_level = quote(&settings.log_level.to_string()),
+        log_level = config::quoted(&settings.log_level.to_string()),
         log_format = settings.log_format.name(),
     )
 }
 
-fn client_toml(number: ClientId, plan: &Plan) -> String {
+/// A client's `client.toml`; `experiments` are lines of it.
+pub fn client_toml(number: ClientId, read_quorum: ReadQuorum, experiments: &str) -> String {
     let timeouts = Timeouts::default();
     format!(
         "# Client {number} of the cluster in cluster.toml. Use it with: bezant get KEY --cluster {folder}\n\
@@ -299,8 +258,7 @@ fn client_toml(number: ClientId, plan: &Plan) -> String {
          retry_timeout_ms = {retry_ms}\n",
         number = number.0,
         folder = client_folder(number),
-        read_quorum = plan.read_quorum.name(),
-        experiments = plan.experiments.client_lines(),
+        read_quorum = read_quorum.name(),
         connect_ms = timeouts.connect_ms,
         operation_ms = timeouts.operation_ms,
         retry_ms = timeouts.retry_ms,

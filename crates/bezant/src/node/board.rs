@@ -2,21 +2,22 @@
 //! them without ever waiting for the replica.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use config::NodeConfig;
-use engine::{ClockReport, Histogram, Replica, Statistic, StatisticKind, Statistics};
+use crypto::Signatures;
+use engine::{ClockReport, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use runtime::{Configuration, Metrics, NodeHandle, PeerState};
+use runtime::{Configuration, Metrics, Newest, NodeHandle, PeerState};
 use serde_json::json;
+use tokio::sync::watch;
 use types::{Party, ReplicaId};
 
 use crate::status::{REBUILDING, SERVING, WAITING, rebuilding_words};
@@ -92,7 +93,8 @@ pub struct Board {
     cluster: String,
     listen: String,
     /// How this replica knows the cluster, to be compared.
-    configuration: String,
+    newest: watch::Receiver<Newest>,
+    signatures: Signatures,
     /// The map of injected latency, and where this replica is on it.
     regions: Option<(String, String)>,
     /// The rule that this process breaks on purpose.
@@ -109,13 +111,14 @@ pub struct Board {
 
 impl Board {
     /// An empty board.
-    pub fn new(config: &NodeConfig, broken_rule: Option<&'static str>) -> Arc<Self> {
+    pub fn new(config: &NodeConfig, newest: watch::Receiver<Newest>, broken_rule: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
             me: Party::Replica(config.replica),
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
-            configuration: Configuration::of(&config.topology.cluster, config.topology.signatures).to_text(),
+            newest,
+            signatures: config.topology.signatures,
             regions: config.regions.as_ref().map(|regions| {
                 let region = regions.region_of(Party::Replica(config.replica));
                 (regions.name().to_owned(), region.to_owned())
@@ -131,7 +134,7 @@ impl Board {
     }
 
     /// From now on the replica serves, and from `ready_at` on it does all that it is for.
-    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Infallible, W>, ready_at: Instant) {
+    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Reconfigure, W>, ready_at: Instant) {
         assert!(self.serving.set((Box::new(move || handle.peers()), ready_at)).is_ok(), "a replica begins to serve once");
     }
 
@@ -228,6 +231,8 @@ impl Board {
     }
 
     fn status(&self) -> serde_json::Value {
+        let newest = self.newest.borrow().clone();
+        let version = newest.chain.version();
         let peers: serde_json::Map<String, serde_json::Value> = self
             .serving
             .get()
@@ -245,7 +250,8 @@ impl Board {
             "version": env!("CARGO_PKG_VERSION"),
             "state": self.state(),
             "listen": self.listen,
-            "configuration": self.configuration,
+            "configuration": Configuration::of(&newest.cluster, self.signatures, version).to_text(),
+            "configuration_version": version,
             "regions": self.regions.as_ref().map(|(name, region)| json!({"name": name, "region": region})),
             "pid": std::process::id(),
             "uptime_seconds": self.started.elapsed().as_secs(),

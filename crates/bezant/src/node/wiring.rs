@@ -7,6 +7,7 @@ use std::time::Duration;
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
 use config::NodeConfig;
 use crypto::Verifier;
+use engine::Profile;
 use machine::Time;
 use store::{Disk, DiskOptions, Options, Store, StoreError};
 
@@ -22,6 +23,11 @@ pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure
         name if name == augustus::PROFILE.name => launch.run(augustus(config).await?, Duration::ZERO),
         name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
     }
+}
+
+/// Whether replicas of `engine` go by a new configuration while they run. Where all must change at one place of their order, they do not.
+pub fn changes_while_running(engine: &Profile) -> bool {
+    engine.name == basil::PROFILE.name
 }
 
 /// Reads all of a replica's journal, as its start would.

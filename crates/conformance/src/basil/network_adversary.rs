@@ -269,7 +269,12 @@ mod tests {
 
     fn adversary(attack: DelayAttack, ends_at: u64) -> NetworkAdversary {
         let key = |number: u8| crypto::SecretKey::from_bytes([number; 32]).public();
-        let permission = Permission { public_key: key(9), read_prefixes: Vec::new(), write_prefixes: Vec::new() };
+        let permission = Permission {
+            public_key: key(9),
+            read_prefixes: Vec::new(),
+            write_prefixes: Vec::new(),
+            limits: types::ClientLimits::default(),
+        };
         let shard = (0..6).map(key).collect();
         let cluster = Cluster::new(CLUSTER, 1, Placement::Hash, vec![shard], [(ClientId(1), permission)].into_iter().collect());
         NetworkAdversary::new(1, BTreeSet::from([attack]), &cluster.expect("such a cluster can be"), 4_000, ends_at)

@@ -48,7 +48,9 @@ fn clients<S: System>(setting: &Setting<S>) -> Clients {
 /// When no cluster may be so large.
 pub fn cluster(faults: usize, replicas: Vec<Vec<[u8; 32]>>, clients: impl Iterator<Item = (ClientId, [u8; 32])>) -> Arc<Cluster> {
     let all = || vec![Key::from("")];
-    let clients = clients.map(|(id, public_key)| (id, Permission { public_key, read_prefixes: all(), write_prefixes: all() }));
+    let clients = clients.map(|(id, public_key)| {
+        (id, Permission { public_key, read_prefixes: all(), write_prefixes: all(), limits: types::ClientLimits::default() })
+    });
     let cluster = Cluster::new(ClusterId::new([7; 16]), faults, Placement::Hash, replicas, clients.collect());
     Arc::new(cluster.expect("such a cluster can be"))
 }

@@ -1,0 +1,113 @@
+//! What one client may take of this replica, where its configuration says that it is less than what any client may.
+
+use std::collections::BTreeMap;
+
+use machine::Time;
+use mutants::{Mutant, broken};
+use store::StorageBackend;
+use types::{ClientId, ClientLimits, Cluster, Party};
+
+use super::Replica;
+use super::admission::is_author;
+use crate::message::{ClientLimit, Refusal};
+use crate::transaction::Transaction;
+use crate::transaction_state::Quota;
+use crate::transaction_table::Load;
+
+/// So many seconds' worth of reads may come at once.
+const READS_BURST_NS: u64 = 1_000_000_000;
+
+/// What each client with such a limit has read of late, as the time up to which that takes it at its rate.
+#[derive(Debug, Default)]
+pub(super) struct ReadLimiter(BTreeMap<ClientId, Time>);
+
+impl ReadLimiter {
+    /// Whether `client`, which may read so many keys a second, may read now.
+    fn admits(&self, now: Time, client: ClientId) -> bool {
+        self.0.get(&client).is_none_or(|until| until.0 <= now.0.saturating_add(READS_BURST_NS))
+    }
+
+    fn charge(&mut self, now: Time, client: ClientId, per_second: u32, reads: usize) {
+        let each_ns = 1_000_000_000 / u64::from(per_second.max(1));
+        let until = self.0.entry(client).or_default();
+        *until = Time(until.0.max(now.0).saturating_add(each_ns.saturating_mul(reads as u64)));
+    }
+
+    /// Forgets clients that `cluster` does not limit.
+    fn retain(&mut self, cluster: &Cluster) {
+        self.0.retain(|client, _| cluster.permission(*client).is_some_and(|permission| permission.limits.reads_per_second.is_some()));
+    }
+}
+
+impl<M: StorageBackend> Replica<M> {
+    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays.
+    pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
+        self.read_limiter.retain(&cluster);
+        if !broken(Mutant::RightsKept) {
+            self.cluster = cluster;
+        }
+    }
+
+    fn limits_of(&self, party: Party) -> Option<(ClientId, ClientLimits)> {
+        let Party::Client(client, _) = party else { return None };
+        self.cluster.permission(client).map(|permission| (client, permission.limits))
+    }
+
+    /// Whether `from` may read at its rate.
+    pub(super) fn may_read_more(&self, now: Time, from: Party) -> Result<(), Refusal> {
+        match self.limits_of(from) {
+            Some((client, ClientLimits { reads_per_second: Some(_), .. }))
+                if !self.read_limiter.admits(now, client) && !broken(Mutant::ClientLimitsIgnored) =>
+            {
+                Err(Refusal::ClientLimit(ClientLimit::ReadsPerSecond))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `from` has read so many keys.
+    pub(super) fn charge_reads(&mut self, now: Time, from: Party, reads: usize) {
+        if let Some((client, ClientLimits { reads_per_second: Some(per_second), .. })) = self.limits_of(from) {
+            self.read_limiter.charge(now, client, per_second, reads);
+        }
+    }
+
+    /// Whether `transaction`, which its author brings, is within the author's limits.
+    pub(super) fn within_limits(&self, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
+        let Some((_, limits)) = self.limits_of(from).filter(|_| is_author(from, transaction)) else { return Ok(()) };
+        if broken(Mutant::ClientLimitsIgnored) {
+            return Ok(());
+        }
+        let over = |limit: Option<u32>, found: usize| limit.is_some_and(|limit| found > limit as usize);
+        let load = Load::of(transaction);
+        if over(limits.keys, load.keys) {
+            return Err(Refusal::ClientLimit(ClientLimit::Keys));
+        }
+        if over(limits.bytes, load.bytes) {
+            return Err(Refusal::ClientLimit(ClientLimit::Bytes));
+        }
+        let own = self.table.undecided_of(Quota::prepare(from)).transactions;
+        if self.table.get(transaction.id()).is_none() && over(limits.transactions, own + 1) {
+            return Err(Refusal::ClientLimit(ClientLimit::Transactions));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_reads_too_fast_waits_for_as_long_as_it_was_too_fast() {
+        let (mut limiter, client, second) = (ReadLimiter::default(), ClientId(1), 1_000_000_000);
+        let now = Time(5 * second);
+        assert!(limiter.admits(now, client));
+        limiter.charge(now, client, 100, 100);
+        assert!(limiter.admits(now, client), "a second's worth may come at once");
+        limiter.charge(now, client, 100, 150);
+        assert!(!limiter.admits(now, client) && limiter.admits(now, ClientId(2)));
+        assert!(!limiter.admits(Time(now.0 + second), client));
+        assert!(limiter.admits(Time(now.0 + 3 * second / 2), client));
+    }
+}

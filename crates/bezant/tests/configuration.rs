@@ -1,0 +1,185 @@
+//! A cluster of real processes whose operators change it while it runs.
+
+mod place;
+
+use std::fs;
+
+use place::{Place, eventually};
+
+/// The cluster of `place`, as `config show` prints it, with `edit` made to it.
+fn edit(place: &Place, edit: impl FnOnce(String) -> String) {
+    let shown = place.run(&["config", "show"]).expect(0).out;
+    fs::write(place.path("next.toml"), edit(shown)).expect("written");
+}
+
+/// Proposes `next.toml`, signs it as the one operator, and applies it.
+fn change(place: &Place) {
+    place.run(&["config", "propose", "next.toml", "--out", "next"]).expect(0);
+    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    place.run(&["config", "apply", "next"]).expect(0);
+}
+
+/// Gives client 2 other rights.
+fn rights(text: &str, read: &str, write: &str) -> String {
+    let (before, client) = text.split_once("number = 2\n").expect("it is listed");
+    let (of_client, after) = client.split_once("\n\n").unwrap_or((client, ""));
+    let key = of_client.lines().find(|line| line.starts_with("public_key")).expect("it has one");
+    format!("{before}number = 2\n{key}\nread = [{read}]\nwrite = [{write}]\n\n{after}")
+}
+
+#[test]
+fn rights_and_limits_change_in_a_running_cluster_and_a_refusal_names_the_rule() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    place.run(&["up"]).expect(0);
+    let other = "bezant-data/client-2";
+    place.run(&["put", "b/1", "1", "--cluster", other]).expect(0);
+    edit(&place, |text| rights(&text, "\"a/\"", ""));
+    change(&place);
+    place.run(&["put", "a/1", "1"]).expect(0);
+    place.run(&["get", "a/1", "--cluster", other]).expect(0).prints("1\n");
+    place.run(&["get", "b/1", "--cluster", other]).expect(2).says("c2 has no right to read b/1: it may read keys that begin with a/");
+    place
+        .run(&["scan", "a/", "c", "--cluster", other])
+        .expect(3)
+        .says("no right to read all keys from a/ to c: it may read keys that begin with a/");
+    place.run(&["put", "a/1", "2", "--cluster", other]).expect(3).says("c2 has no right to write a/1: it may write nothing");
+    // Limits.
+    edit(&place, |text| rights(&text, "\"\"", "\"\"").replacen("number = 2\n", "number = 2\nkeys_max = 2\n", 1));
+    change(&place);
+    place.run(&["txn", "put a 1; put b 2", "--cluster", other]).expect(0);
+    place.run(&["txn", "put a 1; put b 2; put c 3", "--cluster", other]).expect(3).says("over its limit keys_max");
+    // What the client's own process counts not: keys that were read.
+    place.run(&["txn", "get d; put a 1; put b 2", "--cluster", other]).expect(3).says("over its limit keys_max");
+    let history = place.run(&["config", "history"]).expect(0).out;
+    assert!(history.contains("c2 may read a/ instead of everything") && history.contains("keys_max 2"), "{history}");
+    // All of it is there again after a restart, and status tells the version.
+    place.run(&["down"]).expect(0);
+    place.run(&["up"]).expect(0);
+    let status = place.run(&["status", "--json"]).expect(0).json();
+    let versions: Vec<_> =
+        status["replicas"].as_array().expect("a list").iter().map(|it| it["status"]["configuration_version"].clone()).collect();
+    assert_eq!(versions, vec![2; 6]);
+    place.run(&["txn", "put a 1; put b 2; put c 3", "--cluster", other]).expect(3).says("keys_max");
+}
+
+#[test]
+fn a_revoked_client_is_cut_off_at_every_replica_while_it_writes() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    place.run(&["up"]).expect(0);
+    let writer = place.spawn(&[
+        "bench",
+        "rw-u",
+        "--keys",
+        "100",
+        "--load",
+        "--clients",
+        "4",
+        "--seconds",
+        "3600",
+        "--warmup",
+        "0",
+        "--cluster",
+        "bezant-data/client-2",
+    ]);
+    // Each replica has five others connected.
+    let clients = |index: usize| -> u64 {
+        let metrics = place.ask(&format!("s0-r{index}"), "/metrics").unwrap_or_default();
+        let open = metrics.lines().find_map(|line| line.strip_prefix("bezant_connections ")).and_then(|count| count.parse().ok());
+        open.unwrap_or(0u64).saturating_sub(5)
+    };
+    eventually("it writes everywhere", || (0..6).all(|index| clients(index) == 1));
+    place.run(&["config", "propose", "--revoke-client", "2", "--out", "next"]).expect(0);
+    place.run(&["config", "apply", "next"]).expect(2).says("0 of the operators have signed, and 1 must");
+    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    place.run(&["config", "apply", "next"]).expect(0).prints("configuration 1: 6 of 6 replicas go by it\n");
+    // It has half a second to read why.
+    eventually("it is cut off everywhere", || (0..6).all(|index| clients(index) == 0));
+    drop(writer);
+    place.run(&["get", "a", "--cluster", "bezant-data/client-2"]).expect(2).says("client 2 was taken out of the cluster");
+    place.run(&["put", "a", "1"]).expect(0);
+}
+
+#[test]
+fn a_replica_that_slept_comes_up_to_date_and_an_operator_signs_one_configuration_a_version() {
+    let place = Place::new();
+    place.init(&["--clients", "5", "--operators", "3"]);
+    place.run(&["up"]).expect(0);
+    place.kill("s0-r5");
+    for client in ["3", "4", "5"] {
+        place.run(&["config", "propose", "--revoke-client", client, "--out", client]).expect(0);
+        place.run(&["config", "sign", client, "--key", "bezant-data/operator-2"]).expect(0).says("1 of 2 needed");
+        place.run(&["config", "apply", client]).expect(2).says("1 of the operators have signed, and 2 must");
+        place.run(&["config", "sign", client, "--key", "bezant-data/operator-3"]).expect(0);
+        place.run(&["config", "propose", "--revoke-client", "2", "--out", "other"]).expect(0);
+        place.run(&["config", "sign", "other", "--key", "bezant-data/operator-3"]).expect(2).says("has signed another configuration");
+        place.run(&["config", "apply", client, "--seconds", "1"]).expect(0).says("s0-r5 have not said");
+    }
+    place.run(&["config", "apply", "3", "--seconds", "1"]).expect(0);
+    place.run(&["config", "sign", "3", "--key", "bezant-data/operator"]).expect(2).says("version 1 is old");
+    place.run(&["up"]).expect(0);
+    let version = || -> Option<u64> {
+        let status: serde_json::Value = serde_json::from_str(&place.ask("s0-r5", "/status")?).ok()?;
+        status["configuration_version"].as_u64()
+    };
+    eventually("it has taken over all three", || version() == Some(3));
+    assert_eq!(place.run(&["config", "show", "--cluster", "bezant-data/s0-r5"]).expect(0).out.matches("[[client]]").count(), 2);
+}
+
+#[test]
+fn a_replica_gets_another_key_and_another_is_replaced_while_the_cluster_runs() {
+    let place = Place::new();
+    place.init(&["--window-ms", "1000", "--time-bound-ms", "100"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["put", "a", "1"]).expect(0);
+    place.run(&["txn", "put r 1", "--receipt", "receipt"]).expect(0);
+    // Another key, on the same disk.
+    let card = place.run(&["key", "new", "new-key", "--replica", "127.0.0.1:1"]).expect(0).out;
+    let new_key = card.split_whitespace().last().expect("its key").to_owned();
+    edit(&place, |text| {
+        let (before, entry) = text.split_once("name = \"s0-r1\"").expect("listed");
+        let (entry, after) = entry.split_once("public_key = \"").expect("it has one");
+        format!("{before}name = \"s0-r1\"{entry}public_key = \"{new_key}{}", &after[64..])
+    });
+    change(&place);
+    eventually("it stops", || place.ask("s0-r1", "/status").is_none());
+    place.run(&["put", "a", "2"]).expect(0);
+    place.run(&["key", "use", "new-key", "bezant-data/s0-r1", "--rotate"]).expect(0);
+    place.run(&["up"]).expect(0);
+    eventually("all six serve", || place.run(&["status"]).code == Some(0));
+    eventually("all six vote, and are believed", || place.run(&["put", "a", "3"]).err.contains("by 6 of 6 replicas"));
+    // What was proven by the earlier key still is, and says by which configuration.
+    let proven = place.run(&["receipt", "verify", "receipt"]).expect(0).out;
+    assert!(proven.contains("by the keys of configuration"), "{proven}");
+    // Another holder of a place, with nothing of what the earlier one had.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it has one").port();
+    let address = format!("127.0.0.1:{free}");
+    let card = place.run(&["key", "new", "other-key", "--replica", &address]).expect(0).out;
+    let new_key = card.split_whitespace().last().expect("its key").to_owned();
+    edit(&place, |text| {
+        let (before, entry) = text.split_once("name = \"s0-r2\"").expect("listed");
+        let (_, entry) = entry.split_once('\n').expect("lines");
+        let (_, entry) = entry.split_once('\n').expect("lines");
+        let (http, after) = entry.split_once("public_key = \"").expect("it has one");
+        format!("{before}name = \"s0-r2\"\naddress = \"{address}\"\n{http}public_key = \"{new_key}{}", &after[64..])
+    });
+    // As long as another is out as well, it has to wait.
+    place.run(&["config", "propose", "next.toml", "--out", "next"]).expect(0);
+    place.run(&["config", "sign", "next", "--key", "bezant-data/operator"]).expect(0);
+    place.kill("s0-r4");
+    place.run(&["config", "apply", "next"]).expect(2).says("of shard s0, s0-r2, s0-r4 would be out at once, and it survives 1");
+    place.run(&["up"]).expect(0);
+    eventually("the other serves again", || place.ask("s0-r4", "/health").is_some_and(|answer| answer.starts_with("serving")));
+    eventually("it is applied", || place.run(&["config", "apply", "next"]).code == Some(0));
+    place.run(&["config", "join", "other-key", "new-r2", "--window-ms", "1000", "--time-bound-ms", "100"]).expect(0);
+    eventually("the earlier holder stops by itself", || place.ask("s0-r2", "/status").is_none());
+    let joined = place.spawn(&["node", "new-r2"]);
+    place.run(&["put", "a", "4"]).expect(0);
+    eventually("it is rebuilt", || place.ask("s0-r2", "/health").is_some_and(|answer| answer.starts_with("serving")));
+    eventually("all six vote again, and are believed", || place.run(&["put", "b", "1"]).err.contains("by 6 of 6 replicas"));
+    place.run(&["get", "a"]).expect(0).prints("4\n");
+    // The folder of the earlier holder keeps nobody from starting the others.
+    place.run(&["up"]).expect(0).says("has another key by now");
+    drop(joined);
+}

@@ -1,0 +1,707 @@
+//! The configuration of a running cluster, as its operators change it.
+//!
+//! A *configuration* says who holds each place of each shard, by which key; which clients there are, and what each may do; and who the
+//! operators are. It has a version, and names the one before it by digest. The first, version 0, is what `cluster.toml` says. Each later
+//! one is signed by as many operators as the one before it asks for ([`Operators::needed`]). So they are a [`Chain`], and whoever has
+//! the first can check all others by itself, in whatever way it got them.
+//!
+//! ```text
+//!   cluster.toml = version 0 ◀── version 1 ◀── version 2        ◀── names the digest of
+//!                      │             ▲ │           ▲
+//!                      └ operators ──┘ └ operators ┘             whose signatures it takes
+//! ```
+//!
+//! Invariants, all checked by [`Chain::check`]:
+//!
+//! - **One after another.** A configuration is taken over only by who has the one that it names. So nobody goes back.
+//! - **More than half.** It takes more than half of the operators to sign. So two different configurations of one version have an operator
+//!   in common, and no correct operator signs two.
+//! - **The shape stays.** Shards, places, faults, and which shard holds a key are those of the first.
+//! - **At most `f` places** of a shard get another key at a time.
+//! - **A key that has gone never comes back**, and no key has two owners. So whose a signature is does not depend on when it is looked at.
+//!
+//! Why statements that name no configuration stay safe when it changes is argued in `docs/protocols/basil.md`.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use ed25519_zebra::{Signature, VerificationKey};
+use mutants::{Mutant, broken};
+use types::codec::{Decode, DecodeError, Encode, Reader, encode_count, encode_sequence};
+use types::limits::{SHARD_REPLICAS_MAX, SHARDS_MAX};
+use types::{ClientId, ClientLimits, Cluster, ClusterError, ClusterId, Digest, Key, Permission, Placement};
+
+use crate::{KeyError, SecretKey, Signatures, check_public_key, digest};
+
+/// The most operators.
+pub const OPERATORS_MAX: usize = 64;
+/// The most clients of a configuration.
+pub const CLIENTS_MAX: usize = 65_536;
+/// The most prefixes in one list of a client's.
+pub const PREFIXES_MAX: usize = 1_024;
+/// The longest address, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 300;
+/// The longest configuration with its signatures, in bytes.
+pub const CONFIGURATION_BYTES_MAX: usize = 4 << 20;
+/// The most versions after the first that are read from a file.
+pub const VERSIONS_MAX: usize = 65_536;
+
+/// What a configuration's encoding begins with.
+const FORMAT: u8 = 1;
+/// What an operator signs begins with this, then the cluster's name, then the configuration's digest.
+const SIGNED_DOMAIN: &[u8] = b"bezant: an operator signs the configuration\0";
+
+/// Who holds a place in a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its public key.
+    pub public_key: [u8; 32],
+    /// Where peers and clients reach it, as `host:port`.
+    pub address: String,
+    /// Where it answers HTTP.
+    pub http: String,
+}
+
+/// Who may change the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Operators {
+    /// How many of them must sign the next one: more than half.
+    pub needed: u16,
+    /// Their public keys, in ascending order. Where there are none, nothing can be changed.
+    pub keys: Vec<[u8; 32]>,
+}
+
+/// One version of who is who in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// 0 for the first.
+    pub version: u64,
+    /// The digest of the one before; of the cluster's shape in the first.
+    pub previous: Digest,
+    /// Who signs the next one.
+    pub operators: Operators,
+    /// The holder of each place, by shard and index.
+    pub replicas: Vec<Vec<Holder>>,
+    /// The clients and their rights, by number.
+    pub clients: Vec<(ClientId, Permission)>,
+}
+
+/// A configuration, and who signed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedConfiguration {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// Signatures by operators of the one before: each one's place among these, in ascending order, and its signature.
+    pub signatures: Vec<(u16, [u8; 64])>,
+}
+
+/// Why a configuration is not taken over. None of these is worth another try with the same one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// The first one names no operators.
+    #[error("the cluster has no operators, so its configuration cannot change; only `bezant init` names the first ones")]
+    NoOperators,
+    /// The version is not newer than what is known.
+    #[error("version {found} is old: {known} is known")]
+    Old {
+        /// The version offered.
+        found: u64,
+        /// The newest known.
+        known: u64,
+    },
+    /// Versions before it are missing.
+    #[error("version {found} comes too early: after {known}, version {} is missing", known + 1)]
+    Early {
+        /// The version offered.
+        found: u64,
+        /// The newest known.
+        known: u64,
+    },
+    /// It follows another one than the one known.
+    #[error("version {version} does not follow the version {} that is known here, but another one", version - 1)]
+    OtherBefore {
+        /// The version offered.
+        version: u64,
+    },
+    /// Another configuration of this version is known: operators signed two.
+    #[error("another version {version} is known here: operators have signed two of them")]
+    Fork {
+        /// The version.
+        version: u64,
+    },
+    /// Too few operators signed.
+    #[error("{signed} of the operators have signed, and {needed} must")]
+    TooFew {
+        /// How many have.
+        signed: usize,
+        /// How many must.
+        needed: u16,
+    },
+    /// A signature is not that of the operator it is said to be.
+    #[error("the signature of operator {operator} is bad")]
+    BadSignature {
+        /// Its place among the operators.
+        operator: u16,
+    },
+    /// Shards or places differ.
+    #[error("the number of shards, or of replicas in a shard, cannot change")]
+    Shape,
+    /// More than `f` places of a shard would change.
+    #[error("shard {shard} would get {changed} new keys, and it survives {faults}: replace one after the other")]
+    TooManyPlaces {
+        /// The shard.
+        shard: usize,
+        /// How many of its places change.
+        changed: usize,
+        /// How many may.
+        faults: usize,
+    },
+    /// A key was a member's before, and is none's now.
+    #[error("the key {0} was in an earlier version, and a key that has gone never comes back; draw another")]
+    KeyReturns(String),
+    /// Two have the same key.
+    #[error("the key {0} has two owners")]
+    SharedKey(String),
+    /// A key is no good.
+    #[error("the key {key} is refused: {reason}")]
+    BadKey {
+        /// The key.
+        key: String,
+        /// Why.
+        reason: KeyError,
+    },
+    /// Too few operators would have to sign the next one, or more than there are.
+    #[error("of {of} operators, {needed} would have to sign; it must be more than half, and no more than there are")]
+    Operators {
+        /// How many would have to sign.
+        needed: u16,
+        /// How many there are.
+        of: usize,
+    },
+    /// The parts make no cluster.
+    #[error("{0}")]
+    Cluster(#[from] ClusterError),
+}
+
+impl Configuration {
+    /// Version 0 of `cluster`, whose replicas are `holders`.
+    #[must_use]
+    pub fn first(cluster: &Cluster, engine: &str, signatures: Signatures, holders: Vec<Vec<Holder>>, operators: Operators) -> Self {
+        let mut shape = Vec::new();
+        for count in [cluster.faults(), cluster.shards().count(), cluster.replicas_per_shard()] {
+            (count as u64).encode(&mut shape);
+        }
+        (signatures == Signatures::Ed25519).encode(&mut shape);
+        match cluster.placement() {
+            Placement::Hash => shape.push(1),
+            Placement::Ranges(bounds) => {
+                shape.push(2);
+                encode_sequence(bounds, &mut shape);
+            }
+        }
+        let previous = digest("shape of a cluster", cluster.id(), &[engine.as_bytes(), &shape]);
+        Self { version: 0, previous, operators, replicas: holders, clients: cluster.clients().to_vec() }
+    }
+
+    /// What names it. Of the first, addresses do not count: a host may be known by several names, and `cluster.toml` may say either.
+    #[must_use]
+    pub fn digest(&self, cluster: ClusterId) -> Digest {
+        if self.version > 0 {
+            return digest("configuration of a running cluster", cluster, &[&self.to_bytes()]);
+        }
+        let mut nowhere = self.clone();
+        for holder in nowhere.replicas.iter_mut().flatten() {
+            (holder.address, holder.http) = (String::new(), String::new());
+        }
+        digest("configuration of a running cluster", cluster, &[&nowhere.to_bytes()])
+    }
+
+    /// The cluster that it describes, of the shape of `cluster`.
+    ///
+    /// # Errors
+    /// [`ChainError`] when the parts do not fit.
+    pub fn cluster(&self, cluster: &Cluster) -> Result<Cluster, ChainError> {
+        let keys = self.replicas.iter().map(|shard| shard.iter().map(|holder| holder.public_key).collect()).collect();
+        Ok(Cluster::new(cluster.id(), cluster.faults(), cluster.placement().clone(), keys, self.clients.clone())?)
+    }
+
+    /// Every key in it.
+    pub fn keys(&self) -> impl Iterator<Item = [u8; 32]> + '_ {
+        let replicas = self.replicas.iter().flatten().map(|holder| holder.public_key);
+        let clients = self.clients.iter().map(|(_, permission)| permission.public_key);
+        replicas.chain(clients).chain(self.operators.keys.iter().copied())
+    }
+
+    /// Signs it with the key of one of `operators`, those of the version before; `None` when it is none of theirs.
+    #[must_use]
+    pub fn sign(&self, cluster: ClusterId, operators: &Operators, secret: &SecretKey) -> Option<(u16, [u8; 64])> {
+        let operator = operators.keys.iter().position(|key| *key == secret.public())?;
+        Some((u16::try_from(operator).ok()?, secret.sign(&statement(cluster, &self.digest(cluster)))))
+    }
+}
+
+/// What an operator signs.
+fn statement(cluster: ClusterId, configuration: &Digest) -> Vec<u8> {
+    [SIGNED_DOMAIN, cluster.as_bytes(), configuration].concat()
+}
+
+/// All configurations from the first to the newest one known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The cluster as the first one describes it: its shape is that of all.
+    shape: Cluster,
+    first: Configuration,
+    later: Vec<SignedConfiguration>,
+    /// The digest of the newest one.
+    digest: Digest,
+    /// Every key that ever was in one.
+    used: BTreeSet<[u8; 32]>,
+}
+
+impl Chain {
+    /// The chain of a cluster that was never changed.
+    #[must_use]
+    pub fn new(cluster: Cluster, first: Configuration) -> Self {
+        let (digest, used) = (first.digest(cluster.id()), first.keys().collect());
+        Self { shape: cluster, first, later: Vec::new(), digest, used }
+    }
+
+    /// The newest configuration.
+    #[must_use]
+    pub fn newest(&self) -> &Configuration {
+        self.later.last().map_or(&self.first, |signed| &signed.configuration)
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.later.len() as u64
+    }
+
+    /// Its digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// All configurations, from the first on.
+    pub fn configurations(&self) -> impl DoubleEndedIterator<Item = &Configuration> {
+        std::iter::once(&self.first).chain(self.later.iter().map(|signed| &signed.configuration))
+    }
+
+    /// The signed ones with a version above `version`, in order.
+    #[must_use]
+    pub fn after(&self, version: u64) -> &[SignedConfiguration] {
+        &self.later[usize::try_from(version).map_or(self.later.len(), |version| version.min(self.later.len()))..]
+    }
+
+    /// The cluster's name.
+    #[must_use]
+    pub fn id(&self) -> ClusterId {
+        self.shape.id()
+    }
+
+    /// The cluster as the newest configuration describes it.
+    ///
+    /// # Panics
+    /// Never: what does not describe a cluster is not taken into a chain.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        self.newest().cluster(&self.shape).expect("it was checked when it was taken")
+    }
+
+    /// The same of each configuration, the newest first.
+    ///
+    /// # Panics
+    /// Never, as [`Chain::cluster`].
+    pub fn clusters(&self) -> impl Iterator<Item = (u64, Cluster)> + '_ {
+        let cluster = |configuration: &Configuration| configuration.cluster(&self.shape).expect("it was checked when it was taken");
+        self.configurations().rev().map(move |configuration| (configuration.version, cluster(configuration)))
+    }
+
+    /// Why `next` cannot be the next configuration, whoever signs it; the cluster that it describes if it can.
+    ///
+    /// # Errors
+    /// The first rule that it breaks.
+    pub fn check_unsigned(&self, next: &Configuration) -> Result<Cluster, ChainError> {
+        let (before, id) = (self.newest(), self.id());
+        let (found, known) = (next.version, before.version);
+        if self.first.operators.keys.is_empty() {
+            return Err(ChainError::NoOperators);
+        }
+        if found <= known && !broken(Mutant::OldConfigurationTaken) {
+            let same = self.configurations().nth(usize::try_from(found).unwrap_or(usize::MAX));
+            let is_fork = same.is_some_and(|same| same.digest(id) != next.digest(id));
+            return Err(if is_fork { ChainError::Fork { version: found } } else { ChainError::Old { found, known } });
+        }
+        if found > known + 1 {
+            return Err(ChainError::Early { found, known });
+        }
+        if next.previous != self.digest && !broken(Mutant::OldConfigurationTaken) {
+            return Err(ChainError::OtherBefore { version: found });
+        }
+        if next.replicas.len() != before.replicas.len() || next.replicas.iter().any(|shard| shard.len() != before.replicas[0].len()) {
+            return Err(ChainError::Shape);
+        }
+        for (shard, (new, old)) in next.replicas.iter().zip(&before.replicas).enumerate() {
+            let changed = new.iter().zip(old).filter(|(new, old)| new.public_key != old.public_key).count();
+            let faults = self.shape.faults();
+            if changed > faults && !broken(Mutant::PlacesChangeTogether) {
+                return Err(ChainError::TooManyPlaces { shard, changed, faults });
+            }
+        }
+        let Operators { needed, keys: operators } = &next.operators;
+        if usize::from(*needed) * 2 <= operators.len() || usize::from(*needed) > operators.len() {
+            return Err(ChainError::Operators { needed: *needed, of: operators.len() });
+        }
+        self.check_keys(before, next)?;
+        next.cluster(&self.shape)
+    }
+
+    /// Each key is good, has one owner, and never went before.
+    fn check_keys(&self, before: &Configuration, next: &Configuration) -> Result<(), ChainError> {
+        let stays: BTreeSet<[u8; 32]> = before.keys().collect();
+        let mut seen = BTreeSet::new();
+        for key in next.keys() {
+            let name = || hex_of(&key);
+            if !seen.insert(key) {
+                return Err(ChainError::SharedKey(name()));
+            }
+            check_public_key(&key).map_err(|reason| ChainError::BadKey { key: name(), reason })?;
+            if !stays.contains(&key) && self.used.contains(&key) && !broken(Mutant::GoneKeyReturns) {
+                return Err(ChainError::KeyReturns(name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all of `next`, its signatures too; gives the cluster that it describes.
+    ///
+    /// # Errors
+    /// The first rule that it breaks.
+    pub fn check(&self, next: &SignedConfiguration) -> Result<Cluster, ChainError> {
+        let cluster = self.check_unsigned(&next.configuration)?;
+        let operators = &self.newest().operators;
+        let statement = statement(self.id(), &next.configuration.digest(self.id()));
+        let mut signers = BTreeSet::new();
+        for (operator, signature) in &next.signatures {
+            let bad = ChainError::BadSignature { operator: *operator };
+            let key = operators.keys.get(usize::from(*operator)).ok_or(bad.clone())?;
+            let key = VerificationKey::try_from(*key).map_err(|_| bad.clone())?;
+            key.verify(&Signature::from_bytes(signature), &statement).map_err(|_| bad)?;
+            signers.insert(*operator);
+        }
+        let signed = if broken(Mutant::ConfigurationOfFew) { signers.len() + 1 } else { signers.len() };
+        if signed < usize::from(operators.needed) {
+            return Err(ChainError::TooFew { signed: signers.len(), needed: operators.needed });
+        }
+        Ok(cluster)
+    }
+
+    /// Takes over the next configuration; gives the cluster that it describes.
+    ///
+    /// # Errors
+    /// The first rule that it breaks: then nothing has changed.
+    pub fn extend(&mut self, next: SignedConfiguration) -> Result<Cluster, ChainError> {
+        let cluster = self.check(&next)?;
+        self.digest = next.configuration.digest(self.id());
+        self.used.extend(next.configuration.keys());
+        self.later.push(next);
+        Ok(cluster)
+    }
+}
+
+/// A key that two of `configuration` have, in hexadecimal digits.
+#[must_use]
+pub fn shared_key(configuration: &Configuration) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    configuration.keys().find(|key| !seen.insert(*key)).map(|key| hex_of(&key))
+}
+
+fn hex_of(key: &[u8; 32]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn encode_text(text: &str, out: &mut Vec<u8>) {
+    encode_count(text.len(), out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn decode_text(reader: &mut Reader) -> Result<String, DecodeError> {
+    let length = reader.count("an address", ADDRESS_BYTES_MAX)?;
+    String::from_utf8(reader.take(length)?.to_vec()).map_err(|_| DecodeError::NotCanonical("an address"))
+}
+
+impl Encode for Holder {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.public_key.encode(out);
+        encode_text(&self.address, out);
+        encode_text(&self.http, out);
+    }
+}
+
+impl Decode for Holder {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { public_key: reader.array()?, address: decode_text(reader)?, http: decode_text(reader)? })
+    }
+}
+
+fn encode_client((client, permission): &(ClientId, Permission), out: &mut Vec<u8>) {
+    client.0.encode(out);
+    permission.public_key.encode(out);
+    encode_sequence(&permission.read_prefixes, out);
+    encode_sequence(&permission.write_prefixes, out);
+    let ClientLimits { transactions, keys, bytes, reads_per_second } = permission.limits;
+    [transactions, keys, bytes, reads_per_second].iter().for_each(|limit| limit.encode(out));
+}
+
+fn decode_client(reader: &mut Reader) -> Result<(ClientId, Permission), DecodeError> {
+    let client = ClientId(u64::decode(reader)?);
+    let public_key = reader.array()?;
+    let read_prefixes: Vec<Key> = reader.sequence("a client's prefixes", PREFIXES_MAX)?;
+    let write_prefixes: Vec<Key> = reader.sequence("a client's prefixes", PREFIXES_MAX)?;
+    let mut limit = || Option::<u32>::decode(reader);
+    let limits = ClientLimits { transactions: limit()?, keys: limit()?, bytes: limit()?, reads_per_second: limit()? };
+    Ok((client, Permission { public_key, read_prefixes, write_prefixes, limits }))
+}
+
+impl Encode for Configuration {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(FORMAT);
+        self.version.encode(out);
+        self.previous.encode(out);
+        self.operators.needed.encode(out);
+        encode_sequence(&self.operators.keys, out);
+        encode_count(self.replicas.len(), out);
+        self.replicas.iter().for_each(|shard| encode_sequence(shard, out));
+        encode_count(self.clients.len(), out);
+        self.clients.iter().for_each(|client| encode_client(client, out));
+    }
+}
+
+impl Decode for Configuration {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        if u8::decode(reader)? != FORMAT {
+            return Err(DecodeError::UnknownTag("a configuration's format"));
+        }
+        let (version, previous) = (u64::decode(reader)?, reader.array()?);
+        let needed = u16::decode(reader)?;
+        let keys: Vec<[u8; 32]> = reader.sequence("the operators", OPERATORS_MAX)?;
+        let shards = reader.count("the shards", SHARDS_MAX)?;
+        let mut replicas = Vec::with_capacity(shards);
+        for _ in 0..shards {
+            replicas.push(reader.sequence("a shard's replicas", SHARD_REPLICAS_MAX)?);
+        }
+        let count = reader.count("the clients", CLIENTS_MAX)?;
+        reader.note_sequence::<(ClientId, Permission)>(count);
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(decode_client(reader)?);
+        }
+        let in_order = keys.windows(2).all(|pair| pair[0] < pair[1]) && clients.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        if !in_order {
+            return Err(DecodeError::NotCanonical("the order of operators or clients"));
+        }
+        Ok(Self { version, previous, operators: Operators { needed, keys }, replicas, clients })
+    }
+}
+
+impl Encode for SignedConfiguration {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.configuration.encode(out);
+        encode_count(self.signatures.len(), out);
+        for (operator, signature) in &self.signatures {
+            operator.encode(out);
+            signature.encode(out);
+        }
+    }
+}
+
+impl Decode for SignedConfiguration {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let configuration = Configuration::decode(reader)?;
+        let count = reader.count("the signatures of a configuration", OPERATORS_MAX)?;
+        let mut signatures: Vec<(u16, [u8; 64])> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let operator = u16::decode(reader)?;
+            if signatures.last().is_some_and(|(last, _)| *last >= operator) {
+                return Err(DecodeError::NotCanonical("the order of signatures"));
+            }
+            signatures.push((operator, reader.array()?));
+        }
+        Ok(Self { configuration, signatures })
+    }
+}
+
+impl SignedConfiguration {
+    /// Reads one that must fill `bytes`.
+    ///
+    /// # Errors
+    /// Any [`DecodeError`].
+    pub fn read(bytes: Bytes, cluster: ClusterId) -> Result<Self, DecodeError> {
+        if bytes.len() > CONFIGURATION_BYTES_MAX {
+            return Err(DecodeError::OverLimit("a configuration"));
+        }
+        Self::from_bytes(bytes, cluster)
+    }
+
+    /// Adds a signature, unless that operator has signed already.
+    pub fn add(&mut self, signature: (u16, [u8; 64])) {
+        if let Err(at) = self.signatures.binary_search_by_key(&signature.0, |(operator, _)| *operator) {
+            self.signatures.insert(at, signature);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(number: u8) -> SecretKey {
+        SecretKey::from_bytes([number; 32])
+    }
+
+    fn holder(number: u8) -> Holder {
+        Holder { public_key: secret(number).public(), address: format!("db{number}:7400"), http: "127.0.0.1:7401".to_owned() }
+    }
+
+    fn operators(needed: u16, numbers: &[u8]) -> Operators {
+        let mut keys: Vec<[u8; 32]> = numbers.iter().map(|number| secret(*number).public()).collect();
+        keys.sort_unstable();
+        Operators { needed, keys }
+    }
+
+    /// A shard of six, a client, and three operators of whom two must sign.
+    fn chain() -> Chain {
+        let client = Permission { public_key: secret(50).public(), read_prefixes: vec![Key::from("a/")], ..Permission::default() };
+        let keys = (0..6).map(|number| secret(number).public()).collect();
+        let cluster = Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![(ClientId(1), client)]).expect("it fits");
+        let holders = vec![(0..6).map(holder).collect()];
+        let first = Configuration::first(&cluster, "basil", Signatures::Ed25519, holders, operators(2, &[100, 101, 102]));
+        Chain::new(cluster, first)
+    }
+
+    /// The next version, changed by `change` and signed by those operators.
+    fn next(chain: &Chain, by: &[u8], change: impl FnOnce(&mut Configuration)) -> SignedConfiguration {
+        let before = chain.newest();
+        let mut configuration = Configuration { version: before.version + 1, previous: chain.digest(), ..before.clone() };
+        change(&mut configuration);
+        let mut signed = SignedConfiguration { configuration, signatures: Vec::new() };
+        for number in by {
+            let signature = signed.configuration.sign(chain.id(), &before.operators, &secret(*number)).expect("an operator");
+            signed.add(signature);
+        }
+        signed
+    }
+
+    #[test]
+    fn a_chain_grows_by_what_enough_operators_signed() {
+        let mut chain = chain();
+        let revoked = next(&chain, &[100, 102], |next| next.clients.clear());
+        let bytes: Bytes = revoked.to_bytes().into();
+        assert_eq!(SignedConfiguration::read(bytes, chain.id()), Ok(revoked.clone()));
+        let cluster = chain.extend(revoked.clone()).expect("two of three signed");
+        assert_eq!((cluster.clients().len(), chain.version(), chain.after(0).len(), chain.after(1).len()), (0, 1, 1, 0));
+        assert_eq!(chain.check(&revoked), Err(ChainError::Old { found: 1, known: 1 }));
+        // The next one is signed by whom this one names.
+        let handed_over = next(&chain, &[101, 102], |next| next.operators = operators(1, &[103]));
+        chain.extend(handed_over).expect("two of three signed");
+        let by_the_old = next(&chain, &[103], |_| {});
+        let mut by_the_old_only = by_the_old.clone();
+        by_the_old_only.signatures = vec![(0, secret(100).sign(b"anything"))];
+        assert_eq!(chain.check(&by_the_old_only), Err(ChainError::BadSignature { operator: 0 }));
+        assert!(chain.check(&by_the_old).is_ok());
+    }
+
+    #[test]
+    fn a_configuration_signed_by_too_few_is_refused() {
+        let chain = chain();
+        assert_eq!(chain.check(&next(&chain, &[100], |_| {})), Err(ChainError::TooFew { signed: 1, needed: 2 }));
+        let mut changed = next(&chain, &[100, 101], |_| {});
+        changed.configuration.clients.clear();
+        assert!(matches!(chain.check(&changed), Err(ChainError::BadSignature { .. })));
+        let mut elsewhere = next(&chain, &[100, 101], |_| {});
+        let other = ClusterId::new([8; 16]);
+        let operators = &chain.newest().operators;
+        elsewhere.signatures =
+            [100, 101].map(|number| elsewhere.configuration.sign(other, operators, &secret(number)).expect("one")).into();
+        elsewhere.signatures.sort_unstable();
+        assert!(matches!(chain.check(&elsewhere), Err(ChainError::BadSignature { .. })), "a signature is for one cluster");
+    }
+
+    #[test]
+    fn a_configuration_that_does_not_follow_the_newest_is_refused() {
+        let mut chain = chain();
+        let [one, other] = [true, false].map(|one| {
+            next(&chain, &[100, 101], |next| {
+                if one {
+                    next.clients.clear()
+                }
+            })
+        });
+        let early = next(&chain, &[100, 101], |next| next.version = 2);
+        assert_eq!(chain.check(&early), Err(ChainError::Early { found: 2, known: 0 }));
+        chain.extend(one).expect("it follows");
+        assert_eq!(chain.check(&other), Err(ChainError::Fork { version: 1 }));
+        let after_other = next(&chain, &[100, 101], |next| next.previous = other.configuration.digest(chain.id()));
+        assert_eq!(chain.check(&after_other), Err(ChainError::OtherBefore { version: 2 }));
+    }
+
+    #[test]
+    fn no_more_than_f_places_of_a_shard_change_at_a_time() {
+        let mut chain = chain();
+        let two = next(&chain, &[100, 101], |next| {
+            next.replicas[0][1] = holder(11);
+            next.replicas[0][2] = holder(12);
+        });
+        assert_eq!(chain.check(&two), Err(ChainError::TooManyPlaces { shard: 0, changed: 2, faults: 1 }));
+        let fewer = next(&chain, &[100, 101], |next| drop(next.replicas[0].pop()));
+        assert_eq!(chain.check(&fewer), Err(ChainError::Shape));
+        let one = next(&chain, &[100, 101], |next| next.replicas[0][1] = holder(11));
+        chain.extend(one).expect("it is one");
+        assert_eq!(chain.clusters().map(|(version, _)| version).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
+    fn a_key_that_has_gone_never_comes_back() {
+        let mut chain = chain();
+        let replaced = next(&chain, &[100, 101], |next| next.replicas[0][1] = holder(11));
+        chain.extend(replaced).expect("it is one");
+        for back in [
+            next(&chain, &[100, 101], |next| next.replicas[0][1] = holder(1)),
+            next(&chain, &[100, 101], |next| next.clients[0].1.public_key = secret(1).public()),
+            next(&chain, &[100, 101], |next| next.operators = operators(1, &[1])),
+        ] {
+            assert!(matches!(chain.check(&back), Err(ChainError::KeyReturns(_))));
+        }
+        let shared = next(&chain, &[100, 101], |next| next.operators = operators(1, &[50]));
+        assert!(matches!(chain.check(&shared), Err(ChainError::SharedKey(_))));
+        let weak = next(&chain, &[100, 101], |next| next.clients[0].1.public_key = [0; 32]);
+        assert!(matches!(chain.check(&weak), Err(ChainError::BadKey { .. })));
+    }
+
+    #[test]
+    fn half_of_the_operators_are_not_enough() {
+        let chain = chain();
+        for (needed, numbers) in [(1, &[100, 101][..]), (0, &[]), (3, &[100, 101]), (0, &[100])] {
+            let next = next(&chain, &[100, 101], |next| next.operators = operators(needed, numbers));
+            assert!(matches!(chain.check(&next), Err(ChainError::Operators { .. })), "{needed} of {}", numbers.len());
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_its_one_form_is_not_read() {
+        let chain = chain();
+        let signed = next(&chain, &[100, 101], |_| {});
+        let read = |bytes: Vec<u8>| SignedConfiguration::read(bytes.into(), chain.id());
+        let mut twice = signed.clone();
+        twice.signatures[1] = twice.signatures[0];
+        assert!(read(twice.to_bytes()).is_err(), "an operator signs once");
+        let mut disordered = signed.clone();
+        disordered.configuration.operators.keys.reverse();
+        assert!(read(disordered.to_bytes()).is_err());
+        for end in 0..signed.to_bytes().len() {
+            assert!(read(signed.to_bytes()[..end].to_vec()).is_err(), "cut at {end}");
+        }
+    }
+}

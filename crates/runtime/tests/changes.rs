@@ -1,0 +1,120 @@
+//! The cluster changes while nodes run: who tells whom, what is kept before it is gone by, and who is cut off.
+
+mod fixture;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crypto::{Chain, ChainError, Configuration, Holder, Operators, SecretKey, Signatures, SignedConfiguration};
+use fixture::*;
+use runtime::{ChangeOptions, Limits, Newest, NotTakenOver, PeerState};
+use tokio::sync::watch;
+use types::{ClientId, Session};
+
+fn operator() -> SecretKey {
+    SecretKey::from_bytes([201; 32])
+}
+
+/// The toy cluster, and the operator who may change it.
+fn chain() -> Chain {
+    let cluster = cluster(CLUSTER, 3);
+    let holder = |replica| Holder {
+        public_key: *cluster.replica_key(replica).expect("it has one"),
+        address: "127.0.0.1:1".to_owned(),
+        http: "127.0.0.1:2".to_owned(),
+    };
+    let holders = cluster.shards().map(|shard| cluster.replicas_of(shard).map(holder).collect()).collect();
+    let operators = Operators { needed: 1, keys: vec![operator().public()] };
+    Chain::new((*cluster).clone(), Configuration::first(&cluster, "toy", Signatures::Ed25519, holders, operators))
+}
+
+/// `chain` without that client in its next configuration, by that operator.
+fn without(chain: &Chain, client: u64, by: &SecretKey) -> SignedConfiguration {
+    let before = chain.newest();
+    let mut next = Configuration { version: before.version + 1, previous: chain.digest(), ..before.clone() };
+    next.clients.retain(|(other, _)| *other != ClientId(client));
+    let mut signed = SignedConfiguration { configuration: next, signatures: Vec::new() };
+    match signed.configuration.sign(chain.id(), &before.operators, by) {
+        Some(signature) => signed.add(signature),
+        None => signed.add((0, by.sign(b"something else"))),
+    }
+    signed
+}
+
+/// A server that may be changed, and what it has kept.
+struct Changing {
+    server: Server,
+    kept: Arc<AtomicU64>,
+    disk_is_well: Arc<AtomicBool>,
+    order: Arc<Mutex<Vec<u64>>>,
+    _newest: watch::Receiver<Newest>,
+}
+
+impl Changing {
+    async fn start(index: u16, peers: BTreeMap<types::ReplicaId, std::net::SocketAddr>, chain: Chain) -> Self {
+        let (kept, disk_is_well, order) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)), Arc::default());
+        let (taken, newest) = watch::channel(Newest::of(chain.clone()));
+        let (note, well, log) = (Arc::clone(&kept), Arc::clone(&disk_is_well), Arc::<Mutex<Vec<u64>>>::clone(&order));
+        let keep = move |chain: &Chain| {
+            if !well.load(Ordering::SeqCst) {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            note.store(chain.version(), Ordering::SeqCst);
+            log.lock().expect("nobody panics").push(chain.version());
+            Ok(())
+        };
+        let changes = ChangeOptions { chain, keep: Box::new(keep), taken };
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let server = Server::start_changing(any, Doubler::new(replica(index)), peers, Limits::default(), None, Some(changes)).await;
+        Self { server, kept, disk_is_well, order, _newest: newest }
+    }
+
+    fn kept(&self) -> u64 {
+        self.kept.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_slept_takes_over_all_configurations_in_order_and_a_revoked_client_is_cut_off_everywhere() {
+    let zero = Changing::start(0, BTreeMap::new(), chain()).await;
+    let revoked = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), zero.server.address(), Limits::default());
+    revoked.connected().await;
+    let mut stays = Client::start(zero.server.address());
+    let mut ahead = chain();
+    for _ in 0..9 {
+        // More than are handed over at once. The first takes client 2 out, the others change who must sign nothing.
+        let next = without(&ahead, 2, &operator());
+        ahead.extend(next.clone()).expect("it is signed");
+        zero.server.node.handle().take_over(next).expect("it follows");
+    }
+    assert_eq!(zero.kept(), 9);
+    eventually("its connection is closed", || zero.server.metrics.closed("removed") + zero.server.metrics.closed("stopping") >= 1).await;
+    revoked.peers_until(|state| matches!(state, PeerState::Refused(reason) if reason.contains("was removed"))).await;
+    stays.asks_and_is_answered(7).await;
+    // One that slept through all of it.
+    let one = Changing::start(1, BTreeMap::from([(replica(0), zero.server.address())]), chain()).await;
+    eventually("it has them all", || one.kept() == 9).await;
+    assert_eq!(*one.order.lock().expect("nobody panics"), (1..=9).collect::<Vec<_>>());
+    assert_eq!(one.server.node.handle().versions(), BTreeMap::from([(replica(0), 9)]));
+    // And from then on, both ways at once.
+    let next = without(&ahead, 3, &operator());
+    one.server.node.handle().take_over(next).expect("it follows");
+    eventually("the other has it", || zero.kept() == 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_that_cannot_be_kept_or_that_nobody_signed_is_not_gone_by() {
+    let zero = Changing::start(0, BTreeMap::new(), chain()).await;
+    let handle = zero.server.node.handle();
+    let client = Client::start_as(2, Session(1), &cluster(CLUSTER, 3), zero.server.address(), Limits::default());
+    client.connected().await;
+    let forged = without(&chain(), 2, &SecretKey::from_bytes([202; 32]));
+    assert!(matches!(handle.take_over(forged), Err(NotTakenOver::Refused(ChainError::BadSignature { .. }))));
+    zero.disk_is_well.store(false, Ordering::SeqCst);
+    assert!(matches!(handle.take_over(without(&chain(), 2, &operator())), Err(NotTakenOver::NotKept(_))));
+    assert_eq!((zero.kept(), zero.server.metrics.closed("removed")), (0, 0));
+    zero.disk_is_well.store(true, Ordering::SeqCst);
+    handle.take_over(without(&chain(), 2, &operator())).expect("now it can be kept");
+    client.peers_until(|state| matches!(state, PeerState::Refused(_))).await;
+}
