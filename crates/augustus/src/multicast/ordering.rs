@@ -322,6 +322,7 @@ impl<A: Application> Replica<A> {
         if self.delivered > before && !self.is_replaying() {
             self.behind_ticks = 0;
             self.note_progress(now);
+            self.answer_queries(outbox);
             self.propose(now, outbox);
         }
     }

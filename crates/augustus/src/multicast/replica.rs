@@ -16,6 +16,7 @@ use super::checkpoints::OwnCheckpoint;
 use super::choice::Choice;
 use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
 use super::pool::{Patience, Pool};
+use super::queries::Queries;
 use super::quorum::Quorum;
 use super::rebuild::Rebuild;
 use super::record::Record;
@@ -112,6 +113,7 @@ pub struct Replica<A: Application> {
     pub(super) pool: Pool,
     pub(super) windows: Windows,
     pub(super) delivered: u64,
+    pub(super) queries: Queries,
 
     pub(super) stable: Option<Certificate>,
     /// Its own checkpoints, from the last stable one.
@@ -182,6 +184,7 @@ impl<A: Application> Replica<A> {
             pool: Pool::new(me.index, quorum, patience),
             windows: Windows::default(),
             delivered: 0,
+            queries: Queries::default(),
             stable: None,
             checkpoints: BTreeMap::new(),
             checkpoint_votes: BTreeMap::new(),
@@ -430,6 +433,10 @@ impl<A: Application> Replica<A> {
             self.on_request(now, from, &request, outbox);
             return;
         }
+        if let Message::Query { number, question } = message {
+            self.on_query(from, number, question, outbox);
+            return;
+        }
         let Party::Replica(replica) = from else { return };
         if replica.shard != self.me.shard {
             return;
@@ -458,7 +465,7 @@ impl<A: Application> Replica<A> {
             Message::Page { sequence, index: page, bytes } => self.on_page(now, index, (sequence, page), bytes, outbox),
             Message::FetchReached(question) => self.on_fetch_reached(from, question, outbox),
             Message::Reached { question, view, delivered } => self.on_reached(index, question, (view, delivered)),
-            Message::Request(_) | Message::Reply { .. } => {}
+            Message::Request(_) | Message::Reply { .. } | Message::Query { .. } | Message::QueryReply { .. } => {}
         }
     }
 
@@ -494,6 +501,8 @@ impl<A: Application> Replica<A> {
         self.go_on_transferring(now, outbox);
         self.go_on_rebuilding(now, outbox);
         self.pad(now, outbox);
+        // A state that was taken over is delivered, too.
+        self.answer_queries(outbox);
         if is_idle || self.ticks.is_multiple_of(TICKS_PER_STATUS) {
             self.say(&Message::Status(self.status()), outbox);
             self.repeat(outbox);
