@@ -20,7 +20,7 @@ use super::queries::Queries;
 use super::quorum::Quorum;
 use super::rebuild::Rebuild;
 use super::record::Record;
-use super::request::{RequestKey, list_digest, replica_of};
+use super::request::{BATCH_REQUESTS_MAX, RequestId, RequestKey, list_digest, replica_of};
 use super::slot::Slot;
 use super::transfer::Transfer;
 use super::windows::Windows;
@@ -114,6 +114,10 @@ pub struct Replica<A: Application> {
     pub(super) windows: Windows,
     pub(super) delivered: u64,
     pub(super) queries: Queries,
+    /// What it vouches for since this turn began, and says at its end.
+    pub(super) vouches: Vec<RequestId>,
+    /// Whether more is believed or due since this turn began.
+    pub(super) has_heard: bool,
 
     pub(super) stable: Option<Certificate>,
     /// Its own checkpoints, from the last stable one.
@@ -185,6 +189,8 @@ impl<A: Application> Replica<A> {
             windows: Windows::default(),
             delivered: 0,
             queries: Queries::default(),
+            vouches: Vec::new(),
+            has_heard: false,
             stable: None,
             checkpoints: BTreeMap::new(),
             checkpoint_votes: BTreeMap::new(),
@@ -449,14 +455,14 @@ impl<A: Application> Replica<A> {
             Message::NewView(view, signature) => self.on_new_view(now, view, signature, outbox),
             Message::Stable(certificate) => self.on_stable(now, certificate, outbox),
             _ if replica == self.me => {}
-            Message::Vouch(ids) => self.on_vouch(now, index, &ids, outbox),
+            Message::Vouch(ids) => self.on_vouch(now, index, &ids),
             Message::Propose { view, sequence, ids } => self.on_propose(now, index, (view, sequence), ids, outbox),
             Message::Prepare(claim) => self.on_prepare(now, index, claim, outbox),
             Message::Commit(claim) => self.on_commit(now, index, claim, outbox),
             Message::Decided { sequence, digest } => self.on_decided(now, index, (sequence, digest), outbox),
             Message::Status(status) => self.on_status(from, status, outbox),
             Message::FetchRequests(ids) => self.on_fetch_requests(from, &ids, outbox),
-            Message::Requests(requests) => self.on_requests(now, &requests, outbox),
+            Message::Requests(requests) => self.on_requests(now, &requests),
             Message::FetchList { sequence, digest } => self.on_fetch_list(from, sequence, digest, outbox),
             Message::List { sequence, requests } => self.on_list(now, sequence, requests, outbox),
             Message::FetchHead(sequence) => self.on_fetch_head(from, sequence, outbox),
@@ -515,7 +521,7 @@ impl<A: Application> Replica<A> {
         if !self.is_in_view() {
             self.sign_view_change(outbox);
         }
-        let ids = self.pool.own_vouches(self.vouched_to.take(), super::request::BATCH_REQUESTS_MAX);
+        let ids = self.pool.own_vouches(self.vouched_to.take(), BATCH_REQUESTS_MAX);
         self.vouched_to = ids.last().map(|id| id.key);
         if !ids.is_empty() {
             self.say(&Message::Vouch(ids), outbox);
@@ -535,6 +541,16 @@ impl<A: Application> Machine for Replica<A> {
             Input::Command(never) => match never {},
             Input::Message { from, message } => self.on_message(now, from, message.into_inner(), outbox),
             Input::Tick => self.on_tick(now, outbox),
+        }
+    }
+
+    /// Vouches for all that clients said in this turn at once, and proposes what has become due.
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        for ids in std::mem::take(&mut self.vouches).chunks(BATCH_REQUESTS_MAX) {
+            self.say(&Message::Vouch(ids.to_vec()), outbox);
+        }
+        if std::mem::take(&mut self.has_heard) {
+            self.after_vouching(now, outbox);
         }
     }
 
