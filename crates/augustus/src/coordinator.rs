@@ -198,9 +198,7 @@ impl Coordinator {
         if self.attempts.len() >= UNDER_WAY_MAX {
             return Err(CannotBegin::TooMany);
         }
-        let name = Name { client: self.client, session: self.session, number: self.last_number + 1 };
-        let transaction = Transaction::new(self.cluster.id(), name, operations)?;
-        self.last_number += 1;
+        let transaction = self.transaction(operations)?;
         let (id, attempt) = (transaction.id(), Attempt::new(&self.cluster, transaction.clone(), None));
         let shards = attempt.participants.clone();
         self.attempts.insert(id, attempt);
@@ -208,6 +206,14 @@ impl Coordinator {
             self.order(Purpose::Vote(id), shard, Request::Run(transaction.clone()), out);
         }
         Ok(id)
+    }
+
+    /// Gives a transaction of these operations the next number. One that is never run leaves its number unused.
+    pub(crate) fn transaction(&mut self, operations: Vec<Operation>) -> Result<Transaction, TransactionError> {
+        let name = Name { client: self.client, session: self.session, number: self.last_number + 1 };
+        let transaction = Transaction::new(self.cluster.id(), name, operations)?;
+        self.last_number += 1;
+        Ok(transaction)
     }
 
     /// Finishes another's transaction, which is pending at a shard (§3.4, a.2).

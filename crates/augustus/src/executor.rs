@@ -139,6 +139,24 @@ impl Executor {
         }
     }
 
+    /// What a transaction of `client` would be answered that only reads, and only here, if it were the next: then it need not be ordered. Nothing
+    /// where it does more, would not commit, or meets what is pending.
+    #[must_use]
+    pub fn answer_query(&self, client: ClientId, transaction: &Transaction) -> Option<Answer> {
+        let Settings { cluster, shard, .. } = &self.settings;
+        let is_its = transaction.name().client == client && transaction.participants(cluster) == [*shard];
+        if !is_its || transaction.is_update() {
+            return None;
+        }
+        if let Err(reason) = self.admit(transaction, true)
+            && !(broken(Mutant::QueryOverLocks) && matches!(reason, AbortReason::Conflict(..)))
+        {
+            return None;
+        }
+        let found = self.effects(transaction).ok()?.found;
+        Some(Answer::Voted(transaction.id(), Verdict::Commit(Some(found))))
+    }
+
     /// The value of a key, as of the last batch.
     #[must_use]
     pub fn value(&self, key: &Key) -> Option<Value> {

@@ -29,6 +29,7 @@ mod operation;
 mod orders;
 mod page_index;
 mod pages;
+mod queries;
 mod request;
 mod rows;
 mod server;

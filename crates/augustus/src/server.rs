@@ -63,6 +63,10 @@ impl<B: StorageBackend> Machine for Server<B> {
         }
     }
 
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.node.end_turn(now, outbox);
+    }
+
     fn deadline(&self) -> Option<Time> {
         let janitor = self.janitor.deadline();
         Some(self.node.deadline().map_or(janitor, |at| at.min(janitor)))

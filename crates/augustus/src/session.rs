@@ -4,6 +4,8 @@
 //! interactive one takes several (§4.5): each read is one that only reads, and the commit compares what was read before it writes. So
 //! nothing is locked while the application thinks.
 //!
+//! What only reads, and one shard alone, is asked of its replicas in one step first ([`Queries`]), and is ordered where they do not agree.
+//!
 //! A transaction that only read, and all in one request, has committed with that: what it read was so at one moment.
 //!
 //! The application is answered in time, whatever replicas do. What the coordinator still has to end then it goes on with for
@@ -13,13 +15,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use crypto::Verified;
 use engine::{
     Ask, Capabilities, Capability, Commit, CommitPath, CommitRequest, Evidence, Operation as Asked, Profile, Refusal, Request as Wanted,
     Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
-use types::{Cluster, Key, KeyRange, Party, ShardId, Timestamp, TransactionId, Value};
+use types::{Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
 use crate::limits::{FINISHING_MAX, RANGE_ROWS_MAX};
@@ -27,6 +30,7 @@ use crate::multicast::message::Message;
 use crate::multicast::quorum::Quorum;
 use crate::operation::{Found, Operation};
 use crate::orders::Orders;
+use crate::queries::{Came, Queries};
 use crate::request::{AbortReason, Refusal as Refused};
 use crate::transaction::{Transaction, participants};
 
@@ -58,6 +62,8 @@ pub struct Session {
     timeout_ms: u64,
     coordinator: Coordinator,
     orders: Orders,
+    /// What is read in one step.
+    queries: Queries<Waiting>,
     under_way: BTreeMap<TransactionId, UnderWay>,
     /// By when the application is answered of what is under way.
     timeouts: BTreeSet<(Time, TransactionId)>,
@@ -71,6 +77,7 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct Counts {
     executed: u64,
+    one_step: u64,
     read_alone: u64,
     aborted: u64,
     finished: u64,
@@ -131,8 +138,9 @@ impl Session {
     #[must_use]
     pub fn new(cluster: Arc<Cluster>, party: Party, timeout_ms: u64) -> Option<Self> {
         let Party::Client(client, session) = party else { return None };
-        Quorum::of(&cluster)?;
+        let quorum = Quorum::of(&cluster)?;
         Some(Self {
+            queries: Queries::new(cluster.clone(), quorum),
             timeout_ms,
             coordinator: Coordinator::new(cluster.clone(), client, session.0),
             orders: Orders::new(cluster.clone(), client, session, timeout_ms.saturating_add(PATIENCE_MS)),
@@ -146,7 +154,7 @@ impl Session {
     }
 
     /// Takes what is asked, or gives the answer at once.
-    fn ask(&mut self, now: Time, operation: u64, request: Wanted) -> Option<Result<Response, Refusal>> {
+    fn ask(&mut self, now: Time, operation: u64, request: Wanted, outbox: &mut OutboxOf<Self>) -> Option<Result<Response, Refusal>> {
         let (purpose, operations) = match request {
             Wanted::Read { keys, .. } => {
                 let reads = keys.iter().cloned().map(Operation::Read).collect();
@@ -173,10 +181,46 @@ impl Session {
         if operations.is_empty() {
             return Some(Ok(nothing(&purpose)));
         }
-        let shards = participants(&operations, &self.cluster);
         let gives_up_at = now.after_ms(self.timeout_ms);
-        self.waiting.entry(shards).or_default().push_back(Waiting { operation, purpose, operations, gives_up_at });
+        let waiting = Waiting { operation, purpose, operations, gives_up_at };
+        let shards = participants(&waiting.operations, &self.cluster);
+        if let Err(waiting) = self.query(now, &shards, waiting, outbox) {
+            self.waiting.entry(shards).or_default().push_back(waiting);
+        }
         None
+    }
+
+    /// Asks in one step what only reads, and one shard alone; gives back anything else.
+    fn query(&mut self, now: Time, shards: &[ShardId], waiting: Waiting, outbox: &mut OutboxOf<Self>) -> Result<(), Waiting> {
+        let [shard] = *shards else { return Err(waiting) };
+        if waiting.operations.iter().any(Operation::is_update) || !self.queries.may_ask(now, shard) {
+            return Err(waiting);
+        }
+        match self.coordinator.transaction(waiting.operations.clone()) {
+            Ok(transaction) => self.queries.ask(now, (shard, &transaction), waiting, outbox),
+            // Whoever begins it says what is wrong with it.
+            Err(_) => Err(waiting),
+        }
+    }
+
+    /// A replica has answered a question.
+    fn on_answer(&mut self, from: ReplicaId, number: u64, answer: Option<Bytes>, outbox: &mut OutboxOf<Self>) {
+        match self.queries.on_answer(from, number, answer) {
+            None => {}
+            Some(Came::Order(waiting)) => self.order(waiting),
+            Some(Came::Found(Waiting { operation, purpose, .. }, id, found)) => {
+                let found = found.into_iter().enumerate().collect();
+                self.counts.one_step += 1;
+                let outcome = response(purpose, id, Outcome::Committed(Some(found)));
+                outbox.emit(Tell::Response { operation, outcome });
+            }
+        }
+    }
+
+    /// Has it ordered, which was asked in one step before: it is older than what else waits.
+    fn order(&mut self, waiting: Waiting) {
+        let shards = participants(&waiting.operations, &self.cluster);
+        self.waiting.entry(shards).or_default().push_front(waiting);
     }
 
     /// What an interactive transaction commits with.
@@ -306,6 +350,7 @@ impl Session {
             }
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
+        self.queries.on_tick(now).into_iter().rev().for_each(|late| self.order(late));
         let mut out = Vec::new();
         for order in self.orders.on_tick(now, outbox) {
             self.coordinator.give_up(order, &mut out);
@@ -436,12 +481,20 @@ impl Machine for Session {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
             Input::Command(Ask { operation, request }) => {
-                if let Some(outcome) = self.ask(now, operation, request) {
+                if let Some(outcome) = self.ask(now, operation, request, outbox) {
                     outbox.emit(Tell::Response { operation, outcome });
                 }
             }
             Input::Message { from: Party::Replica(replica), message } => {
-                let Message::Reply { number, answer, seal } = message.into_inner() else { return };
+                let (number, answer, seal) = match message.into_inner() {
+                    Message::Reply { number, answer, seal } => (number, answer, seal),
+                    Message::QueryReply { number, answer } => {
+                        self.on_answer(replica, number, answer, outbox);
+                        self.begin_waiting(now, outbox);
+                        return;
+                    }
+                    _ => return,
+                };
                 let Some(answered) = self.orders.answer(replica, number, answer, seal) else { return };
                 let mut out = Vec::new();
                 self.coordinator.on_checked(answered, &mut out);
@@ -456,7 +509,7 @@ impl Machine for Session {
     fn deadline(&self) -> Option<Time> {
         let waiting = self.waiting.values().filter_map(|queue| Some(queue.front()?.gives_up_at)).min();
         let under_way = self.timeouts.first().map(|(at, _)| *at);
-        [waiting, under_way, self.orders.deadline()].into_iter().flatten().min()
+        [waiting, under_way, self.orders.deadline(), self.queries.deadline()].into_iter().flatten().min()
     }
 }
 
@@ -475,6 +528,7 @@ impl engine::Session for Session {
 
     fn statistics(&self, out: &mut Statistics) {
         out.counter("executed", "Transactions that replicas have executed", self.counts.executed);
+        out.counter("one_step", "Transactions that were read in one step, without being ordered", self.counts.one_step);
         out.counter("read_alone", "Transactions that committed with the one read that they made", self.counts.read_alone);
         out.counter("voted_down", "Transactions that replicas have voted down", self.counts.aborted);
         out.counter("finished", "Transactions of others that were in the way and were finished", self.counts.finished);

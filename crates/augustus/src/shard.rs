@@ -11,13 +11,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crypto::Verifier;
 use types::codec::{Decode as _, Encode as _};
-use types::{ClusterId, Digest, ReplicaId};
+use types::{ClientId, ClusterId, Digest, ReplicaId};
 
 use crate::executor::{Executor, Settings};
-use crate::multicast::message::PAGE_BYTES_MAX;
+use crate::multicast::message::{PAGE_BYTES_MAX, QUERY_ANSWER_BYTES_MAX};
 use crate::multicast::{self, Answer, Application, Said, page_digest};
 use crate::request::{Ordered, Refusal, Reply, Request, Unreadable, Verdict};
 use crate::state_transfer::Head;
+use crate::transaction::Transaction;
 
 /// So many of the executor's pages share pieces.
 const GROUP: usize = 64;
@@ -156,6 +157,12 @@ impl Application for Shard {
             Err(_) => Reply { answer: crate::Answer::Refused(Refusal::Unreadable), statement: None },
         };
         Some(self.said(&reply))
+    }
+
+    fn query(&self, client: ClientId, question: &Bytes) -> Option<Bytes> {
+        let transaction = Transaction::from_bytes(question.clone(), self.cluster()).ok()?;
+        let answer = Bytes::from(self.executor.answer_query(client, &transaction)?.to_bytes());
+        (answer.len() <= QUERY_ANSWER_BYTES_MAX).then_some(answer)
     }
 
     fn checkpoint(&mut self, sequence: u64) -> Vec<Digest> {

@@ -52,6 +52,8 @@ struct World {
     loses: Loses,
     /// How many answers of replicas were signed.
     sealed: usize,
+    /// How many requests were sent to be ordered.
+    requests: usize,
 }
 
 impl World {
@@ -84,6 +86,7 @@ impl World {
             last_operation: 0,
             loses: Box::new(|_, _, _| false),
             sealed: 0,
+            requests: 0,
             cluster,
         };
         replicas().for_each(|replica| world.start(replica));
@@ -119,6 +122,7 @@ impl World {
             if matches!(message, Message::Reply { seal: Some(_), .. }) {
                 self.sealed += 1;
             }
+            self.requests += usize::from(matches!(message, Message::Request(_)));
             if !(self.loses)(from, to, &message) {
                 self.queue.push_back((from, to, message.to_bytes().into()));
             }
@@ -301,6 +305,47 @@ fn who_scans_and_then_writes_commits_only_if_the_range_is_as_it_was() {
             assert!(world.submit(BOB, vec![Operation::Delete(Key::from(phantom))]).is_ok());
         }
     }
+}
+
+#[test]
+fn what_only_reads_one_shard_is_not_ordered_where_enough_replicas_agree() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("b", "2"), put("z", "3")]).is_ok());
+    world.run_ms(1_000);
+    let before = world.requests;
+    for (key, expected) in [("a", Some("1")), ("z", Some("3")), ("c", None)] {
+        assert_eq!(world.submit(BOB, vec![get(key)]).map(values), Ok(vec![expected.map(str::to_owned)]));
+    }
+    assert_eq!(world.submit(BOB, vec![compare("a", "1"), get("b")]).map(values), Ok(vec![Some("2".into())]));
+    let scanned = world.scan(BOB, "a", "k", 10).expect("nobody is in the way");
+    assert_eq!(text(&scanned), ["a=1", "b=2"]);
+    assert_eq!(world.requests, before);
+    // What would abort, and what a client has no right to, is left to the order.
+    assert_eq!(world.submit(BOB, vec![compare("a", "2"), get("b")]), Err(Refusal::CompareFailed { operation: 0 }));
+    assert_eq!(world.submit(CAROL, vec![get("a")]), Err(Refusal::NotPermitted));
+    assert!(world.requests > before);
+    // One may be gone, and then another may say nothing: what is read is ordered, if that is possible.
+    world.crash(ReplicaId { shard: ShardId(0), index: 3 });
+    let before = world.requests;
+    assert_eq!(world.submit(BOB, vec![get("a")]).map(values), Ok(vec![Some("1".into())]));
+    assert_eq!(world.requests, before);
+    let deaf = Party::Replica(ReplicaId { shard: ShardId(0), index: 2 });
+    world.loses = Box::new(move |from, _, message| from == deaf && matches!(message, Message::QueryReply { .. }));
+    assert_eq!(world.submit(BOB, vec![get("a")]).map(values), Ok(vec![Some("1".into())]));
+    assert!(world.requests > before);
+}
+
+#[test]
+fn what_a_pending_transaction_will_change_is_not_read_in_one_step() {
+    let mut world = World::by_ranges();
+    assert!(world.submit(ALICE, vec![put("a", "1"), put("z", "1")]).is_ok());
+    world.begin(ALICE, Request::Submit { timestamp: timestamp(), operations: vec![put("a", "2"), put("z", "2")] });
+    world.sessions.remove(&ALICE);
+    world.run_ms(500);
+    assert!(world.pending() >= 2 * 3, "it may have committed, as far as its author knows");
+    assert_eq!(world.submit(BOB, vec![get("a")]), Err(Refusal::Conflict));
+    assert!(world.scan(BOB, "a", "c", 10).is_err());
+    assert_eq!(world.submit(BOB, vec![get("b")]).map(values), Ok(vec![None]));
 }
 
 #[test]

@@ -81,6 +81,11 @@ pub trait Machine: Sized {
     /// Takes one input; writes to its store, and says things into `outbox`.
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>);
 
+    /// A turn has taken all its inputs: says what is better said once for all of them. Most have nothing to add.
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        let _ = (now, outbox);
+    }
+
     /// When it next wants an [`Input::Tick`], if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 }

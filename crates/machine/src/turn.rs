@@ -228,6 +228,9 @@ impl<'a, M: Machine> Turn<'a, M> {
     /// Takes no more inputs.
     pub fn stepped(self, now: Time) -> Stepped<'a, M> {
         let Self { turns, inputs } = self;
+        if inputs > 0 {
+            turns.machine.end_turn(now, &mut turns.outbox);
+        }
         let is_overdue = turns.unsynced_since.is_some_and(|since| since.after_ms(SYNC_WAIT_MS) <= now);
         let speaks = !turns.outbox.is_empty() && !broken(Mutant::SaidBeforeDurable);
         Stepped { turns, inputs, writes: speaks || is_overdue }

@@ -264,6 +264,10 @@ mutants! {
     SettledUnordered: "Augustus, asked again", "a session is called settled as far as anybody asks who asks again";
     SealOfOther: "Augustus, the coordinator", "a replica's signature counts for an answer that it is not of";
     JanitorIdle: "Augustus, what clients leave", "what no client can finish stays pending";
+    QueryQuorum: "Augustus, reads in one step", "f+1 equal answers from states as they are count";
+    QueryUnprepared: "Augustus, reads in one step", "a replica answers from its state though it has prepared what is not delivered";
+    QueryOverLocks: "Augustus, reads in one step", "what a pending transaction holds locked is read in one step";
+    LostAnswers: "Augustus, reads in one step", "a replica that lost its disk answers from its state before it takes part again";
     AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
     PieceUnchecked: "Augustus, state transfer", "a piece of a checkpoint is taken as it comes";
     DurablePageOverwritten: "Augustus, checkpoints", "a checkpoint is written over the pages of the durable one";

@@ -1,7 +1,7 @@
 //! What stands above the multicast.
 
 use bytes::Bytes;
-use types::Digest;
+use types::{ClientId, Digest};
 
 use super::request::{Request, RequestKey};
 
@@ -38,6 +38,10 @@ pub trait Application {
     /// What it says of a request that was delivered, or is too old to be: a client has asked again. Whether it is the request that was
     /// delivered under that name, only the application can know: it says nothing that is not so already.
     fn answered(&self, request: &Request) -> Option<Self::Answer>;
+
+    /// What it says to a question of `client` from its state as it is, which that does not change; nothing where the question has to be ordered. At most
+    /// [`QUERY_ANSWER_BYTES_MAX`](super::message::QUERY_ANSWER_BYTES_MAX) bytes.
+    fn query(&self, client: ClientId, question: &Bytes) -> Option<Bytes>;
 
     /// Keeps the state as it is after list `sequence`, beside the one that goes on changing. Gives the digest of each page.
     fn checkpoint(&mut self, sequence: u64) -> Vec<Digest>;

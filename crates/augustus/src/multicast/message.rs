@@ -14,6 +14,7 @@
 //! | the leader | [`Message::NewView`] | `2f+1` of us have: so this view begins as follows (signed) |
 //! | any replica | [`Message::Status`] | so far am I; say again what I lack |
 //! | one that lost its disk | [`Message::FetchReached`] | how far are you? |
+//! | client | [`Message::Query`] | answer this from your state, without ordering it |
 //! | any replica | the others | give me, or here is, what was asked for by its digest |
 
 use bytes::Bytes;
@@ -32,6 +33,10 @@ pub(super) const FORMAT: u8 = 1;
 pub const LOG_WINDOW_MAX: u64 = 1_024;
 /// The longest answer to a client, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 5 << 20;
+/// The longest question that is answered without being ordered, in bytes.
+pub const QUESTION_BYTES_MAX: usize = 64 << 10;
+/// The longest answer to it, in bytes. What is longer is ordered.
+pub const QUERY_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// The longest page of a state, in bytes.
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
 /// The longest head of a state, in bytes: the windows of the clients, and the digest of each page.
@@ -136,6 +141,20 @@ pub enum Message {
         answer: Bytes,
         /// What the replica signs for it, where its client will have to show that to others.
         seal: Option<Seal>,
+    },
+    /// From a client to every replica: what does your state say to this? It is not ordered.
+    Query {
+        /// The question's number, which its process gives to no other.
+        number: u64,
+        /// The question.
+        question: Bytes,
+    },
+    /// The answer.
+    QueryReply {
+        /// The question's number.
+        number: u64,
+        /// What the state says; nothing where the question has to be ordered.
+        answer: Option<Bytes>,
     },
 }
 
@@ -496,6 +515,19 @@ impl Compress for Message {
                 view.encode(out);
                 delivered.encode(out);
             }
+            Self::Query { number, question } => {
+                out.push(23);
+                number.encode(out);
+                encode_bytes(question, out);
+            }
+            Self::QueryReply { number, answer } => {
+                out.push(24);
+                number.encode(out);
+                answer.is_some().encode(out);
+                if let Some(answer) = answer {
+                    encode_bytes(answer, out);
+                }
+            }
         }
     }
 
@@ -551,6 +583,12 @@ impl Compress for Message {
             22 => {
                 let (question, view) = (u64::decode(reader)?, u64::decode(reader)?);
                 Self::Reached { question, view, delivered: u64::decode(reader)? }
+            }
+            23 => Self::Query { number: u64::decode(reader)?, question: decode_bytes(reader, "a question", QUESTION_BYTES_MAX)? },
+            24 => {
+                let (number, is_answered) = (u64::decode(reader)?, bool::decode(reader)?);
+                let answer = is_answered.then(|| decode_bytes(reader, "an answer", QUERY_ANSWER_BYTES_MAX)).transpose()?;
+                Self::QueryReply { number, answer }
             }
             _ => return Err(DecodeError::UnknownTag("a message of the multicast")),
         })

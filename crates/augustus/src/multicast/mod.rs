@@ -29,6 +29,7 @@ pub mod message;
 mod node;
 mod ordering;
 pub mod pool;
+mod queries;
 pub mod quorum;
 pub mod rebuild;
 mod record;

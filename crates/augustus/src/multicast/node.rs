@@ -99,7 +99,22 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Machine for Node<A, B> {
             Input::Message { from, message } => Input::Message { from, message },
             Input::Tick => Input::Tick,
         };
-        for answer in outbox.lend(|outbox| self.replica.step(now, input, outbox)) {
+        self.speak(outbox, |replica, outbox| replica.step(now, input, outbox));
+    }
+
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        self.speak(outbox, |replica, outbox| replica.end_turn(now, outbox));
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.replica.deadline()
+    }
+}
+
+impl<A: Application<Answer = Said>, B: StorageBackend> Node<A, B> {
+    /// Lets the replica speak: what it answers goes to clients, and what it writes to the store.
+    fn speak(&mut self, outbox: &mut OutboxOf<Self>, speak: impl FnOnce(&mut Replica<A>, &mut OutboxOf<Replica<A>>)) {
+        for answer in outbox.lend(|outbox| speak(&mut self.replica, outbox)) {
             let (to, number, Said { bytes: answer, leaf }) = (answer.key.origin(), answer.key.number, answer.answer);
             outbox.bytes = outbox.bytes.saturating_add(answer.len());
             match leaf {
@@ -110,10 +125,6 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Machine for Node<A, B> {
         if let Err(failure) = self.write() {
             self.failure.get_or_insert(failure);
         }
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.replica.deadline()
     }
 }
 

@@ -30,8 +30,8 @@ impl<A: Application> Replica<A> {
             Standing::New => {
                 let id = request.id(self.cluster.id());
                 if self.pool.hear(now, request, &id) {
-                    self.say(&Message::Vouch(vec![id]), outbox);
-                    self.after_vouching(now, outbox);
+                    self.vouches.push(id);
+                    self.has_heard = true;
                 }
             }
             Standing::Delivered | Standing::TooOld => {
@@ -43,13 +43,13 @@ impl<A: Application> Replica<A> {
         }
     }
 
-    pub(super) fn on_vouch(&mut self, now: Time, from: u16, ids: &[RequestId], outbox: &mut OutboxOf<Self>) {
+    pub(super) fn on_vouch(&mut self, now: Time, from: u16, ids: &[RequestId]) {
         for id in ids {
             if self.may_ask(id.key.client) && self.windows.standing(&id.key) == Standing::New {
                 self.pool.vouch(now, from, id);
+                self.has_heard = true;
             }
         }
-        self.after_vouching(now, outbox);
     }
 
     /// Whether that is a client's name, or a replica's.
@@ -61,7 +61,7 @@ impl<A: Application> Replica<A> {
     }
 
     /// More is believed now, or due.
-    fn after_vouching(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+    pub(super) fn after_vouching(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         for sequence in self.waiting.clone() {
             self.consider(now, sequence, outbox);
         }
@@ -322,6 +322,7 @@ impl<A: Application> Replica<A> {
         if self.delivered > before && !self.is_replaying() {
             self.behind_ticks = 0;
             self.note_progress(now);
+            self.answer_queries(outbox);
             self.propose(now, outbox);
         }
     }
@@ -374,19 +375,15 @@ impl<A: Application> Replica<A> {
         }
     }
 
-    pub(super) fn on_requests(&mut self, now: Time, requests: &[Request], outbox: &mut OutboxOf<Self>) {
-        let mut held = Vec::new();
+    pub(super) fn on_requests(&mut self, now: Time, requests: &[Request]) {
         for request in requests {
             let id = request.id(self.cluster.id());
             if self.pool.wants(&id) {
                 self.pool.hold(now, request, &id);
-                held.push(id);
+                self.vouches.push(id);
             }
         }
-        if !held.is_empty() {
-            self.say(&Message::Vouch(held), outbox);
-        }
-        self.after_vouching(now, outbox);
+        self.has_heard = true;
     }
 
     pub(super) fn on_fetch_list(&mut self, from: Party, sequence: u64, digest: Digest, outbox: &mut OutboxOf<Self>) {

@@ -43,9 +43,9 @@ pub struct Pool {
     /// Of each client, what it gave this replica itself.
     clients: BTreeMap<ClientId, Usage>,
     /// In how many candidates each replica vouches in each client's name.
-    vouched: BTreeMap<(ClientId, u16), usize>,
+    vouched: BTreeMap<ClientId, Vec<usize>>,
     /// And in anybody's.
-    peers: BTreeMap<u16, usize>,
+    peers: Vec<usize>,
     /// What is due, in the order in which it became so.
     due: BTreeMap<u64, RequestId>,
     /// By when each of these has to be delivered.
@@ -111,7 +111,7 @@ impl Pool {
             pending: BTreeMap::new(),
             clients: BTreeMap::new(),
             vouched: BTreeMap::new(),
-            peers: BTreeMap::new(),
+            peers: vec![0; quorum.all()],
             due: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ready: BTreeMap::new(),
@@ -149,8 +149,9 @@ impl Pool {
         // An honest replica vouches for what the client gave it, and for what others were given.
         let candidates = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
         let same_name = candidates.iter().filter(|candidate| candidate.vouchers.contains(from)).count();
-        let used = self.vouched.get(&(id.key.client, from)).copied().unwrap_or_default();
-        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX || self.peers.get(&from) >= Some(&PEER_REQUESTS_MAX) {
+        let place = usize::from(from);
+        let used = self.vouched.get(&id.key.client).map_or(0, |vouched| vouched[place]);
+        if same_name >= self.quorum.all() || used >= 2 * CLIENT_REQUESTS_MAX || self.peers[place] >= PEER_REQUESTS_MAX {
             return;
         }
         self.back(now, id, from);
@@ -212,11 +213,11 @@ impl Pool {
         if candidate.again.count() >= strong {
             return true;
         }
-        let forgotten: Vec<u16> =
-            (0..64).filter(|index| candidate.vouchers.contains(*index) && !candidate.again.contains(*index)).collect();
+        let mut forgotten = candidate.vouchers;
+        (0..64).filter(|index| candidate.again.contains(*index)).for_each(|index| forgotten.remove(index));
         candidate.vouchers = candidate.again;
         let (due, bytes) = (candidate.due.take(), candidate.bytes());
-        forgotten.into_iter().for_each(|index| self.release(id.key.client, index));
+        self.release(id.key.client, forgotten);
         self.cancel(due, bytes);
         false
     }
@@ -294,9 +295,7 @@ impl Pool {
 
     fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
         self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
-        for index in (0..64).filter(|index| candidate.vouchers.contains(*index)) {
-            self.release(key.client, index);
-        }
+        self.release(key.client, candidate.vouchers);
         if candidate.is_from_client
             && let Some(usage) = self.clients.get_mut(&key.client)
         {
@@ -309,9 +308,16 @@ impl Pool {
         self.cancel(candidate.due, candidate.bytes());
     }
 
-    fn release(&mut self, client: ClientId, voucher: u16) {
-        decrement(&mut self.vouched, &(client, voucher));
-        decrement(&mut self.peers, &voucher);
+    /// These vouch for one request less of a client.
+    fn release(&mut self, client: ClientId, vouchers: Voters) {
+        let Some(vouched) = self.vouched.get_mut(&client) else { return };
+        let counts = vouched.iter_mut().zip(&mut self.peers).zip(0..);
+        for ((of_client, of_all), _) in counts.filter(|(_, index)| vouchers.contains(*index)) {
+            (*of_client, *of_all) = (*of_client - 1, *of_all - 1);
+        }
+        if vouched.iter().all(|count| *count == 0) {
+            self.vouched.remove(&client);
+        }
     }
 
     /// What was due is not any more.
@@ -341,8 +347,9 @@ impl Pool {
             self.ready.insert(ticket, *id);
             self.deadlines.insert((deadline, ticket));
         }
-        *self.vouched.entry((id.key.client, from)).or_default() += 1;
-        *self.peers.entry(from).or_default() += 1;
+        let (all, place) = (self.quorum.all(), usize::from(from));
+        self.vouched.entry(id.key.client).or_insert_with(|| vec![0; all])[place] += 1;
+        self.peers[place] += 1;
     }
 
     /// Whether the client may give this replica one more request. What it left behind long ago makes room, if it never became due.
@@ -385,16 +392,6 @@ impl Pool {
             candidates.len() - 1
         });
         &mut candidates[index]
-    }
-}
-
-/// Counts one less.
-fn decrement<K: Ord>(counts: &mut BTreeMap<K, usize>, of: &K) {
-    if let Some(count) = counts.get_mut(of) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(of);
-        }
     }
 }
 
@@ -482,7 +479,7 @@ mod tests {
             let id = due(&mut pool, 0, number);
             pool.remove(&id.key);
         }
-        assert!(pool.is_empty() && pool.clients.is_empty() && pool.vouched.is_empty() && pool.peers.is_empty());
+        assert!(pool.is_empty() && pool.clients.is_empty() && pool.vouched.is_empty() && pool.peers == [0; 4]);
         assert_eq!((pool.deadline(), pool.due_bytes, pool.ready()), (None, 0, 0));
     }
 }

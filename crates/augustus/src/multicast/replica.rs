@@ -16,10 +16,11 @@ use super::checkpoints::OwnCheckpoint;
 use super::choice::Choice;
 use super::message::{Certificate, LOG_WINDOW_MAX, Message, NewView, Status, Unsigned, ViewChange};
 use super::pool::{Patience, Pool};
+use super::queries::Queries;
 use super::quorum::Quorum;
 use super::rebuild::Rebuild;
 use super::record::Record;
-use super::request::{RequestKey, list_digest, replica_of};
+use super::request::{BATCH_REQUESTS_MAX, RequestId, RequestKey, list_digest, replica_of};
 use super::slot::Slot;
 use super::transfer::Transfer;
 use super::windows::Windows;
@@ -112,6 +113,11 @@ pub struct Replica<A: Application> {
     pub(super) pool: Pool,
     pub(super) windows: Windows,
     pub(super) delivered: u64,
+    pub(super) queries: Queries,
+    /// What it vouches for since this turn began, and says at its end.
+    pub(super) vouches: Vec<RequestId>,
+    /// Whether more is believed or due since this turn began.
+    pub(super) has_heard: bool,
 
     pub(super) stable: Option<Certificate>,
     /// Its own checkpoints, from the last stable one.
@@ -182,6 +188,9 @@ impl<A: Application> Replica<A> {
             pool: Pool::new(me.index, quorum, patience),
             windows: Windows::default(),
             delivered: 0,
+            queries: Queries::default(),
+            vouches: Vec::new(),
+            has_heard: false,
             stable: None,
             checkpoints: BTreeMap::new(),
             checkpoint_votes: BTreeMap::new(),
@@ -430,6 +439,10 @@ impl<A: Application> Replica<A> {
             self.on_request(now, from, &request, outbox);
             return;
         }
+        if let Message::Query { number, question } = message {
+            self.on_query(from, number, question, outbox);
+            return;
+        }
         let Party::Replica(replica) = from else { return };
         if replica.shard != self.me.shard {
             return;
@@ -442,14 +455,14 @@ impl<A: Application> Replica<A> {
             Message::NewView(view, signature) => self.on_new_view(now, view, signature, outbox),
             Message::Stable(certificate) => self.on_stable(now, certificate, outbox),
             _ if replica == self.me => {}
-            Message::Vouch(ids) => self.on_vouch(now, index, &ids, outbox),
+            Message::Vouch(ids) => self.on_vouch(now, index, &ids),
             Message::Propose { view, sequence, ids } => self.on_propose(now, index, (view, sequence), ids, outbox),
             Message::Prepare(claim) => self.on_prepare(now, index, claim, outbox),
             Message::Commit(claim) => self.on_commit(now, index, claim, outbox),
             Message::Decided { sequence, digest } => self.on_decided(now, index, (sequence, digest), outbox),
             Message::Status(status) => self.on_status(from, status, outbox),
             Message::FetchRequests(ids) => self.on_fetch_requests(from, &ids, outbox),
-            Message::Requests(requests) => self.on_requests(now, &requests, outbox),
+            Message::Requests(requests) => self.on_requests(now, &requests),
             Message::FetchList { sequence, digest } => self.on_fetch_list(from, sequence, digest, outbox),
             Message::List { sequence, requests } => self.on_list(now, sequence, requests, outbox),
             Message::FetchHead(sequence) => self.on_fetch_head(from, sequence, outbox),
@@ -458,7 +471,7 @@ impl<A: Application> Replica<A> {
             Message::Page { sequence, index: page, bytes } => self.on_page(now, index, (sequence, page), bytes, outbox),
             Message::FetchReached(question) => self.on_fetch_reached(from, question, outbox),
             Message::Reached { question, view, delivered } => self.on_reached(index, question, (view, delivered)),
-            Message::Request(_) | Message::Reply { .. } => {}
+            Message::Request(_) | Message::Reply { .. } | Message::Query { .. } | Message::QueryReply { .. } => {}
         }
     }
 
@@ -494,6 +507,8 @@ impl<A: Application> Replica<A> {
         self.go_on_transferring(now, outbox);
         self.go_on_rebuilding(now, outbox);
         self.pad(now, outbox);
+        // A state that was taken over is delivered, too.
+        self.answer_queries(outbox);
         if is_idle || self.ticks.is_multiple_of(TICKS_PER_STATUS) {
             self.say(&Message::Status(self.status()), outbox);
             self.repeat(outbox);
@@ -506,7 +521,7 @@ impl<A: Application> Replica<A> {
         if !self.is_in_view() {
             self.sign_view_change(outbox);
         }
-        let ids = self.pool.own_vouches(self.vouched_to.take(), super::request::BATCH_REQUESTS_MAX);
+        let ids = self.pool.own_vouches(self.vouched_to.take(), BATCH_REQUESTS_MAX);
         self.vouched_to = ids.last().map(|id| id.key);
         if !ids.is_empty() {
             self.say(&Message::Vouch(ids), outbox);
@@ -526,6 +541,16 @@ impl<A: Application> Machine for Replica<A> {
             Input::Command(never) => match never {},
             Input::Message { from, message } => self.on_message(now, from, message.into_inner(), outbox),
             Input::Tick => self.on_tick(now, outbox),
+        }
+    }
+
+    /// Vouches for all that clients said in this turn at once, and proposes what has become due.
+    fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
+        for ids in std::mem::take(&mut self.vouches).chunks(BATCH_REQUESTS_MAX) {
+            self.say(&Message::Vouch(ids.to_vec()), outbox);
+        }
+        if std::mem::take(&mut self.has_heard) {
+            self.after_vouching(now, outbox);
         }
     }
 

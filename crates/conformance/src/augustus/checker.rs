@@ -6,6 +6,7 @@
 //! | once | a request is delivered at one place only |
 //! | invented | what is delivered in an honest client's name is what that client asked |
 //! | acknowledged | what `f+1` replicas told an honest client stays so |
+//! | new | what `2f+1` replicas answer without ordering it is as new as all that any honest one had said before it was asked |
 //! | votes | an honest replica accepts one list for a number in a view, and prepares only that one, in all its lives |
 //! | states | honest replicas of a shard have the same state at each checkpoint |
 
@@ -56,6 +57,20 @@ impl OrderChecker {
     pub(super) fn told(&mut self, shard: ShardId, key: RequestKey, answer: &Bytes) {
         self.told += 1;
         self.delivered(shard, key, answer, "acknowledged");
+    }
+
+    /// How much honest replicas of a shard have shown that they have delivered.
+    pub(super) fn places_of(&self, shard: ShardId) -> u64 {
+        let last = self.places.range((shard, 0)..=(shard, u64::MAX)).next_back();
+        last.map_or(0, |((_, place), _)| place + 1)
+    }
+
+    /// An honest client is told how much a shard has delivered. It was `at_least` so much when the client asked.
+    pub(super) fn told_how_much(&mut self, shard: ShardId, at_least: u64, answer: &Bytes) {
+        let told = answer.first_chunk::<8>().map_or(0, |count| u64::from_le_bytes(*count));
+        if told < at_least {
+            self.violations.add("new", format!("{shard} had delivered {at_least}, and somebody who asks after that is told {told}"));
+        }
     }
 
     fn delivered(&mut self, shard: ShardId, key: RequestKey, answer: &Bytes, checker: &'static str) {

@@ -8,6 +8,7 @@ use ::augustus::multicast::{Message, Request, RequestKey};
 use bytes::Bytes;
 use crypto::Verified;
 use machine::{Input, InputOf, Machine, OutboxOf, Time};
+use mutants::{Mutant, broken};
 use random::{Named as _, Random, named};
 use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Party, ReplicaId, Session, ShardId};
@@ -52,29 +53,40 @@ pub struct OrderClient {
     /// The shards where it has something ordered, the current one last.
     shards: Vec<ShardId>,
     asked: Option<Asked>,
+    /// The number of its last question.
+    questions: u64,
 }
 
 struct Asked {
-    request: Request,
-    shard: ShardId,
+    wanted: Wanted,
     answers: BTreeMap<u16, Bytes>,
     again: Time,
 }
 
-/// What a client hears when `f+1` replicas say the same.
+/// What a client wants of a shard.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// That this is ordered.
+    Order(ShardId, Request),
+    /// To know how much was delivered, without anything being ordered; and how much was at least, when it asked.
+    Query(ShardId, u64, u64),
+}
+
+/// What a client hears.
 #[derive(Debug)]
-pub struct Told {
-    shard: ShardId,
-    key: RequestKey,
-    answer: Bytes,
+pub enum Told {
+    /// What `f+1` replicas say of its request.
+    Ordered(ShardId, RequestKey, Bytes),
+    /// What `2f+1` replicas say that they have delivered, and how much it is at least; nothing where too few agreed in time.
+    Delivered(ShardId, u64, Option<Bytes>),
 }
 
 impl OrderClient {
     pub(super) fn new(cluster: Arc<Cluster>, id: ClientId, cheat: Option<(Vec<ClientStrategy>, Random)>) -> Self {
-        Self { cluster, id, cheat, session: Session(0), numbers: 0, shards: Vec::new(), asked: None }
+        Self { cluster, id, cheat, session: Session(0), numbers: 0, shards: Vec::new(), asked: None, questions: 0 }
     }
 
-    fn next(&mut self, scene: &mut Scene<'_>) -> Option<(ShardId, Request)> {
+    fn next(&mut self, scene: &mut Scene<'_>) -> Option<Wanted> {
         let shard = self.shards.pop()?;
         self.session = match scene.party {
             Party::Client(_, session) => session,
@@ -89,13 +101,45 @@ impl OrderClient {
             scene.checker.asked(shard, &request);
         }
         scene.line(|| format!("{:?} asks {shard}", request.key));
-        Some((shard, request))
+        Some(Wanted::Order(shard, request))
+    }
+
+    /// Asks how much a shard has delivered.
+    fn question(&mut self, scene: &mut Scene<'_>) -> Wanted {
+        let shards: Vec<ShardId> = self.cluster.shards().collect();
+        let shard = scene.random.pick(&shards);
+        self.questions += 1;
+        let at_least = scene.checker.places_of(shard);
+        scene.line(|| format!("question {} to {shard}, which has delivered {at_least}", self.questions));
+        Wanted::Query(shard, self.questions, at_least)
     }
 
     fn say(&self, outbox: &mut OutboxOf<Self>) {
-        if let Some(Asked { request, shard, .. }) = &self.asked {
-            let all = self.cluster.replicas_of(*shard);
-            all.for_each(|replica| outbox.send(Party::Replica(replica), Message::Request(request.clone())));
+        let Some(Asked { wanted, .. }) = &self.asked else { return };
+        let (shard, message) = match wanted {
+            Wanted::Order(shard, request) => (*shard, Message::Request(request.clone())),
+            Wanted::Query(shard, number, _) => (*shard, Message::Query { number: *number, question: Bytes::new() }),
+        };
+        self.cluster.replicas_of(shard).for_each(|replica| outbox.send(Party::Replica(replica), message.clone()));
+    }
+
+    /// A replica has answered.
+    fn on_answer(&mut self, replica: ReplicaId, (number, is_query): (u64, bool), answer: Option<Bytes>, outbox: &mut OutboxOf<Self>) {
+        let faults = self.cluster.faults();
+        let Some(Asked { wanted, answers, .. }) = &mut self.asked else { return };
+        let (shard, expected, needed) = match wanted {
+            Wanted::Order(shard, request) => (*shard, (request.key.number, false), faults + 1),
+            Wanted::Query(shard, number, _) if broken(Mutant::QueryQuorum) => (*shard, (*number, true), faults + 1),
+            Wanted::Query(shard, number, _) => (*shard, (*number, true), 2 * faults + 1),
+        };
+        let Some(answer) = answer.filter(|_| expected == (number, is_query) && shard == replica.shard) else { return };
+        answers.insert(replica.index, answer.clone());
+        if answers.values().filter(|other| **other == answer).count() >= needed {
+            outbox.emit(match wanted {
+                Wanted::Order(shard, request) => Told::Ordered(*shard, request.key, answer),
+                Wanted::Query(shard, _, at_least) => Told::Delivered(*shard, *at_least, Some(answer)),
+            });
+            self.asked = None;
         }
     }
 
@@ -141,28 +185,35 @@ impl Client<Order> for OrderClient {
         self.cheat.is_none()
     }
 
-    fn begin(&mut self, goal: Goal, scene: &mut Scene<'_>) -> Next<(ShardId, Request)> {
+    fn begin(&mut self, goal: Goal, scene: &mut Scene<'_>) -> Next<Wanted> {
+        if self.is_honest() && goal != Goal::Audit && scene.random.chance(300) {
+            self.shards = Vec::new();
+            return Next::Command(self.question(scene));
+        }
         let all: Vec<ShardId> = self.cluster.shards().collect();
         self.shards = if goal == Goal::Audit { all } else { vec![scene.random.pick(&all)] };
         self.next(scene).map_or(Next::Wait, Next::Command)
     }
 
-    fn told(&mut self, Told { shard, key, answer }: Told, scene: &mut Scene<'_>) -> Next<(ShardId, Request)> {
-        scene.line(|| format!("{key:?} is delivered by {shard}"));
-        if self.is_honest() {
-            scene.checker.told(shard, key, &answer);
+    fn told(&mut self, told: Told, scene: &mut Scene<'_>) -> Next<Wanted> {
+        scene.line(|| format!("is told {told:02x?}"));
+        match told {
+            Told::Ordered(shard, key, answer) if self.is_honest() => scene.checker.told(shard, key, &answer),
+            Told::Ordered(..) => {}
+            Told::Delivered(shard, at_least, Some(answer)) => scene.checker.told_how_much(shard, at_least, &answer),
+            Told::Delivered(_, _, None) => return Next::NotDone,
         }
         self.next(scene).map_or(Next::Done, Next::Command)
     }
 
     fn forget(&mut self) {
-        (self.numbers, self.asked) = (0, None);
+        (self.numbers, self.questions, self.asked) = (0, 0, None);
         self.shards.clear();
     }
 }
 
 impl Machine for OrderClient {
-    type Command = (ShardId, Request);
+    type Command = Wanted;
     type Received = Verified<Message>;
     type Message = Message;
     type Unsigned = Infallible;
@@ -170,28 +221,27 @@ impl Machine for OrderClient {
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         match input {
-            Input::Command((shard, request)) => {
-                self.lie(&request, shard, outbox);
-                self.asked = Some(Asked { request, shard, answers: BTreeMap::new(), again: now.after_ms(RETRY_MS) });
+            Input::Command(wanted) => {
+                if let Wanted::Order(shard, request) = &wanted {
+                    self.lie(request, *shard, outbox);
+                }
+                self.asked = Some(Asked { wanted, answers: BTreeMap::new(), again: now.after_ms(RETRY_MS) });
                 if self.cheat.is_none() {
                     self.say(outbox);
                 }
             }
-            Input::Message { from: Party::Replica(replica), message } => {
-                let Message::Reply { number, answer, .. } = message.into_inner() else { return };
-                let Some(asked) = &mut self.asked else { return };
-                if asked.request.key.number != number || asked.shard != replica.shard {
-                    return;
-                }
-                asked.answers.insert(replica.index, answer.clone());
-                if asked.answers.values().filter(|other| **other == answer).count() > self.cluster.faults() {
-                    outbox.emit(Told { shard: asked.shard, key: asked.request.key, answer });
-                    self.asked = None;
-                }
-            }
+            Input::Message { from: Party::Replica(replica), message } => match message.into_inner() {
+                Message::Reply { number, answer, .. } => self.on_answer(replica, (number, false), Some(answer), outbox),
+                Message::QueryReply { number, answer } => self.on_answer(replica, (number, true), answer, outbox),
+                _ => {}
+            },
             Input::Message { .. } => {}
             Input::Tick => {
-                if let Some(asked) = self.asked.as_mut().filter(|asked| asked.again <= now) {
+                let Some(asked) = self.asked.as_mut().filter(|asked| asked.again <= now) else { return };
+                if let Wanted::Query(shard, _, at_least) = asked.wanted {
+                    outbox.emit(Told::Delivered(shard, at_least, None));
+                    self.asked = None;
+                } else {
                     asked.again = now.after_ms(RETRY_MS);
                     if self.cheat.is_none() {
                         self.say(outbox);
@@ -243,6 +293,10 @@ pub(super) fn describe(message: &Message) -> String {
         Message::Page { sequence, index, .. } => format!("Page {index} of {sequence}"),
         Message::FetchReached(question) => format!("FetchReached, question {question}"),
         Message::Reached { view, delivered, .. } => format!("Reached view {view}, delivered {delivered}"),
+        Message::Query { number, .. } => format!("Query {number}"),
+        Message::QueryReply { number, answer } => {
+            format!("QueryReply {number} {:02x?}", answer.as_ref().map(|answer| &answer[..answer.len().min(8)]))
+        }
         Message::Reply { number, answer, .. } => format!("Reply {number} {:02x?}", &answer[..answer.len().min(8)]),
     }
 }

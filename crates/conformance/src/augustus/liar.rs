@@ -69,6 +69,8 @@ pub struct OrderLiar {
     ordered: Vec<RequestId>,
     view: u64,
     last_answer: Bytes,
+    /// The first answer to a question that it gave, which it gives again.
+    last_read: Option<Bytes>,
 }
 
 impl OrderLiar {
@@ -79,7 +81,18 @@ impl OrderLiar {
         random: Random,
         victims: Vec<ClientId>,
     ) -> Self {
-        Self { cluster, me, strategies, random, victims, digests: Vec::new(), ordered: Vec::new(), view: 0, last_answer: Bytes::new() }
+        Self {
+            cluster,
+            me,
+            strategies,
+            random,
+            victims,
+            digests: Vec::new(),
+            ordered: Vec::new(),
+            view: 0,
+            last_answer: Bytes::new(),
+            last_read: None,
+        }
     }
 
     fn does(&self, strategy: ReplicaStrategy) -> bool {
@@ -228,6 +241,10 @@ impl<S: System<Message = Message, Unsigned = Unsigned>> Liar<S> for OrderLiar {
                 Message::Decided { digest, .. } if self.does(ReplicaStrategy::Equivocate) => *digest = self.digest(),
                 Message::Vouch(ids) => ids.retain(|id| Some(id.key.client) != censored),
                 Message::Reply { answer, .. } if self.does(ReplicaStrategy::WrongAnswers) => std::mem::swap(answer, &mut self.last_answer),
+                // What its state said before, which those that are behind may say, too.
+                Message::QueryReply { answer, .. } if self.does(ReplicaStrategy::WrongAnswers) => {
+                    *answer = self.last_read.get_or_insert_with(|| answer.clone().unwrap_or_default()).clone().into()
+                }
                 message if self.does(ReplicaStrategy::LieInTransfer) => self.lie_to_fetcher(message),
                 _ => {}
             }

@@ -3,6 +3,7 @@
 mod crashes;
 mod messages;
 mod ordering;
+mod queries;
 mod rebuild;
 mod rules;
 mod transfer;

@@ -58,6 +58,8 @@ pub struct World {
     pub bend: Bend,
     /// What each replica answered to each request.
     pub answers: BTreeMap<RequestKey, BTreeMap<u16, Bytes>>,
+    /// What each replica answered to each question.
+    pub found: BTreeMap<u64, BTreeMap<u16, Option<Bytes>>>,
     nodes: Vec<Option<Turns<TestNode>>>,
     disks: Vec<Memory>,
     signers: Vec<BatchSigner>,
@@ -80,6 +82,7 @@ impl World {
             options,
             bend: Box::new(|_, _, message| vec![message]),
             answers: BTreeMap::new(),
+            found: BTreeMap::new(),
             nodes: (0..count).map(|_| None).collect(),
             disks: (0..count).map(|index| Memory::new(&replica(index).to_string())).collect(),
             signers: (0..count).map(signer).collect(),
@@ -165,12 +168,16 @@ impl World {
                         self.turn(replica.index, vec![Input::Message { from, message }]);
                     }
                 }
-                Party::Client(client, session) => {
-                    if let (Message::Reply { number, answer, .. }, Party::Replica(replica)) = (message, from) {
+                Party::Client(client, session) => match (message, from) {
+                    (Message::Reply { number, answer, .. }, Party::Replica(replica)) => {
                         let key = RequestKey { client, session, number };
                         self.answers.entry(key).or_default().insert(replica.index, answer);
                     }
-                }
+                    (Message::QueryReply { number, answer }, Party::Replica(replica)) => {
+                        self.found.entry(number).or_default().insert(replica.index, answer);
+                    }
+                    _ => {}
+                },
             }
         }
         messages
