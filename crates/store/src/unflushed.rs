@@ -12,16 +12,19 @@ use crate::{Row, Version, row};
 const BUCKET_BITS: u32 = 26;
 /// The memory of one version besides its value.
 const VERSION_BYTES: usize = 64;
-/// A log grows when it has less free capacity than this.
-const ROOM_BYTES: usize = 1_024;
+/// A log grows by a chunk as large as it is, within these bounds. Nothing is copied when it grows, and chunks of one size are used again.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// The two lengths before each key and row.
 const HEADER_BYTES: usize = 6;
 
 /// The versions committed within one time bucket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row.
-    bytes: Vec<u8>,
+    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row. None lies in two chunks.
+    chunks: Vec<Vec<u8>>,
+    /// How many bytes there are.
+    bytes: usize,
     /// How many versions there are.
     pub versions: usize,
     /// How many bytes their values have.
@@ -30,51 +33,60 @@ pub(crate) struct Log {
 
 impl Log {
     fn push(&mut self, key: &[u8], version: &Version) {
-        let start = self.bytes.len();
-        if self.bytes.capacity() - start < ROOM_BYTES {
-            // By a quarter, or a little, rather than by half: there are as many logs as the window has buckets.
-            self.bytes.reserve_exact((start / 4).max(ROOM_BYTES));
-        }
-        self.bytes.extend_from_slice(&[0; HEADER_BYTES]);
-        self.bytes.extend_from_slice(key);
-        let row_at = self.bytes.len();
-        row::encode(version, &mut self.bytes);
+        let chunk = self.room(HEADER_BYTES + key.len() + row::encoded_bytes(version));
+        let start = chunk.len();
+        chunk.extend_from_slice(&[0; HEADER_BYTES]);
+        chunk.extend_from_slice(key);
+        let row_at = chunk.len();
+        row::encode(version, chunk);
         let key_bytes = u16::try_from(key.len()).expect("KEY_BYTES_MAX fits in u16");
-        let row_bytes = u32::try_from(self.bytes.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
-        self.bytes[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
-        self.bytes[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
+        let row_bytes = u32::try_from(chunk.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
+        chunk[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
+        chunk[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
+        self.value_bytes += row::value_bytes(&chunk[row_at..]);
         self.versions += 1;
-        self.value_bytes += row::value_bytes(&self.bytes[row_at..]);
+    }
+
+    /// The last chunk, with room for so many bytes, which are counted.
+    fn room(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.chunks.last().is_none_or(|chunk| chunk.capacity() - chunk.len() < bytes) {
+            self.chunks.push(Vec::with_capacity(self.bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).max(bytes)));
+        }
+        self.bytes += bytes;
+        self.chunks.last_mut().expect("there is one now")
     }
 
     /// About how much memory they take: here, and again in their keys' entries.
     pub fn memory(&self) -> usize {
-        self.versions * VERSION_BYTES + 2 * self.bytes.len()
+        self.versions * VERSION_BYTES + 2 * self.bytes
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        let mut rest = self.bytes.as_slice();
-        std::iter::from_fn(move || {
-            let (key_bytes, after) = rest.split_first_chunk::<2>()?;
-            let (row_bytes, after) = after.split_first_chunk::<4>()?;
-            let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*key_bytes)));
-            let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
-            rest = after;
-            Some(Row { key, row })
+        self.chunks.iter().flat_map(|chunk| {
+            let mut rest = chunk.as_slice();
+            std::iter::from_fn(move || {
+                let (key_bytes, after) = rest.split_first_chunk::<2>()?;
+                let (row_bytes, after) = after.split_first_chunk::<4>()?;
+                let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*key_bytes)));
+                let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
+                rest = after;
+                Some(Row { key, row })
+            })
         })
     }
 
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
-        let mut from = 0;
         for Row { key, row } in self.iter() {
             let part = if row::timestamp(row) <= watermark { &mut below } else { &mut above };
-            let to = from + HEADER_BYTES + key.len() + row.len();
-            part.bytes.extend_from_slice(&self.bytes[from..to]);
+            let chunk = part.room(HEADER_BYTES + key.len() + row.len());
+            chunk.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            chunk.extend_from_slice(&(row.len() as u32).to_le_bytes());
+            chunk.extend_from_slice(key);
+            chunk.extend_from_slice(row);
             part.versions += 1;
             part.value_bytes += row::value_bytes(row);
-            from = to;
         }
         *self = below;
         above
