@@ -25,6 +25,8 @@ pub(crate) struct Log {
     chunks: Vec<Vec<u8>>,
     /// How many bytes there are.
     bytes: usize,
+    /// The keys that were listed as new with one of these versions.
+    new_keys: Vec<(Timestamp, Key)>,
     /// How many versions there are.
     pub versions: usize,
     /// How many bytes their values have.
@@ -75,6 +77,11 @@ impl Log {
         })
     }
 
+    /// Takes out the keys that were listed as new with one of these versions.
+    pub fn take_new_keys(&mut self) -> Vec<(Timestamp, Key)> {
+        std::mem::take(&mut self.new_keys)
+    }
+
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
@@ -88,6 +95,8 @@ impl Log {
             part.versions += 1;
             part.value_bytes += row::value_bytes(row);
         }
+        let new_keys = std::mem::take(&mut self.new_keys);
+        (below.new_keys, above.new_keys) = new_keys.into_iter().partition(|(timestamp, _)| *timestamp <= watermark);
         *self = below;
         above
     }
@@ -123,14 +132,23 @@ impl Size {
 }
 
 impl Unflushed {
-    /// Adds a version, which must not be there.
-    pub fn push(&mut self, key: &Key, version: &Version) {
+    /// Adds a version, which must not be there. With it, its key may have been listed as new.
+    pub fn push(&mut self, key: &Key, version: &Version, is_listed_now: bool) {
         let log = self.buckets.entry(version.timestamp.time >> BUCKET_BITS).or_default();
         let (memory, value_bytes) = (log.memory(), log.value_bytes);
         log.push(key.as_bytes(), version);
+        if is_listed_now {
+            log.new_keys.push((version.timestamp, key.clone()));
+        }
         self.size.versions += 1;
         self.size.value_bytes += log.value_bytes - value_bytes;
         self.size.memory += log.memory() - memory;
+    }
+
+    /// The key of a version that is there is listed as new with it.
+    pub fn list(&mut self, timestamp: Timestamp, key: Key) {
+        let log = self.buckets.get_mut(&(timestamp.time >> BUCKET_BITS)).expect("the version is there");
+        log.new_keys.push((timestamp, key));
     }
 
     /// The size of all versions, including those of a running checkpoint until they are [released](Unflushed::release).
@@ -196,9 +214,11 @@ mod tests {
                     let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
                         let key = Key::from(format!("key {number}").as_str());
-                        unflushed.push(&key, &Version { timestamp: at(time), value: None });
+                        unflushed.push(&key, &Version { timestamp: at(time), value: None }, true);
                     }
-                    let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
+                    let (reached, mut taken) = unflushed.take(at(floor), at(watermark), count);
+                    let listed = taken.iter_mut().flat_map(Log::take_new_keys).map(|(timestamp, _)| timestamp);
+                    assert!(listed.eq(times.into_iter().map(at).filter(|timestamp| *timestamp <= reached)));
                     assert!(at(floor) <= reached && reached <= at(watermark));
                     let taken: Vec<Timestamp> = taken.iter().flat_map(|log| log.iter().map(|row| row::timestamp(row.row))).collect();
                     let expected: Vec<Timestamp> = times.into_iter().map(at).filter(|timestamp| *timestamp <= reached).collect();
