@@ -468,7 +468,7 @@ fn a_replica_refuses_the_data_of_another_and_of_a_newer_program() {
     place.run(&["up"]).expect(0);
     place.run(&["down"]).expect(0);
     let identity = place.path("bezant-data/s0-r2/data/identity.toml");
-    let newer = fs::read_to_string(&identity).expect("read").replace("format = 2", "format = 7");
+    let newer = fs::read_to_string(&identity).expect("read").replace("format = 3", "format = 7");
     fs::write(&identity, newer).expect("written");
     place.run(&["node", "bezant-data/s0-r2"]).expect(3).says("has format 7").says("run the newer program");
     fs::remove_dir_all(place.path("bezant-data/s0-r1/data")).expect("removed");

@@ -283,6 +283,7 @@ mutants! {
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
     ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";
     LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
+    OlderRunWins: "the store", "of two runs of the base table that have a key, the older one's row is kept";
     LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
     UnflushedEvicted: "the store", "versions are evicted that no checkpoint has written to the base table";
 }

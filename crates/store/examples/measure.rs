@@ -1,6 +1,6 @@
 //! Measures the store on a real disk: batches a second and CPU a batch, checkpoints, and reads of what was checkpointed.
 //!
-//! `cargo run --release -p store --example measure -- [DIRECTORY [CHECKPOINT_VERSIONS UNMERGED_CHECKPOINTS]]`
+//! `cargo run --release -p store --example measure -- [DIRECTORY [CHECKPOINT_VERSIONS]]`
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,9 @@ const READS: u64 = 200_000;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parent = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let directory = tempfile::tempdir_in(parent)?;
-    let (mut options, mut disk_options) = (Options::default(), DiskOptions::default());
-    if let (Some(versions), Some(unmerged)) = (std::env::args().nth(2), std::env::args().nth(3)) {
+    let (mut options, disk_options) = (Options::default(), DiskOptions::default());
+    if let Some(versions) = std::env::args().nth(2) {
         options.checkpoint_versions_max = versions.parse()?;
-        disk_options.unmerged_checkpoints_max = unmerged.parse()?;
     } else {
         measure_journal(&directory.path().join("journal-only"))?;
     }

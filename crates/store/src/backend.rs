@@ -58,7 +58,7 @@ impl Checkpoint {
 }
 
 /// The first bytes of a key as a number that orders as they do: most keys are told apart without a look at their own bytes.
-fn beginning(key: &[u8]) -> u128 {
+pub(crate) fn beginning(key: &[u8]) -> u128 {
     let mut bytes = [0; 16];
     let length = key.len().min(16);
     bytes[..length].copy_from_slice(&key[..length]);

@@ -6,14 +6,14 @@
 //! clean-end        after a graceful stop: how many batches the journal holds
 //! watermark        that of the newest checkpoint begun
 //! journal/         00000001.log …; next.log while one is being made; spare.* are old segments, to be recycled
-//! base/            the rows, in an LSM tree
+//! base/            the rows, in runs
 //! ```
 //!
 //! A segment overwrites a spare one: it needs no new blocks, so that syncing it writes no metadata and takes about
 //! two thirds of the time. Spares are released segments, or files of zeros made ahead in the background.
 //!
-//! A checkpoint's rows enter the LSM tree as one sorted table. They pass neither the tree's own journal (ours has them)
-//! nor its memory; so what the base table holds rests on the tables' checksums alone.
+//! A checkpoint's rows become a run of the base table. What that holds rests on the runs' checksums alone, since a checkpointed version's
+//! record leaves the journal.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -24,13 +24,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use bytes::{Buf, Bytes};
-use fjall::compaction::Leveled;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use types::codec::Encode;
 use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Checkpoint, OWNER_BYTES_MAX, Row, SegmentNumber, StorageBackend, StoreError, row};
+use crate::base::{Base, Mergers};
+use crate::{Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
 const IDENTITY: &str = "identity.toml";
@@ -40,46 +39,30 @@ const WATERMARK: &str = "watermark";
 const CLEAN_END: &str = "clean-end";
 const JOURNAL: &str = "journal";
 const BASE: &str = "base";
-/// The base's only keyspace.
-const ROWS: &str = "rows";
-/// The folder of the base's trees: 0 has the names of the keyspaces, 1 is [`ROWS`].
-const TREES: &str = "base/keyspaces";
-/// What a store in use consists of. The tree takes a base without its marks for one in the making: it would delete what is left of it.
-const PARTS: [&str; 6] = [JOURNAL, WATERMARK, BASE, "base/version", "base/keyspaces/0/current", "base/keyspaces/1/current"];
+/// What a store in use consists of.
+const PARTS: [&str; 4] = [JOURNAL, WATERMARK, BASE, "base/runs"];
 /// A segment in the making.
 const NEXT: &str = "next.log";
 /// A spare segment in the making, and when it is made.
 const SPARE_IN_THE_MAKING: &str = "zeros.next";
 const SPARE_OF_ZEROS: &str = "spare.zeros";
 /// The directory's format, in [`IDENTITY`].
-const DIRECTORY_FORMAT: u32 = 2;
+const DIRECTORY_FORMAT: u32 = 3;
 const WATERMARK_FORMAT: u32 = 1;
 const WATERMARK_BYTES: usize = 28;
-/// The size of one table of the base table.
-const TABLE_BYTES: u64 = 64 << 20;
 /// How nice checkpointing and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 5;
-/// How many of the base table's files stay open: a process may have a thousand on many systems, and connections need them too.
-const CACHED_FILES_MAX: usize = 256;
-/// Keys of the base table begin with this: the tree has no empty keys, and we do.
-const ROW_PREFIX: u8 = b'k';
-
-/// How much memory and how many files a [`Disk`] may keep.
+/// How many files a [`Disk`] may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The memory for cached blocks of the base table, compressed and not yet decoded rows.
-    pub block_cache_bytes_max: u64,
     /// Released segments kept to be recycled.
     pub spare_segments_max: usize,
-    /// So many checkpoints may lie in the base table as tables of their own before they are merged into the rest. More of
-    /// them make merging cheaper, and reads that miss every cache slower. A directory keeps what it was made with.
-    pub unmerged_checkpoints_max: u8,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { block_cache_bytes_max: 16 << 20, spare_segments_max: 8, unmerged_checkpoints_max: 32 }
+        Self { spare_segments_max: 8 }
     }
 }
 
@@ -95,8 +78,8 @@ pub struct Disk {
     spares: VecDeque<PathBuf>,
     /// The thread that makes another spare.
     making: Option<JoinHandle<Result<PathBuf, StoreError>>>,
-    rows: Keyspace,
-    database: Database,
+    base: Arc<Base>,
+    _mergers: Mergers,
     /// The thread that writes the checkpoint that has begun.
     checkpoint: Option<JoinHandle<Result<(), StoreError>>>,
     /// Dropped last: until then, nobody else may use the directory.
@@ -142,10 +125,9 @@ impl Disk {
                 if !exists(&directory.join(WATERMARK))? {
                     write_watermark(&directory, Timestamp::ZERO)?;
                 }
-                // A crash during the first start leaves a part of it that never opens. Nothing was ever written to it.
-                if exists(&base)? {
-                    fs::remove_dir_all(&base).map_err(failed("remove", &base))?;
-                }
+                // Nothing was ever written to it.
+                make_directory(&base)?;
+                Base::create(&base)?;
             }
             State::InUse => {
                 for part in PARTS.map(|part| directory.join(part)) {
@@ -158,13 +140,8 @@ impl Disk {
         // Names made by a process that died before it could sync them are made durable here.
         sync_directory(&journal)?;
         sync_directory(&directory)?;
-        // Its own threads are as patient as the one that opens it. Should that panic, which nothing that a peer sends can bring about at a
-        // start, then so does this one.
-        let opening = in_background("store-open", move || open_base_table(&base, state, options))?;
-        let (database, rows) = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        // The tree syncs what is in its folders, but not their names.
-        sync_directory(&directory.join(TREES))?;
-        sync_directory(&directory)?;
+        let base = Base::open(&base)?;
+        let mergers = Mergers::start(&base)?;
         let spares = find_spares(&journal)?;
         Ok(Self {
             directory,
@@ -174,8 +151,8 @@ impl Disk {
             current: None,
             spares,
             making: None,
-            rows,
-            database,
+            base,
+            _mergers: mergers,
             checkpoint: None,
             _lock: lock,
         })
@@ -344,18 +321,11 @@ impl StorageBackend for Disk {
     }
 
     fn get(&mut self, key: &Key) -> Result<Option<Bytes>, StoreError> {
-        let row = self.rows.get(row_key(key.as_bytes())).map_err(|error| base_table_error(&self.directory, "read", &error))?;
-        Ok(row.map(|row| Bytes::copy_from_slice(&row)))
+        self.base.get(key.as_bytes())
     }
 
     fn scan(&self, from: &Key, look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
-        for row in self.rows.range(row_key(from.as_bytes())..) {
-            let (key, row) = row.into_inner().map_err(|error| base_table_error(&self.directory, "read", &error))?;
-            if !look(key.get(1..).unwrap_or_default(), Bytes::copy_from_slice(&row)) {
-                break;
-            }
-        }
-        Ok(())
+        self.base.scan(from.as_bytes(), look)
     }
 
     fn watermark(&mut self) -> Result<Option<Timestamp>, StoreError> {
@@ -364,14 +334,11 @@ impl StorageBackend for Disk {
 
     fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError> {
         assert!(self.checkpoint.is_none(), "the store checkpoints one thing at a time");
-        let (directory, database, keyspace) = (self.directory.clone(), self.database.clone(), self.rows.clone());
+        let (directory, base) = (self.directory.clone(), self.base.clone());
         self.checkpoint = Some(in_background("store-checkpoint", move || {
             write_watermark(&directory, checkpoint.watermark)?;
-            let rows = checkpoint.rows(|key| {
-                let row = keyspace.get(row_key(key)).map_err(|error| base_table_error(&directory, "read", &error))?;
-                row.map(|row| row::written_at(key, Bytes::copy_from_slice(&row))).transpose()
-            })?;
-            write_rows(&database, &keyspace, &rows).map_err(|error| base_table_error(&directory, "checkpoint into", &error))
+            let written_at = |key: &[u8]| base.get(key)?.map(|row| row::written_at(key, row)).transpose();
+            base.add(&checkpoint.rows(written_at)?)
         })?);
         Ok(())
     }
@@ -478,7 +445,7 @@ fn read_identity(directory: &Path, owner: &str) -> Result<State, StoreError> {
 
 /// Runs `work` in a thread that lets the replica's own threads go first where cores are few: without that, merging makes each message
 /// wait for some milliseconds, and a transaction is many.
-fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>, StoreError> {
+pub(crate) fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>, StoreError> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         // Elsewhere it would be the whole process that waits. That it cannot be had is no reason to stop.
         #[cfg(target_os = "linux")]
@@ -486,44 +453,6 @@ fn in_background<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send 
         work()
     });
     thread.map_err(StoreError::io("start a thread"))
-}
-
-fn open_base_table(path: &Path, state: State, options: DiskOptions) -> Result<(Database, Keyspace), StoreError> {
-    let merging = Leveled::default().with_l0_threshold(options.unmerged_checkpoints_max.max(1)).with_table_target_size(TABLE_BYTES);
-    // One worker: it only compacts, and shares its cores with whole replicas.
-    let database =
-        Database::builder(path).cache_size(options.block_cache_bytes_max).max_cached_files(Some(CACHED_FILES_MAX)).worker_threads(1).open();
-    // What is not there is made, which must not hide a loss.
-    if let Ok(database) = &database
-        && state == State::InUse
-        && !database.keyspace_exists(ROWS)
-    {
-        return Err(StoreError::Missing { location: format!("what {} held", path.display()) });
-    }
-    let opened = database.and_then(|database| {
-        let rows = database.keyspace(ROWS, || KeyspaceCreateOptions::default().compaction_strategy(Arc::new(merging)))?;
-        database.persist(PersistMode::SyncAll)?;
-        Ok((database, rows))
-    });
-    opened.map_err(|error| base_table_error(path.parent().unwrap_or(path), "open", &error))
-}
-
-/// Writes ascending rows into the base table, durably.
-fn write_rows(database: &Database, keyspace: &Keyspace, rows: &[Row<'_>]) -> fjall::Result<()> {
-    let mut ingestion = keyspace.start_ingestion()?;
-    for Row { key, row } in rows {
-        ingestion.write(row_key(key), *row)?;
-    }
-    ingestion.finish()?;
-    // The tables are synced. This tells of what failed in the background.
-    database.persist(PersistMode::SyncAll)
-}
-
-fn row_key(key: &[u8]) -> Vec<u8> {
-    let mut row_key = Vec::with_capacity(1 + key.len());
-    row_key.push(ROW_PREFIX);
-    row_key.extend_from_slice(key);
-    row_key
 }
 
 fn write_watermark(directory: &Path, watermark: Timestamp) -> Result<(), StoreError> {
@@ -554,7 +483,7 @@ fn read_watermark(directory: &Path) -> Result<Timestamp, StoreError> {
 }
 
 /// Puts `bytes` in place of a file, durably: after a crash it is the old one or the new one.
-fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let path = directory.join(name);
     let next = directory.join(format!("{name}.next"));
     let written = File::create(&next).and_then(|mut file| {
@@ -590,7 +519,7 @@ fn find_spares(journal: &Path) -> Result<VecDeque<PathBuf>, StoreError> {
 }
 
 /// The names of a directory's files, those that are text: ours are.
-fn file_names(directory: &Path) -> Result<Vec<String>, StoreError> {
+pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, StoreError> {
     let entries = fs::read_dir(directory).map_err(failed("list", directory))?;
     let mut names = Vec::new();
     for entry in entries {
@@ -613,35 +542,10 @@ fn make_directory(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync_directory(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(failed("sync", path))
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     StoreError::io(format!("{doing} {}", path.display()))
-}
-
-/// What the tree's errors mean: damage, or a failing disk.
-fn base_table_error(directory: &Path, doing: &str, error: &fjall::Error) -> StoreError {
-    let location = directory.join(BASE).display().to_string();
-    match error {
-        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source))
-            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
-        {
-            let reason = match source.kind() {
-                io::ErrorKind::NotFound => "one of its files is missing".to_owned(),
-                _ => format!("one of its files is not what it should be ({source})"),
-            };
-            StoreError::Corrupt { location, offset: 0, reason }
-        }
-        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
-            let source = io::Error::new(source.kind(), source.to_string());
-            StoreError::io(format!("{doing} {location}"))(source)
-        }
-        fjall::Error::Poisoned | fjall::Error::KeyspaceDeleted => {
-            StoreError::io(format!("{doing} {location}"))(io::Error::other(error.to_string()))
-        }
-        fjall::Error::Locked => StoreError::Locked { location, holder: "another process".to_owned() },
-        other => StoreError::Corrupt { location, offset: 0, reason: other.to_string() },
-    }
 }

@@ -48,6 +48,7 @@
 //! ```
 
 mod backend;
+mod base;
 mod disk;
 mod error;
 mod index;

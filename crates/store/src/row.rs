@@ -25,6 +25,12 @@ pub(crate) fn encode(version: &Version, out: &mut Vec<u8>) {
     version.value.encode(out);
 }
 
+/// How many bytes [`encode`] writes.
+pub(crate) fn encoded_bytes(version: &Version) -> usize {
+    let value = version.value.as_ref().map_or(0, |value| 4 + value.as_bytes().len());
+    18 + value
+}
+
 /// The timestamp of a row that [`encode`] has written.
 pub(crate) fn timestamp(row: &[u8]) -> Timestamp {
     let number = |at: usize| u64::from_le_bytes(row[at..at + 8].try_into().expect("eight bytes are eight bytes"));
@@ -78,7 +84,7 @@ mod tests {
             let version = Version { timestamp: Timestamp::new(7, ClientId(9)), value };
             let mut row = Vec::new();
             encode(&version, &mut row);
-            assert_eq!(timestamp(&row), version.timestamp);
+            assert_eq!((timestamp(&row), row.len()), (version.timestamp, encoded_bytes(&version)));
             assert_eq!(value_bytes(&row), version.value.as_ref().map_or(0, |value| value.as_bytes().len()));
             let row = Bytes::from(row);
             assert_eq!(decode(&key, row.clone()).expect("a row just written"), version);

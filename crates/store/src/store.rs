@@ -8,7 +8,7 @@ use types::{Key, Timestamp};
 
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
-use crate::unflushed::{Size, Unflushed};
+use crate::unflushed::{Log, Size, Unflushed};
 use crate::versions::{CheckpointNumber, Versions};
 use crate::{Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, row};
 
@@ -92,8 +92,9 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// Up to which key [`Store::new_keys`] is cleaned up.
-    cleaned_to: Bound<Key>,
+    /// The keys that were listed in [`Store::new_keys`] with versions that it writes, in a list for each stretch of time, and that are not
+    /// cleaned up yet.
+    listed: Vec<Vec<(Timestamp, Key)>>,
     is_done: bool,
 }
 
@@ -119,8 +120,8 @@ pub struct PageLimits {
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// How many keys are looked at in one call, after that, to see whether they have unflushed versions.
-const KEYS_STEP: usize = 4_096;
+/// After how many keys a call ends, after that, in which new keys that the base table has now are removed.
+const KEYS_STEP: usize = 1_024;
 /// The memory of an entry and its word in the index.
 const ENTRY_BYTES: usize = 272;
 /// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
@@ -256,7 +257,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
         let inserted = entry.versions.insert(version, late_for);
         if let Some(version) = inserted {
-            self.unflushed.push(&entry.key, version);
+            self.unflushed.push(&entry.key, version, !is_listed);
             if !is_listed {
                 self.new_keys.insert(entry.key.clone());
             }
@@ -410,15 +411,14 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         // The base table must never have a version whose record may still be lost.
         self.sync()?;
-        let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
-        let taken = Size::of(&logs);
+        let (reached, mut logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
+        let (taken, listed) = (Size::of(&logs), logs.iter_mut().map(Log::take_new_keys).collect());
         let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs));
         self.close_on_error(begun)?;
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
         late_keys.dedup();
-        let (number, cleaned_to) = (self.next_checkpoint, Bound::Unbounded);
-        self.running = Some(RunningCheckpoint { number, taken, late_keys, cleaned_to, is_done: false });
+        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, listed, is_done: false });
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
@@ -470,24 +470,26 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Ok(Some(self.watermark))
     }
 
-    /// Takes a step of removing keys that the base table has now. Gives whether more are left.
+    /// Takes a step of removing keys that the base table has now. Gives whether more are left. It looks at those that were listed with versions which
+    /// are written now, and not at all that are new: these may be as many as the window has writes. One that stays, since its row was
+    /// evicted and another version came, is listed with that one.
     fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
-        let range = (std::mem::replace(&mut running.cleaned_to, Bound::Unbounded), Bound::Unbounded);
-        let (mut listed, mut looked_at, mut last) = (Vec::new(), 0, None);
-        for key in self.new_keys.range(range).take(KEYS_STEP) {
-            looked_at += 1;
-            last = Some(key);
-            let versions = self.table.find(key).map(|id| &self.table.entry(id).versions);
-            let is_new = |versions: &Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
-            if !versions.is_some_and(is_new) {
-                listed.push(key.clone());
+        for _ in 0..KEYS_STEP {
+            let Some(listed) = running.listed.last_mut() else { return false };
+            let Some((_, key)) = listed.pop() else {
+                running.listed.pop();
+                continue;
+            };
+            let versions = self.table.find(&key).map(|id| &self.table.entry(id).versions);
+            let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
+            match versions.filter(is_new).and_then(Versions::newest) {
+                Some(newest) => self.unflushed.list(newest.timestamp, key),
+                None => {
+                    self.new_keys.remove(&key);
+                }
             }
         }
-        running.cleaned_to = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.clone()));
-        for key in listed {
-            self.new_keys.remove(&key);
-        }
-        looked_at == KEYS_STEP
+        true
     }
 
     /// The newest versions at or below `up_to` of the keys from `from` on, and before `to`, as many as fit into `limits`, but at least one.
@@ -632,4 +634,57 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 /// How much memory an entry's versions take.
 fn size<K: KeyMeta>(entry: &Entry<K>) -> usize {
     if entry.versions.is_empty() && !entry.is_complete { 0 } else { ENTRY_BYTES + entry.key.as_bytes().len() + entry.versions.memory() }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{ClientId, Value};
+
+    use super::*;
+    use crate::Memory;
+
+    fn at(time: u64) -> Timestamp {
+        Timestamp::new(time, ClientId(1))
+    }
+
+    fn numbered(number: u64) -> Key {
+        Key::from(format!("{number:06}").as_str())
+    }
+
+    #[test]
+    fn a_checkpoint_ends_in_as_many_steps_as_its_keys_take_however_many_others_are_new() {
+        const LATER: u64 = 1 << 40;
+        let mut store = Store::open(Memory::new("ledger"), Options::default()).expect("a new store opens");
+        assert!(store.replay().expect("it is new").is_none());
+        for number in 0..40 * KEYS_STEP as u64 {
+            let time = if number < KEYS_STEP as u64 { number + 1 } else { LATER + number };
+            store.commit(&numbered(number), Version { timestamp: at(time), value: Some(Value::from("v")) });
+        }
+        for (watermark, steps_max, left) in [(at(LATER / 2), 3, 39 * KEYS_STEP), (at(2 * LATER), 42, 0)] {
+            assert!(store.begin_checkpoint(watermark).expect("memory does not fail"));
+            let steps = (1..).find(|_| store.checkpoint_finished().expect("memory does not fail").is_some());
+            assert!(steps.is_some_and(|steps| steps <= steps_max), "{steps:?} steps");
+            assert_eq!(store.new_keys.len(), left);
+        }
+    }
+
+    #[test]
+    fn a_key_whose_late_version_was_evicted_is_listed_until_its_newer_one_is_checkpointed() {
+        let options = Options { cache_bytes_max: 0, ..Options::default() };
+        let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens");
+        assert!(store.replay().expect("it is new").is_none());
+        let finish = |store: &mut Store<Memory>, watermark| {
+            assert!(store.begin_checkpoint(watermark).expect("memory does not fail"));
+            while store.checkpoint_finished().expect("memory does not fail").is_none() {}
+        };
+        finish(&mut store, at(100));
+        // Late, and then a newer one, so that the key is listed with the first alone.
+        for time in [50, 300] {
+            store.commit(&numbered(1), Version { timestamp: at(time), value: Some(Value::from("v")) });
+        }
+        finish(&mut store, at(200));
+        assert_eq!(store.new_keys.len(), 1, "nothing shows that the base table has it");
+        finish(&mut store, at(400));
+        assert!(store.new_keys.is_empty());
+    }
 }

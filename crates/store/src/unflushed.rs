@@ -12,16 +12,21 @@ use crate::{Row, Version, row};
 const BUCKET_BITS: u32 = 26;
 /// The memory of one version besides its value.
 const VERSION_BYTES: usize = 64;
-/// A log grows when it has less free capacity than this.
-const ROOM_BYTES: usize = 1_024;
+/// A log grows by a chunk as large as it is, within these bounds. Nothing is copied when it grows, and chunks of one size are used again.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// The two lengths before each key and row.
 const HEADER_BYTES: usize = 6;
 
 /// The versions committed within one time bucket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row.
-    bytes: Vec<u8>,
+    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row. None lies in two chunks.
+    chunks: Vec<Vec<u8>>,
+    /// How many bytes there are.
+    bytes: usize,
+    /// The keys that were listed as new with one of these versions.
+    new_keys: Vec<(Timestamp, Key)>,
     /// How many versions there are.
     pub versions: usize,
     /// How many bytes their values have.
@@ -30,52 +35,68 @@ pub(crate) struct Log {
 
 impl Log {
     fn push(&mut self, key: &[u8], version: &Version) {
-        let start = self.bytes.len();
-        if self.bytes.capacity() - start < ROOM_BYTES {
-            // By a quarter, or a little, rather than by half: there are as many logs as the window has buckets.
-            self.bytes.reserve_exact((start / 4).max(ROOM_BYTES));
-        }
-        self.bytes.extend_from_slice(&[0; HEADER_BYTES]);
-        self.bytes.extend_from_slice(key);
-        let row_at = self.bytes.len();
-        row::encode(version, &mut self.bytes);
+        let chunk = self.room(HEADER_BYTES + key.len() + row::encoded_bytes(version));
+        let start = chunk.len();
+        chunk.extend_from_slice(&[0; HEADER_BYTES]);
+        chunk.extend_from_slice(key);
+        let row_at = chunk.len();
+        row::encode(version, chunk);
         let key_bytes = u16::try_from(key.len()).expect("KEY_BYTES_MAX fits in u16");
-        let row_bytes = u32::try_from(self.bytes.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
-        self.bytes[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
-        self.bytes[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
+        let row_bytes = u32::try_from(chunk.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
+        chunk[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
+        chunk[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
+        self.value_bytes += row::value_bytes(&chunk[row_at..]);
         self.versions += 1;
-        self.value_bytes += row::value_bytes(&self.bytes[row_at..]);
+    }
+
+    /// The last chunk, with room for so many bytes, which are counted.
+    fn room(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.chunks.last().is_none_or(|chunk| chunk.capacity() - chunk.len() < bytes) {
+            self.chunks.push(Vec::with_capacity(self.bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).max(bytes)));
+        }
+        self.bytes += bytes;
+        self.chunks.last_mut().expect("there is one now")
     }
 
     /// About how much memory they take: here, and again in their keys' entries.
     pub fn memory(&self) -> usize {
-        self.versions * VERSION_BYTES + 2 * self.bytes.len()
+        self.versions * VERSION_BYTES + 2 * self.bytes
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        let mut rest = self.bytes.as_slice();
-        std::iter::from_fn(move || {
-            let (key_bytes, after) = rest.split_first_chunk::<2>()?;
-            let (row_bytes, after) = after.split_first_chunk::<4>()?;
-            let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*key_bytes)));
-            let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
-            rest = after;
-            Some(Row { key, row })
+        self.chunks.iter().flat_map(|chunk| {
+            let mut rest = chunk.as_slice();
+            std::iter::from_fn(move || {
+                let (key_bytes, after) = rest.split_first_chunk::<2>()?;
+                let (row_bytes, after) = after.split_first_chunk::<4>()?;
+                let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*key_bytes)));
+                let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
+                rest = after;
+                Some(Row { key, row })
+            })
         })
+    }
+
+    /// Takes out the keys that were listed as new with one of these versions.
+    pub fn take_new_keys(&mut self) -> Vec<(Timestamp, Key)> {
+        std::mem::take(&mut self.new_keys)
     }
 
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
-        let mut from = 0;
         for Row { key, row } in self.iter() {
             let part = if row::timestamp(row) <= watermark { &mut below } else { &mut above };
-            let to = from + HEADER_BYTES + key.len() + row.len();
-            part.bytes.extend_from_slice(&self.bytes[from..to]);
+            let chunk = part.room(HEADER_BYTES + key.len() + row.len());
+            chunk.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            chunk.extend_from_slice(&(row.len() as u32).to_le_bytes());
+            chunk.extend_from_slice(key);
+            chunk.extend_from_slice(row);
             part.versions += 1;
             part.value_bytes += row::value_bytes(row);
-            from = to;
         }
+        let new_keys = std::mem::take(&mut self.new_keys);
+        (below.new_keys, above.new_keys) = new_keys.into_iter().partition(|(timestamp, _)| *timestamp <= watermark);
         *self = below;
         above
     }
@@ -111,14 +132,23 @@ impl Size {
 }
 
 impl Unflushed {
-    /// Adds a version, which must not be there.
-    pub fn push(&mut self, key: &Key, version: &Version) {
+    /// Adds a version, which must not be there. With it, its key may have been listed as new.
+    pub fn push(&mut self, key: &Key, version: &Version, is_listed_now: bool) {
         let log = self.buckets.entry(version.timestamp.time >> BUCKET_BITS).or_default();
         let (memory, value_bytes) = (log.memory(), log.value_bytes);
         log.push(key.as_bytes(), version);
+        if is_listed_now {
+            log.new_keys.push((version.timestamp, key.clone()));
+        }
         self.size.versions += 1;
         self.size.value_bytes += log.value_bytes - value_bytes;
         self.size.memory += log.memory() - memory;
+    }
+
+    /// The key of a version that is there is listed as new with it.
+    pub fn list(&mut self, timestamp: Timestamp, key: Key) {
+        let log = self.buckets.get_mut(&(timestamp.time >> BUCKET_BITS)).expect("the version is there");
+        log.new_keys.push((timestamp, key));
     }
 
     /// The size of all versions, including those of a running checkpoint until they are [released](Unflushed::release).
@@ -184,9 +214,11 @@ mod tests {
                     let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
                         let key = Key::from(format!("key {number}").as_str());
-                        unflushed.push(&key, &Version { timestamp: at(time), value: None });
+                        unflushed.push(&key, &Version { timestamp: at(time), value: None }, true);
                     }
-                    let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
+                    let (reached, mut taken) = unflushed.take(at(floor), at(watermark), count);
+                    let listed = taken.iter_mut().flat_map(Log::take_new_keys).map(|(timestamp, _)| timestamp);
+                    assert!(listed.eq(times.into_iter().map(at).filter(|timestamp| *timestamp <= reached)));
                     assert!(at(floor) <= reached && reached <= at(watermark));
                     let taken: Vec<Timestamp> = taken.iter().flat_map(|log| log.iter().map(|row| row::timestamp(row.row))).collect();
                     let expected: Vec<Timestamp> = times.into_iter().map(at).filter(|timestamp| *timestamp <= reached).collect();

@@ -169,7 +169,7 @@ fn a_flipped_bit_in_an_older_segment_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
+fn a_flipped_bit_in_a_run_of_the_base_is_named_and_never_read_as_data() {
     let directory = new_directory();
     let keys: Vec<Key> = (0..200).map(|number| Key::from(format!("key {number}").as_str())).collect();
     let of = |number: u64| version(number + 1, &format!("a value that is not short, and is the value of key {number}"));
@@ -179,15 +179,14 @@ fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
     }
     checkpoint(&mut store, at(1_000));
     drop(store);
-    // The keyspace's own table, not the one in which the tree keeps its names.
-    let table = directory.path().join("base/keyspaces/1/tables/0");
-    let whole = fs::read(&table).expect("the checkpoint made one table");
+    let run = directory.path().join("base/00000001.run");
+    let whole = fs::read(&run).expect("the checkpoint made one run");
     assert!(whole.len() > 200 * 20, "{} bytes are too few for all rows", whole.len());
     let mut noticed = 0;
     for at_byte in (0..whole.len()).step_by(whole.len() / 60) {
         let mut bytes = whole.clone();
         bytes[at_byte] ^= 1 << (at_byte % 8);
-        fs::write(&table, bytes).expect("writable");
+        fs::write(&run, bytes).expect("writable");
         let read = || {
             let (mut store, _) = try_open(directory.path(), OWNER)?;
             keys.iter().map(|key| store.latest_before(key, at(9_999))).collect::<Result<Vec<_>, _>>()
@@ -198,14 +197,14 @@ fn a_flipped_bit_in_a_table_of_the_base_is_named_and_never_read_as_data() {
             }
             Err(error) => {
                 assert!(
-                    matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains("base is damaged"),
+                    matches!(error, StoreError::Corrupt { .. }) && error.to_string().contains("base/00000001.run is damaged"),
                     "byte {at_byte}: {error}"
                 );
                 noticed += 1;
             }
         }
     }
-    assert!(noticed > 50, "of 60 flipped bits {noticed} were noticed");
+    assert!(noticed >= 60, "of 60 flipped bits {noticed} were noticed");
 }
 
 #[test]
@@ -239,14 +238,14 @@ fn another_replicas_directory_is_refused_by_name() {
 fn another_format_is_refused_with_both_formats() {
     let directory = three_batches();
     let path = directory.path().join("identity.toml");
-    let text = fs::read_to_string(&path).expect("text").replace("format = 2", "format = 7");
+    let text = fs::read_to_string(&path).expect("text").replace("format = 3", "format = 7");
     fs::write(&path, text).expect("writable");
     let text = refusal(directory.path(), OWNER);
-    assert!(text.contains("has format 7, and this program knows formats up to 2"), "{text}");
+    assert!(text.contains("has format 7, and this program knows formats up to 3"), "{text}");
     // The first format had neither a state nor a checksum.
     fs::write(&path, format!("# Whose data this directory holds.\nformat = 1\nowner = \"{OWNER}\"\n")).expect("writable");
     let text = refusal(directory.path(), OWNER);
-    assert!(text.contains("has format 1, and this program knows format 2 only; run the older program"), "{text}");
+    assert!(text.contains("has format 1, and this program knows format 3 only; run the older program"), "{text}");
 }
 
 #[test]
@@ -278,31 +277,21 @@ fn a_missing_part_of_the_directory_is_an_error() {
     fs::create_dir(directory.path().join("base")).expect("made");
     for _ in 0..2 {
         let text = refusal(directory.path(), OWNER);
-        assert!(text.contains("base/version is missing"), "{text}");
+        assert!(text.contains("base/runs is missing"), "{text}");
     }
 }
 
 #[test]
 fn a_crash_during_the_first_start_is_no_loss() {
-    // What was not there yet, from the first to the last that is made; and whether the mark was made and not yet written.
-    let (mark, trees) = ("base/version", ["base/keyspaces/0", "base/keyspaces/1"]);
-    let prefixes: [(&[&str], bool); 6] = [
-        (&[mark, trees[0], trees[1], "base/0.jnl"], false),
-        (&[mark, trees[0], trees[1]], false),
-        (&[trees[0], trees[1]], true),
-        (&[trees[0], trees[1]], false),
-        (&["base/keyspaces/0/current", trees[1]], false),
-        (&["base/keyspaces/1/current"], false),
-    ];
-    for (absent, is_mark_empty) in prefixes {
+    // What was not there yet, from the first that is made to the last.
+    let absents: [&[&str]; 4] = [&["base", "watermark", "journal"], &["base", "watermark"], &["base"], &["base/runs"]];
+    for absent in absents {
         let directory = new_directory();
         drop(Disk::open(directory.path(), OWNER, DiskOptions::default()).expect("it is empty"));
         for part in absent {
             remove(&directory.path().join(part));
         }
-        if is_mark_empty {
-            fs::write(directory.path().join(mark), "").expect("writable");
-        }
+        fs::write(directory.path().join("watermark.next"), "torn").expect("writable");
         let (mut store, records) = open(directory.path());
         assert!(records.is_empty(), "{absent:?}");
         store.append(b"one");
@@ -314,7 +303,7 @@ fn a_crash_during_the_first_start_is_no_loss() {
 
 #[test]
 fn a_base_that_lacks_a_part_is_left_as_it_is() {
-    for part in ["base/version", "base/keyspaces/0/current", "base/keyspaces/1/current", "base/keyspaces/0", "base/keyspaces/1", "base"] {
+    for part in ["base/runs", "base/00000001.run", "base"] {
         let directory = new_directory();
         let (mut store, _) = open(directory.path());
         store.commit(&Key::from("k"), version(1, "v"));
@@ -335,18 +324,55 @@ fn a_base_that_lacks_a_part_is_left_as_it_is() {
 }
 
 #[test]
-fn a_lost_file_of_the_base_is_damage_and_no_puzzle() {
-    for lost in ["base/keyspaces/1/tables/0", "base/keyspaces/1"] {
-        let directory = new_directory();
-        let (mut store, _) = open(directory.path());
-        store.commit(&Key::from("k"), version(1, "v"));
-        checkpoint(&mut store, at(10));
-        drop(store);
-        remove(&directory.path().join(lost));
+fn a_damaged_list_of_runs_is_noticed() {
+    let directory = new_directory();
+    let (mut store, _) = open(directory.path());
+    store.commit(&Key::from("k"), version(1, "v"));
+    checkpoint(&mut store, at(10));
+    drop(store);
+    let path = directory.path().join("base/runs");
+    let whole = fs::read(&path).expect("the list");
+    for at_byte in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at_byte] ^= 1 << (at_byte % 8);
+        fs::write(&path, &bytes).expect("writable");
         let text = refusal(directory.path(), OWNER);
-        assert!(text.contains("base") && (text.contains("is damaged") || text.contains("is missing;")), "{lost}: {text}");
-        assert!(!text.contains("os error") && text.contains("leave this replica stopped"), "{lost}: {text}");
+        assert!(text.contains("base/runs is damaged") || text.contains("has format"), "byte {at_byte}: {text}");
+        fs::write(&path, &whole[..at_byte]).expect("writable");
+        let text = refusal(directory.path(), OWNER);
+        assert!(text.contains("base/runs is damaged"), "{at_byte} bytes: {text}");
     }
+    fs::write(&path, &whole).expect("writable");
+    assert!(open(directory.path()).0.latest_before(&Key::from("k"), at(99)).expect("readable").is_some());
+}
+
+#[test]
+fn what_a_crash_left_of_a_checkpoint_or_a_merge_is_removed_and_nothing_else() {
+    let directory = new_directory();
+    let (mut store, _) = open(directory.path());
+    store.commit(&Key::from("k"), version(1, "v"));
+    checkpoint(&mut store, at(10));
+    drop(store);
+    let before = files(directory.path());
+    // A run that was being written, and one that was merged into another and not yet removed.
+    let whole = fs::read(directory.path().join("base/00000001.run")).expect("a run");
+    fs::write(directory.path().join("base/00000002.run"), &whole[..whole.len() / 2]).expect("writable");
+    fs::write(directory.path().join("base/00000007.run"), &whole).expect("writable");
+    let (mut store, _) = open(directory.path());
+    assert_eq!(store.latest_before(&Key::from("k"), at(99)).expect("readable"), Some(version(1, "v")));
+    let left = files(directory.path());
+    assert!(
+        before
+            .keys()
+            .filter(|path| path.extension().is_some_and(|end| end == "run"))
+            .eq(left.keys().filter(|path| path.extension().is_some_and(|end| end == "run")))
+    );
+    // And the number of the first is given out again.
+    store.commit(&Key::from("l"), version(11, "w"));
+    checkpoint(&mut store, at(20));
+    drop(store);
+    let (mut store, _) = open(directory.path());
+    assert_eq!(store.latest_before(&Key::from("l"), at(99)).expect("readable"), Some(version(11, "w")));
 }
 
 #[test]

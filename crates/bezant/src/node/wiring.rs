@@ -56,9 +56,6 @@ pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreE
     }
 }
 
-/// Of `cache_bytes`, this part caches blocks of files; the rest caches rows, which is worth more a byte.
-const BLOCK_CACHE_PART: u64 = 6;
-
 /// A replica of Basil on its disk, with all that runs beside it, brought back on a thread that may block.
 async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let settings = &config.settings;
@@ -66,9 +63,7 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     let cluster = config.topology.cluster.clone();
     let data = config.data.clone();
     let owner = owner(&cluster, replica);
-    let block_cache = settings.cache_bytes / BLOCK_CACHE_PART;
-    let disk_options = DiskOptions { block_cache_bytes_max: block_cache, ..DiskOptions::default() };
-    let cache_bytes_max = usize::try_from(settings.cache_bytes - block_cache).unwrap_or(usize::MAX);
+    let cache_bytes_max = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX);
     let options = Options { cache_bytes_max, ..Options::default() };
     let replica_options = ReplicaOptions {
         time_bound_ms: settings.time_bound_ms,
@@ -81,7 +76,7 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
     };
     let place = data.display().to_string();
     let opened = tokio::task::spawn_blocking(move || {
-        let disk = Disk::open(data, &owner, disk_options).map_err(|error| error.to_string())?;
+        let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
         let now = || Time(runtime::clock::wall());
         let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;

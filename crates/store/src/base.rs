@@ -1,0 +1,442 @@
+//! The base table: runs of rows, of which newer ones hide older ones' rows, and threads that merge them.
+//!
+//! A checkpoint adds a run. When so many have come that they are worth it, some are merged into one: always neighbours in age, so that the
+//! order stays. A list, replaced at once, says which runs there are; what is not in it was being made or removed when a process died.
+//!
+//! Nobody waits for a merge: who reads takes the list as it is, in memory, and the runs in it stay readable for as long as he does.
+//! Merging takes its share of time by how many runs there are: the more, the larger, until nothing but merging is done in its threads.
+
+mod filter;
+mod merge;
+mod run;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf as _, Bytes};
+use types::codec::Encode as _;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::disk::{failed, file_names, in_background, replace_file, sync_directory};
+use crate::{Row, StoreError};
+use merge::Merge;
+use run::{Run, RunWriter};
+
+/// The list of runs.
+const LIST: &str = "runs";
+const LIST_FORMAT: u32 = 1;
+/// So many runs are merged at least.
+const MERGED_MIN: usize = 16;
+/// With so many runs in all, merging does not rest any more.
+const RUNS_FULL: usize = 3 * MERGED_MIN;
+/// How long merging rests for each time that it has worked, while there are few runs.
+const REST_MAX: f64 = 3.0;
+/// How many rows are merged between two rests.
+const ROWS_STEP: u64 = 4_096;
+/// One merges what is new while the other may be at what is large.
+const MERGERS: usize = 2;
+/// How much of a run is read at once: when it is merged, and when rows are looked at.
+const MERGE_AHEAD: usize = 256 << 10;
+const SCAN_AHEAD: usize = 16 << 10;
+
+/// The base table. Its threads are [`Mergers`].
+pub(crate) struct Base {
+    directory: PathBuf,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Held while the list is replaced.
+    replacing: Mutex<()>,
+    is_stopped: AtomicBool,
+}
+
+struct State {
+    /// Newest first.
+    runs: Arc<[Arc<Run>]>,
+    next_number: u64,
+    /// The numbers of the runs that are being merged.
+    busy: BTreeSet<u64>,
+    /// Why a merge failed.
+    failure: Option<String>,
+}
+
+impl Base {
+    /// Makes an empty base table in `directory`, durably.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn create(directory: &Path) -> Result<(), StoreError> {
+        write_list(directory, 1, &[])
+    }
+
+    /// Opens the base table in `directory`, and removes what is not in its list.
+    ///
+    /// # Errors
+    /// When a part is missing, damaged or of a newer format, or the disk fails.
+    pub fn open(directory: &Path) -> Result<Arc<Self>, StoreError> {
+        let (next_number, numbers) = read_list(directory)?;
+        let runs = numbers.iter().map(|number| Run::open(directory, *number).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let known: BTreeSet<String> = numbers.iter().map(|number| run::file_name(*number)).collect();
+        for name in file_names(directory)?.into_iter().filter(|name| name.ends_with(".run") && !known.contains(name)) {
+            let path = directory.join(name);
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+        let state = State { runs: runs.into(), next_number, busy: BTreeSet::new(), failure: None };
+        Ok(Arc::new(Self {
+            directory: directory.to_owned(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            replacing: Mutex::new(()),
+            is_stopped: AtomicBool::new(false),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is one assignment, so a thread that panicked left nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The row of `key`.
+    ///
+    /// # Errors
+    /// When the base table is damaged, or the disk fails.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let (runs, hash) = (self.state().runs.clone(), run::hash(key));
+        for run in &*runs {
+            if let Some(row) = run.get(key, hash)? {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Shows `look` the rows from `from` on, in the order of keys, until it gives `false`.
+    ///
+    /// # Errors
+    /// As [`Base::get`].
+    pub fn scan(&self, from: &[u8], look: &mut dyn FnMut(&[u8], Bytes) -> bool) -> Result<(), StoreError> {
+        let runs = self.state().runs.clone();
+        let mut merge = Merge::new(&runs, from, SCAN_AHEAD)?;
+        while let Some(Row { key, row }) = merge.row() {
+            if !look(key, Bytes::copy_from_slice(row)) {
+                break;
+            }
+            merge.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Adds rows, ascending, durably. They are newer than all that is there.
+    ///
+    /// # Errors
+    /// When the disk fails, or a merge has failed before.
+    pub fn add(&self, rows: &[Row<'_>]) -> Result<(), StoreError> {
+        if let Some(failure) = self.state().failure.clone() {
+            return Err(StoreError::io("merge runs of the base table")(std::io::Error::other(failure)));
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut writer = RunWriter::create(&self.directory, self.take_number(), rows.len() as u64)?;
+        rows.iter().try_for_each(|row| writer.push(*row))?;
+        let run = Arc::new(writer.finish()?);
+        self.replace(|runs| std::iter::once(run).chain(runs.iter().cloned()).collect())?;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn take_number(&self) -> u64 {
+        let mut state = self.state();
+        state.next_number += 1;
+        state.next_number - 1
+    }
+
+    /// Replaces the list of runs, durably.
+    fn replace(&self, change: impl FnOnce(&[Arc<Run>]) -> Vec<Arc<Run>>) -> Result<(), StoreError> {
+        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (runs, next_number) = {
+            let state = self.state();
+            (change(&state.runs), state.next_number)
+        };
+        // Their names are durable before the list has them.
+        sync_directory(&self.directory)?;
+        write_list(&self.directory, next_number, &runs)?;
+        self.state().runs = runs.into();
+        Ok(())
+    }
+
+    /// Merges for as long as the base table is open.
+    fn merge_on(&self) {
+        let mut state = self.state();
+        while !self.is_stopped.load(Ordering::Acquire) {
+            let sizes: Vec<(u64, bool)> = state.runs.iter().map(|run| (run.bytes, state.busy.contains(&run.number))).collect();
+            let Some(window) = choose(&sizes) else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let merged: Vec<Arc<Run>> = state.runs[window].to_vec();
+            state.busy.extend(merged.iter().map(|run| run.number));
+            drop(state);
+            let result = self.merge(&merged);
+            state = self.state();
+            merged.iter().for_each(|run| {
+                state.busy.remove(&run.number);
+            });
+            if let Err(error) = result {
+                state.failure = Some(error.to_string());
+                return;
+            }
+        }
+    }
+
+    /// Makes one run of several, newest first, which are neighbours in the list.
+    fn merge(&self, merged: &[Arc<Run>]) -> Result<(), StoreError> {
+        let rows_max = merged.iter().map(|run| run.rows).sum();
+        let mut writer = RunWriter::create(&self.directory, self.take_number(), rows_max)?;
+        let mut merge = Merge::new(merged, &[], MERGE_AHEAD)?;
+        let (mut rows, mut begun) = (0, Instant::now());
+        while let Some(row) = merge.row() {
+            writer.push(row)?;
+            merge.advance()?;
+            rows += 1;
+            if rows % ROWS_STEP == 0 && !self.rest(&mut begun) {
+                return writer.discard();
+            }
+        }
+        drop(merge);
+        let run = Arc::new(writer.finish()?);
+        let newest = merged[0].number;
+        self.replace(|runs| {
+            let at = runs.iter().position(|run| run.number == newest).expect("nobody else takes out what is being merged");
+            let mut runs = runs.to_vec();
+            runs.splice(at..at + merged.len(), [run]);
+            runs
+        })?;
+        // Should the process die here, the next one removes them.
+        merged.iter().try_for_each(|run| run.remove())
+    }
+
+    /// Rests after work that has begun at `begun`, by how many runs there are. Gives whether to go on.
+    fn rest(&self, begun: &mut Instant) -> bool {
+        let debt = (self.state().runs.len() as f64 / RUNS_FULL as f64).min(1.0);
+        std::thread::sleep(begun.elapsed().mul_f64(REST_MAX * (1.0 - debt)).min(Duration::from_millis(50)));
+        *begun = Instant::now();
+        !self.is_stopped.load(Ordering::Acquire)
+    }
+}
+
+/// Which runs to merge, by their sizes, newest first, and whether they are being merged: the newest, as long as none is larger than all newer
+/// ones together, if these are enough. So a row is merged again only when its run is no larger than what it is merged with: about as
+/// often as the table is twice as large as a few checkpoints.
+fn choose(sizes: &[(u64, bool)]) -> Option<Range<usize>> {
+    let (mut taken, mut sum) = (0, 0);
+    for (bytes, is_busy) in sizes {
+        if *is_busy || (taken > 0 && *bytes > sum) {
+            break;
+        }
+        (taken, sum) = (taken + 1, sum + bytes);
+    }
+    (taken >= MERGED_MIN).then_some(0..taken)
+}
+
+/// The threads that merge. They end with this.
+pub(crate) struct Mergers {
+    base: Arc<Base>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Mergers {
+    /// Begins to merge.
+    ///
+    /// # Errors
+    /// When there are no threads.
+    pub fn start(base: &Arc<Base>) -> Result<Self, StoreError> {
+        let mut mergers = Self { base: base.clone(), threads: Vec::new() };
+        for _ in 0..MERGERS {
+            let base = base.clone();
+            mergers.threads.push(in_background("store-merge", move || base.merge_on())?);
+        }
+        Ok(mergers)
+    }
+}
+
+impl Drop for Mergers {
+    fn drop(&mut self) {
+        self.base.is_stopped.store(true, Ordering::Release);
+        drop(self.base.state()); // Whoever has looked at that before is waiting by now.
+        self.base.changed.notify_all();
+        // What they were at is done again, or not needed.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Writes the list: the next run's number, and the numbers of the runs, newest first.
+fn write_list(directory: &Path, next_number: u64, runs: &[Arc<Run>]) -> Result<(), StoreError> {
+    let mut out = Vec::new();
+    LIST_FORMAT.encode(&mut out);
+    next_number.encode(&mut out);
+    runs.iter().for_each(|run| run.number.encode(&mut out));
+    xxh3_64(&out).encode(&mut out);
+    replace_file(directory, LIST, &out)
+}
+
+fn read_list(directory: &Path) -> Result<(u64, Vec<u64>), StoreError> {
+    let path = directory.join(LIST);
+    let location = path.display().to_string();
+    let bytes = fs::read(&path).map_err(failed("read", &path))?;
+    let corrupt = |reason: &str| StoreError::Corrupt { location: location.clone(), offset: 0, reason: reason.to_owned() };
+    let mut rest = &bytes[..];
+    match rest.try_get_u32_le() {
+        Ok(LIST_FORMAT) => {}
+        Ok(found) if found > LIST_FORMAT => return Err(StoreError::NewerFormat { location, found, known: LIST_FORMAT }),
+        _ => return Err(corrupt("it does not begin as a list of runs")),
+    }
+    let body = bytes.split_last_chunk::<8>().filter(|(body, checksum)| xxh3_64(body) == u64::from_le_bytes(**checksum));
+    if body.is_none() || bytes.len() % 8 != 4 {
+        return Err(corrupt("its checksum does not match"));
+    }
+    let next_number = rest.get_u64_le();
+    let mut numbers = Vec::new();
+    while rest.len() > 8 {
+        numbers.push(rest.get_u64_le());
+    }
+    Ok((next_number, numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// What a base table should have.
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn all(base: &Base, from: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut rows = Vec::new();
+        let look = &mut |key: &[u8], row: Bytes| {
+            rows.push((key.to_vec(), row.to_vec()));
+            true
+        };
+        base.scan(from, look).expect("the disk is whole");
+        rows
+    }
+
+    fn add(base: &Base, model: &mut Model, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) {
+        let rows: Model = rows.into_iter().collect();
+        let added: Vec<Row<'_>> = rows.iter().map(|(key, row)| Row { key, row }).collect();
+        base.add(&added).expect("the disk is whole");
+        model.extend(rows);
+    }
+
+    /// A small fixed sequence.
+    fn random(state: &mut u64, below: u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) % below
+    }
+
+    fn drawn(state: &mut u64, number: u64) -> (Vec<u8>, Vec<u8>) {
+        // Keys of all lengths, many of which begin alike, and now and then a row longer than a block.
+        let drawn = random(state, 300);
+        let key = [&[7; 20][..drawn as usize % 20], &drawn.to_be_bytes()[6..]].concat();
+        let mut row = vec![drawn as u8; if random(state, 40) == 0 { 9_000 } else { drawn as usize }];
+        number.encode(&mut row);
+        (key, row)
+    }
+
+    #[test]
+    fn is_as_a_sorted_map_is_whatever_is_merged_and_reopened() {
+        for seed in 0..6 {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            Base::create(directory.path()).expect("the disk is whole");
+            let (mut base, mut model, mut state) = (Base::open(directory.path()).expect("it is new"), Model::new(), seed);
+            for step in 0..40 {
+                let count = [0, 1, 3, 200][random(&mut state, 4) as usize];
+                let rows: Vec<_> = (0..count).map(|_| drawn(&mut state, step)).collect();
+                add(&base, &mut model, rows);
+                match random(&mut state, 6) {
+                    0 => base = Base::open(directory.path()).expect("it is whole"),
+                    1 => {
+                        let runs = base.state().runs.clone();
+                        let from = random(&mut state, runs.len() as u64 + 1) as usize;
+                        let to = from + random(&mut state, (runs.len() - from) as u64 + 1) as usize;
+                        if from < to {
+                            base.merge(&runs[from..to]).expect("the disk is whole");
+                            assert_eq!(base.state().runs.len(), runs.len() - (to - from) + 1);
+                        }
+                    }
+                    _ => {}
+                }
+                let (from, _) = drawn(&mut state, 0);
+                let expected = model.range(from.clone()..).map(|(key, row)| (key.clone(), row.clone()));
+                assert!(all(&base, &from).into_iter().eq(expected), "seed {seed}, step {step}");
+                for key in (0..5).map(|_| drawn(&mut state, 0).0) {
+                    let found = base.get(&key).expect("the disk is whole").map(|row| row.to_vec());
+                    assert_eq!(found, model.get(&key).cloned(), "seed {seed}, step {step}");
+                }
+            }
+            let files = file_names(directory.path()).expect("it is there").len();
+            assert_eq!(files, base.state().runs.len() + 1, "merged runs are removed");
+        }
+    }
+
+    #[test]
+    fn is_merged_in_the_background_until_there_is_little_left_to_merge() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Base::create(directory.path()).expect("the disk is whole");
+        let (base, mut model) = (Base::open(directory.path()).expect("it is new"), Model::new());
+        let mergers = Mergers::start(&base).expect("there are threads");
+        for step in 0..200_u64 {
+            add(&base, &mut model, (0..50).map(|number| ((number * 7 + step % 7_u64).to_be_bytes().to_vec(), vec![step as u8; 100])));
+        }
+        while base.state().runs.len() >= 2 * MERGED_MIN {
+            assert!(base.state().failure.is_none());
+            std::thread::yield_now();
+        }
+        assert!(all(&base, &[]).into_iter().eq(model.clone()));
+        drop(mergers);
+        assert!(all(&Base::open(directory.path()).expect("it is whole"), &[]).into_iter().eq(model));
+    }
+
+    #[test]
+    fn a_failed_merge_is_told_by_the_next_checkpoint() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Base::create(directory.path()).expect("the disk is whole");
+        let base = Base::open(directory.path()).expect("it is new");
+        for number in 1..=MERGED_MIN as u64 {
+            base.add(&[Row { key: b"k", row: &[7; 100] }]).expect("the disk is whole");
+            let path = directory.path().join(run::file_name(number));
+            let mut bytes = fs::read(&path).expect("a run");
+            bytes[50] ^= 1;
+            fs::write(&path, bytes).expect("writable");
+        }
+        base.merge_on();
+        let error = base.add(&[Row { key: b"k", row: b"r" }]).expect_err("a merge has failed").to_string();
+        assert!(error.contains(".run is damaged"), "{error}");
+    }
+
+    #[test]
+    fn each_row_is_merged_seldom_and_there_are_few_runs() {
+        // Checkpoints of one size, none of whose keys is written twice: the most that can grow.
+        let (mut sizes, mut written, mut most) = (Vec::new(), 0, 0);
+        for _ in 0..5_000 {
+            sizes.insert(0, (10_u64, false));
+            written += 10;
+            while let Some(window) = choose(&sizes) {
+                let sum: u64 = sizes[window.clone()].iter().map(|(bytes, _)| bytes).sum();
+                written += sum;
+                sizes.splice(window, [(sum, false)]);
+            }
+            most = most.max(sizes.len());
+        }
+        assert!(written <= 10 * 50_000 && most <= 32, "{written} bytes written for 50,000, {most} runs");
+        assert_eq!(choose(&[(1, false); 40]), Some(0..40));
+        assert_eq!(choose(&[[(1, false); 10], [(1, true); 10]].concat()), None);
+        assert_eq!(choose(&[[(1, false); 20], [(1, true); 20]].concat()), Some(0..20));
+    }
+}
