@@ -147,7 +147,7 @@ impl Window {
 
     fn shrink(&mut self) {
         self.is_new = false;
-        self.size = (self.size - self.size / 4).max(WINDOW_MIN);
+        self.size = (self.size - self.size.div_ceil(4)).max(WINDOW_MIN);
     }
 
     fn begin_interval(&mut self, now: Instant) {
