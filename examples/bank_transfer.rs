@@ -65,7 +65,7 @@ async fn transfers(client: Client, task: u64) -> Result<(u64, u64, u64), bezant_
                 attempts += u64::from(committed.attempts);
             }
             // Conflicts have been retried for as long as client.toml allows; a program that can wait may go on trying.
-            Err(error) if error.advice() == Advice::Retry => eprintln!("gave up a transfer: {error}"),
+            Err(error) if matches!(error.advice(), Advice::Retry | Advice::RetryAfter { .. }) => eprintln!("gave up a transfer: {error}"),
             Err(error) => return Err(error),
         }
     }

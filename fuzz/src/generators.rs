@@ -414,7 +414,7 @@ pub fn reply(choices: &mut Choices<'_>) -> Message {
                 Refusal::TooNew,
                 Refusal::NotPermitted,
                 Refusal::WrongShard,
-                Refusal::Overloaded,
+                Refusal::Overloaded { after_ms: 100 },
                 Refusal::TooLarge,
                 Refusal::Unknown,
             ];

@@ -54,6 +54,8 @@ const PATIENCE_MS: u64 = 10_000;
 const FINISH_AFTER_MS: u64 = 50;
 /// Who was met so long ago, in milliseconds, was not in the way again.
 const MET_MS: u64 = 2_000;
+/// When who is refused for want of room is to come again, in milliseconds.
+const OVERLOADED_MS: u32 = 100;
 
 /// A client's session.
 #[derive(Debug)]
@@ -285,7 +287,9 @@ impl Session {
             Err(CannotBegin::Transaction(error)) => {
                 outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Invalid(error.to_string())) });
             }
-            Err(CannotBegin::TooMany) => outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Overloaded) }),
+            Err(CannotBegin::TooMany) => {
+                outbox.emit(Tell::Response { operation, outcome: Err(Refusal::Overloaded { after_ms: OVERLOADED_MS }) })
+            }
         }
     }
 
@@ -454,7 +458,7 @@ fn refusal(purpose: &Purpose, reason: AbortReason) -> Refusal {
         AbortReason::Conflict(..) | AbortReason::VotedDown => Refusal::Conflict,
         AbortReason::NotPermitted => Refusal::NotPermitted,
         AbortReason::AnswerTooLarge => Refusal::AnswerTooLarge,
-        AbortReason::TooMuchPending | AbortReason::Unsettled => Refusal::Overloaded,
+        AbortReason::TooMuchPending | AbortReason::Unsettled => Refusal::Overloaded { after_ms: OVERLOADED_MS },
         // With several shards it has not taken place, but that was the coordinator's to know.
         AbortReason::NumberReused | AbortReason::Forgotten => purpose.unknown(),
     }

@@ -397,7 +397,7 @@ fn what_processes_have_committed_that_are_gone_is_settled_by_replicas() {
         let done = world.submit(process(number), vec![put("a", "1"), put("z", "1")]);
         assert_eq!(
             done.err(),
-            (number == SESSIONS_MAX).then_some(Refusal::Overloaded),
+            (number == SESSIONS_MAX).then_some(Refusal::Overloaded { after_ms: 100 }),
             "{number}: as many as are remembered are unsettled"
         );
         world.run_ms(20);

@@ -9,7 +9,7 @@ use types::{ClientId, Cluster, Party, ReplicaId};
 
 use crate::check::AbortReason;
 use crate::coordinator::{Command, Coordinator, CoordinatorCounts, FINISHES_MAX};
-use crate::message::{Message, Unsigned};
+use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::peer_clocks::{PeerClocks, Standing};
 use crate::quorum::Quorums;
 use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
@@ -163,6 +163,13 @@ impl<M: StorageBackend> Machine for Node<M> {
         let Some(Peers { clocks, .. }) = &self.peers else { return own };
         let own = own.filter(|_| clocks.is_set()).map(|at| clocks.when(at));
         [own, Some(clocks.due())].into_iter().flatten().min()
+    }
+
+    /// Reads of clients: most transactions begin with one, and nothing has been done for them yet.
+    fn refuse(&mut self, from: Party, message: &Verified<Message>, after_ms: u32) -> Option<Message> {
+        let (Party::Client(..), Message::Read { request, .. } | Message::Scan { request, .. }) = (from, &**message) else { return None };
+        self.replica.note_refused();
+        Some(Message::Refused { subject: Subject::Request(*request), refusal: Refusal::Overloaded { after_ms } })
     }
 }
 

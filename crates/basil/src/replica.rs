@@ -263,6 +263,11 @@ impl<M: StorageBackend> Replica<M> {
         }
     }
 
+    /// Something of a client's was refused before it came here.
+    pub(crate) fn note_refused(&mut self) {
+        self.counts.refused += 1;
+    }
+
     fn refuse(&mut self, to: Party, subject: Subject, refusal: Refusal, out: &mut Out<M>) {
         self.counts.refused += 1;
         out.send(to, Message::Refused { subject, refusal });

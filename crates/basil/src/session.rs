@@ -373,7 +373,7 @@ impl From<Refusal> for engine::Refusal {
             Refusal::TooNew => Self::TooNew,
             Refusal::NotPermitted => Self::NotPermitted,
             Refusal::WrongShard => Self::WrongShard,
-            Refusal::Overloaded => Self::Overloaded,
+            Refusal::Overloaded { after_ms } => Self::Overloaded { after_ms },
             Refusal::AbandonLimit => Self::AbandonLimit,
             Refusal::ClientLimit(limit) => Self::ClientLimit(match limit {
                 ClientLimit::Transactions => "transactions_max",

@@ -232,7 +232,7 @@ impl Desk {
             Refusal::TooNew,
             Refusal::NotPermitted,
             Refusal::WrongShard,
-            Refusal::Overloaded,
+            Refusal::Overloaded { after_ms: 7 },
             Refusal::AbandonLimit,
             Refusal::ClientLimit(basil::ClientLimit::Keys),
             Refusal::ClientLimit(basil::ClientLimit::ReadsPerSecond),

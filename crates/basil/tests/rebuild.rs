@@ -162,7 +162,7 @@ fn a_replica_that_lost_its_disk_is_silent_until_it_is_rebuilt() {
     let (now_ms, now) = (lost.now_ms, at(lost.now_ms));
     let read = || Message::Read { request: 1, timestamp: now, keys: vec![Key::from("a")] };
     let (said, _) = lost.hear(AUTHOR, read());
-    assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded, .. }]), "{said:?}");
+    assert!(matches!(said.as_slice(), [Message::Refused { refusal: Refusal::Overloaded { .. }, .. }]), "{said:?}");
     let early = transaction(&lost.members, now_ms, &[], "a");
     for (from, message) in asked(&early) {
         assert_eq!(lost.hear(from, message), (vec![], vec![]));

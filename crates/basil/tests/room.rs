@@ -82,7 +82,7 @@ fn fabricated_aborts_leave_capacity_for_others() {
     for number in 0..3 * KNOWN_MAX as u64 {
         let answers = answer(&members, &mut replica, LIAR, aborted(NOW_MS - 40 + number));
         let is_full = number >= KNOWN_MAX as u64 / 2;
-        assert_eq!(refused(Refusal::Overloaded, &answers), is_full, "{answers:?}");
+        assert_eq!(refused(Refusal::Overloaded { after_ms: 100 }, &answers), is_full, "{answers:?}");
     }
     assert_eq!(replica.load(), (KNOWN_MAX / 2, 0));
     // What did commit is taken in all the same, and others still find room.
@@ -286,7 +286,9 @@ fn one_client_holds_few_undecided_transactions_and_few_keys() {
             let message = verifier.verify(Message::Prepare { transaction }).expect("it is well-formed");
             let mut outbox = Outbox::default();
             replica.step(now, Input::Message { from: Party::Client(ClientId(client), Session(1)), message }, &mut outbox);
-            assert!(outbox.sends.iter().all(|(_, message)| matches!(message, Message::Refused { refusal: Refusal::Overloaded, .. })));
+            assert!(
+                outbox.sends.iter().all(|(_, message)| matches!(message, Message::Refused { refusal: Refusal::Overloaded { .. }, .. }))
+            );
             outbox.sends.is_empty()
         };
         let held = (0..3_000).take_while(|number| prepare(2, *number)).count();
@@ -363,7 +365,7 @@ fn what_is_to_be_finished_finds_room_where_much_is_prepared() {
     let options = ReplicaOptions { undecided_max: 8, ..ReplicaOptions::default() };
     let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
     let of = |client: u64, number: u64| transaction(&members, ClientId(client), NOW_MS - 900 + number, &[], ("a", "1"));
-    let is_full = |answers: &[Message]| matches!(answers, [Message::Refused { refusal: Refusal::Overloaded, .. }]);
+    let is_full = |answers: &[Message]| matches!(answers, [Message::Refused { refusal: Refusal::Overloaded { .. }, .. }]);
     for client in 1..=6 {
         let party = Party::Client(ClientId(client), Session(client));
         (0..2).for_each(|number| {
@@ -482,4 +484,30 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
     assert!(most_known <= 3_200, "{most_known} were known at once");
     assert!((1..=400).contains(&most_at_once), "{most_at_once} were forgotten at once");
     assert!(replica.store().statistics().checkpoints > checkpoints_before, "it folds on");
+}
+
+/// A turn of a node that has had more to do than time.
+#[test]
+fn with_too_much_to_do_reads_are_refused_before_anything_is_done_and_what_has_begun_goes_on() {
+    let members = members(1);
+    let store = Store::open(Memory::new("busy"), Options::default()).expect("a new store opens");
+    let now = Time(NOW_MS * 1_000_000);
+    let replica = Replica::open(members.cluster.clone(), ME, ReplicaOptions::default(), store, now).expect("it is new");
+    let janitor = Coordinator::new(members.cluster.clone(), CoordinatorOptions::default());
+    let mut turns = Turns::new(Node::new(replica, janitor), Party::Replica(ME), Bounds { inputs_max: 8, batch_max: 8 });
+    let mut turn = turns.begin(now);
+    let before = turn.inputs();
+    let timestamp = Timestamp::new((NOW_MS - 1) * 1_000_000, ClientId(1));
+    let read = Message::Read { request: 7, timestamp, keys: vec![Key::from("a")] };
+    let prepare = Message::Prepare { transaction: transaction(&members, ClientId(1), NOW_MS - 1, &[], ("a", "1")) };
+    for message in [read, prepare] {
+        turn.refuse_or_step(now, HONEST, members.stranger().verify(message).expect("nothing of it is signed"), 300);
+    }
+    assert_eq!(turn.inputs() - before, 2);
+    let mut written = turn.stepped(now).persist().expect("memory does not fail");
+    assert_eq!(written.machine().replica().counts().keys_read, 0);
+    let refusal = Refusal::Overloaded { after_ms: 300 };
+    let told: Vec<&Message> = written.outbox().sends.iter().filter(|(to, _)| *to == HONEST).map(|(_, message)| message).collect();
+    assert_eq!(told, [&Message::Refused { subject: Subject::Request(7), refusal }]);
+    assert_eq!(written.outbox().unsigned.len(), 1, "its vote");
 }

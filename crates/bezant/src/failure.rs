@@ -115,6 +115,8 @@ impl From<client::Error> for Failure {
         match error.advice() {
             Advice::FixInput => Self::wrong(error.to_string()),
             Advice::Retry => Self::failed(error.to_string()).help("try again: it was tried for as long as client.toml allows"),
+            Advice::RetryAfter { .. } => Self::failed(error.to_string())
+                .help("it was tried for as long as client.toml allows; ask for less at once, or add machines"),
             Advice::GiveUp => Self::failed(error.to_string()),
         }
     }

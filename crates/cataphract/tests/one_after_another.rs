@@ -34,7 +34,12 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 fn luck() -> impl Strategy<Value = Luck> {
-    let refusals = prop_oneof![Just(Refusal::TooOld), Just(Refusal::TooLarge), Just(Refusal::NotPermitted), Just(Refusal::Overloaded)];
+    let refusals = prop_oneof![
+        Just(Refusal::TooOld),
+        Just(Refusal::TooLarge),
+        Just(Refusal::NotPermitted),
+        Just(Refusal::Overloaded { after_ms: 100 })
+    ];
     let failure = prop_oneof![refusals.prop_map(Failure::Refused), Just(Failure::TimedOut)];
     prop_oneof![40 => Just(Luck::Done), 1 => failure.prop_map(Luck::Fails)]
 }

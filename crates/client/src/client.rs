@@ -228,8 +228,9 @@ impl Client {
         let (writes, reads): (Vec<&Operation>, Vec<&Operation>) = operations.iter().partition(|operation| operation.write().is_some());
         connection.may_read(reads.into_iter().map(Operation::key))?;
         connection.may_write(writes.into_iter().map(Operation::key))?;
+        let place = connection.begin().await?;
         let timestamp = connection.next_timestamp();
-        match connection.ask(Request::Submit { timestamp, operations }).await? {
+        match connection.ask_in(place, Vec::new(), Request::Submit { timestamp, operations }).await? {
             Some(Ok(Response::Done { values, commit })) => Ok((values, commit)),
             Some(Ok(_)) | None => Err(connection.error(Refusal::OutcomeUnknown)),
             Some(Err(refusal)) => Err(connection.error(refusal)),
@@ -279,10 +280,18 @@ impl Client {
             attempts += 1;
             match once().await {
                 Ok((value, commit)) => return Ok(Committed { value, commit, attempts }),
-                Err(error) if error.advice() == Advice::Retry && started.elapsed() < self.retry => {
-                    tokio::time::sleep(backoff(attempts)).await;
+                Err(error) => {
+                    let pause = match error.advice() {
+                        Advice::Retry => backoff(attempts),
+                        // Never before that, and not all at once.
+                        Advice::RetryAfter { ms } => Duration::from_millis(ms.into()).mul_f64(rand::rng().random_range(1.0..2.0)),
+                        Advice::GiveUp | Advice::FixInput => return Err(error),
+                    };
+                    if started.elapsed() >= self.retry {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(pause).await;
                 }
-                Err(error) => return Err(error),
             }
         }
     }

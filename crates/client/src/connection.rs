@@ -9,19 +9,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::Config;
 use crypto::{Chain, SecretKey, SignedConfiguration, Verified, Verifier};
-use engine::{Ask, Capability, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, Request, Response, Session, Statistics, Tell};
+use engine::{
+    Ask, Capability, ClusterClock, Notice, Pool, PoolMaker, PoolOptions, Profile, ReadMode, Request, Response, Session, Statistics, Tell,
+};
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
 use runtime::{ChangeOptions, Identity, Limits, Metrics, Newest, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire};
 use tokio::sync::{broadcast, oneshot, watch};
 use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, ReplicaId, ShardId, Timestamp};
 
+use crate::admission::{Admission, Kind, Slot};
 use crate::client::AsOf;
 use crate::door::{Door, Open, Peers};
 use crate::error::{ConnectError, Error};
 use crate::metrics::CommitMetrics;
 use crate::notices::{NOTICES_MAX, Notices};
 use crate::pool::PoolMetrics;
+use crate::turns::{Turn, Turns};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
@@ -65,6 +69,9 @@ pub(crate) struct Connection {
     pools: Option<PoolMaker>,
     pool_metrics: OnceLock<PoolMetrics>,
     commit_metrics: CommitMetrics,
+    admission: Arc<Admission>,
+    /// Who is between its reads and its commit.
+    turns: Arc<Turns>,
     /// Where it was opened, and runs.
     runtime: tokio::runtime::Handle,
 }
@@ -125,6 +132,8 @@ impl Connection {
             clock,
             cluster_clock,
             commit_metrics: CommitMetrics::new(&metrics),
+            admission: Admission::new(),
+            turns: Arc::default(),
             metrics,
             statistics,
             notices,
@@ -198,12 +207,54 @@ impl Connection {
         text
     }
 
+    /// A place for the first request of a transaction: waits while too many are under way ([`crate::admission`]).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`engine::Refusal::Overloaded`] when it would have to wait too long; [`Error::Unavailable`] when nothing moves.
+    pub async fn begin(&self) -> Result<Slot, Error> {
+        self.admission.begin(Duration::from_millis(self.timeout_ms)).await.map_err(|refusal| self.error(refusal))
+    }
+
+    /// A place for a further request of a transaction: it does not wait.
+    pub fn goes_on(&self) -> Slot {
+        self.admission.at_once()
+    }
+
+    /// Who is between its reads and its commit.
+    pub fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// [`Connection::ask`], in a place that it has and gives back. Its turns end as soon as the request is on its way: what others ask
+    /// from then on comes after it.
+    ///
+    /// # Errors
+    /// Those of [`Connection::ask`].
+    pub async fn ask_in(&self, slot: Slot, turns: Vec<Turn>, request: Request) -> Result<Option<Outcome>, Error> {
+        let kind = match &request {
+            Request::Read { mode: ReadMode::Interactive | ReadMode::ReadOnly, .. } => Kind::Read,
+            Request::Commit(_) | Request::Submit { .. } => Kind::Commit,
+            Request::Read { .. } | Request::Scan { .. } | Request::Private(_) => Kind::Other,
+        };
+        let outcome = self.ask_then(request, || drop(turns)).await?;
+        match &outcome {
+            Some(Err(engine::Refusal::Overloaded { .. })) => slot.refused(),
+            Some(_) => slot.answered(kind),
+            None => {}
+        }
+        Ok(outcome)
+    }
+
     /// Gives the session a request and waits for what it comes to. Nothing when the client was closed meanwhile: what was asked may
     /// have been done.
     ///
     /// # Errors
     /// [`Error::Closed`], when the client was closed before: nothing was asked.
     pub async fn ask(&self, request: Request) -> Result<Option<Outcome>, Error> {
+        self.ask_then(request, || ()).await
+    }
+
+    async fn ask_then(&self, request: Request, asked: impl FnOnce()) -> Result<Option<Outcome>, Error> {
         self.can(request.capability())?;
         let operation = self.operations.fetch_add(1, Ordering::Relaxed);
         let (waiter, outcome) = oneshot::channel();
@@ -215,6 +266,7 @@ impl Connection {
             Err(NotTaken::Busy(ask)) => self.door.ask(ask).await.map_err(|_| Error::Closed)?,
             Err(NotTaken::Stopped(_)) => return Err(Error::Closed),
         }
+        asked();
         Ok(outcome.await.ok())
     }
 

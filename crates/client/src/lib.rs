@@ -6,6 +6,7 @@
 //! use it. [`Client::transact`] runs a closure in a transaction, and again when it met another. A process that runs many
 //! transactions at once lets a [`Pool`] join them.
 
+mod admission;
 mod client;
 mod connection;
 mod door;
@@ -14,6 +15,7 @@ mod metrics;
 mod notices;
 mod pool;
 mod transaction;
+mod turns;
 
 pub use client::{AsOf, Client, Committed};
 pub use engine::{

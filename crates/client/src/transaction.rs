@@ -7,9 +7,11 @@ use std::time::Instant;
 use engine::{Commit, CommitRequest, Evidence, Operation, ReadMode, Refusal, Request, Response, Work};
 use types::{Key, Timestamp, Value};
 
+use crate::admission::Slot;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::pool::Pool;
+use crate::turns::Turn;
 
 /// A transaction that runs. Cloning gives another handle to the same one; dropping all of them abandons it.
 ///
@@ -29,6 +31,8 @@ pub struct Transaction {
 /// What a transaction has read and means to write.
 #[derive(Debug, Default)]
 struct Progress {
+    /// It has asked for something.
+    has_begun: bool,
     /// What is known of the keys that were read. The first read of a key counts; a later one cannot see another value.
     known: BTreeMap<Key, Option<Value>>,
     /// The engine's evidence for that, in the order in which reads returned.
@@ -36,6 +40,8 @@ struct Progress {
     /// Some of that is of ranges.
     has_scanned: bool,
     writes: BTreeMap<Key, Option<Value>>,
+    /// Its turns at the keys that it read, until it commits.
+    turns: Vec<Turn>,
 }
 
 impl Progress {
@@ -90,8 +96,10 @@ impl Transaction {
         };
         if !missing.is_empty() {
             self.connection.may_read(missing.iter())?;
+            self.take_turns(&missing).await?;
+            let place = self.place().await?;
             let (timestamp, mode) = (self.take_timestamp(), self.mode);
-            self.read(Request::Read { timestamp, keys: missing, mode }).await?;
+            self.read(place, Request::Read { timestamp, keys: missing, mode }).await?;
         }
         let slot = self.slot();
         let progress = slot.as_ref().ok_or_else(ended)?;
@@ -115,9 +123,10 @@ impl Transaction {
             let progress = slot.as_ref().ok_or_else(ended)?;
             progress.writes.range(&low..&high).filter(|(_, value)| value.is_none()).count()
         };
+        let place = self.place().await?;
         let (timestamp, mode, asked) = (self.take_timestamp(), self.mode, limit.saturating_add(deleted));
         let request = Request::Scan { timestamp, low: low.clone(), high: high.clone(), limit: asked, mode };
-        let found = self.read(request).await?;
+        let found = self.read(place, request).await?;
         let slot = self.slot();
         let progress = slot.as_ref().ok_or_else(ended)?;
         // Of what lies after the last key found, nothing is known.
@@ -131,10 +140,33 @@ impl Transaction {
         Ok(entries.take(limit).collect())
     }
 
+    /// Its turns at `keys`, which it is about to read and may write ([`crate::turns`]). In a pool transactions take turns otherwise.
+    async fn take_turns(&self, keys: &[Key]) -> Result<(), Error> {
+        if self.mode.is_read_only() || self.pool.is_some() {
+            return Ok(());
+        }
+        let has_begun = self.slot().as_ref().ok_or_else(ended)?.has_begun;
+        let turns = self.connection.turns();
+        let taken = if has_begun { turns.take_at_once(keys) } else { turns.take(keys).await };
+        self.slot().as_mut().ok_or_else(ended)?.turns.extend(taken);
+        Ok(())
+    }
+
+    /// A place for its next request. The first waits its turn while too many are under way, and only then is there a timestamp.
+    async fn place(&self) -> Result<Slot, Error> {
+        let has_begun = self.slot().as_ref().ok_or_else(ended)?.has_begun;
+        if has_begun {
+            return Ok(self.connection.goes_on());
+        }
+        let place = self.connection.begin().await?;
+        self.slot().as_mut().ok_or_else(ended)?.has_begun = true;
+        Ok(place)
+    }
+
     /// Asks for a read and takes in what it finds; gives the keys it found something for, in the order of the answer.
-    async fn read(&self, request: Request) -> Result<Vec<Key>, Error> {
+    async fn read(&self, place: Slot, request: Request) -> Result<Vec<Key>, Error> {
         let is_scan = matches!(request, Request::Scan { .. });
-        let found = match self.connection.ask(request).await? {
+        let found = match self.connection.ask_in(place, Vec::new(), request).await? {
             Some(Ok(Response::Found(found))) => found,
             Some(Err(refusal)) => return Err(self.connection.error(refusal)),
             Some(Ok(_)) | None => return Err(Error::Closed),
@@ -191,7 +223,7 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let Progress { evidence: reads, has_scanned, writes, .. } = self.slot().take().ok_or_else(ended)?;
+        let Progress { has_begun, evidence: reads, has_scanned, writes, mut turns, .. } = self.slot().take().ok_or_else(ended)?;
         if self.mode.is_read_only() && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -200,14 +232,17 @@ impl Transaction {
         self.connection.may_write(writes.keys())?;
         let bytes = writes.iter().map(|(key, value)| key.as_bytes().len() + value.as_ref().map_or(0, |value| value.as_bytes().len()));
         self.connection.within_limits(writes.len(), bytes.sum())?;
-        let timestamp = self.take_timestamp();
+        turns.iter_mut().for_each(|turn| turn.commits(writes.contains_key(turn.key())));
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with
         // others that write there.
         if let Some(pool) = self.pool.as_ref().filter(|_| !writes.is_empty() && !has_scanned) {
+            let timestamp = self.take_timestamp();
             return pool.commit(Work::Interactive { timestamp, reads, writes }).await;
         }
-        match self.connection.ask(Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
+        let place = if has_begun { self.connection.goes_on() } else { self.connection.begin().await? };
+        let timestamp = self.take_timestamp();
+        match self.connection.ask_in(place, turns, Request::Commit(CommitRequest { timestamp, reads, writes })).await? {
             Some(Ok(Response::Committed(commit))) => Ok(commit),
             Some(Err(refusal)) => Err(self.connection.error(refusal)),
             Some(Ok(_)) | None => Err(self.connection.error(Refusal::OutcomeUnknown)),

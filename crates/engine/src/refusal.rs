@@ -7,6 +7,11 @@ use crate::offer::Capability;
 pub enum Advice {
     /// Begin the transaction again: nothing of it took place.
     Retry,
+    /// Begin the transaction again, but not before so long: nothing of it took place.
+    RetryAfter {
+        /// How long, in milliseconds.
+        ms: u32,
+    },
     /// It cannot succeed as things stand; somebody has to change something, or find out what happened.
     GiveUp,
     /// What was asked cannot be asked; ask something else.
@@ -49,9 +54,12 @@ pub enum Refusal {
     /// Too few replicas answered a commit in time: it may or may not take place.
     #[error("too few replicas answered the commit in time: it may or may not take place")]
     OutcomeUnknown,
-    /// The replicas have more to do than they can.
-    #[error("the replicas are overloaded; come back later")]
-    Overloaded,
+    /// The replicas have more to do than they can, or this client asks for more at once than they can do.
+    #[error("the cluster is overloaded; come again after {after_ms} ms")]
+    Overloaded {
+        /// How long what is there already takes, in milliseconds.
+        after_ms: u32,
+    },
     /// This client left too many of its transactions for others to end.
     #[error("this client left too many of its transactions for others to end, as one does that is killed again and again; come back later")]
     AbandonLimit,
@@ -90,11 +98,11 @@ impl Refusal {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Conflict | Self::TooOld => Advice::Retry,
+            Self::Overloaded { after_ms } => Advice::RetryAfter { ms: *after_ms },
             Self::AnswerTooLarge | Self::NotKept { .. } | Self::NotPast | Self::Invalid(_) | Self::Unsupported(_) => Advice::FixInput,
             Self::TooNew
             | Self::Unavailable
             | Self::OutcomeUnknown
-            | Self::Overloaded
             | Self::AbandonLimit
             | Self::ClientLimit(_)
             | Self::NotPermitted

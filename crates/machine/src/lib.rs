@@ -88,6 +88,12 @@ pub trait Machine: Sized {
 
     /// When it next wants an [`Input::Tick`], if nothing else happens.
     fn deadline(&self) -> Option<Time>;
+
+    /// What it answers to a message of `from` instead of taking it in, where for some time there has been more to do than time: come again
+    /// after so long. Nothing for what has to be taken in, such as what goes on with what has begun.
+    fn refuse(&mut self, _from: Party, _message: &Self::Received, _after_ms: u32) -> Option<Self::Message> {
+        None
+    }
 }
 
 /// A machine that can make durable what it wrote: the law rests on it.

@@ -225,6 +225,17 @@ impl<'a, M: Machine> Turn<'a, M> {
         self.turns.machine.step(now, input, &mut self.turns.outbox);
     }
 
+    /// Takes in a message, or refuses it if the machine can: there has been more to do than time.
+    pub fn refuse_or_step(&mut self, now: Time, from: Party, message: M::Received, after_ms: u32) {
+        match self.turns.machine.refuse(from, &message, after_ms) {
+            Some(refusal) => {
+                self.inputs += 1;
+                self.turns.outbox.send(from, refusal);
+            }
+            None => self.step(now, Input::Message { from, message }),
+        }
+    }
+
     /// Takes no more inputs.
     pub fn stepped(self, now: Time) -> Stepped<'a, M> {
         let Self { turns, inputs } = self;

@@ -117,6 +117,7 @@ mutants! {
     ReadOfOne: "§4.1", "a version counts when one replica shows it";
     VotersAdded: "§4.1", "those who show a version committed vouch for any transaction that is said to have written it";
     RefusalOfOne: "§4.1", "one replica's refusal ends a read";
+    OverloadOfOne: "beyond the paper", "one replica's word that it has too much to do ends a read";
     ValidationQuorum: "read-only", "one replica fewer than 3f+1 validates a read";
     PreparedValidated: "read-only", "a read is validated though something newer is prepared";
     DependencyValidated: "read-only", "a read of what is only prepared is validated as one of what is committed";

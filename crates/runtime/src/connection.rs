@@ -256,7 +256,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             return Ok(());
         }
         let link = Some(Arc::clone(&self.link));
-        let inbound = Inbound::Messages { from: self.link.party(), messages: verified, link, permit };
+        let inbound = Inbound::Messages { from: self.link.party(), at: Instant::now(), messages: verified, link, permit };
         if self.intake.mailbox.push(inbound).is_err() {
             // The node is stopping: what is queued for the peer may still be written.
             self.link.closed().await;

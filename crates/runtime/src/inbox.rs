@@ -4,11 +4,14 @@
 //! round a member gets [`QUANTUM_BYTES`] of credit, and pays for what its messages brought and for what their answers carry. So who
 //! sends much waits for itself, and everybody else for one round.
 //!
+//! Who sends more than there is time for, for some time, finds what it begins anew refused ([`Machine::refuse`]), and is told when to come
+//! again. What has begun goes on.
+//!
 //! A client that does not read its answers is asked for no more of them: what came over its connection is held back until it has.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crypto::Verified;
 use machine::turn::Turn;
@@ -18,7 +21,7 @@ use types::Party;
 
 use crate::clock::Clock;
 use crate::frame::MESSAGE_OVERHEAD_BYTES;
-use crate::limits::{COMMANDS_A_ROUND_MAX, QUANTUM_BYTES, TURN_BYTES_MAX};
+use crate::limits::{COME_AGAIN_MS_MAX, COMMANDS_A_ROUND_MAX, OVERDUE_MS, OVERLOADED_AFTER_MS, QUANTUM_BYTES, TURN_BYTES_MAX};
 use crate::link::Link;
 use crate::mailbox::{Inbound, Mailbox, Taken};
 use crate::member::Member;
@@ -53,6 +56,8 @@ struct Queue<W> {
     held_back: VecDeque<Arrival<W>>,
     /// How many bytes it may still cost in this round; below zero when it took more.
     credit: i64,
+    /// Since when all that was taken in had waited too long.
+    overdue_since: Option<Instant>,
     /// What it takes of this node's time; nothing counts what the node says to itself.
     usage: Option<Arc<Usage>>,
 }
@@ -60,6 +65,7 @@ struct Queue<W> {
 /// The messages that one read from a connection brought.
 struct Arrival<W> {
     from: Party,
+    at: Instant,
     /// Where the answers go.
     link: Option<Arc<Link>>,
     messages: std::vec::IntoIter<Verified<W>>,
@@ -67,6 +73,20 @@ struct Arrival<W> {
     bytes: i64,
     /// Given back with the last message.
     _permit: Option<Permit>,
+}
+
+impl<W> Queue<W> {
+    /// When its member is to come again with what it begins anew, if there has been more to do for it than time.
+    fn come_again_ms(&mut self, now: Instant) -> Option<u32> {
+        let waited = now.saturating_duration_since(self.arrivals.front()?.at);
+        if waited < Duration::from_millis(OVERDUE_MS) {
+            self.overdue_since = None;
+            return None;
+        }
+        let since = *self.overdue_since.get_or_insert(now);
+        let is_overloaded = now.saturating_duration_since(since) >= Duration::from_millis(OVERLOADED_AFTER_MS);
+        is_overloaded.then(|| u32::try_from(waited.as_millis().min(COME_AGAIN_MS_MAX.into())).unwrap_or(u32::MAX))
+    }
 }
 
 impl<C, W> Inbox<C, W> {
@@ -88,6 +108,7 @@ impl<C, W> Inbox<C, W> {
             let Some(queue) = self.queues.get_mut(&member) else { continue };
             queue.credit = (queue.credit + QUANTUM_BYTES).min(QUANTUM_BYTES);
             let begun = Instant::now();
+            let mut come_again_ms = queue.come_again_ms(begun);
             while turn.room() > 0 && left > 0 && queue.credit > 0 {
                 let Some(arrival) = queue.arrivals.front_mut() else { break };
                 if arrival.link.as_ref().is_some_and(|link| link.is_discarded()) {
@@ -103,7 +124,10 @@ impl<C, W> Inbox<C, W> {
                 }
                 if let Some(message) = arrival.messages.next() {
                     let before = turn.answer_bytes();
-                    turn.step(now, Input::Message { from: arrival.from, message });
+                    match come_again_ms {
+                        Some(after_ms) => turn.refuse_or_step(now, arrival.from, message, after_ms),
+                        None => turn.step(now, Input::Message { from: arrival.from, message }),
+                    }
                     let cost = arrival.bytes + i64::try_from(turn.answer_bytes() - before).unwrap_or(i64::MAX / 2);
                     queue.credit -= cost;
                     left -= cost;
@@ -111,6 +135,7 @@ impl<C, W> Inbox<C, W> {
                 if arrival.messages.len() == 0 {
                     queue.arrivals.pop_front();
                     self.arrivals -= 1;
+                    come_again_ms = queue.come_again_ms(begun);
                 }
             }
             if let Some(usage) = &queue.usage {
@@ -124,7 +149,7 @@ impl<C, W> Inbox<C, W> {
 
     /// What the machine has said to itself.
     pub fn push_own(&mut self, me: Party, messages: Vec<Verified<W>>) {
-        self.enter(me, messages, None, None);
+        self.enter((me, Instant::now()), messages, None, None);
     }
 
     /// Whether the last turn took all there was.
@@ -161,7 +186,7 @@ impl<C, W> Inbox<C, W> {
         for inbound in taken.drain(..) {
             match inbound {
                 Inbound::Command(command) => self.commands.push_back(command),
-                Inbound::Messages { from, messages, link, permit } => self.enter(from, messages, link, permit),
+                Inbound::Messages { from, at, messages, link, permit } => self.enter((from, at), messages, link, permit),
             }
         }
         self.taken = taken;
@@ -181,7 +206,7 @@ impl<C, W> Inbox<C, W> {
         }
     }
 
-    fn enter(&mut self, from: Party, messages: Vec<Verified<W>>, link: Option<Arc<Link>>, permit: Option<Permit>) {
+    fn enter(&mut self, (from, at): (Party, Instant), messages: Vec<Verified<W>>, link: Option<Arc<Link>>, permit: Option<Permit>) {
         if messages.is_empty() {
             return;
         }
@@ -190,6 +215,7 @@ impl<C, W> Inbox<C, W> {
             arrivals: VecDeque::new(),
             held_back: VecDeque::new(),
             credit: 0,
+            overdue_since: None,
             usage: permit.as_ref().map(Permit::usage),
         });
         if queue.arrivals.is_empty() {
@@ -197,7 +223,7 @@ impl<C, W> Inbox<C, W> {
         }
         let bytes = permit.as_ref().map_or(0, Permit::bytes).max(messages.len() * MESSAGE_OVERHEAD_BYTES) / messages.len();
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX / 2);
-        queue.arrivals.push_back(Arrival { from, link, messages: messages.into_iter(), bytes, _permit: permit });
+        queue.arrivals.push_back(Arrival { from, at, link, messages: messages.into_iter(), bytes, _permit: permit });
         self.arrivals += 1;
     }
 
@@ -237,12 +263,16 @@ mod tests {
         Share::new(&Limits::default(), &Arc::new(Total::new(1 << 20, 1, Default::default())))
     }
 
+    fn verified() -> Verified<toy::Message> {
+        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
+        verifier.verify(toy::Message::Ask(1)).expect("nothing of it is signed")
+    }
+
     /// A client asks.
     fn ask(inbox: &ToyInbox, client: u64, share: &Share) {
-        let verifier = Verifier::new(cluster(CLUSTER, 1), Signatures::Ed25519, 16).expect("the toy cluster's keys are good");
-        let question = verifier.verify(toy::Message::Ask(1)).expect("nothing of it is signed");
+        let question = verified();
         let (from, permit) = (Party::Client(ClientId(client), Session(1)), share.incoming.try_take(100));
-        assert!(inbox.mailbox.push(Inbound::Messages { from, messages: vec![question], link: None, permit }).is_ok());
+        assert!(inbox.mailbox.push(Inbound::Messages { from, at: Instant::now(), messages: vec![question], link: None, permit }).is_ok());
     }
 
     /// How many inputs a turn takes.
@@ -252,6 +282,22 @@ mod tests {
         let mut turn = turns.begin(clock.now());
         inbox.fill(&mut turn, &mut clock);
         turn.inputs()
+    }
+
+    #[test]
+    fn who_has_waited_too_long_for_some_time_is_to_come_again() {
+        let mut inbox = inbox();
+        let (begun, ms) = (Instant::now(), Duration::from_millis);
+        inbox.enter((Party::Replica(replica(1)), begun), vec![verified()], None, None);
+        let queue = inbox.queues.values_mut().next().expect("something has come");
+        let mut come_again_ms = |after: u64| queue.come_again_ms(begun + ms(after));
+        assert_eq!(come_again_ms(OVERDUE_MS - 1), None);
+        assert_eq!(come_again_ms(OVERDUE_MS), None, "a disk may have stood still");
+        assert_eq!(come_again_ms(OVERDUE_MS + OVERLOADED_AFTER_MS - 1), None);
+        assert_eq!(come_again_ms(OVERDUE_MS + OVERLOADED_AFTER_MS), Some(750));
+        assert_eq!(come_again_ms(1_000_000), Some(5_000));
+        assert_eq!(come_again_ms(OVERDUE_MS - 1), None, "it has not waited long");
+        assert_eq!(come_again_ms(OVERDUE_MS), None);
     }
 
     #[test]

@@ -57,6 +57,13 @@ pub struct Limits {
 pub(crate) const QUANTUM_BYTES: i64 = 64 << 10;
 /// What the inputs of one turn may cost together, in bytes. What arrives meanwhile waits for its end, so it must not be long.
 pub(crate) const TURN_BYTES_MAX: i64 = 4 << 20;
+/// What waits for longer before it is taken in, in milliseconds, has come later than there was time for.
+pub(crate) const OVERDUE_MS: u64 = 250;
+/// Where all that a member sent has been overdue for so long, in milliseconds, what it begins anew is refused: it asks for more than there
+/// is time for. A disk that stood still for a moment is no reason.
+pub(crate) const OVERLOADED_AFTER_MS: u64 = 500;
+/// Who is refused is told to come again after as long as it has waited, and no more than this, in milliseconds.
+pub(crate) const COME_AGAIN_MS_MAX: u64 = 5_000;
 /// How many commands of its own side a node takes in one round of a turn.
 pub(crate) const COMMANDS_A_ROUND_MAX: usize = 64;
 /// So many connections may be about to be closed because their places were taken, or not have one yet: beyond the places of those whose

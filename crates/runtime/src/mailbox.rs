@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use crypto::Verified;
 use types::Party;
@@ -23,6 +24,8 @@ pub(crate) enum Inbound<C, W> {
     /// The messages that one read from another party's connection brought.
     Messages {
         from: Party,
+        /// When they came.
+        at: Instant,
         messages: Vec<Verified<W>>,
         /// The connection that they came over, and that answers go over; none for what the machine says to itself.
         link: Option<Arc<Link>>,

@@ -340,12 +340,15 @@ impl Coordinator {
         }
         request.refusals.push(refusal);
         let same = request.refusals.iter().filter(|other| **other == refusal).count();
-        // Overload passes: the timer asks again. Anything else is believed from f + 1, one of which is correct.
+        // Anything but overload is believed from f + 1, one of which is correct.
         let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
-        if same < believed || refusal == Refusal::Overloaded {
+        let is_overload = matches!(refusal, Refusal::Overloaded { .. });
+        let overload = Refusal::overload(&request.refusals, self.quorums).filter(|_| is_overload);
+        if overload.is_none() && (is_overload || same < believed) {
             self.evaluate_read(now, number, out);
             return;
         }
+        let refusal = overload.unwrap_or(refusal);
         let (operation, shard) = (request.operation, request.shard);
         if refusal != Refusal::TooLarge || request.keys.len() < 2 {
             self.read_failed(operation, Failure::Refused(refusal), out);

@@ -384,13 +384,16 @@ impl Coordinator {
         }
         request.refusals.push(refusal);
         let same = request.refusals.iter().filter(|other| **other == refusal).count();
-        // Overload passes. Anything else is believed from f + 1, one of which is correct.
+        // Anything but overload is believed from f + 1, one of which is correct.
         let believed = if broken(Mutant::RefusalOfOne) { 1 } else { self.quorums.weak() };
-        if same < believed || refusal == Refusal::Overloaded {
-            self.evaluate_page(now, number, out);
-        } else {
-            let operation = request.operation;
-            self.scan_failed(operation, Failure::Refused(refusal), out);
+        let is_overload = matches!(refusal, Refusal::Overloaded { .. });
+        let overload = Refusal::overload(&request.refusals, self.quorums).filter(|_| is_overload);
+        match overload.or((same >= believed && !is_overload).then_some(refusal)) {
+            Some(refusal) => {
+                let operation = request.operation;
+                self.scan_failed(operation, Failure::Refused(refusal), out);
+            }
+            None => self.evaluate_page(now, number, out),
         }
         true
     }

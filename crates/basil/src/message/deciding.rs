@@ -75,8 +75,11 @@ pub enum Refusal {
     NotPermitted,
     /// A key belongs to another shard: the asker's configuration differs from the replica's.
     WrongShard,
-    /// The replica has more undecided work than it will hold; come back later.
-    Overloaded,
+    /// The replica has more to do than it has time for, or more undecided work than it will hold.
+    Overloaded {
+        /// When to come again, in milliseconds from now.
+        after_ms: u32,
+    },
     /// The client has left too many of its transactions for others to end; come back later.
     AbandonLimit,
     /// The client is over a limit that the cluster's configuration sets for it.
@@ -103,6 +106,23 @@ pub enum ClientLimit {
 impl ClientLimit {
     /// All of them, in the order of their tags.
     const ALL: [Self; 4] = [Self::Transactions, Self::Keys, Self::Bytes, Self::ReadsPerSecond];
+}
+
+impl Refusal {
+    /// There is no room for undecided work, which passes as soon as some of it ends.
+    pub(crate) const NO_ROOM: Self = Self::Overloaded { after_ms: 100 };
+
+    /// What a client takes refusals of a read to mean where `2f + 1` replicas have too much to do: `f + 1` of them are correct. The time
+    /// to come again lies between those of two correct ones.
+    pub(crate) fn overload(refusals: &[Self], quorums: Quorums) -> Option<Self> {
+        let mut hints: Vec<u32> = refusals
+            .iter()
+            .filter_map(|refusal| if let Self::Overloaded { after_ms } = refusal { Some(*after_ms) } else { None })
+            .collect();
+        let believed = if broken(Mutant::OverloadOfOne) { 1 } else { 2 * quorums.weak() - 1 };
+        hints.sort_unstable();
+        hints.get((believed - 1) / 2).filter(|_| hints.len() >= believed).map(|after_ms| Self::Overloaded { after_ms: *after_ms })
+    }
 }
 
 /// A statement on its way to being signed.
@@ -265,18 +285,18 @@ impl Encode for Refusal {
             Self::TooNew => 2,
             Self::NotPermitted => 3,
             Self::WrongShard => 4,
-            Self::Overloaded => 5,
+            Self::Overloaded { .. } => 5,
             Self::Unknown => 6,
             Self::TooLarge => 7,
             Self::AbandonLimit => 8,
             Self::NotKept { .. } => 9,
             Self::ClientLimit(_) => 10,
         });
-        if let Self::ClientLimit(limit) = self {
-            out.push(*limit as u8);
-        }
-        if let Self::NotKept { kept_ms } = self {
-            kept_ms.encode(out);
+        match self {
+            Self::NotKept { kept_ms } => kept_ms.encode(out),
+            Self::Overloaded { after_ms } => after_ms.encode(out),
+            Self::ClientLimit(limit) => out.push(*limit as u8),
+            _ => {}
         }
     }
 }
@@ -288,7 +308,7 @@ impl Decode for Refusal {
             2 => Self::TooNew,
             3 => Self::NotPermitted,
             4 => Self::WrongShard,
-            5 => Self::Overloaded,
+            5 => Self::Overloaded { after_ms: u32::decode(reader)? },
             6 => Self::Unknown,
             7 => Self::TooLarge,
             8 => Self::AbandonLimit,
@@ -299,5 +319,25 @@ impl Decode for Refusal {
             }
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_to_do_is_believed_from_2f_plus_1_and_the_time_is_between_that_of_two_correct_ones() {
+        let overload = |hints: &[u32]| {
+            let mut refusals: Vec<Refusal> = hints.iter().map(|after_ms| Refusal::Overloaded { after_ms: *after_ms }).collect();
+            refusals.insert(0, Refusal::TooNew);
+            Refusal::overload(&refusals, Quorums::new(1))
+        };
+        assert_eq!(overload(&[]), None);
+        assert_eq!(overload(&[300]), None);
+        assert_eq!(overload(&[300, 500]), None, "one of them may lie, and only one more has too much to do");
+        let believed = |after_ms| Some(Refusal::Overloaded { after_ms });
+        assert_eq!(overload(&[300, u32::MAX, 500]), believed(500));
+        assert_eq!(overload(&[0, 500, 300]), believed(300));
     }
 }

@@ -85,7 +85,7 @@ impl<M: StorageBackend> Replica<M> {
                 Message::Prepare { transaction } => Subject::Transaction(transaction.id()),
                 _ => return None,
             };
-            self.refuse(from, subject, Refusal::Overloaded, out);
+            self.refuse(from, subject, Refusal::NO_ROOM, out);
         }
         None
     }
@@ -105,7 +105,7 @@ impl<M: StorageBackend> Replica<M> {
             return Err(Refusal::WrongShard);
         }
         if !self.has_room(quota, transaction) && !broken(Mutant::LoadUnlimited) && self.table.get(transaction.id()).is_none() {
-            return Err(Refusal::Overloaded);
+            return Err(Refusal::NO_ROOM);
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl<M: StorageBackend> Replica<M> {
     /// a committed one, and so the proofs. They may take half the room at most.
     fn may_enter_aborted(&self, now: Time, quota: Quota, transaction: &Transaction) -> Result<(), Refusal> {
         if self.table.tracked() >= self.options.tracked_max / 2 && !broken(Mutant::LoadUnlimited) {
-            return Err(Refusal::Overloaded);
+            return Err(Refusal::NO_ROOM);
         }
         self.may_enter(now, self.watermark(now), quota, transaction)
     }

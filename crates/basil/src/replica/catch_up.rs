@@ -76,7 +76,7 @@ const CUT_OFF_TURNS: u64 = 15;
 /// How often one replica is served, in milliseconds: it asks more rarely.
 const COMMITS_EVERY_MS: u64 = 100;
 const TRANSACTIONS_EVERY_MS: u64 = 20;
-const PAGE_EVERY_MS: u64 = 20;
+const PAGE_EVERY_MS: u64 = 30;
 const PREPARED_EVERY_MS: u64 = 100;
 
 /// What one replica compares, and what others have said.
@@ -679,7 +679,7 @@ mod tests {
         let at = |ms| Time(0).after_ms(ms);
         let [eager, other] = [1, 2].map(|index| ReplicaId { index, ..me });
         let served = (0..1_000).filter(|ms| catch_up.may_serve(at(*ms), eager, Service::Page)).count();
-        assert_eq!(served, 50);
+        assert_eq!(served, 34);
         assert!(catch_up.may_serve(at(999), other, Service::Page) && catch_up.may_serve(at(999), eager, Service::Commits));
         assert!(catch_up.may_serve(at(100), eager, Service::Page), "also when the clock was set back");
     }

@@ -149,7 +149,7 @@ impl<M: StorageBackend> Replica<M> {
             | Message::VersionsReply { .. }
             | Message::PreparedReply { .. } => Some(message),
             Message::Read { request, .. } => {
-                self.refuse(from, Subject::Request(request), Refusal::Overloaded, out);
+                self.refuse(from, Subject::Request(request), Refusal::NO_ROOM, out);
                 None
             }
             _ => None,

@@ -978,7 +978,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::TooNew => "too new",
         Refusal::NotPermitted => "not permitted",
         Refusal::WrongShard => "of another shard",
-        Refusal::Overloaded => "too much",
+        Refusal::Overloaded { .. } => "too much",
         Refusal::AbandonLimit => "left too much",
         Refusal::ClientLimit(_) => "over its limit",
         Refusal::TooLarge => "too large",

@@ -344,8 +344,13 @@ impl simulator::Liar<Basil> for Liar {
         if self.does(ReplicaStrategy::RefuseAll)
             && let Some(subject) = subject_of(message)
         {
-            let refusal =
-                self.random.pick(&[Refusal::TooOld, Refusal::TooNew, Refusal::NotPermitted, Refusal::Overloaded, Refusal::Unknown]);
+            let refusal = self.random.pick(&[
+                Refusal::TooOld,
+                Refusal::TooNew,
+                Refusal::NotPermitted,
+                Refusal::Overloaded { after_ms: 1 },
+                Refusal::Unknown,
+            ]);
             lies.sends.push((from, Message::Refused { subject, refusal }));
             return Heard::Swallow;
         }

@@ -166,7 +166,7 @@ impl AugustusClient {
 /// What it means to be refused.
 fn refused(refusal: &Refusal, scene: &mut Scene<'_>) -> Came {
     match refusal {
-        Refusal::Conflict | Refusal::CompareFailed { .. } | Refusal::Overloaded => Came::NotDone,
+        Refusal::Conflict | Refusal::CompareFailed { .. } | Refusal::Overloaded { .. } => Came::NotDone,
         Refusal::OutcomeUnknown | Refusal::Unavailable => Came::TimedOut,
         _ => {
             scene.checker.refused(scene.id, refusal);

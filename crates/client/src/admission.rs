@@ -1,0 +1,449 @@
+//! How much a connection asks of the cluster at once.
+//!
+//! Asking for more than the cluster can do at once makes everybody wait and nobody faster: queues grow at the replicas, and what waits in
+//! them grows old. So a connection has so many requests under way at most, and whoever wants to begin a transaction beyond that waits here,
+//! in turn, before it has a timestamp. What has begun goes on at once, and counts.
+//!
+//! How many are many the connection finds out ([`Window`]): requests that take far longer than the fastest of late have waited
+//! somewhere, and then the window becomes smaller; while somebody waits here and nothing is late, it grows. Who would wait for too long is
+//! refused at once, and told when to come again.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use engine::Refusal;
+use tokio::sync::oneshot;
+
+/// How many requests may be under way at first.
+const WINDOW_FIRST: usize = 64;
+/// The fewest that may be.
+const WINDOW_MIN: usize = 2;
+/// The most that may be, and the most that wait.
+const WINDOW_MAX: usize = 65_536;
+/// A request is late that took so much longer than the fastest of late.
+const LATE: Duration = Duration::from_millis(50);
+/// The window changes no more often than this.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// And not before so many requests have ended that were asked since it changed last, or a full window of them.
+const SAMPLES_MIN: usize = 16;
+/// For how long at least the fastest request is remembered.
+const FASTEST_REMEMBERED: Duration = Duration::from_secs(30);
+/// Who would wait here for longer is refused.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// What those are told at least and at most who are refused.
+const COME_AGAIN_MIN: Duration = Duration::from_millis(100);
+const COME_AGAIN_MAX: Duration = Duration::from_secs(5);
+
+/// What a request is, as far as it tells how busy the cluster is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A read of keys as of now: it waits for nothing but replicas.
+    Read,
+    /// A commit, which may wait for others' transactions, too: it counts where nobody reads.
+    Commit,
+    /// How long it takes depends on what was asked.
+    Other,
+}
+
+/// How many requests may be under way.
+#[derive(Debug)]
+struct Window {
+    size: usize,
+    under_way: usize,
+    /// Nothing has been late yet: it grows fast.
+    is_new: bool,
+    changed_at: Instant,
+    /// Of the requests that were asked since then and have ended: reads, then commits.
+    ended: [Ended; 2],
+    /// Somebody has had to wait since then.
+    was_full: bool,
+    /// How many transactions began since then.
+    begun: usize,
+    /// How many began a second, of late; nothing while more might.
+    begun_per_second: Option<f64>,
+}
+
+/// How long requests of one kind have taken.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    count: usize,
+    late: usize,
+    /// The fastest since the time, and the fastest in the time before.
+    fastest: (Instant, Option<Duration>, Option<Duration>),
+}
+
+impl Ended {
+    fn new(now: Instant) -> Self {
+        Self { count: 0, late: 0, fastest: (now, None, None) }
+    }
+
+    fn note(&mut self, now: Instant, took: Duration, counts: bool) {
+        let (since, fastest, before) = &mut self.fastest;
+        if now.duration_since(*since) > FASTEST_REMEMBERED {
+            (*since, *before) = (now, fastest.take());
+        }
+        let least = fastest.map_or(took, |fastest| fastest.min(took));
+        *fastest = Some(least);
+        if counts {
+            self.count += 1;
+            self.late += usize::from(took > before.map_or(least, |before| before.min(least)) + LATE);
+        }
+    }
+}
+
+impl Window {
+    fn new(now: Instant) -> Self {
+        Self {
+            size: WINDOW_FIRST,
+            under_way: 0,
+            is_new: true,
+            changed_at: now,
+            ended: [Ended::new(now); 2],
+            was_full: false,
+            begun: 0,
+            begun_per_second: None,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way < self.size
+    }
+
+    /// A request that was asked at `asked` has been answered.
+    fn note(&mut self, now: Instant, kind: Kind, asked: Instant) {
+        let ended = match kind {
+            Kind::Read => &mut self.ended[0],
+            Kind::Commit => &mut self.ended[1],
+            Kind::Other => return,
+        };
+        ended.note(now, now.duration_since(asked), asked >= self.changed_at);
+        let [reads, commits] = self.ended;
+        let judged = if reads.count > 0 { reads } else { commits };
+        let age = now.duration_since(self.changed_at);
+        if age < INTERVAL || judged.count < SAMPLES_MIN.min(self.size) {
+            return;
+        }
+        let begun_per_second = self.begun as f64 / age.as_secs_f64();
+        let average = |before: f64| (before + begun_per_second) / 2.0;
+        self.begun_per_second = (self.was_full && !self.is_new).then(|| self.begun_per_second.map_or(begun_per_second, average));
+        if judged.late * 2 > judged.count {
+            self.shrink();
+        } else if self.was_full && judged.late * 4 <= judged.count {
+            let more = if self.is_new { self.size } else { self.size / 16 + 1 };
+            self.size = (self.size + more).min(WINDOW_MAX);
+        }
+        self.begin_interval(now);
+    }
+
+    /// The replicas have refused a request for having too much to do.
+    fn note_refused(&mut self, now: Instant, asked: Instant) {
+        // Once for all that were asked together.
+        if asked >= self.changed_at {
+            self.shrink();
+            self.begin_interval(now);
+        }
+    }
+
+    fn shrink(&mut self) {
+        self.is_new = false;
+        self.size = (self.size - self.size.div_ceil(4)).max(WINDOW_MIN);
+    }
+
+    fn begin_interval(&mut self, now: Instant) {
+        self.changed_at = now;
+        self.was_full = false;
+        self.begun = 0;
+        for ended in &mut self.ended {
+            (ended.count, ended.late) = (0, 0);
+        }
+    }
+
+    /// How long whoever comes now would wait behind `waiting` others; nothing while that is not known.
+    fn wait(&self, waiting: usize) -> Option<Duration> {
+        let begun_per_second = self.begun_per_second.filter(|begun| *begun > 0.0)?;
+        Duration::try_from_secs_f64((waiting + 1) as f64 / begun_per_second).ok()
+    }
+}
+
+/// Lets requests begin, as many at once as is good for all.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    window: Window,
+    waiting: VecDeque<oneshot::Sender<Slot>>,
+}
+
+/// A place in the window; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    admission: Arc<Admission>,
+    asked: Instant,
+}
+
+impl Admission {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State { window: Window::new(Instant::now()), waiting: VecDeque::new() }) })
+    }
+
+    /// A place for a request that belongs to what has begun before.
+    pub fn at_once(self: &Arc<Self>) -> Slot {
+        self.lock().window.under_way += 1;
+        Slot { admission: Arc::clone(self), asked: Instant::now() }
+    }
+
+    /// A place for the first request of a transaction, as soon as there is room; for so long at most.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`], at once, for who would wait too long. [`Refusal::Unavailable`] when the time is over: nothing moves.
+    pub async fn begin(self: &Arc<Self>, longest: Duration) -> Result<Slot, Refusal> {
+        let granted = {
+            let mut state = self.lock();
+            if state.window.has_room() && state.waiting.is_empty() {
+                state.window.under_way += 1;
+                state.window.begun += 1;
+                return Ok(Slot { admission: Arc::clone(self), asked: Instant::now() });
+            }
+            state.window.was_full = true;
+            let wait = state.window.wait(state.waiting.len()).unwrap_or_default();
+            if wait > WAIT_MAX || state.waiting.len() >= WINDOW_MAX {
+                // Those who are refused together shall not come again together: each takes a part of this by chance.
+                let after_ms = u32::try_from(wait.clamp(COME_AGAIN_MIN, COME_AGAIN_MAX).as_millis()).unwrap_or(u32::MAX);
+                return Err(Refusal::Overloaded { after_ms });
+            }
+            let (grant, granted) = oneshot::channel();
+            state.waiting.push_back(grant);
+            granted
+        };
+        match tokio::time::timeout(longest, granted).await {
+            Ok(Ok(mut slot)) => {
+                slot.asked = Instant::now();
+                Ok(slot)
+            }
+            Ok(Err(_)) | Err(_) => Err(Refusal::Unavailable),
+        }
+    }
+
+    /// Lets those begin for whom there is room.
+    fn grant(self: &Arc<Self>) {
+        loop {
+            let grant = {
+                let mut state = self.lock();
+                if !state.window.has_room() {
+                    return;
+                }
+                let Some(grant) = state.waiting.pop_front() else { return };
+                if grant.is_closed() {
+                    continue;
+                }
+                state.window.under_way += 1;
+                state.window.begun += 1;
+                grant
+            };
+            // Who has gone away in this moment gives its place back.
+            drop(grant.send(Slot { admission: Arc::clone(self), asked: Instant::now() }));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// The request has been answered.
+    pub fn answered(&self, kind: Kind) {
+        self.admission.lock().window.note(Instant::now(), kind, self.asked);
+    }
+
+    /// The replicas have refused it for having too much to do.
+    pub fn refused(&self) {
+        self.admission.lock().window.note_refused(Instant::now(), self.asked);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        {
+            let mut state = self.admission.lock();
+            state.window.under_way -= 1;
+            if state.waiting.is_empty() {
+                return;
+            }
+        }
+        self.admission.grant();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Duration = Duration::from_millis(5);
+
+    /// A window, and the requests of a cluster that takes so long for each.
+    struct Load {
+        window: Window,
+        now: Instant,
+    }
+
+    impl Load {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { window: Window::new(now), now }
+        }
+
+        /// More want to begin than may, for as long as an interval lasts; each request takes so long.
+        fn interval(&mut self, kind: Kind, took: Duration) -> usize {
+            let asked = self.window.changed_at;
+            self.now = self.now.max(asked + INTERVAL.max(took));
+            self.window.was_full = true;
+            for _ in 0..SAMPLES_MIN.min(self.window.size) {
+                self.window.begun += 1;
+                self.window.note(self.now, kind, self.now - took);
+            }
+            self.window.size
+        }
+    }
+
+    #[test]
+    fn the_window_grows_while_nothing_is_late_and_shrinks_when_much_is() {
+        let mut load = Load::new();
+        assert_eq!(load.interval(Kind::Read, FAST), 2 * WINDOW_FIRST);
+        assert_eq!(load.interval(Kind::Read, FAST), 4 * WINDOW_FIRST);
+        assert_eq!(load.interval(Kind::Read, FAST + LATE), 8 * WINDOW_FIRST, "not late yet");
+        assert_eq!(load.interval(Kind::Read, FAST + 2 * LATE), 6 * WINDOW_FIRST);
+        let size = load.window.size;
+        assert_eq!(load.interval(Kind::Read, FAST), size + size / 16 + 1, "slowly from now on");
+        let least = (0..100).map(|_| load.interval(Kind::Read, 10 * LATE)).last();
+        assert_eq!(least, Some(WINDOW_MIN));
+        let mut growing = (0..1_000).map(|_| load.interval(Kind::Read, FAST));
+        assert!(growing.any(|size| size == WINDOW_MAX), "it comes back");
+    }
+
+    #[test]
+    fn nothing_changes_for_what_was_asked_before_the_last_change() {
+        let mut load = Load::new();
+        let before = load.now;
+        load.interval(Kind::Read, FAST);
+        let size = load.interval(Kind::Read, FAST + 2 * LATE);
+        load.now += 10 * INTERVAL;
+        for _ in 0..100 {
+            load.window.note(load.now, Kind::Read, before);
+            load.window.note_refused(load.now, before);
+        }
+        assert_eq!(load.window.size, size);
+    }
+
+    #[test]
+    fn commits_count_where_nobody_reads() {
+        let mut load = Load::new();
+        let size = load.interval(Kind::Commit, FAST);
+        for _ in 0..SAMPLES_MIN {
+            load.window.note(load.now, Kind::Commit, load.now - FAST - 10 * LATE);
+            load.window.note(load.now, Kind::Other, load.now - FAST - 10 * LATE);
+        }
+        assert!(load.interval(Kind::Read, FAST) > size, "a commit that waits for another transaction says nothing of the cluster");
+        let size = load.window.size;
+        assert!(load.interval(Kind::Commit, FAST + 10 * LATE) < size);
+    }
+
+    #[test]
+    fn a_far_cluster_is_not_a_slow_one() {
+        let mut load = Load::new();
+        let far = Duration::from_millis(200);
+        assert_eq!([load.interval(Kind::Read, far), load.interval(Kind::Read, far)], [2 * WINDOW_FIRST, 4 * WINDOW_FIRST]);
+        // The fastest request is forgotten where the way has become longer.
+        load.now += FASTEST_REMEMBERED;
+        let sizes: Vec<usize> = (0..1_000).map(|_| load.interval(Kind::Read, 2 * far)).collect();
+        assert!(sizes.windows(2).any(|pair| pair[1] > pair[0]), "{sizes:?}");
+    }
+
+    #[test]
+    fn how_long_one_would_wait_is_known_only_where_no_more_can_begin() {
+        let mut load = Load::new();
+        load.interval(Kind::Read, FAST);
+        assert_eq!(load.window.wait(0), None, "it still grows fast");
+        load.interval(Kind::Read, FAST + 2 * LATE);
+        load.interval(Kind::Read, FAST);
+        let known = load.window.wait(0).expect("it was full");
+        assert!(load.window.wait(99) > Some(99 * known));
+        load.now += INTERVAL;
+        for _ in 0..SAMPLES_MIN {
+            load.window.note(load.now, Kind::Read, load.now - FAST);
+        }
+        assert_eq!(load.window.wait(0), None, "nobody had to wait");
+    }
+
+    #[test]
+    fn a_refusal_shrinks_it_once_for_all_that_were_asked_together() {
+        let mut load = Load::new();
+        let asked = load.now;
+        load.now += INTERVAL;
+        for _ in 0..10 {
+            load.window.note_refused(load.now, asked);
+        }
+        assert_eq!(load.window.size, WINDOW_FIRST - WINDOW_FIRST / 4);
+    }
+
+    /// All places taken, by what has begun before.
+    fn full() -> (Arc<Admission>, Vec<Slot>) {
+        let admission = Admission::new();
+        let slots = (0..WINDOW_FIRST).map(|_| admission.at_once()).collect();
+        (admission, slots)
+    }
+
+    #[tokio::test]
+    async fn who_comes_first_begins_first_and_who_goes_away_leaves_nothing_behind() {
+        let (admission, mut slots) = full();
+        let longest = Duration::from_secs(60);
+        let mut waiting: Vec<_> = (0..3)
+            .map(|_| {
+                tokio::spawn({
+                    let admission = Arc::clone(&admission);
+                    async move { admission.begin(longest).await.map(|_| ()) }
+                })
+            })
+            .collect();
+        while admission.lock().waiting.len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        waiting.remove(0).abort();
+        tokio::task::yield_now().await;
+        let goes_on = admission.at_once();
+        slots.pop();
+        tokio::task::yield_now().await;
+        assert_eq!(admission.lock().waiting.len(), 3, "what has begun goes first");
+        drop(goes_on);
+        for waiting in waiting {
+            assert_eq!(waiting.await.expect("it goes on"), Ok(()));
+        }
+        drop(slots);
+        assert_eq!(admission.lock().window.under_way, 0);
+    }
+
+    #[tokio::test]
+    async fn who_would_wait_too_long_hears_at_once_when_to_come_again() {
+        let (admission, _slots) = full();
+        admission.lock().window.begun_per_second = Some(0.5);
+        let refused = admission.begin(Duration::from_secs(60)).await;
+        assert!(matches!(refused, Err(Refusal::Overloaded { after_ms: 2_000 })), "{refused:?}");
+        admission.lock().window.begun_per_second = Some(1e-3);
+        let refused = admission.begin(Duration::from_secs(60)).await;
+        assert!(matches!(refused, Err(Refusal::Overloaded { after_ms: 5_000 })), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn where_nothing_moves_nobody_waits_for_ever() {
+        let (admission, slots) = full();
+        let refused = admission.begin(Duration::from_millis(1)).await;
+        assert!(matches!(refused, Err(Refusal::Unavailable)), "{refused:?}");
+        drop(slots);
+        assert_eq!(admission.lock().window.under_way, 0);
+        assert!(admission.begin(Duration::from_millis(1)).await.is_ok());
+    }
+}
