@@ -81,7 +81,13 @@ where
     let cluster = cluster();
     let endpoint = |address: &String| Endpoint { address: address.clone(), http: String::new() };
     let endpoints = (0..6).map(replica).zip(addresses.iter().map(endpoint)).collect();
-    let topology = Topology { cluster: cluster.clone(), engine: &PROFILE, signatures: Signatures::Ed25519, endpoints };
+    let topology = Topology {
+        cluster: cluster.clone(),
+        engine: &PROFILE,
+        signatures: Signatures::Ed25519,
+        structural_locks: config::StructuralLocks::default(),
+        endpoints,
+    };
     let secret = client_secret(1);
     let config = Config {
         folder: PathBuf::new(),

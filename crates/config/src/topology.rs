@@ -34,8 +34,21 @@ pub struct Topology {
     pub engine: &'static Profile,
     /// Whether statements are signed. Off is for measurement only: such a cluster survives no liar.
     pub signatures: Signatures,
+    /// What an insertion and a range exclude each other in, on an engine that locks. The whole shard is for measurement only.
+    pub structural_locks: StructuralLocks,
     /// Where each replica is.
     pub endpoints: BTreeMap<ReplicaId, Endpoint>,
+}
+
+/// What an insertion and a range exclude each other in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StructuralLocks {
+    /// The range.
+    #[default]
+    Intervals,
+    /// Their shard.
+    WholeShard,
 }
 
 impl Topology {
@@ -96,6 +109,11 @@ impl Topology {
                 return Err(refuse(crate::laboratory_only("signatures = \"off\""), take_out));
             }
         };
+        #[cfg(not(feature = "lab"))]
+        if file.structural_locks == StructuralLocks::WholeShard {
+            return Err(refuse(crate::laboratory_only("structural_locks = \"whole-shard\""), "take the line out"));
+        }
+        let structural_locks = file.structural_locks;
         let cluster = Cluster::new(ClusterId::new(file.id.0), file.faults, placement, keys, clients)
             .map_err(|error| refuse(error.to_string(), as_made))?;
         let Some(engine) = engines.iter().find(|engine| engine.name == file.engine) else {
@@ -112,7 +130,7 @@ impl Topology {
             return Err(refuse(what, as_made));
         }
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
-        Ok(Self { cluster: Arc::new(cluster), engine, signatures, endpoints })
+        Ok(Self { cluster: Arc::new(cluster), engine, signatures, structural_locks, endpoints })
     }
 
     /// Where each replica listens, by number. One whose host has no address right now is left out, with a warning: to
@@ -156,6 +174,8 @@ struct ClusterToml {
     faults: usize,
     #[serde(default)]
     signatures: Switch,
+    #[serde(default)]
+    structural_locks: StructuralLocks,
     placement: PlacementKind,
     #[serde(default)]
     bounds: Vec<KeyText>,

@@ -12,6 +12,10 @@ pub struct Experiments {
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = Switch::On)]
     signatures: Switch,
+    /// What an insertion and a range exclude each other in (augustus): the range, or as in its paper their shard
+    #[cfg(feature = "lab")]
+    #[arg(long, value_enum, default_value_t = StructuralLocks::Intervals)]
+    structural_locks: StructuralLocks,
     /// Whether clients commit in one round trip where they can
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = Switch::On)]
@@ -26,13 +30,27 @@ enum Switch {
 }
 
 #[cfg(feature = "lab")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StructuralLocks {
+    Intervals,
+    WholeShard,
+}
+
+#[cfg(feature = "lab")]
 impl Experiments {
     /// What `cluster.toml` says of it.
-    pub fn cluster_lines(&self) -> &'static str {
-        match self.signatures {
+    pub fn cluster_lines(&self) -> String {
+        let signatures = match self.signatures {
             Switch::On => "signatures = \"on\"\n",
             Switch::Off => "# For measurement only: without signatures the cluster survives no lie.\nsignatures = \"off\"\n",
-        }
+        };
+        let structural_locks = match self.structural_locks {
+            StructuralLocks::Intervals => "",
+            StructuralLocks::WholeShard => {
+                "# For measurement only: an insertion anywhere in a shard and a range there exclude each other.\nstructural_locks = \"whole-shard\"\n"
+            }
+        };
+        format!("{signatures}{structural_locks}")
     }
 
     /// What a client's `client.toml` says of it.
@@ -50,8 +68,8 @@ impl Experiments {
 #[cfg(not(feature = "lab"))]
 impl Experiments {
     /// What `cluster.toml` says of it: nothing.
-    pub fn cluster_lines(&self) -> &'static str {
-        ""
+    pub fn cluster_lines(&self) -> String {
+        String::new()
     }
 
     /// What a client's `client.toml` says of it: nothing.

@@ -197,7 +197,7 @@ fn cluster_toml(plan: &Plan) -> String {
         plan.engine.name,
         plan.cluster.faults()
     );
-    out += plan.experiments.cluster_lines();
+    out += &plan.experiments.cluster_lines();
     out += "# Which shard holds a key: \"hash\", or \"ranges\" with the first key of each shard but the first in `bounds`.\n";
     match plan.cluster.placement() {
         Placement::Hash => out += "placement = \"hash\"\n",
