@@ -92,13 +92,13 @@ impl Keys {
         let part = match rest.split_once('/') {
             None if rest == "account" => Part::Account,
             None if rest == "count" => Part::Count,
-            Some(("following", other)) => Part::Following(other.parse().ok()?),
-            Some(("follower", other)) => Part::Follower(other.parse().ok()?),
+            Some(("following", other)) => Part::Following(exact(other)?),
+            Some(("follower", other)) => Part::Follower(exact(other)?),
             Some(("post", id)) => Part::Post(id.parse().ok()?),
             Some(("session", _)) => Part::Session,
             _ => return None,
         };
-        Some((user.parse().ok()?, part))
+        Some((exact(user)?, part))
     }
 
     fn session(&self, user: &Name, digest: &str) -> Key {
@@ -464,7 +464,12 @@ fn read_count(key: &Key, value: Option<&Value>) -> Result<u64, Error> {
 
 /// The names that some keys end with.
 fn names(found: &[(Key, Value)]) -> Result<Vec<Name>, Error> {
-    found.iter().map(|(key, _)| last_part(key).parse().map_err(|_| broken(key, "a name"))).collect()
+    found.iter().map(|(key, _)| exact(last_part(key)).ok_or_else(|| broken(key, "a name"))).collect()
+}
+
+/// The name that is written so, and not in another way that people may write it.
+fn exact(text: &str) -> Option<Name> {
+    text.parse().ok().filter(|name: &Name| name.as_str() == text)
 }
 
 fn last_part(key: &Key) -> &str {

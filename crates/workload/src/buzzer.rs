@@ -180,9 +180,11 @@ impl Buzzer {
     }
 
     async fn post(&self, client: &Client, author: u64, text: &PostText) -> Result<Done, Error> {
+        // Until there is an answer, it may be there; for ever, when this is dropped.
+        self.unknown.fetch_add(1, Ordering::Relaxed);
         let posted = self.network(client).post(&self.user(author), text).await;
-        if matches!(posted, Err(client::Error::OutcomeUnknown { .. })) {
-            self.unknown.fetch_add(1, Ordering::Relaxed);
+        if !matches!(posted, Err(client::Error::OutcomeUnknown { .. })) {
+            self.unknown.fetch_sub(1, Ordering::Relaxed);
         }
         let posted = posted?;
         let mut posts = self.posts(author);
