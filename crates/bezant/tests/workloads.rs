@@ -89,6 +89,7 @@ fn every_workload_runs_and_keeps_its_promise() {
     for name in ["buzzer --load", "buzzer", "buzzer-post", "buzzer-follow", "buzzer-timeline"] {
         assert_whole(&run(&place, &format!("{name} --keys 40")), 3);
     }
+    place.run(&["bench", "buzzer", "--keys", "40", "--load"]).expect(2).says("new cluster");
     place.run(&["bench", "tpcc", "--warehouses", "1", "--scale", "0.001"]).expect(2).says("--load");
     let report = run(&place, "tpcc --warehouses 1 --scale 0.001 --load");
     assert_whole(&report, 5);

@@ -31,7 +31,7 @@ use types::{Key, Value};
 use crate::findings::Findings;
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
-use crate::marker::{Marker, Sizes, sizes};
+use crate::marker::{Marker, Sizes, sizes, text};
 use crate::{Done, Error, Lane, Progress, Readiness, Verdict, Work, Workload, Zipf, mix, persist};
 
 /// The fewest users of each set: one follows up to twenty others.
@@ -50,6 +50,8 @@ const SHOWN: usize = 10;
 const POST_CHARS: usize = 140;
 /// What says how the tables were loaded.
 const MARKER: Marker = Marker("bench-buzzer");
+/// What says that they are being loaded, and how.
+const UNFINISHED: Marker = Marker("bench-buzzer/unfinished");
 /// How many rows an audit reads at once, and into how many pieces it cuts the users.
 const ROWS_A_SCAN: usize = 1_000;
 const PIECES: u64 = 16;
@@ -387,16 +389,29 @@ impl Workload for Buzzer {
         let of_network = move |index| rows_of(&others, users, seed, index);
         let parts = vec![Part::groups(users, 2, 60, alone), Part::groups(users, 18, 80, of_network)];
         Box::pin(async move {
-            MARKER.take_away(client).await?;
+            // Follows of earlier runs would stay, and counts not. A load that was cut short puts the same again.
+            if let Some(loaded) = MARKER.read(client).await? {
+                return Err(Error::LoadedAlready { table: "buzzer", loaded: text(&loaded) });
+            }
+            let asked = sizes([("keys", self.users), ("seed", self.seed)]);
+            match UNFINISHED.read(client).await? {
+                Some(begun) if begun != asked => return Err(Error::LoadedInPart { table: "buzzer", begun: text(&begun) }),
+                _ => UNFINISHED.put(client, &asked).await?,
+            }
             let loaded = load(client, parts, progress).await?;
             MARKER.put(client, &self.sizes()).await?;
+            UNFINISHED.take_away(client).await?;
             Ok(loaded)
         })
     }
 
     fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
         Box::pin(async move {
-            MARKER.expect(client, &self.sizes()).await?;
+            match MARKER.read(client).await? {
+                Some(loaded) if loaded == self.sizes() => {}
+                Some(loaded) => return Err(Error::LoadedAlready { table: "buzzer", loaded: text(&loaded) }),
+                None => return Err(Error::NotLoaded("the store holds no users of Buzzer, or not all of them".to_owned())),
+            }
             self.began_us.store(self.clock.next(), Ordering::Relaxed);
             Ok(Readiness::Filled)
         })
