@@ -57,6 +57,7 @@ const REFUSED_COMMANDS: &[(&[&str], &str)] = &[
     (&["predict"], "'predict'"),
     (&["init", "other", "--signatures", "off"], "'--signatures'"),
     (&["init", "other", "--fast-path", "off"], "'--fast-path'"),
+    (&["init", "other", "--structural-locks", "whole-shard"], "'--structural-locks'"),
     (&["init", "other", "--read-quorum", "1"], "only `bezant-lab` takes it"),
     (&["dev", "other", "--regions", "planet"], "'--regions'"),
     (&["up", "cluster", "--regions", "planet"], "'--regions'"),
@@ -64,6 +65,7 @@ const REFUSED_COMMANDS: &[(&[&str], &str)] = &[
     (&["get", "a", "--cluster", "cluster", "--regions", "planet"], "'--regions'"),
     (&["bench", "rw-u", "--cluster", "cluster", "--byzantine-clients", "0.3"], "'--byzantine-clients'"),
     (&["bench", "rw-u", "--cluster", "cluster", "--hurry"], "'--hurry'"),
+    (&["bench", "buzzer", "--cluster", "cluster", "--on-redis"], "'--on-redis'"),
 ];
 
 /// Lines of files that only `bezant-lab` takes: the file, the line, and who reads it.

@@ -52,7 +52,8 @@ shell     config: types crypto machine engine runtime
 shell     client: types crypto machine engine runtime config
 shell     bezant-client: types random engine basil cataphract augustus sentinel adversary client config
 shell     monitoring: runtime
-shell     workload: types client
+shell     buzzer-model: types client
+shell     workload: types client buzzer-model
 shell     backup: types client
 simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
@@ -69,6 +70,7 @@ shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary 
 shell     fuzz: types crypto machine store basil cataphract augustus sentinel runtime monitoring engine client \
               bezant-client config workload bezant
 shell     examples: bezant-client
+shell     buzzer: bezant-client buzzer-model
 shell     xtask:
 ";
 

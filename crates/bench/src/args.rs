@@ -59,6 +59,14 @@ pub enum WorkloadName {
     Smallbank,
     /// Retwis: a small social network, few users in most transactions; no post and no follower may be lost
     Retwis,
+    /// Buzzer, a social network: 850 timelines of a thousand, 75 posts, 75 follows; both sides must agree, and no post be missing
+    Buzzer,
+    /// The same, only posts
+    BuzzerPost,
+    /// The same, only follows
+    BuzzerFollow,
+    /// The same, only timelines
+    BuzzerTimeline,
     /// TPC-C: a wholesaler's orders, payments and deliveries; all consistency conditions must hold
     Tpcc,
     /// Transfers between accounts; no money may be lost, nor an acknowledged transfer
@@ -112,7 +120,7 @@ pub struct BenchArgs {
     /// How long to keep running after measuring
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub cooldown: f64,
-    /// Keys in the table (customers, users, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 1,000,000 for others
+    /// Keys in the table (customers, users, accounts, nodes); by default 10,000,000 for rw-* and ro-u, 1,000 for bank and ring, 100,000 for buzzer*, 1,000,000 for others
     #[arg(long)]
     pub keys: Option<u64>,
     /// For small machines: what the default number of keys is multiplied by, and how large TPC-C's warehouses are, with so
@@ -185,6 +193,10 @@ pub struct BenchArgs {
     #[cfg(feature = "lab")]
     #[arg(long, value_name = "MAP")]
     pub regions: Option<String>,
+    /// Measure the Retwis design on a Redis server of its own, beside which the cluster is idle (buzzer*)
+    #[cfg(feature = "lab")]
+    #[arg(long)]
+    pub on_redis: bool,
     /// Write a line of JSON for each second measured: throughput, latencies, and what the replicas on this machine use
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
@@ -219,14 +231,15 @@ impl WorkloadName {
     fn takes(self, option: &str) -> bool {
         let is_read_write = matches!(self, Self::RwU | Self::RwZ);
         let is_augustus = matches!(self, Self::AugustusA | Self::AugustusB | Self::AugustusC | Self::AugustusD);
-        let is_application = matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
+        let is_buzzer = matches!(self, Self::Buzzer | Self::BuzzerPost | Self::BuzzerFollow | Self::BuzzerTimeline);
+        let is_application = is_buzzer || matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
         let is_invariant = matches!(self, Self::Bank | Self::Ring);
         let is_point = !is_application && !is_invariant;
         let is_scanning = matches!(self, Self::YcsbE | Self::ScanHeavy);
         match option {
             "--keys" => self != Self::Tpcc,
             "--scale" => !is_invariant,
-            "--interactive-reads" => !is_invariant && !is_scanning,
+            "--interactive-reads" => !is_invariant && !is_scanning && !is_buzzer,
             "--warehouses" => self == Self::Tpcc,
             "--value-bytes" => is_point,
             "--reads" | "--writes" | "--write-keys" => is_read_write,
@@ -239,6 +252,7 @@ impl WorkloadName {
                     && !is_augustus
                     && !matches!(self, Self::ScanHeavy | Self::RoU | Self::YcsbF | Self::ReadModifyWrite)
             }
+            "--on-redis" => is_buzzer,
             "--mix" | "--hot" | "--hot-share" => self == Self::Smallbank,
             "--zipf" => is_point || self == Self::Retwis,
             "--check-interval" => is_invariant,

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use workload::{Bank, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Tpcc, Workload, WriteKeys, Zipf};
+use workload::{
+    Bank, Buzzer, BuzzerMix, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Tpcc, Workload, WriteKeys,
+    Zipf,
+};
 
 use crate::BenchError;
 use crate::args::{BenchArgs, MixArg, WorkloadName, WriteKeysArg};
@@ -23,6 +26,8 @@ const CUSTOMERS_A_HOT_ONE: u64 = 1_000;
 /// Users of Retwis, and the Zipf exponent by which they are drawn (basil.txt §6.1).
 const USERS_RETWIS: u64 = 1_000_000;
 const ZIPF_RETWIS: f64 = 0.75;
+/// Users of Buzzer (augustus.txt §4.4).
+const USERS_BUZZER: u64 = 100_000;
 /// Accounts of the bank and nodes of the ring: few enough to be read in one transaction and to be fought over.
 const KEYS_INVARIANT: u64 = 1_000;
 /// The Zipf exponent of RW-Z (basil.txt §6.2).
@@ -81,6 +86,10 @@ impl BenchArgs {
                 self.seed,
                 rand::random(),
             )?),
+            WorkloadName::Buzzer => self.buzzer(BuzzerMix::Mix)?,
+            WorkloadName::BuzzerPost => self.buzzer(BuzzerMix::Post)?,
+            WorkloadName::BuzzerFollow => self.buzzer(BuzzerMix::Follow)?,
+            WorkloadName::BuzzerTimeline => self.buzzer(BuzzerMix::Timeline)?,
             WorkloadName::Tpcc => Arc::new(Tpcc::new(self.warehouses, self.scale, self.reading(), self.seed)?),
             WorkloadName::Bank => {
                 // Not from the seed: records of two runs must never share a name.
@@ -90,6 +99,14 @@ impl BenchArgs {
             }
             WorkloadName::Ring => Arc::new(Ring::new(self.keys.unwrap_or(KEYS_INVARIANT))?),
         })
+    }
+
+    fn buzzer(&self, mix: BuzzerMix) -> Result<Arc<dyn Workload>, BenchError> {
+        #[cfg(feature = "lab")]
+        if self.on_redis {
+            return Ok(Arc::new(crate::retwis_on_redis::RetwisOnRedis::new(mix, self.keys_or(USERS_BUZZER), self.seed, self.clients)?));
+        }
+        Ok(Arc::new(Buzzer::new(mix, self.keys_or(USERS_BUZZER), self.seed)?))
     }
 
     fn read_write(&self) -> Mix {
@@ -228,6 +245,9 @@ mod tests {
         assert_eq!(smallbank["mix"], json!("oltpbench"));
         let retwis = settings("retwis");
         assert_eq!((&retwis["keys"], &retwis["distribution"]), (&json!(1_000_000), &json!("zipf 0.75")));
+        for name in ["buzzer", "buzzer-post", "buzzer-follow", "buzzer-timeline"] {
+            assert_eq!(settings(name)["keys"], json!(100_000));
+        }
         let tpcc = settings("tpcc");
         assert_eq!((&tpcc["warehouses"], &tpcc["items"], &tpcc["customers_per_district"]), (&json!(20), &json!(100_000), &json!(3_000)));
         assert_eq!(settings("ring")["keys"], json!(1_000));
@@ -282,6 +302,7 @@ mod tests {
             "smallbank --keys 100 --hot 99",
             "smallbank --hot-share 2",
             "retwis --keys 9",
+            "buzzer --keys 31",
             "tpcc --warehouses 0",
             "tpcc --scale 1.5",
             "ring --keys 2",
@@ -309,6 +330,8 @@ mod tests {
             ("tpcc", "--keys"),
             ("tpcc", "--zipf"),
             ("retwis", "--ops"),
+            ("buzzer", "--zipf"),
+            ("buzzer", "--interactive-reads"),
             ("rw-z", "--hot"),
             ("bank", "--scale"),
             ("ring", "--journal"),

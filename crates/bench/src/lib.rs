@@ -33,6 +33,8 @@ mod measure;
 mod meter;
 mod pool;
 mod report;
+#[cfg(feature = "lab")]
+mod retwis_on_redis;
 mod runner;
 mod timeline;
 

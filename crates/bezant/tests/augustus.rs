@@ -130,7 +130,7 @@ fn workloads_run_on(shards: &str) {
     let place = Place::new();
     place.init(&["--engine", "augustus", "--shards", shards]);
     place.run(&["up"]).expect(0);
-    for workload in ["bank", "ring", "smallbank", "rw-u", "rw-z", "ycsb-e", "retwis", "tpcc"] {
+    for workload in ["bank", "ring", "smallbank", "rw-u", "rw-z", "ycsb-e", "retwis", "buzzer", "tpcc"] {
         let keys: &[&str] = if workload == "tpcc" { &["--scale", "0.01"] } else { &["--keys", "100"] };
         let arguments: Vec<&str> = ["bench", workload, "--load", "--clients", "4", "--transactions", "40", "--warmup", "0", "--json"]
             .iter()

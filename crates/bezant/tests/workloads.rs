@@ -86,6 +86,10 @@ fn every_workload_runs_and_keeps_its_promise() {
     place.run(&["bench", "smallbank", "--keys", "100"]).expect(2).says("say --keys 200");
     assert_whole(&run(&place, "retwis --keys 200 --load"), 4);
     assert_whole(&run(&place, "retwis --keys 200"), 4);
+    for name in ["buzzer --load", "buzzer", "buzzer-post", "buzzer-follow", "buzzer-timeline"] {
+        assert_whole(&run(&place, &format!("{name} --keys 40")), 3);
+    }
+    place.run(&["bench", "buzzer", "--keys", "40", "--load"]).expect(2).says("new cluster");
     place.run(&["bench", "tpcc", "--warehouses", "1", "--scale", "0.001"]).expect(2).says("--load");
     let report = run(&place, "tpcc --warehouses 1 --scale 0.001 --load");
     assert_whole(&report, 5);
@@ -98,6 +102,7 @@ fn every_workload_runs_and_keeps_its_promise() {
     for (key, workload, says) in [
         ("smallbank/savings/00000017", "smallbank --keys 200 --hot 20", "savings 17 is missing"),
         ("retwis/user/00000017", "retwis --keys 200", "retwis/user 00000017 is missing"),
+        ("bench-buzzer/00000017n/account", "buzzer --keys 40", "00000017n has no account"),
         ("tpcc/history/1/3/7/1", "tpcc --warehouses 1 --scale 0.001", "tpcc/history 1/3/7/1 is missing"),
     ] {
         place.run(&["delete", key]).expect(0);

@@ -41,7 +41,7 @@ pub use file::{ConfigError, exists, read_certificate, read_secret_key, read_text
 pub use node::{LogFormat, LogLevel, NodeConfig, Settings};
 pub use regions::Regions;
 pub use text::{bytes_from_text, from_str, key_from_text, replica_from_name, value_from_text};
-pub use topology::{Endpoint, Topology};
+pub use topology::{Endpoint, StructuralLocks, Topology};
 
 /// The longest any of a client's waits may be set to: one hour.
 pub const TIMEOUT_MS_MAX: u64 = 3_600_000;

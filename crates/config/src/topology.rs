@@ -35,10 +35,23 @@ pub struct Topology {
     pub engine: &'static Profile,
     /// Whether statements are signed. Off is for measurement only: such a cluster survives no liar.
     pub signatures: Signatures,
+    /// What an insertion and a range exclude each other in, on an engine that locks. The whole shard is for measurement only.
+    pub structural_locks: StructuralLocks,
     /// Where each replica is.
     pub endpoints: BTreeMap<ReplicaId, Endpoint>,
     /// All configurations up to the one that the above is.
     pub chain: Chain,
+}
+
+/// What an insertion and a range exclude each other in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StructuralLocks {
+    /// The range.
+    #[default]
+    Intervals,
+    /// Their shard.
+    WholeShard,
 }
 
 impl Topology {
@@ -58,7 +71,7 @@ impl Topology {
         let holders = cluster.shards().map(|shard| cluster.replicas_of(shard).map(holder).collect()).collect();
         let first = Configuration::first(&cluster, engine.name, signatures, holders, operators);
         let chain = Chain::new(Cluster::clone(&cluster), first);
-        Self { cluster, engine, signatures, endpoints, chain }
+        Self { cluster, engine, signatures, structural_locks: StructuralLocks::default(), endpoints, chain }
     }
 
     /// Reads `cluster.toml`, and the configurations beside it that followed.
@@ -131,6 +144,11 @@ impl Topology {
                 return Err(refuse(crate::laboratory_only("signatures = \"off\""), take_out));
             }
         };
+        #[cfg(not(feature = "lab"))]
+        if file.structural_locks == StructuralLocks::WholeShard {
+            return Err(refuse(crate::laboratory_only("structural_locks = \"whole-shard\""), "take the line out"));
+        }
+        let structural_locks = file.structural_locks;
         let cluster = Cluster::new(ClusterId::new(file.id.0), file.faults, placement, keys, clients)
             .map_err(|error| refuse(error.to_string(), as_made))?;
         let Some(engine) = engines.iter().find(|engine| engine.name == file.engine) else {
@@ -149,7 +167,7 @@ impl Topology {
         let operators = operators(file.operator, file.operators_needed)
             .map_err(|what| refuse(what, "operators_needed must be more than half of them, and no more than there are"))?;
         let endpoints = members.into_iter().map(|(name, (_, endpoint))| (name, endpoint)).collect();
-        let topology = Self::new(Arc::new(cluster), engine, signatures, endpoints, operators);
+        let topology = Self { structural_locks, ..Self::new(Arc::new(cluster), engine, signatures, endpoints, operators) };
         if let Some(twice) = crypto::configuration::shared_key(topology.chain.newest()) {
             return Err(refuse(format!("two members have the same public key {twice}"), as_made));
         }
@@ -229,6 +247,8 @@ struct ClusterToml {
     faults: usize,
     #[serde(default)]
     signatures: Switch,
+    #[serde(default)]
+    structural_locks: StructuralLocks,
     placement: PlacementKind,
     #[serde(default)]
     bounds: Vec<KeyText>,

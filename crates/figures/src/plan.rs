@@ -254,7 +254,8 @@ impl Cluster {
 
     /// How many replicas it has.
     pub fn replicas(&self) -> u64 {
-        (5 * self.flag("--faults").unwrap_or(1) + 1) * self.flag("--shards").unwrap_or(1)
+        let times = if self.data.init.iter().any(|word| word == "augustus") { 3 } else { 5 };
+        (times * self.flag("--faults").unwrap_or(1) + 1) * self.flag("--shards").unwrap_or(1)
     }
 }
 
@@ -310,5 +311,6 @@ mod tests {
             Cluster { data: Data { init, ..Data::default() }, ..Cluster::default() }
         };
         assert_eq!([init("").replicas(), init("--shards 3").replicas(), init("--faults 2 --shards 2").replicas()], [6, 18, 22]);
+        assert_eq!(init("--engine augustus --shards 2").replicas(), 8);
     }
 }

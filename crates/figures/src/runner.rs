@@ -116,7 +116,10 @@ impl<'a> Runner<'a> {
         mut results: Results,
         kept: impl Fn(&Results) -> Result<(), FiguresError>,
     ) -> Result<(), FiguresError> {
-        let points: Vec<&Point> = figure.points();
+        let (points, left_out): (Vec<&Point>, Vec<&Point>) = figure.points().into_iter().partition(|point| is_possible(point));
+        for point in left_out {
+            eprintln!("{}, {}: left out, as there is no `redis-server` here", figure.name, point.id);
+        }
         for run in 0..self.effort.runs {
             let mut left: Vec<&Point> = points.iter().copied().filter(|point| results.tries_of(&point.id) <= run).collect();
             while let Some(first) = left.first() {
@@ -271,6 +274,13 @@ impl Said {
     fn well(self) -> Result<(), RunError> {
         if self.is_well { Ok(()) } else { Err(RunError::Command { command: self.command, said: self.complaint }) }
     }
+}
+
+/// Whether what a point needs beside the program is there.
+fn is_possible(point: &Point) -> bool {
+    let on_path =
+        |name: &str| std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));
+    !point.bench.iter().any(|word| word == "--on-redis") || on_path("redis-server")
 }
 
 /// How many versions the replicas of a status report hold in memory, together.

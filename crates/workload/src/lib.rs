@@ -6,7 +6,7 @@
 //! clients run it at once, for how long, and what is measured is the business of the crate `bench`.
 //!
 //! The papers' workloads are here ([`Point`] for YCSB and YCSB-T, [`Smallbank`], [`Retwis`],
-//! [`Tpcc`]), and two that exist for their invariant alone
+//! [`Tpcc`], [`Buzzer`]), and two that exist for their invariant alone
 //! (the bank and the ring).
 //!
 //! ```text
@@ -19,6 +19,7 @@
 
 mod attempt;
 mod bank;
+mod buzzer;
 mod findings;
 mod growth;
 mod keys;
@@ -47,6 +48,7 @@ use rand::rngs::SmallRng;
 use types::{Key, Value};
 
 pub use bank::{ACCOUNTS_MAX, ACCOUNTS_MIN, Bank, JournalCheck, verify_journal};
+pub use buzzer::{BUZZERS_MAX, BUZZERS_MIN, Buzzer, BuzzerMix, followed, post_text};
 pub use keys::{Distribution, KEYS_MAX, Table, VALUE_BYTES_MAX, mix, random_value};
 pub use load::{LOAD_IN_FLIGHT, LOAD_PUTS_MAX};
 pub use point::{Mix, OPERATIONS_MAX, Plan, Point, Reading, WriteKeys};

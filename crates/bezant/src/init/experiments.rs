@@ -13,6 +13,10 @@ pub struct Experiments {
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = Switch::On)]
     signatures: Switch,
+    /// What an insertion and a range exclude each other in (augustus): the range, or as in its paper their shard
+    #[cfg(feature = "lab")]
+    #[arg(long, value_enum, default_value_t = StructuralLocks::Intervals)]
+    structural_locks: StructuralLocks,
     /// Whether clients commit in one round trip where they can
     #[cfg(feature = "lab")]
     #[arg(long, value_enum, default_value_t = Switch::On)]
@@ -27,12 +31,27 @@ enum Switch {
 }
 
 #[cfg(feature = "lab")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StructuralLocks {
+    Intervals,
+    WholeShard,
+}
+
+#[cfg(feature = "lab")]
 impl Experiments {
     /// Whether the replicas sign.
     pub fn signatures(&self) -> Signatures {
         match self.signatures {
             Switch::On => Signatures::Ed25519,
             Switch::Off => Signatures::Off,
+        }
+    }
+
+    /// What an insertion and a range exclude each other in.
+    pub fn structural_locks(&self) -> config::StructuralLocks {
+        match self.structural_locks {
+            StructuralLocks::Intervals => config::StructuralLocks::Intervals,
+            StructuralLocks::WholeShard => config::StructuralLocks::WholeShard,
         }
     }
 
@@ -53,6 +72,11 @@ impl Experiments {
     /// Whether the replicas sign: they do.
     pub fn signatures(&self) -> Signatures {
         Signatures::Ed25519
+    }
+
+    /// What an insertion and a range exclude each other in: the range.
+    pub fn structural_locks(&self) -> config::StructuralLocks {
+        config::StructuralLocks::Intervals
     }
 
     /// What a client's `client.toml` says of it: nothing.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use basil::{Coordinator, CoordinatorOptions, ReplicaOptions};
-use config::NodeConfig;
+use config::{NodeConfig, StructuralLocks};
 use crypto::Verifier;
 use engine::Profile;
 use machine::Time;
@@ -90,6 +90,10 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
 async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure> {
     let replica = config.replica;
     let cluster = config.topology.cluster.clone();
+    let structural = match config.topology.structural_locks {
+        StructuralLocks::Intervals => augustus::Structural::Intervals,
+        StructuralLocks::WholeShard => augustus::Structural::WholeShard,
+    };
     let verifier = Verifier::new(cluster.clone(), config.topology.signatures, ROOT_CACHE_MAX);
     let verifier = Arc::new(verifier.map_err(|error| Failure::wrong(error.to_string()).at("cluster.toml"))?);
     let data = config.data.clone();
@@ -98,7 +102,7 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
     let opened = tokio::task::spawn_blocking(move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, Options::default()).map_err(|error| error.to_string())?;
-        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural: augustus::Structural::default() };
+        let settings = augustus::Settings { cluster: cluster.clone(), shard: replica.shard, structural };
         let shard = augustus::Shard::new(settings, replica.index, verifier);
         let now = Time(runtime::clock::wall());
         augustus::Server::open(cluster, replica, augustus::multicast::Options::default(), shard, store, now)

@@ -2,13 +2,14 @@
 
 mod basil;
 mod beyond;
+mod buzzer;
 mod cataphract;
 
 use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 
 /// Every figure, in the order of the page, measured with this much effort.
 pub fn all(effort: Effort) -> Vec<Figure> {
-    [basil::figures(effort), cataphract::figures(effort), beyond::figures(effort)].concat()
+    [basil::figures(effort), cataphract::figures(effort), buzzer::figures(effort), beyond::figures(effort)].concat()
 }
 
 /// Words of a command line.

@@ -1,0 +1,84 @@
+//! What goes wrong, in words for whoever asked.
+
+use axum::http::StatusCode;
+use bezant_client::Error;
+
+/// Why there is no such page, or nothing was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    pub(crate) title: &'static str,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, title: &'static str, message: impl Into<String>) -> Self {
+        Self { status, title, message: message.into() }
+    }
+
+    /// What was asked cannot be done, and the message says why.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "That does not work", message)
+    }
+
+    /// There is no such page or user.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "There is nothing here", message)
+    }
+
+    /// Name and password do not fit.
+    pub(crate) fn wrong_password() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Not signed in", "There is no user of that name with that password.")
+    }
+
+    /// It was asked too often.
+    pub(crate) fn too_often(what: &str, seconds: u64) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "Slow down", format!("Too many {what} in a short time. Try again in {seconds} seconds."))
+    }
+
+    /// A form that is not ours, or is old.
+    pub(crate) fn foreign() -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "This form is not valid",
+            "It comes from another site, or from before you signed in. Go back, reload the page, and try again.",
+        )
+    }
+
+    /// A request that cannot be read.
+    pub(crate) fn unreadable(status: StatusCode) -> Self {
+        Self::new(status, "That cannot be read", "The browser sent what is not one of our forms, or is too long.")
+    }
+
+    /// There is too much to do.
+    pub(crate) fn busy() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "Too busy", "Nothing was done, as there is too much to do. Try again in a moment.")
+    }
+
+    /// Something is wrong here, which goes to the log and not to the browser.
+    pub(crate) fn broken(what: &str) -> Self {
+        eprintln!("error: {what}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Something is broken", "Nothing was done. What went wrong stands in the server's log.")
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let unavailable = |message: &str| Self::new(StatusCode::SERVICE_UNAVAILABLE, "The network does not answer", message);
+        match error {
+            Error::Conflict | Error::TooOld => Self::busy(),
+            Error::Closed => unavailable("Nothing was done: the server is stopping. Try again in a moment."),
+            Error::Unavailable { .. } => {
+                eprintln!("error: {error}");
+                unavailable("Nothing was done: too few of the replicas that keep the data answer. Try again later.")
+            }
+            Error::OutcomeUnknown { .. } => {
+                eprintln!("error: {error}");
+                unavailable(
+                    "Too few of the replicas that keep the data answered in time. What you asked for may have been done, or may still be done: look before you do it again.",
+                )
+            }
+            other => Self::broken(&other.to_string()),
+        }
+    }
+}
