@@ -21,6 +21,7 @@ mod digest;
 mod expiry;
 pub mod limits;
 mod node;
+pub mod order;
 mod path;
 mod prepare;
 mod reads;
