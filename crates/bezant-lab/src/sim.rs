@@ -65,7 +65,8 @@ pub fn run(args: &SimArgs) -> Result<Done, Failure> {
     let (of_basil, of_order, of_augustus) = (scenarios::<Basil>(args)?, scenarios::<Order>(args)?, scenarios::<Augustus>(args)?);
     let of_zab = scenarios::<Zab>(args)?;
     if of_basil.is_empty() && of_order.is_empty() && of_augustus.is_empty() && of_zab.is_empty() {
-        let names = names::<Basil>().chain(names::<Order>()).chain(names::<Augustus>()).chain(names::<Zab>()).collect::<Vec<_>>().join(", ");
+        let names =
+            names::<Basil>().chain(names::<Order>()).chain(names::<Augustus>()).chain(names::<Zab>()).collect::<Vec<_>>().join(", ");
         return Err(Failure::wrong(format!("there is no scenario `{}`; there are {names}, and all", args.scenario)));
     }
     let failed = [run_all(args, of_basil), run_all(args, of_order), run_all(args, of_augustus), run_all(args, of_zab)].concat();

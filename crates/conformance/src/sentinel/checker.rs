@@ -67,7 +67,10 @@ impl ZabChecker {
     fn delivered(&mut self, by: ReplicaId, link: &Link) {
         let there = *self.links.entry(link.zxid).or_insert(*link);
         if there != *link {
-            let what = format!("at {} {by} delivers {:?} after {}, another {:?} after {}", link.zxid, link.key, link.previous, there.key, there.previous);
+            let what = format!(
+                "at {} {by} delivers {:?} after {}, another {:?} after {}",
+                link.zxid, link.key, link.previous, there.key, there.previous
+            );
             self.violations.add("agreement", what);
         }
     }

@@ -119,7 +119,9 @@ impl Machine for ZabClient {
             Input::Message { message, .. } => {
                 let told = match (self.task, message.into_inner()) {
                     (Some((Task::Write(key), _)), Message::Delivered(link)) if link.key == key => Told::Delivered(link),
-                    (Some((Task::Read(number), _)), Message::Known { number: of, zxid, digest }) if number == of => Told::Known(zxid, digest),
+                    (Some((Task::Read(number), _)), Message::Known { number: of, zxid, digest }) if number == of => {
+                        Told::Known(zxid, digest)
+                    }
                     _ => return,
                 };
                 self.task = None;

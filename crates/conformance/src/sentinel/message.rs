@@ -8,6 +8,9 @@ use crypto::{BatchSignature, Claim, Rejection, Signable, SignatureClaims};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Cluster, ClusterId, Digest, ReplicaId};
 
+/// How many bytes a [`Key`] has.
+pub(super) const KEY_BYTES: usize = 24;
+
 /// Which request of which client's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -73,12 +76,6 @@ impl fmt::Debug for Message {
 }
 
 impl Key {
-    pub(super) fn payload(self) -> Bytes {
-        let mut out = Vec::new();
-        self.encode(&mut out);
-        out.into()
-    }
-
     pub(super) fn of(payload: &Bytes) -> Self {
         Self::from_bytes(payload.clone(), ClusterId::new([0; 16])).expect("payloads are keys")
     }

@@ -142,7 +142,12 @@ impl System for Zab {
             &[FaultClass::Crashes, FaultClass::DiskDamage, FaultClass::Clocks],
             "processes die in the middle of what they do, disks forget what was not synced, and some flip bits",
         ),
-        scenario("zab-upgrade", 7_000, &[FaultClass::Upgrades, FaultClass::Clocks], "servers are stopped in good order, one after the other"),
+        scenario(
+            "zab-upgrade",
+            7_000,
+            &[FaultClass::Upgrades, FaultClass::Clocks],
+            "servers are stopped in good order, one after the other",
+        ),
         scenario(
             "zab-rebuild",
             10_000,

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use machine::Time;
 use mutants::{Mutant, broken};
 
-use super::message::{Entry, Leadership, Message, SNAPSHOT_BYTES_MAX, Zxid};
-use super::record::{Promise, Record};
+use super::message::{Entry, Leadership, Message, Promise, SNAPSHOT_BYTES_MAX, Zxid};
+use super::record::Record;
 use super::replica::{Output, Replica, Role};
 use super::servers::Servers;
 
@@ -52,7 +52,7 @@ impl Replica {
     }
 
     fn say_follow(&self, leader: u16, output: &mut Output) {
-        let follow = Message::Follow { promised: self.promise.epoch, history: self.history(), standing: self.standing() };
+        let follow = Message::Follow { promised: self.promise, history: self.history(), standing: self.standing() };
         output.sends.push((leader, follow));
     }
 
@@ -213,15 +213,7 @@ impl Replica {
         }
     }
 
-    pub(super) fn on_page(
-        &mut self,
-        now: Time,
-        from: u16,
-        (epoch, zxid): (u32, Zxid),
-        offset: u64,
-        bytes: &Bytes,
-        output: &mut Output,
-    ) {
+    pub(super) fn on_page(&mut self, now: Time, from: u16, (epoch, zxid): (u32, Zxid), offset: u64, bytes: &Bytes, output: &mut Output) {
         if self.promise != (Promise { epoch, to: from }) {
             return;
         }

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
 
-use super::message::{Body, Entry, History, Leadership, Message, PAGE_BYTES_MAX, Zxid};
-use super::record::Promise;
+use super::message::{Body, Entry, History, Leadership, Message, PAGE_BYTES_MAX, Promise, Zxid};
 use super::replica::{Event, Output, Refused, Replica, Role, Status};
 use super::servers::{Servers, Standing};
 
@@ -112,11 +111,7 @@ impl Replica {
 
     /// Whether so many servers are enough, this one among them, whose words count.
     fn is_enough(&self, count: usize) -> bool {
-        if self.is_founding() && !broken(Mutant::FoundedByMajority) {
-            count == usize::from(self.count)
-        } else {
-            count >= self.majority()
-        }
+        if self.is_founding() && !broken(Mutant::FoundedByMajority) { count == usize::from(self.count) } else { count >= self.majority() }
     }
 
     /// How many servers count, this one among them, that are as `is` says.
@@ -129,15 +124,7 @@ impl Replica {
 
     // Discovery.
 
-    pub(super) fn on_follow(
-        &mut self,
-        now: Time,
-        from: u16,
-        promised: u32,
-        history: History,
-        standing: Standing,
-        output: &mut Output,
-    ) {
+    pub(super) fn on_follow(&mut self, now: Time, from: u16, promised: Promise, history: History, standing: Standing, output: &mut Output) {
         if let Role::Looking(looking) = &mut self.role {
             if looking.candidate.server == self.me {
                 looking.followed_by(from);
@@ -147,17 +134,19 @@ impl Replica {
                 return;
             }
         }
-        let own = self.history();
+        let (me, own) = (self.me, self.history());
         let counts = self.is_founding() || self.log.servers().count(from, standing);
         let Some(leading) = self.leading() else { return };
         let is_newer = history > own && counts && !leading.is_established && !broken(Mutant::NewerFollowerLeft);
-        if is_newer || leading.epoch.is_some_and(|epoch| promised > epoch) {
+        // It obeys another one, in this epoch or a later: there must be one after that.
+        let obeys_other = |epoch| promised.epoch > epoch || (promised.epoch == epoch && promised.to != me);
+        if is_newer || leading.epoch.is_some_and(obeys_other) {
             self.look(now, output);
             return;
         }
         let acked = leading.peers.get(&from).filter(|peer| peer.standing.incarnation == standing.incarnation);
         let acked = acked.map_or((Zxid::default(), false), |peer| (peer.acked, peer.has_accepted));
-        let peer = Peer { promised, acked: acked.0, has_accepted: acked.1, ..Peer::new(now, standing, history) };
+        let peer = Peer { promised: promised.epoch, acked: acked.0, has_accepted: acked.1, ..Peer::new(now, standing, history) };
         leading.peers.insert(from, peer);
         match leading.epoch {
             Some(epoch) => output.sends.push((from, Message::NewEpoch { epoch })),
@@ -181,15 +170,7 @@ impl Replica {
         self.synchronize(now, output);
     }
 
-    pub(super) fn on_promise(
-        &mut self,
-        now: Time,
-        from: u16,
-        epoch: u32,
-        history: History,
-        standing: Standing,
-        output: &mut Output,
-    ) {
+    pub(super) fn on_promise(&mut self, now: Time, from: u16, epoch: u32, history: History, standing: Standing, output: &mut Output) {
         let own = self.history();
         let counts = self.is_founding() || self.log.servers().count(from, standing);
         let Some(leading) = self.leading().filter(|leading| leading.epoch == Some(epoch)) else { return };
@@ -298,25 +279,36 @@ impl Replica {
 
     // Broadcast.
 
-    /// Proposes an entry: its place.
+    /// Whether the epoch has no numbers left.
+    fn is_used_up(&self) -> bool {
+        let last = self.log.last();
+        last.epoch() == self.promise.epoch && last.counter() == u32::MAX
+    }
+
+    /// Whether an entry may be proposed here and now.
     ///
     /// # Errors
     /// When this server does not lead, or too much is under way.
-    pub fn propose(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
-        let Status::Leading { epoch } = self.status() else { return Err(Refused::NotLeading) };
-        let zxid = self.next();
-        if zxid.epoch() != epoch || zxid.counter() == u32::MAX {
-            // The numbers of an epoch are used up.
-            self.look(now, output);
+    pub fn may_propose(&self) -> Result<(), Refused> {
+        let Role::Leading(leading) = &self.role else { return Err(Refused::NotLeading) };
+        if !leading.is_established || self.is_used_up() {
             return Err(Refused::NotLeading);
         }
-        let (most, bytes_most) = (self.options.proposals_max, self.options.proposals_bytes_max);
-        let Some(leading) = self.leading() else { return Err(Refused::NotLeading) };
-        if leading.proposed.len() >= most || leading.proposed_bytes >= bytes_most {
-            return Err(Refused::Busy);
+        let is_full = leading.proposed.len() >= self.options.proposals_max || leading.proposed_bytes >= self.options.proposals_bytes_max;
+        if is_full { Err(Refused::Busy) } else { Ok(()) }
+    }
+
+    /// Proposes an entry: its place.
+    ///
+    /// # Errors
+    /// As [`Replica::may_propose`].
+    pub fn propose(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
+        self.may_propose()?;
+        let zxid = self.next();
+        if let Some(leading) = self.leading() {
+            leading.proposed.push_back((zxid, payload.len()));
+            leading.proposed_bytes += payload.len();
         }
-        leading.proposed.push_back((zxid, payload.len()));
-        leading.proposed_bytes += payload.len();
         self.append(Entry { zxid, body: Body::Payload(payload) }, output);
         if self.count == 1 {
             self.advance(now, output);
@@ -397,7 +389,8 @@ impl Replica {
         let heard = self.counted(leading, |peer| peer.heard.after_ms(timeout_ms) > now);
         let is_new = leading.since.after_ms(timeout_ms) > now;
         let is_stalled = !leading.is_established && leading.moved_at.after_ms(timeout_ms * STALLED_TIMEOUTS) <= now;
-        if is_stalled || (heard < self.majority() && !is_new && !broken(Mutant::LonelyLeader)) {
+        // When the numbers of its epoch are used up, another one begins.
+        if is_stalled || self.is_used_up() || (heard < self.majority() && !is_new && !broken(Mutant::LonelyLeader)) {
             self.look(now, output);
             return;
         }

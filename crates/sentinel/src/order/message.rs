@@ -68,6 +68,15 @@ pub struct History {
     pub last: Zxid,
 }
 
+/// To whom a server has promised what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promise {
+    /// It obeys no lower epoch.
+    pub epoch: u32,
+    /// And in this one this server alone.
+    pub to: u16,
+}
+
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -122,8 +131,8 @@ pub struct Leadership {
 pub enum Message {
     /// I look for a leader, and vote for this one; or I am a leader, and you look for one.
     Vote { round: u64, candidate: u16, history: History, is_leader: bool },
-    /// You are my leader. I have promised to obey no epoch below this one.
-    Follow { promised: u32, history: History, standing: Standing },
+    /// You are my leader. This is what I have promised so far.
+    Follow { promised: Promise, history: History, standing: Standing },
     /// This is my epoch.
     NewEpoch { epoch: u32 },
     /// I obey no lower one from now on.
@@ -176,6 +185,19 @@ impl Encode for History {
 impl Decode for History {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { accepted: u32::decode(reader)?, last: Zxid::decode(reader)? })
+    }
+}
+
+impl Encode for Promise {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.epoch.encode(out);
+        self.to.encode(out);
+    }
+}
+
+impl Decode for Promise {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { epoch: u32::decode(reader)?, to: u16::decode(reader)? })
     }
 }
 
@@ -310,7 +332,9 @@ impl Decode for Message {
                 history: History::decode(reader)?,
                 is_leader: bool::decode(reader)?,
             },
-            2 => Self::Follow { promised: u32::decode(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? },
+            2 => {
+                Self::Follow { promised: Promise::decode(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? }
+            }
             3 => Self::NewEpoch { epoch: u32::decode(reader)? },
             4 => Self::Promise { epoch: u32::decode(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? },
             5 => Self::Entries {

@@ -37,4 +37,4 @@ mod tests;
 
 pub use message::{Body, Entry, History, Message, Zxid};
 pub use node::{Application, Node, NodeError};
-pub use replica::{Event, JournalOp, Options, Output, Refused, Replica, ReplayError, Status};
+pub use replica::{Event, JournalOp, Options, Output, Refused, ReplayError, Replica, Status};

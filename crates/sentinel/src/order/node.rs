@@ -8,7 +8,7 @@ use types::codec::{Decode, Encode};
 
 use super::message::{Message, PAGE_BYTES_MAX, Zxid};
 use super::record::Record;
-use super::replica::{Event, JournalOp, Options, Output, Refused, Replica, ReplayError};
+use super::replica::{Event, JournalOp, Options, Output, Refused, ReplayError, Replica};
 
 /// A deterministic state above the order.
 pub trait Application {

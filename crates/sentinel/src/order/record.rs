@@ -3,17 +3,8 @@
 use bytes::Bytes;
 use types::codec::{Decode, DecodeError, Encode, Reader};
 
-use super::message::{Entry, FORMAT, PAGE_BYTES_MAX, Zxid, decode_bytes, encode_bytes};
+use super::message::{Entry, FORMAT, PAGE_BYTES_MAX, Promise, Zxid, decode_bytes, encode_bytes};
 use super::servers::Servers;
-
-/// To whom a server has promised what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Promise {
-    /// It obeys no lower epoch.
-    pub epoch: u32,
-    /// And in this one this server alone.
-    pub to: u16,
-}
 
 /// What a part of the journal begins with: all that stands for what was before, beside the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +34,10 @@ pub(super) enum Record {
     /// The entry is delivered that names this server's incarnation.
     Member,
     /// A piece of the snapshot that the head before it names, where the journal has snapshots too.
-    Piece { is_last: bool, bytes: Bytes },
+    Piece {
+        is_last: bool,
+        bytes: Bytes,
+    },
 }
 
 impl Encode for Record {
@@ -54,16 +48,14 @@ impl Encode for Record {
                 out.push(1);
                 incarnation.encode(out);
                 is_member.encode(out);
-                promise.epoch.encode(out);
-                promise.to.encode(out);
+                promise.encode(out);
                 accepted.encode(out);
                 base.encode(out);
                 servers.encode(out);
             }
             Self::Promise(promise) => {
                 out.push(2);
-                promise.epoch.encode(out);
-                promise.to.encode(out);
+                promise.encode(out);
             }
             Self::Accepted(epoch) => {
                 out.push(3);
@@ -92,17 +84,16 @@ impl Decode for Record {
         if u8::decode(reader)? != FORMAT {
             return Err(DecodeError::UnknownTag("a format"));
         }
-        let promise = |reader: &mut Reader| Ok(Promise { epoch: u32::decode(reader)?, to: u16::decode(reader)? });
         Ok(match u8::decode(reader)? {
             1 => Self::Head(Head {
                 incarnation: u64::decode(reader)?,
                 is_member: bool::decode(reader)?,
-                promise: promise(reader)?,
+                promise: Promise::decode(reader)?,
                 accepted: u32::decode(reader)?,
                 base: Zxid::decode(reader)?,
                 servers: Servers::decode(reader)?,
             }),
-            2 => Self::Promise(promise(reader)?),
+            2 => Self::Promise(Promise::decode(reader)?),
             3 => Self::Accepted(u32::decode(reader)?),
             4 => Self::Entry(Entry::decode(reader)?),
             5 => Self::Truncate(Zxid::decode(reader)?),

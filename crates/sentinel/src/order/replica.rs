@@ -10,8 +10,8 @@ use super::election::{Candidate, Heard, Looking};
 use super::follower::Following;
 use super::leader::Leading;
 use super::log::Log;
-use super::message::{Body, Entry, History, Message, SERVERS_MAX, Zxid};
-use super::record::{Head, Promise, Record};
+use super::message::{Body, Entry, History, Message, Promise, SERVERS_MAX, Zxid};
+use super::record::{Head, Record};
 use super::servers::{Servers, Standing};
 
 /// What a server is started with.

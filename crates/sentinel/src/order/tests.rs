@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use machine::Time;
 
-use super::message::{History, Leadership, Message, Zxid};
-use super::record::{Promise, Record};
+use super::message::{History, Leadership, Message, Promise, Zxid};
+use super::record::Record;
 use super::replica::{Event, JournalOp, Options, Output, Refused, Replica, Status};
 use super::servers::Standing;
 
@@ -305,7 +305,8 @@ fn founded() -> Vec<Record> {
     ]
 }
 
-const LEADER_1: Message = Message::Vote { round: 9, candidate: 1, history: History { accepted: 1, last: Zxid::new(1, 2) }, is_leader: true };
+const LEADER_1: Message =
+    Message::Vote { round: 9, candidate: 1, history: History { accepted: 1, last: Zxid::new(1, 2) }, is_leader: true };
 
 #[test]
 fn an_epoch_is_promised_once_and_to_one() {
@@ -320,10 +321,15 @@ fn an_epoch_is_promised_once_and_to_one() {
             9,
             super::election::Candidate { history: History::default(), server: 0 },
         ));
-        replica.hear(Time(3), from, Message::Vote { round: 10, candidate: from, history: History::default(), is_leader: true }, &mut output);
+        replica.hear(
+            Time(3),
+            from,
+            Message::Vote { round: 10, candidate: from, history: History::default(), is_leader: true },
+            &mut output,
+        );
         output.sends.clear();
         replica.hear(Time(3), from, Message::NewEpoch { epoch }, &mut output);
-        assert!(matches!(output.sends[..], [(2, Message::Follow { promised: 5, .. })]), "{:?}", output.sends);
+        assert!(matches!(output.sends[..], [(2, Message::Follow { promised: Promise { epoch: 5, to: 1 }, .. })]), "{:?}", output.sends);
     }
 }
 
@@ -357,21 +363,57 @@ fn a_log_with_another_end_is_not_built_upon() {
 }
 
 #[test]
+fn a_leader_is_obeyed_in_the_epoch_that_was_promised_to_it_alone() {
+    let entry = super::message::Entry { zxid: Zxid::new(3, 1), body: super::message::Body::Payload(Bytes::new()) };
+    let (mut replica, mut output) = lone(&founded());
+    replica.hear(Time(1), 1, LEADER_1, &mut output);
+    replica.hear(Time(2), 1, Message::NewEpoch { epoch: 2 }, &mut output);
+    let beginning = History { accepted: 1, last: Zxid::new(1, 2) };
+    for epoch in [1, 3] {
+        let leadership = Leadership { epoch, beginning, is_established: true };
+        let entries = Message::Entries { leadership, previous: beginning.last, entries: vec![entry.clone()], committed: entry.zxid };
+        replica.hear(Time(3), 1, entries, &mut output);
+        assert_eq!(replica.last(), beginning.last);
+    }
+}
+
+#[test]
+fn an_epoch_is_accepted_when_all_that_it_began_with_is_there() {
+    let (mut replica, mut output) = lone(&founded());
+    replica.hear(Time(1), 1, LEADER_1, &mut output);
+    replica.hear(Time(2), 1, Message::NewEpoch { epoch: 2 }, &mut output);
+    let entry = |counter| super::message::Entry { zxid: Zxid::new(1, counter), body: super::message::Body::Payload(Bytes::new()) };
+    let leadership = Leadership { epoch: 2, beginning: History { accepted: 1, last: Zxid::new(1, 4) }, is_established: false };
+    for (counter, whole) in [(3, false), (4, true)] {
+        let previous = Zxid::new(1, counter - 1);
+        let entries = Message::Entries { leadership, previous, entries: vec![entry(counter)], committed: Zxid::default() };
+        replica.hear(Time(3), 1, entries, &mut output);
+        let Some((1, Message::Ack { last, has_accepted, .. })) = output.sends.last() else { panic!("{:?}", output.sends) };
+        assert_eq!((*last, *has_accepted), (Zxid::new(1, counter), whole));
+    }
+}
+
+#[test]
 fn nobody_leads_whose_follower_knows_more() {
     let (mut replica, mut output) = lone(&founded());
     replica.lead(Time(1), &mut output);
     let standing = Standing { incarnation: 27, is_member: true };
     let history = History { accepted: 1, last: Zxid::new(1, 9) };
-    replica.hear(Time(2), 2, Message::Follow { promised: 1, history, standing }, &mut output);
+    replica.hear(Time(2), 2, Message::Follow { promised: Promise { epoch: 1, to: 1 }, history, standing }, &mut output);
     assert!(!output.sends.iter().any(|(_, message)| matches!(message, Message::NewEpoch { .. })));
     // Under another incarnation than the log names it does not count, and alone this server is no majority.
     let (mut replica, mut output) = lone(&founded());
     replica.lead(Time(1), &mut output);
     let stranger = Standing { incarnation: 28, is_member: true };
-    replica.hear(Time(2), 2, Message::Follow { promised: 1, history: History::default(), standing: stranger }, &mut output);
+    replica.hear(
+        Time(2),
+        2,
+        Message::Follow { promised: Promise { epoch: 1, to: 1 }, history: History::default(), standing: stranger },
+        &mut output,
+    );
     assert!(!output.sends.iter().any(|(_, message)| matches!(message, Message::NewEpoch { .. })));
     let history = History { accepted: 1, last: Zxid::new(1, 1) };
-    replica.hear(Time(3), 2, Message::Follow { promised: 4, history, standing }, &mut output);
+    replica.hear(Time(3), 2, Message::Follow { promised: Promise { epoch: 4, to: 1 }, history, standing }, &mut output);
     assert!(output.sends.iter().any(|(to, message)| *to == 2 && *message == Message::NewEpoch { epoch: 5 }));
 }
 
