@@ -47,6 +47,8 @@ fn mistakes_of_the_past_stay_mended() {
     assert!(simulator::run(&scenario("zab-crashes", "fault-phase-ms=4000"), 39, Tracing::Off).is_clean());
     // A follower that knows more than its leader voted for it again and again.
     assert!(simulator::run(&scenario("zab-rebuild", "fault-phase-ms=4000"), 5, Tracing::Off).is_clean());
+    // A leader that gave up for one with a newer history was elected again at once, by what another had said long before.
+    assert!(simulator::run(&scenario("zab", ""), 203, Tracing::Off).is_clean());
 }
 
 #[test]

@@ -99,12 +99,10 @@ impl Replica {
         if following.leader != from {
             return false;
         }
-        if self.promise != (Promise { epoch: leadership.epoch, to: from }) {
-            if !broken(Mutant::UnpromisedObeyed) {
-                // It is behind, or this server is: either learns it from this.
-                self.say_follow(from, output);
-                return false;
-            }
+        if self.promise != (Promise { epoch: leadership.epoch, to: from }) && !broken(Mutant::UnpromisedObeyed) {
+            // It is behind, or this server is: either learns it from this.
+            self.say_follow(from, output);
+            return false;
         }
         following.heard = now;
         following.is_established |= leadership.is_established;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
 
-use super::message::{Body, Entry, History, Leadership, Message, PAGE_BYTES_MAX, Promise, Zxid};
+use super::message::{Body, EPOCH_MAX, Entry, History, Leadership, Message, PAGE_BYTES_MAX, Promise, Zxid};
 use super::replica::{Event, Output, Refused, Replica, Role, Status};
 use super::servers::{Servers, Standing};
 
@@ -116,17 +116,20 @@ impl Replica {
 
     /// How many servers count, this one among them, that are as `is` says.
     fn counted(&self, leading: &Leading, is: impl Fn(&Peer) -> bool) -> usize {
-        let founding = self.is_founding();
-        let servers = self.log.servers();
-        let peers = leading.peers.iter().filter(|(id, peer)| (founding || servers.count(**id, peer.standing)) && is(peer)).count();
-        peers + usize::from(founding || self.is_member())
+        let peers = leading.peers.iter().filter(|(id, peer)| self.counts(**id, peer.standing) && is(peer)).count();
+        peers + usize::from(self.counts(self.me, self.standing()))
+    }
+
+    /// Whether the word of a server counts: that of everybody but observers before the first entry, and later as that and others name them.
+    fn counts(&self, server: u16, standing: Standing) -> bool {
+        server < self.count && (self.is_founding() || self.log.servers().count(server, standing))
     }
 
     // Discovery.
 
     pub(super) fn on_follow(&mut self, now: Time, from: u16, promised: Promise, history: History, standing: Standing, output: &mut Output) {
         if let Role::Looking(looking) = &mut self.role {
-            if looking.candidate.server == self.me {
+            if looking.candidate.server == self.me && from < self.count {
                 looking.followed_by(from);
                 self.conclude_election(now, output);
             }
@@ -135,12 +138,16 @@ impl Replica {
             }
         }
         let (me, own) = (self.me, self.history());
-        let counts = self.is_founding() || self.log.servers().count(from, standing);
+        let counts = self.counts(from, standing);
         let Some(leading) = self.leading() else { return };
         let is_newer = history > own && counts && !leading.is_established && !broken(Mutant::NewerFollowerLeft);
         // It obeys another one, in this epoch or a later: there must be one after that.
         let obeys_other = |epoch| promised.epoch > epoch || (promised.epoch == epoch && promised.to != me);
-        if is_newer || leading.epoch.is_some_and(obeys_other) {
+        if is_newer {
+            self.yield_to(now, from, history, output);
+            return;
+        }
+        if leading.epoch.is_some_and(obeys_other) {
             self.look(now, output);
             return;
         }
@@ -161,7 +168,8 @@ impl Replica {
             return;
         }
         let highest = leading.peers.values().map(|peer| peer.promised).fold(self.promise.epoch, u32::max);
-        let epoch = highest + 1;
+        // Servers that have had so many leaders have a mistake; without one this takes centuries.
+        let Some(epoch) = highest.checked_add(1).filter(|epoch| *epoch <= EPOCH_MAX) else { return };
         output.sends.extend(leading.peers.keys().map(|follower| (*follower, Message::NewEpoch { epoch })));
         self.promise(Promise { epoch, to: self.me }, output);
         if let Some(leading) = self.leading() {
@@ -172,10 +180,10 @@ impl Replica {
 
     pub(super) fn on_promise(&mut self, now: Time, from: u16, epoch: u32, history: History, standing: Standing, output: &mut Output) {
         let own = self.history();
-        let counts = self.is_founding() || self.log.servers().count(from, standing);
+        let counts = self.counts(from, standing);
         let Some(leading) = self.leading().filter(|leading| leading.epoch == Some(epoch)) else { return };
         if history > own && counts && !leading.is_established && !broken(Mutant::NewerFollowerLeft) {
-            self.look(now, output);
+            self.yield_to(now, from, history, output);
             return;
         }
         let peer = leading.peers.entry(from).or_insert_with(|| Peer::new(now, standing, history));
@@ -263,9 +271,8 @@ impl Replica {
         self.deliver(committed, output);
         let delivered = self.delivered;
         if let Some(leading) = self.leading() {
-            while let Some((_, bytes)) = leading.proposed.pop_front_if(|(zxid, _)| *zxid <= delivered) {
-                leading.proposed_bytes -= bytes;
-            }
+            let done = leading.proposed.partition_point(|(zxid, _)| *zxid <= delivered);
+            leading.proposed_bytes -= leading.proposed.drain(..done).map(|(_, bytes)| bytes).sum::<usize>();
         }
     }
 
@@ -429,7 +436,7 @@ impl Replica {
         let joins = |(id, peer): (&u16, &Peer)| {
             let is_other = servers.incarnation(*id) != Some(peer.standing.incarnation);
             let is_near = peer.sent.is_some() && peer.acked >= leading.delivered_at_tick;
-            (is_other && is_near).then_some((*id, peer.standing.incarnation))
+            (*id < self.count && is_other && is_near).then_some((*id, peer.standing.incarnation))
         };
         let joining: Vec<(u16, u64)> = leading.peers.iter().filter_map(joins).collect();
         for (server, incarnation) in joining {

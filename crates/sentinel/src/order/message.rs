@@ -19,6 +19,8 @@ pub const ENTRIES_BYTES_MAX: usize = 1 << 20;
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
 /// The longest snapshot that is taken over.
 pub const SNAPSHOT_BYTES_MAX: u64 = 16 << 30;
+/// The last epoch: transactions have their places in 64 bits with a sign.
+pub const EPOCH_MAX: u32 = i32::MAX as u32;
 /// The most servers.
 pub const SERVERS_MAX: u16 = 63;
 
@@ -163,6 +165,11 @@ pub(super) fn decode_bytes(reader: &mut Reader, what: &'static str, max: usize) 
     reader.take(count)
 }
 
+fn decode_epoch(reader: &mut Reader) -> Result<u32, DecodeError> {
+    let epoch = u32::decode(reader)?;
+    if epoch > EPOCH_MAX { Err(DecodeError::OverLimit("an epoch")) } else { Ok(epoch) }
+}
+
 impl Encode for Zxid {
     fn encode(&self, out: &mut Vec<u8>) {
         self.0.encode(out);
@@ -171,7 +178,8 @@ impl Encode for Zxid {
 
 impl Decode for Zxid {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        u64::decode(reader).map(Self)
+        let zxid = u64::decode(reader).map(Self)?;
+        if zxid.epoch() > EPOCH_MAX { Err(DecodeError::OverLimit("an epoch")) } else { Ok(zxid) }
     }
 }
 
@@ -184,7 +192,7 @@ impl Encode for History {
 
 impl Decode for History {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { accepted: u32::decode(reader)?, last: Zxid::decode(reader)? })
+        Ok(Self { accepted: decode_epoch(reader)?, last: Zxid::decode(reader)? })
     }
 }
 
@@ -197,7 +205,7 @@ impl Encode for Promise {
 
 impl Decode for Promise {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { epoch: u32::decode(reader)?, to: u16::decode(reader)? })
+        Ok(Self { epoch: decode_epoch(reader)?, to: u16::decode(reader)? })
     }
 }
 
@@ -211,7 +219,7 @@ impl Encode for Leadership {
 
 impl Decode for Leadership {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { epoch: u32::decode(reader)?, beginning: History::decode(reader)?, is_established: bool::decode(reader)? })
+        Ok(Self { epoch: decode_epoch(reader)?, beginning: History::decode(reader)?, is_established: bool::decode(reader)? })
     }
 }
 
@@ -335,8 +343,8 @@ impl Decode for Message {
             2 => {
                 Self::Follow { promised: Promise::decode(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? }
             }
-            3 => Self::NewEpoch { epoch: u32::decode(reader)? },
-            4 => Self::Promise { epoch: u32::decode(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? },
+            3 => Self::NewEpoch { epoch: decode_epoch(reader)? },
+            4 => Self::Promise { epoch: decode_epoch(reader)?, history: History::decode(reader)?, standing: Standing::decode(reader)? },
             5 => Self::Entries {
                 leadership: Leadership::decode(reader)?,
                 previous: Zxid::decode(reader)?,
@@ -344,7 +352,7 @@ impl Decode for Message {
                 committed: Zxid::decode(reader)?,
             },
             6 => Self::Ack {
-                epoch: u32::decode(reader)?,
+                epoch: decode_epoch(reader)?,
                 last: Zxid::decode(reader)?,
                 has_accepted: bool::decode(reader)?,
                 standing: Standing::decode(reader)?,
@@ -356,9 +364,9 @@ impl Decode for Message {
                 bytes: u64::decode(reader)?,
                 servers: Servers::decode(reader)?,
             },
-            9 => Self::FetchPage { epoch: u32::decode(reader)?, zxid: Zxid::decode(reader)?, offset: u64::decode(reader)? },
+            9 => Self::FetchPage { epoch: decode_epoch(reader)?, zxid: Zxid::decode(reader)?, offset: u64::decode(reader)? },
             10 => Self::Page {
-                epoch: u32::decode(reader)?,
+                epoch: decode_epoch(reader)?,
                 zxid: Zxid::decode(reader)?,
                 offset: u64::decode(reader)?,
                 bytes: decode_bytes(reader, "a page", PAGE_BYTES_MAX)?,

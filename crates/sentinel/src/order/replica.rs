@@ -114,8 +114,8 @@ pub enum ReplayError {
     /// What it was begun with is missing.
     #[error("the journal does not begin at its snapshot, or has no beginning")]
     NoHead,
-    /// There cannot be so many servers, or this is none of them.
-    #[error("there cannot be {0} servers with this one among them; there are 1 to 63")]
+    /// There cannot be so many servers.
+    #[error("there cannot be {0} servers, or one with such a number; there are 1 to 63")]
     Servers(u16),
 }
 
@@ -147,7 +147,7 @@ pub(super) enum Role {
 /// One server of the order.
 pub struct Replica {
     pub(super) me: u16,
-    /// How many servers there are.
+    /// How many servers there are, observers not among them.
     pub(super) count: u16,
     pub(super) options: Options,
 
@@ -171,13 +171,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Server `me` of `count`, as of a snapshot that was taken after entry `loaded`; [`Zxid::default`] when there is none. Its journal is to be
-    /// [replayed](Self::replay), and then [begun](Self::begin).
+    /// Server `me` beside those numbered below `count`, of whom a majority decides. Who has a higher number *observes*: it delivers what the others
+    /// order, and has no voice. It goes on as of a snapshot that was taken after entry `loaded`; [`Zxid::default`] when there is none. Its journal is to
+    /// be [replayed](Self::replay), and then [begun](Self::begin).
     ///
     /// # Errors
     /// [`ReplayError::Servers`].
     pub fn new(me: u16, count: u16, options: Options, loaded: Zxid) -> Result<Self, ReplayError> {
-        if me >= count || count > SERVERS_MAX {
+        if me >= SERVERS_MAX || count == 0 || count > SERVERS_MAX {
             return Err(ReplayError::Servers(count));
         }
         let nobody = Candidate { history: History::default(), server: me };
@@ -336,7 +337,7 @@ impl Replica {
 
     /// Hears a message.
     pub fn hear(&mut self, now: Time, from: u16, message: Message, output: &mut Output) {
-        if from == self.me || from >= self.count {
+        if from == self.me || from >= SERVERS_MAX {
             return;
         }
         match message {
@@ -466,8 +467,18 @@ impl Replica {
 
     /// Looks for a leader.
     pub(super) fn look(&mut self, now: Time, output: &mut Output) {
-        self.round += 1;
+        self.round = self.round.saturating_add(1);
         self.role = Role::Looking(Looking::new(self.round, self.own_candidacy()));
+        self.say_vote(output);
+        self.conclude_election(now, output);
+    }
+
+    /// Gives up leading for a server with a newer history, and votes for that. Whoever follows this one already would elect it again.
+    pub(super) fn yield_to(&mut self, now: Time, server: u16, history: History, output: &mut Output) {
+        self.round = self.round.saturating_add(1);
+        let mut looking = Looking::new(self.round, self.own_candidacy());
+        looking.hear(server, self.round, Candidate { history, server });
+        self.role = Role::Looking(looking);
         self.say_vote(output);
         self.conclude_election(now, output);
     }
@@ -502,6 +513,7 @@ impl Replica {
         }
         match &mut self.role {
             Role::Looking(_) if is_leader => self.follow(now, from, output),
+            Role::Looking(_) if from >= self.count => {}
             Role::Looking(looking) => {
                 let heard = looking.hear(from, round, candidate);
                 self.round = looking.round;
@@ -521,7 +533,11 @@ impl Replica {
     }
 
     pub(super) fn conclude_election(&mut self, now: Time, output: &mut Output) {
+        // An observer follows whoever says that it leads.
         let Role::Looking(looking) = &mut self.role else { return };
+        if self.me >= self.count {
+            return;
+        }
         match looking.elected(now, self.count, self.options.settle_ms) {
             Some(elected) if elected == self.me => self.lead(now, output),
             Some(elected) => self.follow(now, elected, output),

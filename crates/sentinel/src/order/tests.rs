@@ -27,26 +27,39 @@ struct World {
     cut: Vec<(u16, u16)>,
     incarnations: u64,
     options: Options,
+    voters: u16,
 }
 
 impl World {
     fn new(count: u16) -> Self {
+        let mut world = Self::of(count);
+        (0..count).for_each(|at| world.start(at));
+        world
+    }
+
+    fn of(count: u16) -> Self {
         let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, ..Options::default() };
-        let mut world = Self {
+        Self {
             now: Time(1_000_000_000),
+            voters: count,
             servers: (0..count).map(|_| None).collect(),
             disks: BTreeMap::new(),
             queue: VecDeque::new(),
             cut: Vec::new(),
             incarnations: 100,
             options,
-        };
-        (0..count).for_each(|at| world.start(at));
-        world
+        }
     }
 
     fn count(&self) -> u16 {
         u16::try_from(self.servers.len()).expect("few")
+    }
+
+    /// The same, the last of whom observes.
+    fn with_observer(voters: u16) -> Self {
+        let mut world = Self { voters, ..Self::of(voters + 1) };
+        (0..=voters).for_each(|at| world.start(at));
+        world
     }
 
     fn start(&mut self, at: u16) {
@@ -54,7 +67,7 @@ impl World {
             self.incarnations += 1;
             (Vec::new(), self.incarnations)
         });
-        let mut replica = Replica::new(at, self.count(), self.options, Zxid::default()).expect("there are few");
+        let mut replica = Replica::new(at, self.voters, self.options, Zxid::default()).expect("there are few");
         for record in &journal {
             replica.replay(record.clone().into()).expect("it wrote it");
         }
@@ -174,6 +187,26 @@ fn one_server_alone_is_a_majority() {
     world.pass(100);
     world.propose(0, "a").expect("it leads");
     assert_eq!(world.delivered(0), ["a"]);
+}
+
+#[test]
+fn an_observer_delivers_everything_and_has_no_voice() {
+    let mut world = World::with_observer(3);
+    world.pass(1_000);
+    let leader = world.leader().expect("somebody leads");
+    assert!(matches!(world.replica(3).status(), Status::Following { .. }));
+    world.propose(leader, "a").expect("it leads");
+    world.settle();
+    assert_eq!(world.delivered(3), ["a"]);
+    let others: Vec<u16> = (0..3).filter(|at| *at != leader).collect();
+    others.iter().for_each(|at| world.stop(*at));
+    let _ = world.propose(leader, "b");
+    world.pass(3_000);
+    assert_eq!(world.delivered(leader), ["a"], "one of three and an observer are no majority");
+    assert_eq!((world.leader(), world.replica(3).is_member()), (None, false));
+    world.start(others[0]);
+    world.pass(2_000);
+    assert!(world.leader().is_some_and(|leader| leader < 3));
 }
 
 /// The first epoch takes all servers: a majority with empty disks may be those that lost theirs.
@@ -438,4 +471,67 @@ fn nonsense_is_refused_and_changes_nothing() {
         replica.hear(Time(1), from, entries.clone(), &mut output);
     }
     assert_eq!((replica.last(), replica.delivered()), before);
+}
+
+/// What is said by servers that make mistakes, of small numbers so that much of it fits.
+fn drawn(random: &mut impl FnMut(u32) -> u32) -> Message {
+    use super::message::{Body, Entry};
+    use super::servers::Servers;
+    let standing = Standing { incarnation: [7, 17, 27, 28][random(4) as usize], is_member: random(2) == 0 };
+    let epoch = random(5);
+    let zxid = |random: &mut dyn FnMut(u32) -> u32| Zxid::new(random(4), random(5));
+    let older = History { accepted: random(2), last: Zxid::new(1, random(3)) };
+    let history = if random(8) == 0 { History { accepted: random(4), last: zxid(random) } } else { older };
+    let leadership = Leadership { epoch, beginning: history, is_established: random(2) == 0 };
+    match random(11) {
+        0 => Message::Vote { round: u64::from(random(9)), candidate: 1, history, is_leader: random(2) == 0 },
+        1 => Message::Follow { promised: Promise { epoch, to: 0 }, history, standing },
+        2 | 3 => Message::NewEpoch { epoch },
+        4 => Message::Promise { epoch, history, standing },
+        5 | 6 => {
+            let body = |random: &mut dyn FnMut(u32) -> u32| match random(6) {
+                0 => Body::Founders(vec![7, 17, 27]),
+                1 => Body::Joins { server: 9, incarnation: 9 },
+                _ => Body::Payload(Bytes::new()),
+            };
+            let entries = (0..random(4)).map(|_| Entry { zxid: zxid(random), body: body(random) }).collect();
+            Message::Entries { leadership, previous: zxid(random), entries, committed: zxid(random) }
+        }
+        7 => Message::Ack { epoch, last: zxid(random), has_accepted: random(2) == 0, standing },
+        8 => Message::Truncate { leadership, from: zxid(random), to: zxid(random) },
+        9 => Message::Snapshot { leadership, zxid: zxid(random), bytes: u64::from(random(3)), servers: Servers::default() },
+        _ if random(2) == 0 => Message::FetchPage { epoch, zxid: zxid(random), offset: u64::from(random(3)) },
+        _ => Message::Page { epoch, zxid: zxid(random), offset: u64::from(random(3)), bytes: Bytes::from_static(b"s") },
+    }
+}
+
+/// Servers are not held to lie. All the same nothing that one says stops another.
+#[test]
+fn no_mistake_of_another_server_stops_one() {
+    let mut state = 1_u64;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from(state >> 33).expect("31 bits") % below
+    };
+    let (mut led, mut followed) = (0, 0);
+    for _ in 0..3_000 {
+        let (mut replica, mut output) = lone(&founded());
+        let mut now = Time(1);
+        for _ in 0..80 {
+            now = now.after_ms(u64::from(random(8)));
+            let message = drawn(&mut random);
+            replica.hear(now, u16::try_from(random(3)).expect("small"), message, &mut output);
+            replica.tick(now, &mut output);
+            let _ = replica.propose(now, Bytes::new(), &mut output);
+            replica.flush(&mut output);
+            if output.events.contains(&Event::WantSnapshot) {
+                replica.offer(Bytes::from_static(b"state"), &mut output);
+            }
+            assert!(replica.delivered() <= replica.last());
+            output = Output::default();
+            led += u32::from(matches!(replica.status(), Status::Leading { .. }));
+            followed += u32::from(matches!(replica.status(), Status::Following { .. }));
+        }
+    }
+    assert!(led > 10 && followed > 100, "{led} led, {followed} followed");
 }
