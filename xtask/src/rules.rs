@@ -57,7 +57,7 @@ shell     workload: types client buzzer-model
 shell     backup: types client
 simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
-simulated conformance: mutants types crypto machine engine random store simulator capacity basil cataphract augustus sentinel adversary
+simulated conformance: mutants types crypto machine engine random store jute simulator capacity basil cataphract augustus sentinel adversary
 shell     sql: types client
 shell     zookeeper: types store jute sentinel
 shell     console: types client

@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | [`augustus`] | `augustus::multicast::Node` above a history | lying replicas, lying clients | six, of the order |
 //! | [`augustus::whole`] | the same above `augustus::Shard`, `augustus::Session` | the same | up to strict serializability |
+//! | [`sentinel`] | `sentinel::order::Node` above a history | none: its servers do not lie | five, of the order |
 //! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
 //!
 //! ```
@@ -24,3 +25,4 @@ pub mod basil;
 mod cycle;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+pub mod sentinel;

@@ -6,6 +6,7 @@ use simulator::{Scenario, System, Tracing, Violation};
 use crate::augustus::Order;
 use crate::augustus::whole::Augustus;
 use crate::basil::Basil;
+use crate::sentinel::Zab;
 
 /// Where a mutant is looked for: a scenario of any engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Ground {
     Order(Scenario<Order>),
     /// Of whole clusters of Augustus.
     Augustus(Scenario<Augustus>),
+    /// Of Sentinel's order.
+    Zab(Scenario<Zab>),
 }
 
 /// What a run broke: nothing when it is clean.
@@ -32,7 +35,8 @@ impl Ground {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let of_basil = Scenario::named(name).map(Self::Basil);
-        of_basil.or_else(|| Scenario::named(name).map(Self::Order)).or_else(|| Scenario::named(name).map(Self::Augustus))
+        let others = || Scenario::named(name).map(Self::Order).or_else(|| Scenario::named(name).map(Self::Augustus));
+        of_basil.or_else(others).or_else(|| Scenario::named(name).map(Self::Zab))
     }
 
     /// The same with some of it set by hand.
@@ -44,6 +48,7 @@ impl Ground {
             Self::Basil(scenario) => Self::Basil(scenario.with(words)?),
             Self::Order(scenario) => Self::Order(scenario.with(words)?),
             Self::Augustus(scenario) => Self::Augustus(scenario.with(words)?),
+            Self::Zab(scenario) => Self::Zab(scenario.with(words)?),
         })
     }
 
@@ -54,6 +59,7 @@ impl Ground {
             Self::Basil(scenario) => scenario.name,
             Self::Order(scenario) => scenario.name,
             Self::Augustus(scenario) => scenario.name,
+            Self::Zab(scenario) => scenario.name,
         }
     }
 
@@ -64,6 +70,7 @@ impl Ground {
             Self::Basil(scenario) => scenario.words(),
             Self::Order(scenario) => scenario.words(),
             Self::Augustus(scenario) => scenario.words(),
+            Self::Zab(scenario) => scenario.words(),
         }
     }
 
@@ -78,6 +85,7 @@ impl Ground {
             Self::Basil(scenario) => run(scenario, seed),
             Self::Order(scenario) => run(scenario, seed),
             Self::Augustus(scenario) => run(scenario, seed),
+            Self::Zab(scenario) => run(scenario, seed),
         }
     }
 
@@ -114,5 +122,6 @@ pub fn grounds() -> Vec<Ground> {
     let narrow = GROUNDS.iter().map(|(name, words)| named(name).with(words).expect("the words of a ground make sense"));
     let of_basil = Scenario::all().into_iter().map(Ground::Basil);
     let of_augustus = Scenario::all().into_iter().map(Ground::Augustus);
-    narrow.chain(of_basil).chain(of_augustus).collect()
+    let of_zab = Scenario::all().into_iter().map(Ground::Zab);
+    narrow.chain(of_basil).chain(of_augustus).chain(of_zab).collect()
 }

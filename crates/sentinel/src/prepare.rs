@@ -102,6 +102,16 @@ impl Preparer {
         self.outstanding.len()
     }
 
+    /// The next transaction has this zxid: those before it are not prepared here.
+    pub(crate) fn go_on_before(&mut self, zxid: i64) {
+        self.zxid = self.zxid.max(zxid - 1);
+    }
+
+    /// Whether a session begins in what was prepared.
+    pub(crate) fn has_opening(&self, session: i64) -> bool {
+        self.opening.contains_key(&session)
+    }
+
     /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
     pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
         let zxid = self.zxid + 1;

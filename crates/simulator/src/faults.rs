@@ -289,7 +289,9 @@ impl<S: System> World<S> {
             return self.replicas[at].away.is_none();
         }
         let replica = &self.replicas[at];
-        replica.away.is_none() && self.setting.faulty.get(&replica.id) == Some(&ReplicaFault::DiskDamage)
+        // Where replicas may not forget, they first come to know one another, which takes all of them.
+        let is_settled = S::MAY_FORGET || replica.node.as_ref().is_some_and(|node| !S::is_rebuilding(node.machine()));
+        is_settled && replica.away.is_none() && self.setting.faulty.get(&replica.id) == Some(&ReplicaFault::DiskDamage)
     }
 
     /// A replica's process ends; it is started again some time later.

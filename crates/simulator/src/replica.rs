@@ -183,8 +183,13 @@ impl<S: System> ReplicaActor<S> {
     /// Bits flip on its disk, while it is down. Says which, and what came of it.
     pub fn rot(&mut self, random: &mut Random) -> (String, Rot) {
         assert!(self.node.is_none(), "bits flip on disks that nobody uses");
-        self.rotten = true;
+        let before = self.medium.copied();
         let (what, found) = disk::flip_bits(&mut self.medium, self.version.store, random);
+        if found == Rot::TailLost && !S::MAY_FORGET {
+            self.medium = before;
+            return (what, Rot::Nothing);
+        }
+        self.rotten = true;
         self.forgot |= found == Rot::TailLost;
         (what, found)
     }

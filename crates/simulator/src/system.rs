@@ -50,6 +50,9 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
 
     /// Every scenario, the quietest first.
     const SCENARIOS: &'static [ScenarioKind];
+    /// Whether the engine's promises hold though a replica forgets the last batch of its journal, as it does when bits flip in it and that looks
+    /// like a torn write. It counts as one that lies then. Otherwise no such bits flip.
+    const MAY_FORGET: bool = true;
 
     // Settings.
 
