@@ -124,14 +124,15 @@ pub(crate) struct Node {
     pub(crate) leaf: Leaf,
 }
 
-/// Everything that a leaf covers, with data and children as hashes.
+/// Everything that a leaf covers, with children as a hash.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
     pub(crate) stat: Persisted,
     pub(crate) acl: Arc<[Acl]>,
     pub(crate) children: usize,
     pub(crate) children_sum: WideSum,
-    pub(crate) data_length: Option<usize>,
+    pub(crate) data: Option<Bytes>,
+    /// The hash of the data.
     pub(crate) data_hash: Leaf,
 }
 
@@ -141,6 +142,12 @@ pub(crate) fn data_hash(profile: Profile, data: Option<&Bytes>) -> Leaf {
 }
 
 impl Summary {
+    /// Puts other data there.
+    pub(crate) fn set_data(&mut self, profile: Profile, data: Option<Bytes>) {
+        self.data_hash = data_hash(profile, data.as_ref());
+        self.data = data;
+    }
+
     /// The leaf of the node at `path`. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
     pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Leaf {
         if profile == Profile::Off {
@@ -164,8 +171,8 @@ impl Summary {
         }
         put_length(&mut input, self.children);
         input.extend_from_slice(&self.children_sum.to_bytes());
-        input.push(u8::from(self.data_length.is_some()));
-        put_length(&mut input, self.data_length.unwrap_or_default());
+        input.push(u8::from(self.data.is_some()));
+        put_length(&mut input, self.data.as_ref().map_or(0, Bytes::len));
         input.extend_from_slice(&self.data_hash.0);
         profile.hash(&input)
     }
@@ -201,7 +208,7 @@ impl Node {
             acl: self.acl.clone(),
             children: self.children.len(),
             children_sum: self.children.sum,
-            data_length: self.data.as_ref().map(Bytes::len),
+            data: self.data.clone(),
             data_hash: self.data_hash,
         }
     }

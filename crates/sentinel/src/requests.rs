@@ -90,6 +90,7 @@ impl Server {
             // Its address is known already.
             ("ip", _) => Vec::new(),
             _ => {
+                self.statistics.auth_failed += 1;
                 self.reply(connection, xid, Err(ErrorCode::AuthFailed), outbox);
                 self.close(connection, outbox);
                 return;

@@ -13,6 +13,7 @@ use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX};
 use crate::node::{Lifetime, Node, Persisted, data_hash, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
+use crate::quota::{self, Record, Usage};
 use crate::transaction::{Body, Change, Transaction};
 use crate::tree::Nodes;
 
@@ -84,6 +85,8 @@ pub struct State {
     pub(crate) ephemerals: BTreeMap<i64, Ephemerals>,
     /// Containers, and nodes with a time to live.
     pub(crate) mortal: BTreeSet<Box<str>>,
+    /// The paths that have a quota.
+    pub(crate) limited: BTreeSet<Box<str>>,
     pub(crate) data_bytes: u64,
 }
 
@@ -121,6 +124,7 @@ impl State {
             digest_log: VecDeque::new(),
             ephemerals: BTreeMap::new(),
             mortal: BTreeSet::new(),
+            limited: BTreeSet::new(),
             data_bytes: 0,
         }
     }
@@ -333,6 +337,7 @@ impl State {
                 node.data_hash = data_hash(profile, data.as_ref());
                 let (stat, acl) = (node.stat(), node.acl.clone());
                 self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
+                self.count_usage(path, Usage::of_change(before.as_ref(), data.as_ref()), touched);
                 applied.events.push(Event { kind: EventKind::DataChanged, path: path.clone(), acl });
                 Some(stat)
             }
@@ -378,7 +383,13 @@ impl State {
         }
         let (stat, acl, parent_acl) = (node.stat(), node.acl.clone(), parent.acl.clone());
         touched.entry(path.to_owned()).or_default();
+        let usage = Usage::of(node.data.as_ref());
         self.put(path, node);
+        if let Some(counted) = quota::counted_by(path) {
+            let record = Record::of(self.usage(counted));
+            self.write_usage(path, &record, touched);
+        }
+        self.count_usage(path, usage, touched);
         applied.events.push(Event { kind: EventKind::Created, path: path.to_owned(), acl });
         applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
         Ok(stat)
@@ -398,9 +409,44 @@ impl State {
         }
         parent.stat.pzxid = zxid;
         let parent_acl = parent.acl.clone();
+        self.count_usage(path, Usage::default().minus(Usage::of(node.data.as_ref())), touched);
         applied.events.push(Event { kind: EventKind::Deleted, path: path.to_owned(), acl: node.acl });
         applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
         Ok(())
+    }
+
+    /// How much there is at `path` and below; the root's path may be empty.
+    pub(crate) fn usage(&self, path: &str) -> Usage {
+        let mut usage = Usage::default();
+        let mut unseen = vec![path.to_owned()];
+        while let Some(next) = unseen.pop() {
+            let Some(node) = self.nodes.get(if next.is_empty() { ROOT } else { &next }) else { continue };
+            usage = usage.plus(Usage::of(node.data.as_ref()));
+            unseen.extend(node.children.names().map(|name| format!("{}/{name}", next.trim_end_matches('/'))));
+        }
+        usage
+    }
+
+    /// Counts what is used more at `path` for the nearest quota.
+    fn count_usage(&mut self, path: &str, more: Usage, touched: &mut Touched) {
+        if self.limited.is_empty() {
+            return;
+        }
+        let Some(limited) = quota::candidates(path).find(|above| self.limited.contains(*above)) else { return };
+        let stats = quota::stats_path(limited);
+        let Some(node) = self.nodes.get(&stats) else { return };
+        let record = Record::read(node.data.as_ref()).plus(more);
+        self.write_usage(&stats, &record, touched);
+    }
+
+    /// Writes how much is used. That is no client's change: the node keeps its stat, and nobody is told.
+    fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched) {
+        let profile = self.profile;
+        let Some(node) = touch(&mut self.nodes, touched, stats) else { return };
+        let data = Some(record.write());
+        node.data_hash = data_hash(profile, data.as_ref());
+        let before = std::mem::replace(&mut node.data, data);
+        self.data_bytes = self.data_bytes + length(node.data.as_ref()) - length(before.as_ref());
     }
 
     /// Puts a node where none is, with what is found from nodes.
@@ -417,6 +463,9 @@ impl State {
                 self.mortal.insert(path.into());
             }
         }
+        if let Some(limited) = quota::limited_by(path) {
+            self.limited.insert(limited.into());
+        }
         let before = self.nodes.insert(path, node);
         assert!(before.is_none(), "nodes are put where none is");
     }
@@ -424,6 +473,9 @@ impl State {
     fn take(&mut self, path: &str) -> Option<Node> {
         let node = self.nodes.remove(path)?;
         self.data_bytes -= length(node.data.as_ref());
+        if let Some(limited) = quota::limited_by(path) {
+            self.limited.remove(limited);
+        }
         match Lifetime::of_owner(node.stat.owner) {
             Lifetime::Persistent => {}
             Lifetime::Session(session) => {
