@@ -193,7 +193,7 @@ impl Server {
     fn measured(&self, name: &str) -> Option<i64> {
         self.measured
             .iter()
-            .find(|(known, _)| *known == name)
+            .find(|(known, _)| known == name)
             .and_then(|(_, value)| if let Value::Integer(value) = value { Some(*value) } else { None })
     }
 
@@ -337,22 +337,24 @@ impl Server {
             field("digest_mismatches_count", usize::from(self.corruption.is_some())),
             field("shards_scrubbed", statistics.shards_scrubbed),
         ];
+        fields.extend(self.corruption.as_ref().map(|corruption| field("damage", corruption.to_string())));
         fields.extend(latency_fields("readlatency", &statistics.reads));
         fields.extend(latency_fields("updatelatency", &statistics.updates));
-        fields.extend(self.measured.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        fields.extend(self.measured.iter().cloned());
         fields
     }
 }
 
 /// A latency as monitoring reads it.
 pub fn latency_fields(name: &str, latency: &Latency) -> Fields {
-    vec![
-        (format!("avg_{name}"), latency.mean_ms().into()),
-        (format!("min_{name}"), latency.least_ms.into()),
-        (format!("max_{name}"), latency.most_ms.into()),
-        (format!("cnt_{name}"), latency.count.into()),
-        (format!("sum_{name}"), latency.total_ms.into()),
-    ]
+    let parts: [(&str, Value); 5] = [
+        ("avg", latency.mean_ms().into()),
+        ("min", latency.least_ms.into()),
+        ("max", latency.most_ms.into()),
+        ("cnt", latency.count.into()),
+        ("sum", latency.total_ms.into()),
+    ];
+    parts.into_iter().map(|(part, value)| (format!("{part}_{name}"), value)).collect()
 }
 
 /// `maxClientCnxns` as the admin commands have it: `max_client_cnxns`.

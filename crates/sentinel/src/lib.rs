@@ -19,6 +19,7 @@
 mod acl;
 mod commands;
 mod digest;
+mod drill;
 mod expiry;
 pub mod limits;
 mod node;
@@ -42,6 +43,7 @@ mod detection;
 pub use acl::digest_id;
 pub use commands::{Fields, Value, latency_fields};
 pub use digest::{Checksum, Leaf, Profile};
+pub use drill::Damage;
 pub use prepare::{Origin, Preparer, Proposal};
 pub use server::{ConnectionId, Input, Now, Outbox, Peer, Server, Settings};
 pub use snapshot::{NotWritten, SnapshotError};

@@ -12,7 +12,7 @@ use jute::permissions::{ADMIN, CREATE, DELETE, READ, WRITE};
 use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 
 use crate::acl;
-use crate::digest::{Leaf, Profile, StateDigest};
+use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::EPHEMERAL_BYTES_MAX;
 use crate::node::{Lifetime, Persisted, Summary, TTL_MS_MAX, data_hash, session_leaf};
 use crate::path::{ROOT, is_fixed, is_valid, split};
@@ -134,7 +134,8 @@ impl Preparer {
             }
         };
         self.zxid = zxid;
-        Transaction { zxid, time_ms: origin.time_ms, session: origin.session, xid: origin.xid, body, foreseen: self.foreseen.checksum() }
+        let foreseen = if state.is_realtime { self.foreseen.checksum() } else { Checksum::default() };
+        Transaction { zxid, time_ms: origin.time_ms, session: origin.session, xid: origin.xid, body, foreseen }
     }
 
     /// Notes what a transaction will leave behind.
@@ -146,10 +147,10 @@ impl Preparer {
                 None => state.nodes.get(&path).map(|node| node.leaf),
             };
             let future = summary.map(|summary| {
-                let leaf = summary.leaf(state.profile, &path);
+                let leaf = if state.is_realtime { summary.leaf(state.profile, &path) } else { Leaf::default() };
                 (summary, leaf)
             });
-            if state.profile != Profile::Off {
+            if state.profile != Profile::Off && state.is_realtime {
                 before.iter().for_each(|leaf| self.foreseen.subtract(leaf));
                 future.iter().for_each(|(_, leaf)| self.foreseen.add(leaf));
             }
@@ -220,6 +221,11 @@ impl Staging<'_> {
             Proposal::CloseSession => self.close_session().map_err(alone),
             Proposal::Reap { path } => Ok(Body::Changes(vec![self.reap(path).map_err(alone)?])),
         }
+    }
+
+    /// How what is foreseen is hashed: not at all where nobody compares it.
+    fn hashing(&self) -> Profile {
+        if self.state.is_realtime { self.state.profile } else { Profile::Off }
     }
 
     /// The node as the request meets it.
@@ -294,7 +300,7 @@ impl Staging<'_> {
         parent.stat.cversion = parent.stat.cversion.wrapping_add(1);
         parent.stat.pzxid = self.zxid;
         parent.children += 1;
-        parent.children_sum.add(&self.state.profile.hash(name.as_bytes()));
+        parent.children_sum.add(&self.hashing().hash(name.as_bytes()));
         let parent_cversion = parent.stat.cversion;
         self.staged.insert(parent_path, Some(parent));
         let (zxid, time, owner) = (self.zxid, self.origin.time_ms, lifetime.owner());
@@ -305,7 +311,7 @@ impl Staging<'_> {
             children: 0,
             children_sum: Default::default(),
             data: data.clone(),
-            data_hash: data_hash(self.state.profile, data.as_ref()),
+            data_hash: data_hash(self.hashing(), data.as_ref()),
         };
         self.staged.insert(path.clone(), Some(summary));
         self.has_quota |= quota::limited_by(&path).is_some();
@@ -344,7 +350,7 @@ impl Staging<'_> {
         let mut parent = self.get(parent_path)?;
         parent.stat.pzxid = self.zxid;
         parent.children = parent.children.saturating_sub(1);
-        parent.children_sum.subtract(&self.state.profile.hash(name.as_bytes()));
+        parent.children_sum.subtract(&self.hashing().hash(name.as_bytes()));
         self.staged.insert(parent_path.to_owned(), Some(parent));
         self.staged.insert(path.clone(), None);
         self.count_usage(&path, Usage::default().minus(Usage::of(node.data.as_ref())));
@@ -358,7 +364,7 @@ impl Staging<'_> {
         self.check_quota(&path, usage)?;
         let version = check_version(node.stat.version, version)?;
         node.stat = Persisted { version, mzxid: self.zxid, mtime: self.origin.time_ms, ..node.stat };
-        node.set_data(self.state.profile, data.clone());
+        node.set_data(self.hashing(), data.clone());
         self.staged.insert(path.clone(), Some(node));
         self.count_usage(&path, usage);
         Ok(Change::SetData { path, data, version })
@@ -395,7 +401,7 @@ impl Staging<'_> {
 
     fn write_usage(&mut self, stats: String, record: &Record) {
         let Ok(mut node) = self.get(&stats) else { return };
-        node.set_data(self.state.profile, Some(record.write()));
+        node.set_data(self.hashing(), Some(record.write()));
         self.staged.insert(stats, Some(node));
     }
 

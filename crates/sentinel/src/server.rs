@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jute::{
     Answer, ConnectRequest, ConnectResponse, ErrorCode, EventKind, Id, NotARequest, Numbered, PASSWORD_BYTES, Reply, WatchedEvent, Writer,
@@ -13,7 +14,7 @@ use jute::{
 use sha2::{Digest as _, Sha256};
 
 use crate::acl;
-use crate::commands::Value;
+use crate::commands::Fields;
 use crate::expiry::Expiry;
 use crate::limits::REAPED_MAX;
 use crate::node::Lifetime;
@@ -99,7 +100,8 @@ pub struct Settings {
 
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
-    pub(crate) identities: Vec<Id>,
+    /// Shared with the requests that are being answered.
+    pub(crate) identities: Arc<Vec<Id>>,
     pub(crate) session: Option<i64>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
@@ -129,7 +131,9 @@ pub struct Server {
     reap_at_ms: i64,
     scrubbed_shard: usize,
     /// What the shell has measured, for operators.
-    pub(crate) measured: Vec<(&'static str, Value)>,
+    pub(crate) measured: Fields,
+    /// The subject of the certificate of who may do everything.
+    superuser_certificate: Option<String>,
 }
 
 impl Server {
@@ -154,7 +158,8 @@ impl Server {
             corruption: None,
             next_session: next_session.cast_signed(),
             scrubbed_shard: 0,
-            measured: Vec::new(),
+            measured: Fields::new(),
+            superuser_certificate: None,
         }
     }
 
@@ -165,6 +170,13 @@ impl Server {
         self
     }
 
+    /// Whose certificate allows everything: nobody's, unless this is said.
+    #[must_use]
+    pub fn with_superuser_certificate(mut self, subject: Option<String>) -> Self {
+        self.superuser_certificate = subject;
+        self
+    }
+
     /// Notes how long a request took, from its arrival to its answer.
     pub fn on_answered(&mut self, is_write: bool, took_ms: u64) {
         self.statistics.latency.add(took_ms);
@@ -172,7 +184,7 @@ impl Server {
     }
 
     /// Notes what the shell has measured, to be shown to whoever asks next.
-    pub fn on_measured(&mut self, measured: Vec<(&'static str, Value)>) {
+    pub fn on_measured(&mut self, measured: Fields) {
         self.measured = measured;
     }
 
@@ -262,7 +274,10 @@ impl Server {
     fn on_opened(&mut self, connection: ConnectionId, peer: Peer) {
         let mut identities = vec![Id::new("ip", &peer.address.to_string())];
         identities.extend(peer.certificate.as_deref().map(|subject| Id::new("x509", subject)));
-        let opened = Connection { peer, identities, session: None, received: 0, sent: 0, is_closing: false };
+        if peer.certificate.is_some() && peer.certificate == self.superuser_certificate {
+            identities.push(acl::superuser());
+        }
+        let opened = Connection { peer, identities: Arc::new(identities), session: None, received: 0, sent: 0, is_closing: false };
         self.connections.insert(connection, opened);
     }
 
