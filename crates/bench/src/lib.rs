@@ -35,6 +35,7 @@ mod pool;
 mod report;
 mod runner;
 mod timeline;
+pub mod zookeeper;
 
 use std::path::Path;
 use std::sync::Arc;
