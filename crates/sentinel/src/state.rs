@@ -120,7 +120,9 @@ impl State {
         let read_only: Arc<[Acl]> = Arc::new([Acl { permissions: jute::permissions::READ, ..Acl::open() }]);
         let fixed = [(ROOT, acl::open()), (SERVICE, acl::open()), (QUOTA, acl::open()), (CONFIG, read_only)];
         for (path, acl) in fixed {
-            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, Persisted::default()));
+            // ZooKeeper sets this ACL without asking for a version, which leaves it at −1.
+            let stat = Persisted { aversion: if path == CONFIG { -1 } else { 0 }, ..Persisted::default() };
+            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, stat));
         }
         for path in [SERVICE, QUOTA, CONFIG] {
             let (parent, name) = split(path).expect("these are not the root");

@@ -209,7 +209,7 @@ mod tests {
         std::fs::write(&path, [0xfe, 0xed, 0xfe, 0xed]).expect("it can be written");
         let config = TlsConfig { key_store: path.clone(), trust_store: None, client_auth: ClientAuth::None };
         assert!(config.acceptor().err().expect("it is none").to_string().contains("openssl pkcs12"));
-        std::fs::write(&path, "-----BEGIN X-----\n").expect("it can be written");
+        std::fs::write(&path, "-----BEGIN X-----\nAAAA\n-----END X-----\n").expect("it can be written");
         assert!(config.acceptor().err().expect("it is empty").to_string().contains("has no certificate"));
     }
 }
