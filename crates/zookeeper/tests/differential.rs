@@ -184,12 +184,12 @@ impl Random {
             1 => (format!("{quota}/a"), ""),
             2 | 3 => (format!("{quota}/a/zookeeper_limits"), limits),
             4 | 5 => (format!("{quota}/a/zookeeper_stats"), "count=0,bytes=0"),
-            6 => ("/zookeeper/config".to_owned(), ""),
-            _ => ("/zookeeper/quota".to_owned(), ""),
+            // The parent of all quotas has seen those of others.
+            _ => ("/zookeeper/config".to_owned(), ""),
         };
         let data = Some(Bytes::copy_from_slice(data.as_bytes()));
         let (watch, acl) = (self.below(3) == 0, vec![Acl::open()]);
-        let is_fixed = path.ends_with("/config") || path.ends_with("/quota");
+        let is_fixed = path == "/zookeeper/config";
         match self.below(6) {
             0 if !is_fixed => Request::SetData { path, data, version: -1 },
             1 if !is_fixed => Request::Delete { path, version: -1 },
@@ -198,7 +198,7 @@ impl Random {
                 Request::Create(Create { path, data, acl, mode: CreateMode::Persistent, sequential: false, wants_stat: true })
             }
             4 if !is_fixed => Request::GetChildren2 { path, watch },
-            _ => Request::GetData { path: if is_fixed { "/zookeeper/config".to_owned() } else { path }, watch },
+            _ => Request::GetData { path, watch },
         }
     }
 
