@@ -59,9 +59,9 @@ simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
 simulated conformance: mutants types crypto machine engine random store jute simulator capacity basil cataphract augustus sentinel adversary
 shell     sql: types client
-shell     zookeeper: types store jute sentinel
+shell     zookeeper: types store jute sentinel runtime monitoring
 shell     console: types client
-shell     bench: types client bezant-client config workload monitoring
+shell     bench: types jute client bezant-client config workload monitoring
 shell     figures:
 shell     bezant: mutants types crypto machine store basil cataphract augustus sentinel runtime monitoring engine \
               client bezant-client config workload backup sql zookeeper console bench

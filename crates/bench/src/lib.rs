@@ -37,6 +37,7 @@ mod report;
 mod retwis_on_redis;
 mod runner;
 mod timeline;
+pub mod zookeeper;
 
 use std::path::Path;
 use std::sync::Arc;

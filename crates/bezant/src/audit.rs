@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use zookeeper::{Audit, Finding, audit_offline};
+use zookeeper::{Audit, Finding, OnlineAudit, Verdict, audit_offline, audit_online};
 
 use crate::failure::{Done, Failure};
 use crate::out;
@@ -17,6 +17,23 @@ pub enum AuditCommand {
         \x20 bezant audit offline /var/zk-1 /var/zk-2 /var/zk-3\n\n\
         Ends with exit code 1 when one of them differs, or does not make its own state again.")]
     Offline(OfflineArgs),
+    /// Compares servers for ZooKeeper's clients that run, by the digests that they keep at every 128th transaction
+    #[command(after_help = "Example:\n\
+        \x20 bezant audit online 10.0.0.1:2181 10.0.0.2:2181 10.0.0.3:2181\n\n\
+        Each server's 4lw.commands.whitelist has to have mntr and hash. What more than half of the servers have counts as right. Ends with exit\n\
+        code 1 when one differs, has found damage itself, or does not answer.")]
+    Online(OnlineArgs),
+}
+
+/// Whom to ask.
+#[derive(Args, Debug)]
+pub struct OnlineArgs {
+    /// Where each server's clients connect
+    #[arg(value_name = "HOST:PORT", required = true)]
+    servers: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// What to compare.
@@ -31,8 +48,11 @@ pub struct OfflineArgs {
 }
 
 /// Carries out `bezant audit`.
-pub fn run(command: &AuditCommand) -> Result<Done, Failure> {
-    let AuditCommand::Offline(args) = command;
+pub async fn run(command: &AuditCommand) -> Result<Done, Failure> {
+    let args = match command {
+        AuditCommand::Offline(args) => args,
+        AuditCommand::Online(args) => return Ok(online(args).await),
+    };
     let audit = audit_offline(&args.folders);
     if args.json {
         print_json(&audit);
@@ -74,4 +94,48 @@ fn print_json(audit: &Audit) {
     };
     let each = audit.findings.iter().map(|(folder, found)| json!({ "folder": folder.display().to_string(), "found": finding(found) }));
     out!("{}", json!({ "zxid": audit.zxid, "majority": audit.has_majority, "folders": each.collect::<Vec<_>>() }));
+}
+
+async fn online(args: &OnlineArgs) -> Done {
+    let audit = audit_online(&args.servers).await;
+    if args.json {
+        print_online_json(&audit);
+    } else {
+        print_online(&audit);
+    }
+    if audit.is_clean() { Done::Well } else { Done::Missing }
+}
+
+fn print_online(audit: &OnlineAudit) {
+    match audit.zxid {
+        Some(zxid) => out!("more than half agree up to zxid {zxid:#x}"),
+        None => out!("at no transaction do more than half agree: nobody can say who is wrong"),
+    }
+    for (server, role, verdict) in &audit.verdicts {
+        let role = role.as_deref().unwrap_or("no role known");
+        match verdict {
+            Verdict::Agrees { zxid } => out!("{server} ({role}): agrees at {zxid:#x}"),
+            Verdict::Differs { since, last_right, found, expected } => {
+                let before = last_right.map_or_else(String::new, |zxid| format!(", and agreed at {zxid:#x}"));
+                out!("{server} ({role}): differs at {since:#x}{before}: {found}, not {expected}");
+            }
+            Verdict::Quarantined(damage) => out!("{server} ({role}): found itself damaged, and serves nobody: {damage}"),
+            Verdict::NotComparable(why) => out!("{server} ({role}): cannot be compared: {why}"),
+            Verdict::Silent(error) => out!("{server}: no answer: {error}"),
+        }
+    }
+}
+
+fn print_online_json(audit: &OnlineAudit) {
+    let verdict = |verdict: &Verdict| match verdict {
+        Verdict::Agrees { zxid } => json!({ "state": "agrees", "zxid": zxid }),
+        Verdict::Differs { since, last_right, found, expected } => {
+            json!({ "state": "differs", "zxid": since, "last_right": last_right, "digest": found, "expected": expected })
+        }
+        Verdict::Quarantined(damage) => json!({ "state": "quarantined", "damage": damage }),
+        Verdict::NotComparable(why) => json!({ "state": "not comparable", "why": why }),
+        Verdict::Silent(error) => json!({ "state": "silent", "error": error }),
+    };
+    let each = audit.verdicts.iter().map(|(server, role, found)| json!({ "server": server, "role": role, "found": verdict(found) }));
+    out!("{}", json!({ "zxid": audit.zxid, "clean": audit.is_clean(), "servers": each.collect::<Vec<_>>() }));
 }

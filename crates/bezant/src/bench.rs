@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bench::zookeeper::ZookeeperArgs;
 use bench::{BenchArgs, BenchError};
 use clap::Args;
 use client::Advice;
@@ -47,6 +48,17 @@ pub async fn run(args: &BenchCommand) -> Result<Done, Failure> {
         None => Ok(Done::Well),
         Some(what) => Err(Failure::failed(what)),
     }
+}
+
+/// Carries out `bezant bench-zookeeper`.
+pub async fn zookeeper(args: &ZookeeperArgs) -> Result<Done, Failure> {
+    let report = bench::zookeeper::run(args).await.map_err(|error| Failure::failed(format!("a server failed: {error}")))?;
+    if args.json {
+        out!("{}", serde_json::to_string(&report).map_err(|error| Failure::failed(format!("the report cannot be written: {error}")))?);
+    } else {
+        out!("{report}");
+    }
+    Ok(Done::Well)
 }
 
 /// The first signal ends the run and lets it report; the second ends the program.

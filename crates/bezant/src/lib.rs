@@ -11,6 +11,7 @@ mod bench;
 mod changes;
 mod confine;
 mod dev;
+mod drill;
 pub mod failure;
 mod given;
 mod init;
@@ -113,11 +114,28 @@ pub enum Command {
         \x20 bezant bench ycsb-a --keys 100000 --load --zipf 0.9 --json\n\n\
         The first run of a workload on a cluster needs --load, which fills its table; later runs find the table there.")]
     Bench(bench::BenchCommand),
+    #[command(
+        name = "bench-zookeeper",
+        about = "Measures servers of ZooKeeper's protocol",
+        after_help = "Example:\n\
+        \x20 bezant bench-zookeeper --server 127.0.0.1:2181 --reads 50 --bytes 1024 --pid $(pidof bezant)\n\n\
+        It makes nodes below /bezant-bench, and removes them again."
+    )]
+    BenchZookeeper(::bench::zookeeper::ZookeeperArgs),
     #[command(after_help = "Example:\n\
         \x20 printf 'dataDir=/var/zk\\nclientPort=2181\\n' > zoo.cfg && bezant zookeeper --config zoo.cfg")]
     Zookeeper(standalone::ZookeeperArgs),
     #[command(subcommand, about = "Compares replicas, to find the one whose state is wrong")]
     Audit(audit::AuditCommand),
+    #[command(subcommand, about = "Damages a server on purpose, to see that it is noticed")]
+    Drill(drill::DrillCommand),
+    #[command(
+        about = "Shows what a server for ZooKeeper's clients has noticed to be wrong with itself",
+        after_help = "Example:\n\
+        \x20 bezant evidence /var/zk\n\n\
+        Ends with exit code 1 when there is any."
+    )]
+    Evidence(drill::EvidenceArgs),
 }
 
 /// How many cores a command can use.
@@ -134,7 +152,7 @@ impl Command {
     #[must_use]
     pub fn cores(&self) -> Cores {
         match self {
-            Self::Dev(_) | Self::Node(_) | Self::Bench(_) | Self::Zookeeper(_) => Cores::All,
+            Self::Dev(_) | Self::Node(_) | Self::Bench(_) | Self::BenchZookeeper(_) | Self::Zookeeper(_) => Cores::All,
             _ => Cores::One,
         }
     }
@@ -163,8 +181,11 @@ impl Command {
             Self::Shell(args) => shell::run(&args).await,
             Self::Status(args) => status::run(&args).await,
             Self::Bench(args) => bench::run(&args).await,
+            Self::BenchZookeeper(args) => bench::zookeeper(&args).await,
             Self::Zookeeper(args) => standalone::run(&args).await,
-            Self::Audit(command) => audit::run(&command),
+            Self::Audit(command) => audit::run(&command).await,
+            Self::Drill(command) => drill::run(&command).await,
+            Self::Evidence(args) => drill::show(&args),
         }
     }
 }

@@ -539,7 +539,23 @@ fn every_command_explains_itself_with_an_example() {
     let bench = place.run(&["bench", "--help"]).expect(0).out;
     assert!(bench.lines().filter(|line| line.contains("  bezant bench")).all(|line| line.contains("--load")), "{bench}");
     let help = place.run(&["--help"]).expect(0).out;
-    let commands = ["dev", "init", "node", "up", "down", "get", "put", "delete", "txn", "shell", "status", "bench"];
+    let commands = [
+        "dev",
+        "init",
+        "node",
+        "up",
+        "down",
+        "get",
+        "put",
+        "delete",
+        "txn",
+        "shell",
+        "status",
+        "bench",
+        "bench-zookeeper",
+        "zookeeper",
+        "evidence",
+    ];
     for command in commands {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the list:\n{help}");
         let said = place.run(&[command, "--help"]).expect(0);

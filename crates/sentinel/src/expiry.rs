@@ -60,6 +60,11 @@ impl Expiry {
         None
     }
 
+    /// When each session is looked at, in steady time.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        self.due.iter().map(|(due_ms, session)| (*session, *due_ms))
+    }
+
     /// When one may end next.
     pub(crate) fn deadline_ms(&self) -> Option<i64> {
         self.due.first().map(|(due_ms, _)| *due_ms)

@@ -17,13 +17,16 @@
 //! does not, stands in `docs/protocols/sentinel.md`.
 
 mod acl;
+mod commands;
 mod digest;
+mod drill;
 mod expiry;
 pub mod limits;
 mod node;
 pub mod order;
 mod path;
 mod prepare;
+mod quota;
 mod reads;
 mod replicated;
 mod requests;
@@ -40,11 +43,13 @@ mod words;
 mod detection;
 
 pub use acl::digest_id;
+pub use commands::{Fields, Value, latency_fields};
 pub use digest::{Checksum, Leaf, Profile};
+pub use drill::Damage;
 pub use prepare::{Origin, Preparer, Proposal};
 pub use replicated::Replicated;
 pub use server::{ConnectionId, Input, Now, Outbox, Peer, Server, Settings};
 pub use snapshot::{NotWritten, SnapshotError};
 pub use state::{Applied, Corruption, Event, State};
-pub use statistics::Statistics;
+pub use statistics::{Latency, Statistics};
 pub use transaction::{Body, Change, Transaction};

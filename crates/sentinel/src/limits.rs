@@ -22,3 +22,7 @@ pub const DIGEST_EVERY_ZXIDS: i64 = 128;
 pub const REAPED_MAX: usize = 1_000;
 /// The longest record of a snapshot that is read.
 pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 16 << 20;
+/// How many connections, sessions or paths a command lists.
+pub const LISTED_MAX: usize = 100_000;
+/// The longest record of a quota that is read: clients may write anything there, and it is read at every write below.
+pub const QUOTA_RECORD_BYTES_MAX: usize = 1_024;

@@ -1,9 +1,11 @@
 //! A node of the tree, and its leaf in the digest.
 
 use std::collections::BTreeSet;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use jute::{Acl, Stat};
 
 use crate::digest::{Leaf, Profile, WideSum};
@@ -64,49 +66,107 @@ pub(crate) struct Persisted {
     pub(crate) pzxid: i64,
 }
 
-/// The names of a node's children, and the sum of their hashes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Children {
-    names: BTreeSet<Box<str>>,
+/// The names of a node's children, and the sum of their hashes. Most nodes have none, and take no room for them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Children(Option<Box<Names>>);
+
+/// From how many names on they lie in [`NAME_SHARDS`] sets instead of one: whoever changes one of a million, while a copy of the tree is being
+/// written, copies a few thousand.
+const SPLIT_AT: usize = 4_096;
+const NAME_SHARDS: usize = 256;
+
+type NameSet = BTreeSet<Box<str>>;
+
+#[derive(Clone, Debug, Default)]
+struct Names {
+    /// One set, or [`NAME_SHARDS`]; each is shared with copies of the tree until it is changed.
+    shards: Vec<Arc<NameSet>>,
+    count: usize,
     sum: WideSum,
+}
+
+impl Names {
+    fn shard_of(&self, name: &str) -> usize {
+        match self.shards.len() {
+            0 | 1 => 0,
+            shards => usize::try_from(FixedState::with_seed(0).hash_one(name) % shards as u64).expect("there are few shards"),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.shards.get(self.shard_of(name)).is_some_and(|shard| shard.contains(name))
+    }
+
+    fn split(&mut self) {
+        let all = std::mem::replace(&mut self.shards, vec![Arc::default(); NAME_SHARDS]);
+        for name in all.iter().flat_map(|shard| shard.iter()) {
+            let shard = self.shard_of(name);
+            Arc::make_mut(&mut self.shards[shard]).insert(name.clone());
+        }
+    }
 }
 
 impl Children {
     /// Adds a name; false when it is there already.
     pub(crate) fn insert(&mut self, name: &str, profile: Profile) -> bool {
-        let is_new = self.names.insert(name.into());
-        if is_new {
-            self.sum.add(&profile.hash(name.as_bytes()));
+        let names = self.0.get_or_insert_default();
+        if names.contains(name) {
+            return false;
         }
-        is_new
+        if names.shards.is_empty() {
+            names.shards.push(Arc::default());
+        } else if names.shards.len() == 1 && names.count >= SPLIT_AT {
+            names.split();
+        }
+        let shard = names.shard_of(name);
+        Arc::make_mut(&mut names.shards[shard]).insert(name.into());
+        names.count += 1;
+        names.sum.add(&profile.hash(name.as_bytes()));
+        true
     }
 
     /// Removes a name; false when it is not there.
     pub(crate) fn remove(&mut self, name: &str, profile: Profile) -> bool {
-        let was_there = self.names.remove(name);
-        if was_there {
-            self.sum.subtract(&profile.hash(name.as_bytes()));
+        let Some(names) = self.0.as_mut().filter(|names| names.contains(name)) else { return false };
+        let shard = names.shard_of(name);
+        Arc::make_mut(&mut names.shards[shard]).remove(name);
+        names.count -= 1;
+        names.sum.subtract(&profile.hash(name.as_bytes()));
+        if names.count == 0 && names.sum == WideSum::default() {
+            self.0 = None;
         }
-        was_there
+        true
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(AsRef::as_ref)
+        self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(AsRef::as_ref)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        self.0.as_ref().map_or(0, |names| names.count)
+    }
+
+    fn sum(&self) -> WideSum {
+        self.0.as_ref().map_or_else(WideSum::default, |names| names.sum)
+    }
+
+    fn has_the_same_names(&self, other: &Self) -> bool {
+        let contains = |name| other.0.as_ref().is_some_and(|names| names.contains(name));
+        self.len() == other.len() && self.names().all(contains)
     }
 
     /// Computes the sum anew, for another profile.
     pub(crate) fn rehash(&mut self, profile: Profile) {
-        self.sum = self.recomputed(profile);
+        let sum = self.recomputed(profile);
+        if let Some(names) = &mut self.0 {
+            names.sum = sum;
+        }
     }
 
     /// The sum, computed from the names alone.
     fn recomputed(&self, profile: Profile) -> WideSum {
         let mut sum = WideSum::default();
-        self.names.iter().for_each(|name| sum.add(&profile.hash(name.as_bytes())));
+        self.names().for_each(|name| sum.add(&profile.hash(name.as_bytes())));
         sum
     }
 }
@@ -124,14 +184,15 @@ pub(crate) struct Node {
     pub(crate) leaf: Leaf,
 }
 
-/// Everything that a leaf covers, with data and children as hashes.
+/// Everything that a leaf covers, with children as a hash.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
     pub(crate) stat: Persisted,
     pub(crate) acl: Arc<[Acl]>,
     pub(crate) children: usize,
     pub(crate) children_sum: WideSum,
-    pub(crate) data_length: Option<usize>,
+    pub(crate) data: Option<Bytes>,
+    /// The hash of the data.
     pub(crate) data_hash: Leaf,
 }
 
@@ -141,6 +202,12 @@ pub(crate) fn data_hash(profile: Profile, data: Option<&Bytes>) -> Leaf {
 }
 
 impl Summary {
+    /// Puts other data there.
+    pub(crate) fn set_data(&mut self, profile: Profile, data: Option<Bytes>) {
+        self.data_hash = data_hash(profile, data.as_ref());
+        self.data = data;
+    }
+
     /// The leaf of the node at `path`. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
     pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Leaf {
         if profile == Profile::Off {
@@ -164,8 +231,8 @@ impl Summary {
         }
         put_length(&mut input, self.children);
         input.extend_from_slice(&self.children_sum.to_bytes());
-        input.push(u8::from(self.data_length.is_some()));
-        put_length(&mut input, self.data_length.unwrap_or_default());
+        input.push(u8::from(self.data.is_some()));
+        put_length(&mut input, self.data.as_ref().map_or(0, Bytes::len));
         input.extend_from_slice(&self.data_hash.0);
         profile.hash(&input)
     }
@@ -200,8 +267,8 @@ impl Node {
             stat: self.stat,
             acl: self.acl.clone(),
             children: self.children.len(),
-            children_sum: self.children.sum,
-            data_length: self.data.as_ref().map(Bytes::len),
+            children_sum: self.children.sum(),
+            data: self.data.clone(),
             data_hash: self.data_hash,
         }
     }
@@ -221,7 +288,7 @@ impl Node {
             (self.data == other.data, "the data"),
             (self.stat == other.stat, "the stat"),
             (self.acl == other.acl, "the ACL"),
-            (self.children.names == other.children.names, "the set of children"),
+            (self.children.has_the_same_names(&other.children), "the set of children"),
         ];
         fields.into_iter().find(|(is_same, _)| !is_same).map(|(_, field)| field)
     }
@@ -254,6 +321,24 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_children_lie_in_many_sets_and_are_the_same() {
+        let (mut many, profile) = (Children::default(), Profile::Sha256Wide);
+        for number in 0..2 * SPLIT_AT {
+            assert!(many.insert(&number.to_string(), profile) && !many.insert(&number.to_string(), profile));
+        }
+        let copy = many.clone();
+        assert_eq!((many.len(), many.names().count(), many.sum()), (2 * SPLIT_AT, 2 * SPLIT_AT, many.recomputed(profile)));
+        assert!(many.remove("17", profile) && !many.remove("17", profile));
+        assert!(copy.names().any(|name| name == "17") && !many.has_the_same_names(&copy));
+        let mut few = Children::default();
+        many.names().filter(|name| name.len() == 1).for_each(|name| assert!(few.insert(name, profile)));
+        for number in 0..2 * SPLIT_AT {
+            assert_eq!(many.remove(&number.to_string(), profile), number != 17);
+        }
+        assert!(many.0.is_none() && few.len() == 10);
+    }
 
     #[test]
     fn an_owner_says_how_long_a_node_lives() {

@@ -12,10 +12,11 @@ use jute::permissions::{ADMIN, CREATE, DELETE, READ, WRITE};
 use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 
 use crate::acl;
-use crate::digest::{Leaf, Profile, StateDigest};
+use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::limits::EPHEMERAL_BYTES_MAX;
 use crate::node::{Lifetime, Persisted, Summary, TTL_MS_MAX, data_hash, session_leaf};
-use crate::path::{is_fixed, is_valid, split};
+use crate::path::{ROOT, is_fixed, is_valid, split};
+use crate::quota::{self, Record, Usage};
 use crate::state::{State, next_version};
 use crate::transaction::{Body, Change, Transaction};
 
@@ -80,6 +81,10 @@ pub struct Preparer {
     /// Sessions that begin in what was prepared, and their leaves.
     opening: BTreeMap<i64, Leaf>,
     closing: BTreeSet<i64>,
+    /// Whether hard quotas are kept.
+    enforces_quotas: bool,
+    /// Whether a quota is among what was prepared and not applied yet.
+    is_quota_coming: bool,
 }
 
 impl Preparer {
@@ -93,7 +98,16 @@ impl Preparer {
             outstanding: VecDeque::new(),
             opening: BTreeMap::new(),
             closing: BTreeSet::new(),
+            enforces_quotas: false,
+            is_quota_coming: false,
         }
+    }
+
+    /// Whether requests fail that a hard quota forbids: not, unless this is said.
+    #[must_use]
+    pub fn with_quotas_enforced(mut self, enforces_quotas: bool) -> Self {
+        self.enforces_quotas = enforces_quotas;
+        self
     }
 
     /// How many transactions were prepared and not applied yet.
@@ -115,9 +129,10 @@ impl Preparer {
     /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
     pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
         let zxid = self.zxid + 1;
-        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new() };
+        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), has_quota: false };
         let prepared = staging.body(proposal);
-        let staged = staging.staged;
+        let (staged, has_quota) = (staging.staged, staging.has_quota);
+        self.is_quota_coming |= has_quota;
         let body = match prepared {
             Ok(body) => {
                 self.foresee(state, zxid, staged, &body, origin.session);
@@ -129,7 +144,8 @@ impl Preparer {
             }
         };
         self.zxid = zxid;
-        Transaction { zxid, time_ms: origin.time_ms, session: origin.session, xid: origin.xid, body, foreseen: self.foreseen.checksum() }
+        let foreseen = if state.is_realtime { self.foreseen.checksum() } else { Checksum::default() };
+        Transaction { zxid, time_ms: origin.time_ms, session: origin.session, xid: origin.xid, body, foreseen }
     }
 
     /// Notes what a transaction will leave behind.
@@ -141,10 +157,10 @@ impl Preparer {
                 None => state.nodes.get(&path).map(|node| node.leaf),
             };
             let future = summary.map(|summary| {
-                let leaf = summary.leaf(state.profile, &path);
+                let leaf = if state.is_realtime { summary.leaf(state.profile, &path) } else { Leaf::default() };
                 (summary, leaf)
             });
-            if state.profile != Profile::Off {
+            if state.profile != Profile::Off && state.is_realtime {
                 before.iter().for_each(|leaf| self.foreseen.subtract(leaf));
                 future.iter().for_each(|(_, leaf)| self.foreseen.add(leaf));
             }
@@ -177,6 +193,7 @@ impl Preparer {
                 }
             }
         }
+        self.is_quota_coming &= !self.outstanding.is_empty();
         match transaction.body {
             Body::CreateSession { .. } => drop(self.opening.remove(&transaction.session)),
             Body::CloseSession { .. } => drop(self.closing.remove(&transaction.session)),
@@ -195,6 +212,8 @@ struct Staging<'a> {
     origin: Origin<'a>,
     zxid: i64,
     staged: BTreeMap<String, Option<Summary>>,
+    /// Whether a quota is among what was staged.
+    has_quota: bool,
 }
 
 impl Staging<'_> {
@@ -212,6 +231,11 @@ impl Staging<'_> {
             Proposal::CloseSession => self.close_session().map_err(alone),
             Proposal::Reap { path } => Ok(Body::Changes(vec![self.reap(path).map_err(alone)?])),
         }
+    }
+
+    /// How what is foreseen is hashed: not at all where nobody compares it.
+    fn hashing(&self) -> Profile {
+        if self.state.is_realtime { self.state.profile } else { Profile::Off }
     }
 
     /// The node as the request meets it.
@@ -264,7 +288,7 @@ impl Staging<'_> {
         }
         let acl = acl::resolve(&acl, self.origin.identities)?;
         // What the root would be created in is the root itself.
-        let parent_path = split(&path).map_or("/", |(parent, _)| parent).to_owned();
+        let parent_path = split(&path).map_or(ROOT, |(parent, _)| parent).to_owned();
         let mut parent = self.get(&parent_path)?;
         self.may(&parent, CREATE)?;
         if sequential {
@@ -277,6 +301,8 @@ impl Staging<'_> {
             return Err(ErrorCode::NoChildrenForEphemerals);
         }
         let (_, name) = split(&path).ok_or(ErrorCode::BadArguments)?;
+        let usage = Usage::of(data.as_ref());
+        self.check_quota(&path, usage)?;
         let ephemerals = self.state.ephemerals.get(&self.origin.session).map_or(0, |ephemerals| ephemerals.bytes);
         if matches!(lifetime, Lifetime::Session(_)) && ephemerals + path.len() > EPHEMERAL_BYTES_MAX {
             return Err(ErrorCode::QuotaExceeded);
@@ -284,7 +310,7 @@ impl Staging<'_> {
         parent.stat.cversion = parent.stat.cversion.wrapping_add(1);
         parent.stat.pzxid = self.zxid;
         parent.children += 1;
-        parent.children_sum.add(&self.state.profile.hash(name.as_bytes()));
+        parent.children_sum.add(&self.hashing().hash(name.as_bytes()));
         let parent_cversion = parent.stat.cversion;
         self.staged.insert(parent_path, Some(parent));
         let (zxid, time, owner) = (self.zxid, self.origin.time_ms, lifetime.owner());
@@ -294,10 +320,16 @@ impl Staging<'_> {
             acl: acl.clone(),
             children: 0,
             children_sum: Default::default(),
-            data_length: data.as_ref().map(Bytes::len),
-            data_hash: data_hash(self.state.profile, data.as_ref()),
+            data: data.clone(),
+            data_hash: data_hash(self.hashing(), data.as_ref()),
         };
         self.staged.insert(path.clone(), Some(summary));
+        self.has_quota |= quota::limited_by(&path).is_some();
+        if let Some(counted) = quota::counted_by(&path) {
+            let record = Record::of(self.usage(counted));
+            self.write_usage(path.clone(), &record);
+        }
+        self.count_usage(&path, usage);
         Ok(Change::Create { path, data, acl, owner, parent_cversion })
     }
 
@@ -328,21 +360,77 @@ impl Staging<'_> {
         let mut parent = self.get(parent_path)?;
         parent.stat.pzxid = self.zxid;
         parent.children = parent.children.saturating_sub(1);
-        parent.children_sum.subtract(&self.state.profile.hash(name.as_bytes()));
+        parent.children_sum.subtract(&self.hashing().hash(name.as_bytes()));
         self.staged.insert(parent_path.to_owned(), Some(parent));
         self.staged.insert(path.clone(), None);
+        self.count_usage(&path, Usage::default().minus(Usage::of(node.data.as_ref())));
         Ok(Change::Delete { path })
     }
 
     fn set_data(&mut self, path: String, data: Option<Bytes>, version: i32) -> Result<Change, ErrorCode> {
         let mut node = self.get(valid(&path)?)?;
         self.may(&node, WRITE)?;
+        let usage = Usage::of_change(node.data.as_ref(), data.as_ref());
+        self.check_quota(&path, usage)?;
         let version = check_version(node.stat.version, version)?;
         node.stat = Persisted { version, mzxid: self.zxid, mtime: self.origin.time_ms, ..node.stat };
-        node.data_length = data.as_ref().map(Bytes::len);
-        node.data_hash = data_hash(self.state.profile, data.as_ref());
+        node.set_data(self.hashing(), data.clone());
         self.staged.insert(path.clone(), Some(node));
+        self.count_usage(&path, usage);
         Ok(Change::SetData { path, data, version })
+    }
+
+    /// The nearest path with a quota that a node at `path` counts for.
+    fn limited_above<'p>(&self, path: &'p str) -> Option<&'p str> {
+        if self.state.limited.is_empty() && !self.preparer.is_quota_coming && !self.has_quota {
+            return None;
+        }
+        quota::candidates(path).find(|above| self.get(&quota::limits_path(above)).is_ok())
+    }
+
+    fn check_quota(&self, path: &str, more: Usage) -> Result<(), ErrorCode> {
+        if !self.preparer.enforces_quotas {
+            return Ok(());
+        }
+        let Some(limited) = self.limited_above(path) else { return Ok(()) };
+        let (Ok(limits), Ok(stats)) = (self.get(&quota::limits_path(limited)), self.get(&quota::stats_path(limited))) else {
+            return Ok(());
+        };
+        let is_over = Record::read(limits.data.as_ref()).forbids(&Record::read(stats.data.as_ref()), more);
+        if is_over { Err(ErrorCode::QuotaExceeded) } else { Ok(()) }
+    }
+
+    /// Stages what [`State::apply`] will count.
+    fn count_usage(&mut self, path: &str, more: Usage) {
+        let Some(limited) = self.limited_above(path) else { return };
+        let stats = quota::stats_path(limited);
+        let Ok(node) = self.get(&stats) else { return };
+        let record = Record::read(node.data.as_ref()).plus(more);
+        self.write_usage(stats, &record);
+    }
+
+    fn write_usage(&mut self, stats: String, record: &Record) {
+        let Ok(mut node) = self.get(&stats) else { return };
+        node.set_data(self.hashing(), Some(record.write()));
+        self.staged.insert(stats, Some(node));
+    }
+
+    /// How much there will be at `path` and below: what is there, and what was prepared and staged.
+    fn usage(&self, path: &str) -> Usage {
+        let is_within = |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let prepared = self.preparer.futures.iter().map(|(path, (_, future))| (path, future.as_ref().map(|(summary, _)| summary)));
+        let staged = self.staged.iter().map(|(path, summary)| (path, summary.as_ref()));
+        let changed: BTreeMap<&String, Option<&Summary>> = prepared.chain(staged).filter(|(path, _)| is_within(path)).collect();
+        let mut usage = self.state.usage(path);
+        for (path, future) in changed {
+            if let Some(node) = self.state.nodes.get(path) {
+                usage = usage.minus(Usage::of(node.data.as_ref()));
+            }
+            if let Some(summary) = future {
+                usage = usage.plus(Usage::of(summary.data.as_ref()));
+            }
+        }
+        usage
     }
 
     fn set_acl(&mut self, path: String, acl: &[jute::Acl], version: i32) -> Result<Change, ErrorCode> {

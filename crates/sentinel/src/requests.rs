@@ -1,6 +1,7 @@
 //! Requests of clients: those that write become transactions, the others are answered from the state.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use jute::{
     Answer, ClientInfo, ErrorCode, EventKind, Id, Malformed, NotARequest, Numbered, Operation, OperationResult, Request, SetWatches, Stat,
@@ -90,18 +91,20 @@ impl Server {
             // Its address is known already.
             ("ip", _) => Vec::new(),
             _ => {
+                self.statistics.auth_failed += 1;
                 self.reply(connection, xid, Err(ErrorCode::AuthFailed), outbox);
                 self.close(connection, outbox);
                 return;
             }
         };
         let Some(known) = self.connections.get_mut(&connection) else { return };
+        let identities = Arc::make_mut(&mut known.identities);
         for id in shown {
-            if self.settings.superuser.as_ref() == Some(&id.id) && !known.identities.contains(&superuser()) {
-                known.identities.push(superuser());
+            if self.settings.superuser.as_ref() == Some(&id.id) && !identities.contains(&superuser()) {
+                identities.push(superuser());
             }
-            if known.identities.len() < IDENTITIES_MAX && !known.identities.contains(&id) {
-                known.identities.push(id);
+            if identities.len() < IDENTITIES_MAX && !identities.contains(&id) {
+                identities.push(id);
             }
         }
         self.reply(connection, xid, Ok(Answer::Empty), outbox);

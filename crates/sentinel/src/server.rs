@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jute::{
     Answer, ConnectRequest, ConnectResponse, ErrorCode, EventKind, Id, NotARequest, Numbered, PASSWORD_BYTES, Reply, WatchedEvent, Writer,
@@ -13,6 +14,7 @@ use jute::{
 use sha2::{Digest as _, Sha256};
 
 use crate::acl;
+use crate::commands::Fields;
 use crate::expiry::Expiry;
 use crate::limits::REAPED_MAX;
 use crate::node::Lifetime;
@@ -98,7 +100,8 @@ pub struct Settings {
 
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
-    pub(crate) identities: Vec<Id>,
+    /// Shared with the requests that are being answered.
+    pub(crate) identities: Arc<Vec<Id>>,
     pub(crate) session: Option<i64>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
@@ -127,6 +130,10 @@ pub struct Server {
     next_session: i64,
     reap_at_ms: i64,
     scrubbed_shard: usize,
+    /// What the shell has measured, for operators.
+    pub(crate) measured: Fields,
+    /// The subject of the certificate of who may do everything.
+    superuser_certificate: Option<String>,
 }
 
 impl Server {
@@ -147,11 +154,38 @@ impl Server {
             expiry,
             reap_at_ms: now.steady_ms + settings.reap_every_ms,
             settings,
-            statistics: Statistics::default(),
+            statistics: Statistics::new(),
             corruption: None,
             next_session: next_session.cast_signed(),
             scrubbed_shard: 0,
+            measured: Fields::new(),
+            superuser_certificate: None,
         }
+    }
+
+    /// Whether writes fail that a hard quota forbids: not, unless this is said.
+    #[must_use]
+    pub fn with_quotas_enforced(mut self, enforces_quotas: bool) -> Self {
+        self.preparer = self.preparer.with_quotas_enforced(enforces_quotas);
+        self
+    }
+
+    /// Whose certificate allows everything: nobody's, unless this is said.
+    #[must_use]
+    pub fn with_superuser_certificate(mut self, subject: Option<String>) -> Self {
+        self.superuser_certificate = subject;
+        self
+    }
+
+    /// Notes how long a request took, from its arrival to its answer.
+    pub fn on_answered(&mut self, is_write: bool, took_ms: u64) {
+        self.statistics.latency.add(took_ms);
+        if is_write { &mut self.statistics.updates } else { &mut self.statistics.reads }.add(took_ms);
+    }
+
+    /// Notes what the shell has measured, to be shown to whoever asks next.
+    pub fn on_measured(&mut self, measured: Fields) {
+        self.measured = measured;
     }
 
     /// The state.
@@ -189,7 +223,7 @@ impl Server {
                 self.stop(corruption, outbox);
             }
         } else {
-            self.refuse(input, outbox);
+            self.refuse(now, input, outbox);
         }
     }
 
@@ -215,9 +249,9 @@ impl Server {
     }
 
     /// What a server whose state is wrong does with whoever comes: it says so to operators, and nothing to clients.
-    fn refuse(&mut self, input: Input, outbox: &mut Outbox) {
+    fn refuse(&mut self, now: Now, input: Input, outbox: &mut Outbox) {
         match input {
-            Input::Word { connection, word } => self.word(connection, word, outbox),
+            Input::Word { connection, word } => self.word(now, connection, word, outbox),
             Input::Connect { connection, .. } | Input::Request { connection, .. } => {
                 outbox.close.insert(connection);
             }
@@ -230,7 +264,7 @@ impl Server {
             Input::Opened { connection, peer } => self.on_opened(connection, peer),
             Input::Connect { connection, request } => return self.on_connect(now, connection, &request, outbox),
             Input::Request { connection, request } => return self.on_request(now, connection, request, outbox),
-            Input::Word { connection, word } => self.word(connection, word, outbox),
+            Input::Word { connection, word } => self.word(now, connection, word, outbox),
             Input::Closed { connection } => self.on_closed(connection),
             Input::Tick => return self.on_tick(now, outbox),
         }
@@ -240,7 +274,10 @@ impl Server {
     fn on_opened(&mut self, connection: ConnectionId, peer: Peer) {
         let mut identities = vec![Id::new("ip", &peer.address.to_string())];
         identities.extend(peer.certificate.as_deref().map(|subject| Id::new("x509", subject)));
-        let opened = Connection { peer, identities, session: None, received: 0, sent: 0, is_closing: false };
+        if peer.certificate.is_some() && peer.certificate == self.superuser_certificate {
+            identities.push(acl::superuser());
+        }
+        let opened = Connection { peer, identities: Arc::new(identities), session: None, received: 0, sent: 0, is_closing: false };
         self.connections.insert(connection, opened);
     }
 
@@ -260,6 +297,7 @@ impl Server {
     }
 
     fn on_connect(&mut self, now: Now, connection: ConnectionId, request: &ConnectRequest, outbox: &mut Outbox) -> Result<(), Corruption> {
+        self.statistics.connected += 1;
         let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none());
         if !is_first || request.last_zxid_seen > self.state.zxid {
             // Whoever has seen more than this server would be shown the past.
@@ -355,8 +393,10 @@ impl Server {
     fn put(&mut self, connection: ConnectionId, reply: &Reply, outbox: &mut Outbox) {
         if let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) {
             known.sent += 1;
-            self.statistics.sent += 1;
-            reply.encode_frame(outbox.bytes.entry(connection).or_default());
+            let bytes = outbox.bytes.entry(connection).or_default();
+            let before = bytes.len();
+            reply.encode_frame(bytes);
+            self.statistics.on_sent(bytes.len() - before);
         }
     }
 

@@ -10,9 +10,11 @@ use jute::{Acl, EventKind, PASSWORD_BYTES, Stat};
 
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
+use crate::drill::Damage;
 use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX};
 use crate::node::{Lifetime, Node, Persisted, data_hash, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
+use crate::quota::{self, Record, Usage};
 use crate::transaction::{Body, Change, Transaction};
 use crate::tree::Nodes;
 
@@ -84,11 +86,31 @@ pub struct State {
     pub(crate) ephemerals: BTreeMap<i64, Ephemerals>,
     /// Containers, and nodes with a time to live.
     pub(crate) mortal: BTreeSet<Box<str>>,
+    /// The paths that have a quota.
+    pub(crate) limited: BTreeSet<Box<str>>,
     pub(crate) data_bytes: u64,
+    /// Whether each transaction's digest is compared with the one foreseen.
+    pub(crate) is_realtime: bool,
+    /// How the next transaction is to be misapplied, in a drill.
+    pub(crate) drill: Option<Damage>,
+    /// The transaction that waits for the one behind it, in a drill.
+    pub(crate) held: Option<Transaction>,
 }
 
-/// The leaves that a transaction has made stale: of each node that it touched, the leaf before it.
-type Touched = BTreeMap<String, Option<Leaf>>;
+/// The nodes that a transaction touches.
+#[derive(Default)]
+struct Touched {
+    /// The leaf of each before it, which is stale now.
+    leaves: BTreeMap<String, Option<Leaf>>,
+    /// The first that did not hash to its leaf any more when it was touched.
+    damaged: Option<(String, Checksum, Checksum)>,
+}
+
+impl Touched {
+    fn new_node(&mut self, path: &str) {
+        self.leaves.entry(path.to_owned()).or_default();
+    }
+}
 
 impl State {
     /// The state before the first transaction. `seed` only chooses where nodes lie in memory; nothing that is seen depends on it.
@@ -98,7 +120,9 @@ impl State {
         let read_only: Arc<[Acl]> = Arc::new([Acl { permissions: jute::permissions::READ, ..Acl::open() }]);
         let fixed = [(ROOT, acl::open()), (SERVICE, acl::open()), (QUOTA, acl::open()), (CONFIG, read_only)];
         for (path, acl) in fixed {
-            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, Persisted::default()));
+            // ZooKeeper sets this ACL without asking for a version, which leaves it at −1.
+            let stat = Persisted { aversion: if path == CONFIG { -1 } else { 0 }, ..Persisted::default() };
+            state.put(path, Node::new(profile, Some(bytes::Bytes::new()), acl, stat));
         }
         for path in [SERVICE, QUOTA, CONFIG] {
             let (parent, name) = split(path).expect("these are not the root");
@@ -121,7 +145,11 @@ impl State {
             digest_log: VecDeque::new(),
             ephemerals: BTreeMap::new(),
             mortal: BTreeSet::new(),
+            limited: BTreeSet::new(),
             data_bytes: 0,
+            is_realtime: true,
+            drill: None,
+            held: None,
         }
     }
 
@@ -157,6 +185,14 @@ impl State {
     /// Digests of the past with their zxids, the oldest first.
     pub fn digest_log(&self) -> impl Iterator<Item = (i64, Checksum)> + '_ {
         self.digest_log.iter().copied()
+    }
+
+    /// Whether each transaction carries the digest that the state will have, which whoever applies it compares (§4.3): it does, unless this
+    /// is taken back. Digests of the past are there without it too (§4.2).
+    #[must_use]
+    pub fn with_realtime(mut self, is_realtime: bool) -> Self {
+        self.is_realtime = is_realtime;
+        self
     }
 
     /// How many nodes there are.
@@ -234,6 +270,13 @@ impl State {
     /// # Errors
     /// When it does not fit this state, or its digest was foreseen otherwise. The state is then wrong, or half changed.
     pub fn apply(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
+        if self.drill.is_some() || self.held.is_some() {
+            return self.misapply(transaction);
+        }
+        self.apply_once(transaction)
+    }
+
+    pub(crate) fn apply_once(&mut self, transaction: &Transaction) -> Result<Applied, Corruption> {
         let corrupt = |path: Option<&str>, what: &str| Corruption {
             zxid: transaction.zxid,
             path: path.map(str::to_owned),
@@ -244,7 +287,7 @@ impl State {
             return Err(corrupt(None, "a transaction is not newer than the last"));
         }
         let mut applied = Applied::default();
-        let mut touched = Touched::new();
+        let mut touched = Touched::default();
         match &transaction.body {
             Body::Failed { .. } => {}
             Body::Changes(changes) => {
@@ -275,7 +318,11 @@ impl State {
                 }
             }
         }
-        for (path, before) in touched {
+        if let Some((path, expected, found)) = touched.damaged {
+            let digests = Some(Box::new((expected, found)));
+            return Err(Corruption { digests, ..corrupt(Some(&path), "a node that is to be changed does not hash to its leaf") });
+        }
+        for (path, before) in touched.leaves {
             self.refresh(&path, before);
         }
         self.zxid = transaction.zxid;
@@ -287,8 +334,13 @@ impl State {
         if self.profile == Profile::Off {
             return Ok(());
         }
+        let is_logged = self.zxid % DIGEST_EVERY_ZXIDS == 0;
+        let is_compared = self.is_realtime && transaction.foreseen != Checksum::default();
+        if !is_logged && !is_compared {
+            return Ok(());
+        }
         let checksum = self.checksum();
-        if checksum != transaction.foreseen {
+        if is_compared && checksum != transaction.foreseen {
             let what = "the state has another digest after the transaction than was foreseen".to_owned();
             let path = match &transaction.body {
                 Body::Changes(changes) => changes.first().map(|change| change.path().to_owned()),
@@ -296,7 +348,7 @@ impl State {
             };
             return Err(Corruption { zxid: self.zxid, path, what, digests: Some(Box::new((transaction.foreseen, checksum))) });
         }
-        if self.zxid % DIGEST_EVERY_ZXIDS == 0 {
+        if is_logged {
             self.digest_log.push_back((self.zxid, checksum));
             if self.digest_log.len() > DIGEST_LOG_MAX {
                 self.digest_log.pop_front();
@@ -324,7 +376,7 @@ impl State {
             }
             Change::SetData { path, data, version } => {
                 let profile = self.profile;
-                let node = touch(&mut self.nodes, touched, path).ok_or("data are written of a node that is not there")?;
+                let node = self.touch(touched, path).ok_or("data are written of a node that is not there")?;
                 if next_version(node.stat.version) != *version {
                     return Err("data are written of a node with another version");
                 }
@@ -333,11 +385,12 @@ impl State {
                 node.data_hash = data_hash(profile, data.as_ref());
                 let (stat, acl) = (node.stat(), node.acl.clone());
                 self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
+                self.count_usage(path, Usage::of_change(before.as_ref(), data.as_ref()), touched);
                 applied.events.push(Event { kind: EventKind::DataChanged, path: path.clone(), acl });
                 Some(stat)
             }
             Change::SetAcl { path, acl, version } => {
-                let node = touch(&mut self.nodes, touched, path).ok_or("a node gets an ACL that is not there")?;
+                let node = self.touch(touched, path).ok_or("a node gets an ACL that is not there")?;
                 if next_version(node.stat.aversion) != *version {
                     return Err("a node gets an ACL whose ACL has another version");
                 }
@@ -363,7 +416,7 @@ impl State {
             return Err("a node is created that is there already");
         }
         let profile = self.profile;
-        let parent = touch(&mut self.nodes, touched, parent_path).ok_or("a node is created whose parent is not there")?;
+        let parent = self.touch(touched, parent_path).ok_or("a node is created whose parent is not there")?;
         if parent.stat.cversion.wrapping_add(1) != parent_cversion {
             return Err("a node is created whose parent had another number of children");
         }
@@ -377,8 +430,14 @@ impl State {
             node.acl = parent.acl.clone();
         }
         let (stat, acl, parent_acl) = (node.stat(), node.acl.clone(), parent.acl.clone());
-        touched.entry(path.to_owned()).or_default();
+        touched.new_node(path);
+        let usage = Usage::of(node.data.as_ref());
         self.put(path, node);
+        if let Some(counted) = quota::counted_by(path) {
+            let record = Record::of(self.usage(counted));
+            self.write_usage(path, &record, touched);
+        }
+        self.count_usage(path, usage, touched);
         applied.events.push(Event { kind: EventKind::Created, path: path.to_owned(), acl });
         applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
         Ok(stat)
@@ -386,21 +445,57 @@ impl State {
 
     fn delete(&mut self, path: &str, zxid: i64, touched: &mut Touched, applied: &mut Applied) -> Result<(), &'static str> {
         let (parent_path, name) = split(path).ok_or("the root is deleted")?;
-        let node = touch(&mut self.nodes, touched, path).ok_or("a node is deleted that is not there")?;
+        let node = self.touch(touched, path).ok_or("a node is deleted that is not there")?;
         if node.children.len() > 0 {
             return Err("a node is deleted that has children");
         }
         let node = self.take(path).expect("it was there just now");
         let profile = self.profile;
-        let parent = touch(&mut self.nodes, touched, parent_path).ok_or("a node is deleted whose parent is not there")?;
+        let parent = self.touch(touched, parent_path).ok_or("a node is deleted whose parent is not there")?;
         if !parent.children.remove(name, profile) {
             return Err("a node is deleted that its parent does not list");
         }
         parent.stat.pzxid = zxid;
         let parent_acl = parent.acl.clone();
+        self.count_usage(path, Usage::default().minus(Usage::of(node.data.as_ref())), touched);
         applied.events.push(Event { kind: EventKind::Deleted, path: path.to_owned(), acl: node.acl });
         applied.events.push(Event { kind: EventKind::ChildrenChanged, path: parent_path.to_owned(), acl: parent_acl });
         Ok(())
+    }
+
+    /// How much there is at `path` and below; the root's path may be empty.
+    pub(crate) fn usage(&self, path: &str) -> Usage {
+        let mut usage = Usage::default();
+        let mut unseen = vec![path.to_owned()];
+        while let Some(next) = unseen.pop() {
+            let Some(node) = self.nodes.get(if next.is_empty() { ROOT } else { &next }) else { continue };
+            usage = usage.plus(Usage::of(node.data.as_ref()));
+            unseen.extend(node.children.names().map(|name| format!("{}/{name}", next.trim_end_matches('/'))));
+        }
+        usage
+    }
+
+    /// Counts what is used more at `path` for the nearest quota.
+    fn count_usage(&mut self, path: &str, more: Usage, touched: &mut Touched) {
+        if self.limited.is_empty() {
+            return;
+        }
+        let Some(limited) = quota::candidates(path).find(|above| self.limited.contains(*above)) else { return };
+        let stats = quota::stats_path(limited);
+        let Some(node) = self.nodes.get(&stats) else { return };
+        let record = Record::read(node.data.as_ref()).plus(more);
+        self.write_usage(&stats, &record, touched);
+    }
+
+    /// Writes how much is used. That is no client's change: the node keeps its stat, and nobody is told.
+    fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched) {
+        let profile = self.profile;
+        let Some(node) = self.touch(touched, stats) else { return };
+        let data = Some(record.write());
+        node.data_hash = data_hash(profile, data.as_ref());
+        let before = std::mem::replace(&mut node.data, data);
+        let after = length(node.data.as_ref());
+        self.data_bytes = self.data_bytes + after - length(before.as_ref());
     }
 
     /// Puts a node where none is, with what is found from nodes.
@@ -417,6 +512,9 @@ impl State {
                 self.mortal.insert(path.into());
             }
         }
+        if let Some(limited) = quota::limited_by(path) {
+            self.limited.insert(limited.into());
+        }
         let before = self.nodes.insert(path, node);
         assert!(before.is_none(), "nodes are put where none is");
     }
@@ -424,6 +522,9 @@ impl State {
     fn take(&mut self, path: &str) -> Option<Node> {
         let node = self.nodes.remove(path)?;
         self.data_bytes -= length(node.data.as_ref());
+        if let Some(limited) = quota::limited_by(path) {
+            self.limited.remove(limited);
+        }
         match Lifetime::of_owner(node.stat.owner) {
             Lifetime::Persistent => {}
             Lifetime::Session(session) => {
@@ -449,6 +550,22 @@ impl State {
         self.sessions.insert(id, Session { timeout_ms, password, leaf });
     }
 
+    /// The node at `path`, to be changed: its leaf is stale from now on. Whoever leads has foreseen the change from the same node, so damage
+    /// that is there already has to be seen here, before it is hashed into a new leaf.
+    fn touch(&mut self, touched: &mut Touched, path: &str) -> Option<&mut Node> {
+        let node = self.nodes.get_mut(path)?;
+        if !touched.leaves.contains_key(path) {
+            if self.is_realtime && touched.damaged.is_none() {
+                let found = node.summary().leaf(self.profile, path);
+                if found != node.leaf {
+                    touched.damaged = Some((path.to_owned(), Checksum(node.leaf.0), Checksum(found.0)));
+                }
+            }
+            touched.leaves.insert(path.to_owned(), Some(node.leaf));
+        }
+        Some(node)
+    }
+
     /// Brings the digest up to date with the node at `path`, whose leaf was `before`.
     pub(crate) fn refresh(&mut self, path: &str, before: Option<Leaf>) {
         if self.profile == Profile::Off {
@@ -462,15 +579,6 @@ impl State {
             self.digest.add(&node.leaf);
         }
     }
-}
-
-/// The node at `path`, to be changed: its leaf is stale from now on.
-fn touch<'a>(nodes: &'a mut Nodes, touched: &mut Touched, path: &str) -> Option<&'a mut Node> {
-    let node = nodes.get_mut(path)?;
-    if !touched.contains_key(path) {
-        touched.insert(path.to_owned(), Some(node.leaf));
-    }
-    Some(node)
 }
 
 fn length(data: Option<&bytes::Bytes>) -> u64 {

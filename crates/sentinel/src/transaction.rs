@@ -95,7 +95,7 @@ pub struct Transaction {
     pub xid: i32,
     /// What it does.
     pub body: Body,
-    /// The digest of the state after it, as whoever prepared it foresees.
+    /// The digest of the state after it, as whoever prepared it foresees; zeros where it was not foreseen.
     pub foreseen: Checksum,
 }
 

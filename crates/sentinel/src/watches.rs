@@ -207,6 +207,24 @@ impl Watches {
         self.children.forget(connection);
     }
 
+    /// The paths that each connection watches.
+    pub(crate) fn by_connection(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
+        let mut by_connection: BTreeMap<ConnectionId, BTreeSet<&str>> = BTreeMap::new();
+        for (connection, watched) in [&self.data, &self.children].into_iter().flat_map(|table| &table.connections) {
+            by_connection.entry(*connection).or_default().extend(watched.paths.iter().map(String::as_str));
+        }
+        by_connection.into_iter().filter(|(_, paths)| !paths.is_empty())
+    }
+
+    /// The connections that watch each path.
+    pub(crate) fn by_path(&self) -> BTreeMap<&str, BTreeSet<ConnectionId>> {
+        let mut by_path: BTreeMap<&str, BTreeSet<ConnectionId>> = BTreeMap::new();
+        for (path, watchers) in [&self.data, &self.children].into_iter().flat_map(|table| &table.paths) {
+            by_path.entry(path).or_default().extend(watchers.keys());
+        }
+        by_path
+    }
+
     /// How many connections watch, how many paths, and how many watches there are.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let tables = [&self.data, &self.children];

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::server::{ConnectionId, Outbox, Server};
+use crate::commands::VERSION;
+use crate::server::{ConnectionId, Now, Outbox, Server};
 
-/// Which version's protocol this is, as those want to know who choose by it what they may ask.
-const VERSION: &str = concat!("3.9.5-bezant-", env!("CARGO_PKG_VERSION"));
 /// The commands.
-const WORDS: [&str; 11] = ["ruok", "srvr", "stat", "mntr", "cons", "conf", "envi", "isro", "wchs", "hash", "dump"];
+const WORDS: [&str; 16] =
+    ["ruok", "srvr", "stat", "mntr", "cons", "conf", "envi", "isro", "wchs", "wchc", "wchp", "hash", "dump", "dirs", "crst", "srst"];
 
 impl Server {
     /// Whether these four bytes, where a frame's length should be, are a command.
@@ -17,46 +17,68 @@ impl Server {
     }
 
     /// Answers a command, and closes the connection.
-    pub(crate) fn word(&mut self, connection: ConnectionId, word: [u8; 4], outbox: &mut Outbox) {
+    pub(crate) fn word(&mut self, now: Now, connection: ConnectionId, word: [u8; 4], outbox: &mut Outbox) {
         let name = String::from_utf8_lossy(&word).into_owned();
         let is_allowed = self.settings.words.as_ref().is_none_or(|words| words.contains(&name));
         let text = match (&self.corruption, name.as_str()) {
             _ if !is_allowed => format!("{name} is not executed because it is not in the whitelist.\n"),
-            (Some(_), "mntr" | "conf" | "hash" | "envi") | (None, _) => self.answer_word(&name),
+            (Some(_), "mntr" | "conf" | "hash" | "envi") | (None, _) => self.answer_word(now, &name),
             (Some(corruption), _) => format!("This ZooKeeper instance is not currently serving requests: {corruption}\n"),
         };
         outbox.bytes.entry(connection).or_default().extend_from_slice(text.as_bytes());
         outbox.close.insert(connection);
     }
 
-    fn answer_word(&self, name: &str) -> String {
+    fn answer_word(&mut self, now: Now, name: &str) -> String {
         match name {
             "ruok" => "imok".to_owned(),
             "isro" => "rw".to_owned(),
-            "srvr" => self.summary(),
-            "stat" => format!("Clients:\n{}\n{}", self.clients(), self.summary()),
+            "srvr" => format!("Zookeeper version: {VERSION}\n{}", self.summary()),
+            "stat" => format!("Zookeeper version: {VERSION}\nClients:\n{}\n{}", self.clients(), self.summary()),
             "cons" => self.clients(),
-            "mntr" => self.monitored(),
-            "conf" => self.settings.configuration.iter().map(|(key, value)| format!("{key}={value}\n")).collect(),
-            "envi" => format!("Environment:\nzookeeper.version={VERSION}\n"),
+            "mntr" => self.monitored(now).iter().map(|(name, value)| format!("zk_{name}\t{value}\n")).collect(),
+            "conf" => self.settings.configuration.iter().map(|(name, value)| format!("{name}={value}\n")).collect(),
+            "envi" => {
+                let lines = self.environment().into_iter().map(|(name, value)| format!("{name}={value}\n"));
+                format!("Environment:\n{}", lines.collect::<String>())
+            }
             "wchs" => {
                 let (connections, paths, watches) = self.watches.counts();
                 format!("{connections} connections watching {paths} paths\nTotal watches:{watches}\n")
             }
+            "wchc" => self.watches_as_text(false),
+            "wchp" => self.watches_as_text(true),
             "hash" => self.state.digest_log().map(|(zxid, checksum)| format!("{zxid:#x}: {checksum}\n")).collect(),
             "dump" => self.sessions(),
+            "dirs" => {
+                let sizes = self.command(now, "dirs").unwrap_or_default();
+                sizes.iter().filter(|(name, _)| name.ends_with("_size")).map(|(name, value)| format!("{name}: {value}\n")).collect()
+            }
+            "crst" => {
+                self.reset_connections();
+                "Connection stats reset.\n".to_owned()
+            }
+            "srst" => {
+                self.reset();
+                "Server stats reset.\n".to_owned()
+            }
             _ => String::new(),
         }
     }
 
     fn summary(&self) -> String {
+        let latency = &self.statistics.latency;
         format!(
-            "Zookeeper version: {VERSION}\nReceived: {}\nSent: {}\nConnections: {}\nOutstanding: {}\nZxid: {:#x}\nMode: standalone\nNode count: {}\n",
+            "Latency min/avg/max: {}/{:.4}/{}\nReceived: {}\nSent: {}\nConnections: {}\nOutstanding: {}\nZxid: {:#x}\nMode: {}\nNode count: {}\n",
+            latency.least_ms,
+            latency.mean_ms(),
+            latency.most_ms,
             self.statistics.received,
             self.statistics.sent,
             self.connections.len(),
             self.preparer.outstanding(),
             self.state.zxid,
+            self.role(),
             self.state.node_count(),
         )
     }
@@ -71,7 +93,11 @@ impl Server {
     }
 
     fn sessions(&self) -> String {
-        let mut out = format!("Sessions with Ephemerals ({}):\n", self.state.ephemerals.len());
+        let mut out = format!("SessionTracker dump:\nSessions ({}):\n", self.state.sessions.len());
+        for (session, in_ms) in self.expiry.ends() {
+            let _ = writeln!(out, "\t{session:#x} is looked at after {in_ms} ms of uptime");
+        }
+        let _ = writeln!(out, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", self.state.ephemerals.len());
         for (session, ephemerals) in &self.state.ephemerals {
             let _ = writeln!(out, "{session:#x}:");
             for path in &ephemerals.paths {
@@ -79,29 +105,5 @@ impl Server {
             }
         }
         out
-    }
-
-    fn monitored(&self) -> String {
-        let (_, _, watches) = self.watches.counts();
-        let ephemerals: usize = self.state.ephemerals.values().map(|ephemerals| ephemerals.paths.len()).sum();
-        let statistics = &self.statistics;
-        let lines: [(&str, String); 15] = [
-            ("version", VERSION.to_owned()),
-            ("server_state", "standalone".to_owned()),
-            ("packets_received", statistics.received.to_string()),
-            ("packets_sent", statistics.sent.to_string()),
-            ("num_alive_connections", self.connections.len().to_string()),
-            ("znode_count", self.state.node_count().to_string()),
-            ("watch_count", watches.to_string()),
-            ("ephemerals_count", ephemerals.to_string()),
-            ("global_sessions", self.state.sessions.len().to_string()),
-            ("approximate_data_size", self.state.data_bytes.to_string()),
-            ("stale_sessions_expired", statistics.expired.to_string()),
-            ("digest_profile", self.state.profile().name().to_owned()),
-            ("digest", self.state.checksum().to_string()),
-            ("digest_mismatches_count", usize::from(self.corruption.is_some()).to_string()),
-            ("shards_scrubbed", statistics.shards_scrubbed.to_string()),
-        ];
-        lines.iter().map(|(name, value)| format!("zk_{name}\t{value}\n")).collect()
     }
 }

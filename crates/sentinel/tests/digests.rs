@@ -13,6 +13,7 @@ fn path() -> impl Strategy<Value = String> {
         "/[ab]/[ab]/[ab]",
         Just("/".to_owned()),
         Just("/zookeeper/quota/x".to_owned()),
+        "/zookeeper/quota(/[ab]){0,2}(/zookeeper_(limits|stats))?".prop_map(String::from),
     ]
 }
 

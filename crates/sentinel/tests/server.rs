@@ -8,7 +8,7 @@ use jute::{
     Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, EventKind, Id, NotARequest, Numbered, Operation,
     OperationResult, Reply, Request, SetWatches, Stat, WatchKind, WatchMode, permissions,
 };
-use sentinel::{Body, ConnectionId, Input, Now, Outbox, Peer, Profile, Server, Settings, State, Transaction, digest_id};
+use sentinel::{Body, ConnectionId, Fields, Input, Now, Outbox, Peer, Profile, Server, Settings, State, Transaction, Value, digest_id};
 
 /// A server and its clients.
 struct Bench {
@@ -439,6 +439,40 @@ fn what_cannot_be_read_is_refused_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_quota_counts_its_subtree_without_a_new_version_and_a_hard_one_is_kept_where_that_is_asked_for() {
+    for enforces_quotas in [false, true] {
+        let mut bench = Bench::new();
+        bench.server = bench.server.with_quotas_enforced(enforces_quotas);
+        let ann = bench.client();
+        for path in ["/a", "/a/b", "/zookeeper/quota/a", "/zookeeper/quota/a/zookeeper_limits", "/zookeeper/quota/a/zookeeper_stats"] {
+            bench.create(ann, path, Persistent).expect("it is new");
+        }
+        let limits = Bytes::from_static(b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=3");
+        let write = |path: &str, data: Bytes| Request::SetData { path: path.into(), data: Some(data), version: -1 };
+        bench.ask(ann, write("/zookeeper/quota/a/zookeeper_limits", limits)).expect("anybody may");
+        let counted =
+            |bench: &mut Bench| match bench.ask(ann, Request::GetData { path: "/zookeeper/quota/a/zookeeper_stats".into(), watch: true }) {
+                Ok(Answer::Data { data: Some(data), stat }) => (String::from_utf8(data.to_vec()).expect("it is text"), stat.version),
+                other => panic!("{other:?}"),
+            };
+        let before = counted(&mut bench).0;
+        bench.ask(ann, write("/a/b", Bytes::from_static(b"12345"))).expect("it is there");
+        assert_ne!(counted(&mut bench).0, before);
+        bench.create(ann, "/a/c", Ephemeral).expect("it is new");
+        let (text, version) = counted(&mut bench);
+        assert_eq!(text, "count=3,bytes=7");
+        assert_eq!(version, 0, "nobody wrote it");
+        let fourth = bench.create(ann, "/a/d", Persistent);
+        assert_eq!(fourth == Err(ErrorCode::QuotaExceeded), enforces_quotas, "{fourth:?}");
+        bench.ask(ann, Request::CloseSession).expect("it ends");
+        let bob = bench.client();
+        let left = bench.ask(bob, Request::GetData { path: "/zookeeper/quota/a/zookeeper_stats".into(), watch: false });
+        let expected = if enforces_quotas { "count=2," } else { "count=3," };
+        assert!(matches!(left, Ok(Answer::Data { data: Some(data), .. }) if data.starts_with(expected.as_bytes())));
+    }
+}
+
+#[test]
 fn operators_ask_in_four_letters() {
     let mut bench = Bench::new();
     bench.client();
@@ -454,6 +488,36 @@ fn operators_ask_in_four_letters() {
     assert!(say(b"mntr").contains("zk_znode_count\t4\n"));
     assert_eq!(say(b"conf"), "clientPort=2181\n");
     assert!(say(b"stat").contains("recved=0"));
+    assert!(say(b"srvr").contains("Latency min/avg/max: 0/0.0000/0\n"));
+    assert_eq!(say(b"wchp"), "");
+    assert_eq!((say(b"crst").as_str(), say(b"srst").as_str()), ("Connection stats reset.\n", "Server stats reset.\n"));
+    assert_eq!(say(b"dirs"), "datadir_size: 0\nlogdir_size: 0\n");
+}
+
+#[test]
+fn operators_ask_for_values_with_names() {
+    let mut bench = Bench::new();
+    let ann = bench.client();
+    bench.ask(ann, Request::Exists { path: "/a".into(), watch: true }).expect_err("it is not there, and watched for");
+    bench.server.on_answered(false, 4);
+    bench.server.on_answered(true, 8);
+    let mut ask = |name: &str| bench.server.command(bench.now, name);
+    let value = |fields: Option<Fields>, name: &str| {
+        let fields = fields.expect("there is such a command");
+        fields.into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    };
+    for name in Server::commands() {
+        assert_eq!(value(ask(name), "command"), Some(Value::from(name)));
+    }
+    assert_eq!(ask("nope"), None);
+    assert_eq!(value(ask("srvr"), "command"), Some(Value::from("server_stats")));
+    assert_eq!(value(ask("mntr"), "avg_latency"), Some(Value::Decimal(0.0)), "the reset among the commands forgot it");
+    bench.server.on_answered(true, 8);
+    let monitored = bench.server.command(bench.now, "monitor");
+    assert_eq!(value(monitored, "max_updatelatency"), Some(Value::Integer(8)));
+    let watches = bench.server.command(bench.now, "wchp");
+    let session = Value::from(format!("{:#x}", ann.session));
+    assert_eq!(value(watches, "path_to_session_ids"), Some(Value::Map(vec![("/a".into(), Value::List(vec![session]))])));
 }
 
 #[test]

@@ -2,25 +2,36 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use jute::{ConnectRequest, Numbered};
-use sentinel::{ConnectionId, Input, Peer, Server};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use sentinel::{ConnectionId, Fields, Input, Peer, Server};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
-use crate::limits::{FRAME_TIMEOUT, GOODBYE_TIMEOUT, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX};
+use crate::limits::{
+    BATCH_MAX, DRILL_BYTES_MAX, FRAME_TIMEOUT, GOODBYE_TIMEOUT, HANDSHAKE_TIMEOUT, READ_BYTES, UNSENT_BYTES_MAX, UNSENT_BYTES_SOFT_MAX,
+};
+
+/// What an order for a drill begins with.
+pub(crate) const DRILL: [u8; 4] = *b"dril";
 
 /// What a connection says to the core.
 pub(crate) enum Event {
     /// A client is there. What is for it goes to its [`Outgoing`].
     Opened { connection: ConnectionId, peer: Peer, outgoing: Arc<Outgoing> },
-    /// An input; its bytes count as waiting until the core has taken it.
-    Input(Input, OwnedSemaphorePermit),
+    /// Inputs, in the order in which they came, and when they arrived; their bytes count as waiting until the core has taken them.
+    Inputs(Vec<Input>, Instant, OwnedSemaphorePermit),
+    /// An operator's command. Whoever asks may not wait for the answer any more.
+    Command { name: String, answer: SyncSender<Option<Fields>> },
+    /// What is to be damaged, for a drill.
+    Drill { order: String, answer: oneshot::Sender<String> },
     /// The connection is no more.
     Closed(ConnectionId),
 }
@@ -72,6 +83,19 @@ impl Outgoing {
     }
 }
 
+/// What connections count.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Bytes of requests.
+    pub(crate) received_bytes: AtomicU64,
+    /// Connections refused, because there were too many.
+    pub(crate) rejected: AtomicU64,
+    /// TLS handshakes that failed.
+    pub(crate) handshakes_failed: AtomicU64,
+    /// TLS handshakes under way.
+    pub(crate) handshakes: AtomicU64,
+}
+
 /// Where connections take their inputs to.
 #[derive(Clone)]
 pub(crate) struct Core {
@@ -79,17 +103,41 @@ pub(crate) struct Core {
     /// A permit a byte.
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) frame_bytes_max: usize,
+    pub(crate) counters: Arc<Counters>,
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(stream: TcpStream, connection: ConnectionId, peer: Peer, core: Core) {
+/// Serves a connection to its end, over TLS where there is an `acceptor`.
+pub(crate) async fn accept(stream: TcpStream, acceptor: Option<TlsAcceptor>, connection: ConnectionId, mut peer: Peer, core: Core) {
     // Without it answers wait for acknowledgements; a socket that refuses is slower, and works.
     let _ = stream.set_nodelay(true);
+    let Some(acceptor) = acceptor else {
+        let (reader, writer) = stream.into_split();
+        return serve(reader, writer, connection, peer, core).await;
+    };
+    core.counters.handshakes.fetch_add(1, Ordering::Relaxed);
+    let shaken = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    core.counters.handshakes.fetch_sub(1, Ordering::Relaxed);
+    match shaken {
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+            peer.certificate = shown.and_then(|certificate| crate::tls::subject(certificate));
+            let (reader, writer) = tokio::io::split(stream);
+            serve(reader, writer, connection, peer, core).await;
+        }
+        failed => {
+            core.counters.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            let why = failed
+                .map_or_else(|_| "it took too long".to_owned(), |failed| failed.err().map_or_else(String::new, |error| error.to_string()));
+            tracing::debug!(address = %peer.address, why, "a TLS handshake failed");
+        }
+    }
+}
+
+async fn serve(reader: impl AsyncRead + Unpin, writer: impl AsyncWrite + Unpin, connection: ConnectionId, peer: Peer, core: Core) {
     let outgoing = Arc::new(Outgoing::default());
     if core.events.send(Event::Opened { connection, peer, outgoing: outgoing.clone() }).await.is_err() {
         return;
     }
-    let (reader, writer) = stream.into_split();
     let sending = write(writer, &outgoing);
     tokio::pin!(sending);
     tokio::select! {
@@ -105,20 +153,23 @@ pub(crate) async fn serve(stream: TcpStream, connection: ConnectionId, peer: Pee
 }
 
 /// Reads frames until there are no more, or one makes no sense.
-async fn read(reader: OwnedReadHalf, connection: ConnectionId, core: &Core, outgoing: &Outgoing) {
-    let mut reader = BufReader::with_capacity(16 << 10, reader);
+async fn read(reader: impl AsyncRead + Unpin, connection: ConnectionId, core: &Core, outgoing: &Outgoing) {
+    let mut reader = BufReader::with_capacity(READ_BYTES, reader);
     let mut head = [0; 4];
     if !matches!(timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await, Ok(Ok(_))) {
         return;
     }
     if Server::is_word(head) {
-        give(core, Input::Word { connection, word: head }, 4).await;
+        give(core, vec![Input::Word { connection, word: head }], 4).await;
         // The answer closes the connection.
         return std::future::pending().await;
     }
+    if head == DRILL {
+        return drill(&mut reader, core, outgoing).await;
+    }
     let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
     let Ok(request) = ConnectRequest::decode(&body) else { return };
-    give(core, Input::Connect { connection, request }, body.len()).await;
+    give(core, vec![Input::Connect { connection, request }], body.len()).await;
     loop {
         while outgoing.unsent.load(Ordering::Acquire) > UNSENT_BYTES_SOFT_MAX {
             outgoing.drained.notified().await;
@@ -128,12 +179,46 @@ async fn read(reader: OwnedReadHalf, connection: ConnectionId, core: &Core, outg
             return;
         }
         let Ok(body) = read_body(&mut reader, head, core.frame_bytes_max).await else { return };
-        give(core, Input::Request { connection, request: Numbered::decode(&body) }, body.len()).await;
+        let mut bytes = body.len();
+        let mut inputs = vec![Input::Request { connection, request: Numbered::decode(&body) }];
+        // What has arrived with it goes along: a client with many requests under way costs the core one look, and not one for each.
+        while inputs.len() < BATCH_MAX
+            && let Some(frame) = whole_frame(reader.buffer())
+            && frame.len() <= core.frame_bytes_max
+        {
+            inputs.push(Input::Request { connection, request: Numbered::decode(frame) });
+            let length = frame.len();
+            reader.consume(4 + length);
+            bytes += length;
+        }
+        give(core, inputs, bytes).await;
+    }
+}
+
+/// The body of the frame that the bytes begin with, if all of it is there.
+fn whole_frame(bytes: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = bytes.split_first_chunk::<4>()?;
+    rest.get(..u32::from_be_bytes(*head) as usize)
+}
+
+/// Takes one order for a drill, and answers with what became of it.
+async fn drill(reader: &mut BufReader<impl AsyncRead + Unpin>, core: &Core, outgoing: &Outgoing) {
+    let mut head = [0; 4];
+    if !matches!(timeout(FRAME_TIMEOUT, reader.read_exact(&mut head)).await, Ok(Ok(_))) {
+        return;
+    }
+    let Ok(body) = read_body(reader, head, DRILL_BYTES_MAX).await else { return };
+    let Ok(order) = String::from_utf8(body) else { return };
+    let (answer, answered) = oneshot::channel();
+    if core.events.send(Event::Drill { order, answer }).await.is_ok()
+        && let Ok(answer) = answered.await
+    {
+        outgoing.put(answer.into_bytes());
     }
 }
 
 /// A frame's body. Memory is taken as bytes arrive, not as the head promises.
-async fn read_body(reader: &mut BufReader<OwnedReadHalf>, head: [u8; 4], bytes_max: usize) -> io::Result<Vec<u8>> {
+async fn read_body(reader: &mut BufReader<impl AsyncRead + Unpin>, head: [u8; 4], bytes_max: usize) -> io::Result<Vec<u8>> {
     let length = u32::from_be_bytes(head) as usize;
     if length > bytes_max {
         return Err(io::Error::other("a frame is too long"));
@@ -147,16 +232,17 @@ async fn read_body(reader: &mut BufReader<OwnedReadHalf>, head: [u8; 4], bytes_m
     }
 }
 
-/// Gives the core an input, once there is room for it.
-async fn give(core: &Core, input: Input, bytes: usize) {
+/// Gives the core inputs, once there is room for them.
+async fn give(core: &Core, inputs: Vec<Input>, bytes: usize) {
     let permits = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
     let Ok(permit) = core.waiting.clone().acquire_many_owned(permits).await else { return };
     // The core has stopped if it does not take this.
-    let _ = core.events.send(Event::Input(input, permit)).await;
+    core.counters.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    let _ = core.events.send(Event::Inputs(inputs, Instant::now(), permit)).await;
 }
 
 /// Sends what there is, until the connection is to be closed.
-async fn write(mut writer: OwnedWriteHalf, outgoing: &Outgoing) {
+async fn write(mut writer: impl AsyncWrite + Unpin, outgoing: &Outgoing) {
     loop {
         if outgoing.is_dead.load(Ordering::Acquire) {
             return;
@@ -166,7 +252,7 @@ async fn write(mut writer: OwnedWriteHalf, outgoing: &Outgoing) {
         let bytes = outgoing.take();
         if !bytes.is_empty() {
             let sent = tokio::select! {
-                sent = writer.write_all(&bytes) => sent,
+                sent = send(&mut writer, &bytes) => sent,
                 () = dead(outgoing) => return,
             };
             if sent.is_err() {
@@ -181,6 +267,12 @@ async fn write(mut writer: OwnedWriteHalf, outgoing: &Outgoing) {
             outgoing.changed.notified().await;
         }
     }
+}
+
+/// Sends bytes, and what TLS has buffered of them.
+async fn send(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    writer.write_all(bytes).await?;
+    writer.flush().await
 }
 
 /// Ends when the client is given up while bytes to it are stuck, or has had its time to read the last ones.

@@ -3,20 +3,27 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use sentinel::{ConnectionId, Input, Now, Outbox, Peer, Server, Settings};
+use jute::Request;
+use runtime::LowPriority;
+use sentinel::{ConnectionId, Fields, Input, Latency, Now, Outbox, Peer, Server, Settings, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use crate::Config;
-use crate::connection::{Core, Event, Outgoing, serve};
+use crate::connection::{self, Core, Counters, Event, Outgoing};
 use crate::limits::{SCRUB_EVERY, TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use crate::storage::{OpenError, Storage};
+use crate::tls::TlsError;
+use crate::{admin, drill, evidence, measure};
 
 /// Why a server cannot start, or has stopped.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +35,10 @@ pub enum StartError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("cannot keep the record of damage: {0}")]
+    Evidence(io::Error),
+    #[error("cannot serve over TLS: {0}")]
+    Tls(#[from] TlsError),
     #[error("the system gives no threads: {0}")]
     Threads(io::Error),
     #[error("the system gives no randomness: {0}")]
@@ -39,9 +50,12 @@ pub enum StartError {
 /// A server that runs.
 pub struct Running {
     address: SocketAddr,
+    secure: Option<SocketAddr>,
+    admin: Option<(SocketAddr, LowPriority)>,
     stop: Option<oneshot::Sender<()>>,
     ended: oneshot::Receiver<Result<(), StartError>>,
-    accepting: JoinHandle<()>,
+    /// Ends when it is dropped.
+    accepting: JoinSet<()>,
 }
 
 impl Running {
@@ -50,18 +64,27 @@ impl Running {
     /// # Errors
     /// When the disk, or what is on it, or the address cannot be used.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let listener = TcpListener::bind(config.listen).await.map_err(|source| StartError::Listen { address: config.listen, source })?;
-        let address = listener.local_addr().map_err(|source| StartError::Listen { address: config.listen, source })?;
+        let acceptor = config.secure.as_ref().map(|(_, tls)| tls.acceptor()).transpose()?;
+        let plain = listen(config.listen).await?;
+        let secure = listen(config.secure.as_ref().map(|(address, _)| *address)).await?;
+        let admin = listen(config.admin.as_ref().map(|admin| admin.listen)).await?;
         let (events, inbox) = mpsc::channel(WAITING_MAX);
-        let core = Core { events, waiting: Arc::new(Semaphore::new(WAITING_BYTES_MAX)), frame_bytes_max: config.frame_bytes_max };
+        let counters = Arc::<Counters>::default();
+        let core = Core {
+            events,
+            waiting: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
+            frame_bytes_max: config.frame_bytes_max,
+            counters: counters.clone(),
+        };
         let (stop, stopping) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
-        let limits = (config.connections_max, config.connections_an_address_max);
+        let room = Arc::new(Room::new(&config));
+        let admin_config = config.admin.clone();
         thread::Builder::new()
             .name("core".to_owned())
             .spawn(move || {
-                let result = Turns::open(&config).and_then(|turns| {
+                let result = Turns::open(&config, counters).and_then(|turns| {
                     let _ = ready.send(());
                     turns.run(inbox, stopping)
                 });
@@ -73,14 +96,42 @@ impl Running {
         if is_ready.await.is_err() {
             (&mut ended).await.unwrap_or(Err(StartError::Gone))?;
         }
-        let accepting = tokio::spawn(accept(listener, core, limits));
-        Ok(Self { address, stop: Some(stop), ended, accepting })
+        let (address, secure_address) = (address_of(plain.as_ref()), address_of(secure.as_ref()));
+        let admin = match admin.zip(admin_config) {
+            None => None,
+            Some((listener, config)) => {
+                let address = config.listen;
+                let address = listener.local_addr().map_err(|source| StartError::Listen { address, source })?;
+                Some((address, admin::serve(listener, config, core.events.clone()).map_err(StartError::Threads)?))
+            }
+        };
+        let mut accepting = JoinSet::new();
+        if let Some(listener) = plain {
+            accepting.spawn(accept(listener, None, core.clone(), room.clone()));
+        }
+        if let Some(listener) = secure {
+            accepting.spawn(accept(listener, acceptor, core, room));
+        }
+        let address = address.or(secure_address).ok_or(StartError::Gone)?;
+        Ok(Self { address, secure: secure_address, admin, stop: Some(stop), ended, accepting })
     }
 
-    /// Where it listens.
+    /// Where it listens; over TLS, if clients come so alone.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for clients over TLS.
+    #[must_use]
+    pub fn secure_address(&self) -> Option<SocketAddr> {
+        self.secure
+    }
+
+    /// Where it answers operators over HTTP.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// Waits for an end that nobody asked for.
@@ -96,18 +147,64 @@ impl Running {
     /// # Errors
     /// When the disk fails.
     pub async fn stop(mut self) -> Result<(), StartError> {
-        self.accepting.abort();
+        self.accepting.abort_all();
+        drop(self.admin.take());
         drop(self.stop.take());
         (&mut self.ended).await.unwrap_or(Err(StartError::Gone))
     }
 }
 
+async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
+    let Some(address) = address else { return Ok(None) };
+    TcpListener::bind(address).await.map(Some).map_err(|source| StartError::Listen { address, source })
+}
+
+fn address_of(listener: Option<&TcpListener>) -> Option<SocketAddr> {
+    listener.and_then(|listener| listener.local_addr().ok())
+}
+
+/// Who may still connect.
+struct Room {
+    all: Arc<Semaphore>,
+    an_address_max: usize,
+    counts: Mutex<BTreeMap<IpAddr, usize>>,
+    next: AtomicU64,
+}
+
+impl Room {
+    fn new(config: &Config) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(config.connections_max)),
+            an_address_max: config.connections_an_address_max,
+            counts: Mutex::default(),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// Counts a connection of `address`; false when it has as many as it may.
+    fn enter(&self, address: IpAddr) -> bool {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = counts.entry(address).or_default();
+        let has_room = self.an_address_max == 0 || *here < self.an_address_max;
+        *here += usize::from(has_room);
+        has_room
+    }
+
+    fn leave(&self, address: IpAddr) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(here) = counts.get_mut(&address) {
+            *here -= 1;
+            if *here == 0 {
+                counts.remove(&address);
+            }
+        }
+    }
+}
+
 /// Accepts connections, within limits.
-async fn accept(listener: TcpListener, core: Core, (all_max, an_address_max): (usize, usize)) {
-    let counts: Arc<Mutex<BTreeMap<IpAddr, usize>>> = Arc::default();
-    let all = Arc::new(Semaphore::new(all_max));
-    for number in 1.. {
-        let Ok(permit) = all.clone().acquire_owned().await else { return };
+async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, core: Core, room: Arc<Room>) {
+    loop {
+        let Ok(permit) = room.all.clone().acquire_owned().await else { return };
         let (stream, peer) = loop {
             match listener.accept().await {
                 Ok(accepted) => break accepted,
@@ -119,31 +216,17 @@ async fn accept(listener: TcpListener, core: Core, (all_max, an_address_max): (u
             }
         };
         let address = peer.ip().to_canonical();
-        let count = |change: fn(&mut usize)| {
-            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-            let here = counts.entry(address).or_default();
-            change(here);
-            let count = *here;
-            if count == 0 {
-                counts.remove(&address);
-            }
-            count
-        };
-        if count(|count| *count += 1) > an_address_max && an_address_max > 0 {
-            count(|count| *count -= 1);
+        if !room.enter(address) {
+            core.counters.rejected.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%address, "this address has as many connections as maxClientCnxns allows");
             continue;
         }
-        let (core, counts) = (core.clone(), counts.clone());
+        let (core, room, acceptor) = (core.clone(), room.clone(), acceptor.clone());
+        let number = ConnectionId(room.next.fetch_add(1, Ordering::Relaxed));
         tokio::spawn(async move {
-            serve(stream, ConnectionId(number), Peer { address, port: peer.port(), certificate: None }, core).await;
-            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(count) = counts.get_mut(&address) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&address);
-                }
-            }
+            let peer = Peer { address, port: peer.port(), certificate: None };
+            connection::accept(stream, acceptor, number, peer, core).await;
+            room.leave(address);
             drop(permit);
         });
     }
@@ -157,6 +240,14 @@ struct Turns {
     snapshot_every: u64,
     started: Instant,
     is_evidence_kept: bool,
+    allows_drills: bool,
+    counters: Arc<Counters>,
+    folders: [PathBuf; 2],
+    /// When the requests of this turn arrived, and whether each writes.
+    arrivals: Vec<(bool, Instant)>,
+    syncs: Latency,
+    snapshots: Latency,
+    snapshot_began: Instant,
 }
 
 fn wall_ms() -> i64 {
@@ -165,12 +256,17 @@ fn wall_ms() -> i64 {
 }
 
 impl Turns {
-    fn open(config: &Config) -> Result<Self, StartError> {
+    fn open(config: &Config, counters: Arc<Counters>) -> Result<Self, StartError> {
         let mut drawn = [0; 40];
         getrandom::fill(&mut drawn).map_err(|error| StartError::Randomness(error.to_string()))?;
         let (secret, seed) = drawn.split_first_chunk::<32>().expect("forty bytes were drawn");
         let seed = u64::from_le_bytes(seed.try_into().expect("eight are left"));
-        let (storage, state) = Storage::open(&config.data, &config.log, config.profile, config.snapshots_kept, seed, None)?;
+        let opened = Storage::open(&config.data, &config.log, config.profile, config.snapshots_kept, seed, None);
+        if let Err(OpenError::Corrupt(corruption)) = &opened {
+            evidence::keep(&config.data, corruption, config.profile.name(), "start", wall_ms()).map_err(StartError::Evidence)?;
+        }
+        let (storage, state) = opened?;
+        let state = state.with_realtime(config.is_realtime);
         tracing::info!(zxid = state.zxid(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
         let settings = Settings {
             server_id: 0,
@@ -182,7 +278,9 @@ impl Turns {
             secret: *secret,
             configuration: shown(config),
         };
-        let server = Server::new(state, settings, Now { wall_ms: wall_ms(), steady_ms: 0 });
+        let server = Server::new(state, settings, Now { wall_ms: wall_ms(), steady_ms: 0 })
+            .with_quotas_enforced(config.enforces_quotas)
+            .with_superuser_certificate(config.superuser_certificate.clone());
         Ok(Self {
             server,
             storage,
@@ -190,6 +288,13 @@ impl Turns {
             snapshot_every: config.snapshot_every,
             started: Instant::now(),
             is_evidence_kept: false,
+            allows_drills: config.allows_drills,
+            counters,
+            folders: [config.data.clone(), config.log.clone()],
+            arrivals: Vec::with_capacity(TURN_MAX),
+            syncs: Latency::default(),
+            snapshots: Latency::default(),
+            snapshot_began: Instant::now(),
         })
     }
 
@@ -230,6 +335,25 @@ impl Turns {
         Now { wall_ms: wall_ms(), steady_ms: i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX) }
     }
 
+    /// What operators are shown beside what the server itself counts.
+    fn measured(&self) -> Fields {
+        let [data, log] = &self.folders;
+        let counters = &self.counters;
+        let measured: [(&str, sentinel::Value); 9] = [
+            ("datadir_size", measure::folder_bytes(data).into()),
+            ("logdir_size", measure::folder_bytes(log).into()),
+            ("open_file_descriptor_count", measure::open_files().into()),
+            ("max_file_descriptor_count", measure::open_files_max().into()),
+            ("bytes_received_count", counters.received_bytes.load(Ordering::Relaxed).into()),
+            ("connection_rejected", counters.rejected.load(Ordering::Relaxed).into()),
+            ("unsuccessful_handshake", counters.handshakes_failed.load(Ordering::Relaxed).into()),
+            ("outstanding_tls_handshake", counters.handshakes.load(Ordering::Relaxed).into()),
+            ("snap_count", self.snapshots.count.into()),
+        ];
+        let measured = measured.into_iter().map(|(name, value)| (name.to_owned(), value));
+        measured.chain(latency_fields("fsynctime", &self.syncs)).chain(latency_fields("snapshottime", &self.snapshots)).collect()
+    }
+
     fn take(&mut self, events: &mut Vec<Event>, outbox: &mut Outbox) {
         let now = self.now();
         for event in events.drain(..) {
@@ -238,7 +362,29 @@ impl Turns {
                     self.clients.insert(connection, outgoing);
                     self.server.step(now, Input::Opened { connection, peer }, outbox);
                 }
-                Event::Input(input, _counted) => self.server.step(now, input, outbox),
+                Event::Inputs(inputs, arrived, _counted) => {
+                    for input in inputs {
+                        match &input {
+                            Input::Request { request: Ok(numbered), .. } => self.arrivals.push((writes(&numbered.request), arrived)),
+                            Input::Word { .. } => self.server.on_measured(self.measured()),
+                            _ => {}
+                        }
+                        self.server.step(now, input, outbox);
+                    }
+                }
+                Event::Command { name, answer } => {
+                    self.server.on_measured(self.measured());
+                    // Whoever asked may have stopped waiting.
+                    let _ = answer.try_send(self.server.command(now, &name));
+                }
+                Event::Drill { order, answer } => {
+                    let done = match self.allows_drills {
+                        true => drill::carry_out(&mut self.server, &self.folders, &order).unwrap_or_else(|why| format!("refused: {why}")),
+                        false => "refused: this server allows no drills; its file would have to say bezant.drills=true".to_owned(),
+                    };
+                    tracing::warn!(order, done, "a drill");
+                    let _ = answer.send(done);
+                }
                 Event::Closed(connection) => {
                     self.clients.remove(&connection);
                     self.server.step(now, Input::Closed { connection }, outbox);
@@ -252,14 +398,23 @@ impl Turns {
         for transaction in &outbox.transactions {
             self.storage.append(transaction);
         }
+        let syncing = Instant::now();
         self.storage.sync()?;
+        if !outbox.transactions.is_empty() {
+            self.syncs.add(ms_since(syncing));
+        }
         match self.storage.check_snapshot() {
             Err(OpenError::Corrupt(corruption)) => self.server.stop(corruption, &mut outbox),
-            checked => drop(checked?),
+            checked => {
+                if checked? {
+                    self.snapshots.add(ms_since(self.snapshot_began));
+                }
+            }
         }
         if let Some(corruption) = self.server.corruption().filter(|_| !self.is_evidence_kept) {
             self.is_evidence_kept = true;
-            let record = self.storage.keep_evidence(corruption, wall_ms())?;
+            let kept = evidence::keep(&self.folders[0], corruption, self.server.state().profile().name(), "serving", wall_ms());
+            let record = kept.map_err(StartError::Evidence)?.unwrap_or_default();
             tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it answers no client any more");
         }
         for (connection, bytes) in outbox.bytes {
@@ -272,18 +427,41 @@ impl Turns {
                 client.close();
             }
         }
+        for (is_write, arrived) in self.arrivals.drain(..) {
+            self.server.on_answered(is_write, ms_since(arrived));
+        }
         if self.server.corruption().is_none() && self.storage.is_snapshot_due(self.snapshot_every) {
+            self.snapshot_began = Instant::now();
             self.storage.begin_snapshot(self.server.state())?;
         }
         Ok(())
     }
 }
 
+fn ms_since(instant: Instant) -> u64 {
+    u64::try_from(instant.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether a request becomes a transaction.
+fn writes(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Create(_)
+            | Request::Delete { .. }
+            | Request::SetData { .. }
+            | Request::SetAcl { .. }
+            | Request::Multi(_)
+            | Request::CloseSession
+    )
+}
+
 /// What `conf` shows.
 fn shown(config: &Config) -> Vec<(String, String)> {
+    let port = |address: Option<SocketAddr>| address.map_or(-1, |address| i32::from(address.port())).to_string();
     let lines = [
-        ("clientPort", config.listen.port().to_string()),
-        ("clientPortAddress", config.listen.ip().to_string()),
+        ("clientPort", port(config.listen)),
+        ("clientPortAddress", config.listen.map_or_else(String::new, |address| address.ip().to_string())),
+        ("secureClientPort", port(config.secure.as_ref().map(|(address, _)| *address))),
         ("dataDir", config.data.display().to_string()),
         ("dataLogDir", config.log.display().to_string()),
         ("maxClientCnxns", config.connections_an_address_max.to_string()),
@@ -291,7 +469,9 @@ fn shown(config: &Config) -> Vec<(String, String)> {
         ("maxSessionTimeout", config.timeout_ms_max.to_string()),
         ("jute.maxbuffer", config.frame_bytes_max.to_string()),
         ("snapCount", config.snapshot_every.to_string()),
+        ("enforceQuota", config.enforces_quotas.to_string()),
         ("bezant.digest", config.profile.name().to_owned()),
+        ("bezant.detection", if config.is_realtime { "realtime" } else { "online" }.to_owned()),
         ("serverId", "0".to_owned()),
     ];
     lines.map(|(key, value)| (key.to_owned(), value)).to_vec()

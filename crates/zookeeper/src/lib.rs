@@ -10,17 +10,29 @@
 //!                                                           └────▶ corruption: a record is kept, nobody is answered any more
 //! ```
 //!
+//! Clients come in plain or over TLS (`tls.rs`), operators with commands of four letters or over HTTP (`admin.rs`).
+//!
 //! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
 //! for sockets, and `audit.rs` for how the folders of stopped servers are compared.
 
+mod admin;
 mod audit;
 mod config;
 mod connection;
 mod core;
+mod drill;
+mod evidence;
 mod limits;
+mod measure;
+mod online;
 mod storage;
+mod tls;
 
 pub use audit::{Audit, Finding, audit_offline};
-pub use config::{Config, ConfigError};
+pub use config::{AdminConfig, Config, ConfigError};
 pub use core::{Running, StartError};
+pub use drill::order_drill;
+pub use evidence::{Evidence, evidence};
+pub use online::{OnlineAudit, Report, Verdict, audit_online, compare};
 pub use storage::{OpenError, Storage};
+pub use tls::{ClientAuth, TlsConfig, TlsError};

@@ -6,10 +6,14 @@ use std::time::Duration;
 pub const FRAME_BYTES_MAX_MAX: usize = 8 << 20;
 /// How many bytes of requests wait for the core, of all connections.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
-/// How many requests wait for the core, of all connections.
-pub const WAITING_MAX: usize = 16_384;
+/// How many requests of one connection go to the core together.
+pub const BATCH_MAX: usize = 32;
+/// How many bytes are read from a connection at once.
+pub const READ_BYTES: usize = 32 << 10;
+/// How many such batches wait for the core, of all connections.
+pub const WAITING_MAX: usize = 1_024;
 /// How many of them one turn of the core takes: one sync for all.
-pub const TURN_MAX: usize = 4_096;
+pub const TURN_MAX: usize = 128;
 /// A connection with so many bytes unsent is not read from.
 pub const UNSENT_BYTES_SOFT_MAX: usize = 1 << 20;
 /// A connection with so many bytes unsent, to which more are to be sent, is closed: its client does not read.
@@ -22,5 +26,13 @@ pub const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// The nodes of one of the tree's 4,096 shards are hashed anew so often: all of them in about a minute and a half.
 pub const SCRUB_EVERY: Duration = Duration::from_millis(20);
+/// The longest order for a drill.
+pub const DRILL_BYTES_MAX: usize = 4 << 10;
+/// How many records of damage are kept.
+pub const EVIDENCE_MAX: usize = 100;
+/// How long an operator's command waits for the core.
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long a TLS handshake may take.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many connections there may be.
 pub const CONNECTIONS_MAX: usize = 10_000;

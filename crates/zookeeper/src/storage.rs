@@ -3,7 +3,7 @@
 //! ```text
 //! dataLogDir/sentinel-log/                         the journal of `store`: a record a transaction
 //! dataDir/sentinel-snapshots/<zxid>-<segment>      the state after a transaction; the log goes on with that segment
-//! dataDir/sentinel-snapshots/corruption-<zxid>     what was found to be wrong, and when
+//! dataDir/sentinel-snapshots/corruption-…           what was found to be wrong, and when: `evidence.rs`
 //! ```
 //!
 //! A server comes back from its newest snapshot that is whole, and the log behind it. Each transaction of the log is applied as it was
@@ -38,8 +38,10 @@ pub enum OpenError {
     Corrupt(Corruption),
 }
 
-const LOG: &str = "sentinel-log";
-const SNAPSHOTS: &str = "sentinel-snapshots";
+/// The log's folder in the `dataLogDir`.
+pub(crate) const LOG: &str = "sentinel-log";
+/// The folder of snapshots in the `dataDir`.
+pub(crate) const SNAPSHOTS: &str = "sentinel-snapshots";
 const PARTIAL: &str = "partial";
 /// Where ZooKeeper keeps its own.
 const ZOOKEEPER: &str = "version-2";
@@ -211,27 +213,6 @@ impl Storage {
     pub fn close(&mut self) -> Result<(), OpenError> {
         self.finish()?;
         Ok(self.log.close()?)
-    }
-
-    /// Keeps a record of what was found to be wrong.
-    ///
-    /// # Errors
-    /// When the disk fails.
-    pub fn keep_evidence(&self, corruption: &Corruption, wall_ms: i64) -> Result<PathBuf, OpenError> {
-        let path = self.snapshots.join(format!("corruption-{:016x}", corruption.zxid));
-        let mut text = format!("time_ms = {wall_ms}\nzxid = {:#x}\nwhat = {:?}\n", corruption.zxid, corruption.what);
-        if let Some(node) = &corruption.path {
-            text += &format!("path = {node:?}\n");
-        }
-        if let Some(digests) = &corruption.digests {
-            text += &format!("expected = \"{}\"\nfound = \"{}\"\n", digests.0, digests.1);
-        }
-        let kept = File::create(&path).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        });
-        kept.map_err(failed("write", &path))?;
-        Ok(path)
     }
 }
 

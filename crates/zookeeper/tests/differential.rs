@@ -1,7 +1,7 @@
 //! The same random requests to ZooKeeper itself and to this server: the same answers, stats, zxids and events, in the same order.
 //!
 //! `BEZANT_ZOOKEEPER` says where a ZooKeeper of 3.9 listens that nobody else uses meanwhile, with
-//! `-Dzookeeper.extendedTypesEnabled=true`, and with `-Dznode.container.checkIntervalMs=1000000000`, since what it reaps takes zxids; elsewhere the test says
+//! `extendedTypesEnabled=true` and `enforceQuota=true` in its file, and with `znode.container.checkIntervalMs=1000000000`, since what it reaps takes zxids; elsewhere the test says
 //! that it tried nothing. Left out of the comparison: times, the order of children, and the numbers of sessions.
 
 use std::io::{Read as _, Write as _};
@@ -174,6 +174,34 @@ impl Random {
         }
     }
 
+    /// A request about a quota of `root/a`, or about what the service keeps. Hard limits count what a multi does before, here, and not
+    /// there: so they are not tried together.
+    fn service_request(&mut self, root: &str, has_hard_limits: bool) -> Request {
+        let quota = format!("/zookeeper/quota{root}");
+        let limits = ["count=3,bytes=20", "count=-1,bytes=-1=;byteHardLimit=14;countHardLimit=4"][usize::from(has_hard_limits)];
+        let (path, data) = match self.below(8) {
+            0 => (quota, ""),
+            1 => (format!("{quota}/a"), ""),
+            2 | 3 => (format!("{quota}/a/zookeeper_limits"), limits),
+            4 | 5 => (format!("{quota}/a/zookeeper_stats"), "count=0,bytes=0"),
+            // The parent of all quotas has seen those of others.
+            _ => ("/zookeeper/config".to_owned(), ""),
+        };
+        let data = Some(Bytes::copy_from_slice(data.as_bytes()));
+        let (watch, acl) = (self.below(3) == 0, vec![Acl::open()]);
+        let is_fixed = path == "/zookeeper/config";
+        match self.below(6) {
+            0 if !is_fixed => Request::SetData { path, data, version: -1 },
+            1 if !is_fixed => Request::Delete { path, version: -1 },
+            2 => Request::GetAcl { path },
+            3 if !is_fixed => {
+                Request::Create(Create { path, data, acl, mode: CreateMode::Persistent, sequential: false, wants_stat: true })
+            }
+            4 if !is_fixed => Request::GetChildren2 { path, watch },
+            _ => Request::GetData { path, watch },
+        }
+    }
+
     fn request(&mut self, root: &str) -> Request {
         let watch = self.below(3) == 0;
         let kinds = [WatchKind::Any, WatchKind::Children, WatchKind::Data, WatchKind::Persistent, WatchKind::PersistentRecursive];
@@ -203,6 +231,20 @@ impl Random {
     }
 }
 
+/// Makes the nodes of a quota, one after the other.
+fn quota_request(root: &str, at: i32, has_hard_limits: bool) -> Request {
+    let quota = format!("/zookeeper/quota{root}");
+    let limits = ["count=3,bytes=20", "count=-1,bytes=-1=;byteHardLimit=14;countHardLimit=4"][usize::from(has_hard_limits)];
+    let (path, data) = match at {
+        2 => (quota, ""),
+        3 => (format!("{quota}/a"), ""),
+        4 => (format!("{quota}/a/zookeeper_limits"), limits),
+        _ => (format!("{quota}/a/zookeeper_stats"), "count=0,bytes=0"),
+    };
+    let data = Some(Bytes::copy_from_slice(data.as_bytes()));
+    Request::Create(Create { path, data, acl: vec![Acl::open()], mode: CreateMode::Persistent, sequential: false, wants_stat: true })
+}
+
 #[test]
 fn zookeeper_answers_the_same() {
     let Ok(address) = std::env::var("BEZANT_ZOOKEEPER") else {
@@ -211,7 +253,7 @@ fn zookeeper_answers_the_same() {
     };
     let address: SocketAddr = address.parse().expect("BEZANT_ZOOKEEPER is an address as in 127.0.0.1:2181");
     let folder = tempfile::tempdir().expect("a folder");
-    let text = format!("clientPort=0\nclientPortAddress=127.0.0.1\ndataDir={}\n", folder.path().display());
+    let text = format!("clientPort=0\nclientPortAddress=127.0.0.1\nenforceQuota=true\ndataDir={}\n", folder.path().display());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     let running = runtime.block_on(Running::start(Config::parse(&text).expect("it is a good file"))).expect("it starts");
     let number = |variable: &str, otherwise: u64| std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
@@ -234,7 +276,17 @@ fn zookeeper_answers_the_same() {
             let request = match at {
                 0 => make.clone(),
                 1 => auth.clone(),
-                _ => random.request(&root),
+                // Both have the quota from the start, in half of the seeds.
+                2..=5 if seed % 4 < 2 => quota_request(&root, at, seed % 2 == 0),
+                _ if random.below(5) == 0 => random.service_request(&root, seed % 2 == 0),
+                _ => match random.request(&root) {
+                    Request::Multi(operations) if seed % 2 == 0 => match operations.into_iter().next() {
+                        Some(Operation::Check { path, .. }) => Request::Exists { path, watch: false },
+                        Some(operation) => operation.into(),
+                        None => Request::Sync { path: root.clone() },
+                    },
+                    request => request,
+                },
             };
             asked.push(request.clone());
             let (mut theirs, mut ours) = (theirs.ask(xid, &request), ours.ask(xid, &request));

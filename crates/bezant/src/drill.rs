@@ -1,0 +1,87 @@
+//! `bezant drill` and `bezant evidence`: damage on purpose, and what was noticed of damage.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use zookeeper::{evidence, order_drill};
+
+use crate::failure::{Done, Failure};
+use crate::out;
+
+/// What to do to a server on purpose.
+#[derive(Debug, Subcommand)]
+pub enum DrillCommand {
+    /// Damages a server for ZooKeeper's clients that runs and whose zoo.cfg says bezant.drills=true
+    #[command(after_help = "Examples:\n\
+        \x20 bezant drill corrupt --server 127.0.0.1:2181 stat --path /config\n\
+        \x20 bezant drill corrupt --server 127.0.0.1:2181 log\n\n\
+        In memory: data, stat, acl and children of the node at --path; drop, double and reorder the next transaction. On the disk: log and\n\
+        snapshot. `bezant audit`, `bezant evidence` and the server's log show what was noticed.")]
+    Corrupt(CorruptArgs),
+}
+
+/// What to damage.
+#[derive(Args, Debug)]
+pub struct CorruptArgs {
+    /// Where the server's clients connect
+    #[arg(long, value_name = "HOST:PORT")]
+    server: String,
+    /// The node, where a node is to be damaged
+    #[arg(long, default_value = "/")]
+    path: String,
+    /// What to damage
+    #[arg(value_parser = ["data", "stat", "acl", "children", "drop", "double", "reorder", "log", "snapshot"])]
+    what: String,
+}
+
+/// Carries out `bezant drill`.
+pub async fn run(command: &DrillCommand) -> Result<Done, Failure> {
+    let DrillCommand::Corrupt(args) = command;
+    let answered = order_drill(&args.server, &args.what, &args.path).await;
+    let answer = answered.map_err(|error| Failure::failed(error.to_string()).at(&args.server))?;
+    match answer.strip_prefix("refused: ") {
+        Some(why) => Err(Failure::wrong(why.to_owned()).at(&args.server)),
+        None if answer.is_empty() => Err(Failure::failed("it closed the connection without an answer").at(&args.server)),
+        None => {
+            out!("{answer}");
+            Ok(Done::Well)
+        }
+    }
+}
+
+/// Whose evidence to show.
+#[derive(Args, Debug)]
+pub struct EvidenceArgs {
+    /// The server's dataDir
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Carries out `bezant evidence`.
+pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
+    let place = args.folder.display();
+    let found = evidence(&args.folder).map_err(|error| {
+        Failure::wrong(format!("cannot read what was kept: {error}"))
+            .at(place)
+            .help("name the dataDir of a server started by bezant zookeeper")
+    })?;
+    if args.json {
+        out!("{}", json!({ "evidence": found.iter().map(zookeeper::Evidence::to_json).collect::<Vec<_>>() }));
+    } else {
+        for one in &found {
+            let node = one.path.as_ref().map_or_else(String::new, |path| format!(" at {path}"));
+            out!("{}: zxid {:#x}{node}: {} (noticed by {}, {})", one.file.display(), one.zxid, one.what, one.noticed_by, one.profile);
+            if let Some((expected, digest)) = &one.digests {
+                out!("  expected {expected}\n  found    {digest}");
+            }
+        }
+        if found.is_empty() {
+            out!("nothing was ever noticed to be wrong here");
+        }
+    }
+    Ok(if found.is_empty() { Done::Well } else { Done::Missing })
+}

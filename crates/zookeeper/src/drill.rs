@@ -1,0 +1,75 @@
+//! Drills: damage on purpose, so that operators see it noticed before it happens by itself. A server allows them where its file says
+//! `bezant.drills=true`, and nowhere else.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sentinel::Server;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::connection::DRILL;
+use crate::limits::DRILL_BYTES_MAX;
+use crate::storage::{LOG, SNAPSHOTS};
+
+/// How long a server may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Carries out an order: what to damage, and the node, where it is a node's.
+pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: &str) -> Result<String, String> {
+    let (what, path) = order.split_once(' ').unwrap_or((order, "/"));
+    match what {
+        "snapshot" => flip(&data.join(SNAPSHOTS), |name| !name.starts_with("corruption-")),
+        "log" => flip(&log.join(LOG).join("journal"), |_| true),
+        _ => {
+            let damage = what.parse()?;
+            server.damage(damage, path)?;
+            Ok(format!("damaged: {what} at {path}"))
+        }
+    }
+}
+
+/// Flips a bit in the newest file of a folder, in its second half, before the zeros that its end may be filled with.
+fn flip(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Result<String, String> {
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
+    let mut names: Vec<String> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        names.extend(entry.map_err(failed)?.file_name().into_string().ok().filter(|name| is_meant(name)));
+    }
+    names.sort();
+    for name in names.into_iter().rev() {
+        let path = folder.join(name);
+        let mut bytes = fs::read(&path).map_err(failed)?;
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+        if used > 64 {
+            let place = used / 4 * 3;
+            bytes[place] ^= 1;
+            fs::write(&path, bytes).map_err(failed)?;
+            return Ok(format!("damaged: a bit of byte {place} of {}", path.display()));
+        }
+    }
+    Err(format!("{} has no file with anything in it", folder.display()))
+}
+
+/// Asks the server at `address` (`host:port` of its client port) to damage itself, and gives its answer.
+///
+/// # Errors
+/// When it cannot be asked.
+pub async fn order_drill(address: &str, what: &str, path: &str) -> io::Result<String> {
+    let order = format!("{what} {path}");
+    if order.len() > DRILL_BYTES_MAX {
+        return Err(io::Error::other("the path is too long"));
+    }
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let length = u32::try_from(order.len()).map_err(io::Error::other)?.to_be_bytes();
+        stream.write_all(&[&DRILL[..], &length, order.as_bytes()].concat()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    };
+    timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| io::Error::other("it does not answer in time"))?
+}
