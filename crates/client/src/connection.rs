@@ -14,7 +14,7 @@ use engine::{
 };
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
-use runtime::{ChangeOptions, Identity, Limits, Metrics, Newest, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire};
+use runtime::{ChangeOptions, Identity, KeepChain, Limits, Metrics, Newest, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire};
 use tokio::sync::{broadcast, oneshot, watch};
 use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, ReplicaId, ShardId, Timestamp};
 
@@ -38,7 +38,7 @@ type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
 
 /// Keeps configurations in a client's folder, so that its next process begins with them. One that cannot be written does not hold up the
 /// client: it learns of them again from any replica.
-fn keep_in(file: PathBuf) -> Box<dyn Fn(&Chain) -> std::io::Result<()> + Send + Sync> {
+fn keep_in(file: PathBuf) -> KeepChain {
     Box::new(move |chain| {
         if let Err(error) = config::write_chain(&file, chain) {
             tracing::warn!(file = %file.display(), %error, "a new configuration is gone by, but cannot be written");

@@ -89,12 +89,15 @@ impl Newest {
     }
 }
 
+/// Keeps configurations where they outlive the process. What could not be kept is not gone by.
+pub type KeepChain = Box<dyn Fn(&Chain) -> io::Result<()> + Send + Sync>;
+
 /// How a node keeps configurations, and whom it tells.
 pub struct ChangeOptions {
     /// All that are known.
     pub chain: Chain,
     /// Keeps a longer one where it outlives the process. What could not be kept is not gone by.
-    pub keep: Box<dyn Fn(&Chain) -> io::Result<()> + Send + Sync>,
+    pub keep: KeepChain,
     /// Told what the node goes by from now on.
     pub taken: watch::Sender<Newest>,
 }

@@ -48,7 +48,7 @@ pub mod shutdown;
 pub mod tls;
 pub mod transport;
 
-pub use changes::{ChangeOptions, Control, Newest, NotTakenOver};
+pub use changes::{ChangeOptions, Control, KeepChain, Newest, NotTakenOver};
 pub use configuration::Configuration;
 pub use connection::Wire;
 #[cfg(feature = "lab")]
