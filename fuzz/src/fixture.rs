@@ -104,7 +104,12 @@ impl Fixture {
             let number = u16::try_from(client.0).expect("there are few clients");
             (
                 client,
-                Permission { public_key: secret(100, number).public(), read_prefixes: vec![prefix.clone()], write_prefixes: vec![prefix] },
+                Permission {
+                    public_key: secret(100, number).public(),
+                    read_prefixes: vec![prefix.clone()],
+                    write_prefixes: vec![prefix],
+                    limits: types::ClientLimits::default(),
+                },
             )
         });
         let placement = Placement::Ranges(vec![Key::from("i"), Key::from("q")]);

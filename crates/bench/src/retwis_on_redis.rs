@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
-use workload::{BuzzerMix, Done, Error, Lane, Progress, Readiness, Work, Workload, followed, post_text};
+use workload::{BuzzerMix, Done, Error, LoopClient, Progress, Readiness, Work, Workload, followed, post_text};
 
 use crate::BenchError;
 
@@ -70,7 +70,7 @@ impl RetwisOnRedis {
                 commands.extend(follow(user, other));
             }
         }
-        let mut rng = Lane::new(self.seed, 0).rng;
+        let mut rng = LoopClient::new(self.seed, 0).rng;
         for number in 0..POSTS_BEFORE * self.users {
             let (id, author) = (number.to_string(), number % self.users);
             commands.push(vec![
@@ -93,18 +93,18 @@ impl RetwisOnRedis {
         connection.ask(&commands).await.map(drop)
     }
 
-    async fn run(&self, lane: &mut Lane) -> io::Result<()> {
-        lane.kind = self.mix.draw(&mut lane.rng);
-        let mut slot = self.connections[lane.index as usize].lock().await;
+    async fn run(&self, loop_client: &mut LoopClient) -> io::Result<()> {
+        loop_client.kind = self.mix.draw(&mut loop_client.rng);
+        let mut slot = self.connections[loop_client.index as usize].lock().await;
         let connection = match &mut *slot {
             Some(connection) => connection,
             slot => slot.insert(self.server.connect().await?),
         };
-        let one = lane.rng.random_range(0..self.users);
-        match lane.kind {
-            0 => write(connection, one, post_text(&mut lane.rng).as_str()).await,
+        let one = loop_client.rng.random_range(0..self.users);
+        match loop_client.kind {
+            0 => write(connection, one, post_text(&mut loop_client.rng).as_str()).await,
             1 => {
-                let other = (one + lane.rng.random_range(1..self.users)) % self.users;
+                let other = (one + loop_client.rng.random_range(1..self.users)) % self.users;
                 connection.ask(&follow(one, other)).await.map(drop)
             }
             _ => timeline(connection, one).await,
@@ -165,16 +165,16 @@ impl Workload for RetwisOnRedis {
         Box::pin(async { Err(Error::Settings("a Redis server is filled at each run: leave --load out".to_owned())) })
     }
 
-    fn start<'a>(&'a self, _client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, _client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(async move {
             self.fill().await.map_err(said)?;
             Ok(Readiness::Filled)
         })
     }
 
-    fn transact<'a>(&'a self, _client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
+    fn transact<'a>(&'a self, _client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
         Box::pin(async move {
-            self.run(lane).await.map_err(said)?;
+            self.run(loop_client).await.map_err(said)?;
             Ok(Done { path: None, attempts: 1, broken: None })
         })
     }
@@ -317,9 +317,9 @@ mod tests {
             Err(error) => return eprintln!("left out: {error}"),
         };
         retwis.fill().await.expect("it is filled");
-        let mut lane = Lane::new(1, 0);
+        let mut loop_client = LoopClient::new(1, 0);
         for _ in 0..200 {
-            retwis.run(&mut lane).await.expect("it runs");
+            retwis.run(&mut loop_client).await.expect("it runs");
         }
         let mut connection = retwis.server.connect().await.expect("it serves");
         write(&mut connection, 3, "news").await.expect("posted");

@@ -163,10 +163,10 @@ pub async fn run(args: &ZookeeperArgs) -> io::Result<ZookeeperReport> {
     while let Some(prepared) = preparing.join_next().await {
         ready.push(prepared.map_err(io::Error::other)??);
     }
-    let mut lanes = JoinSet::new();
+    let mut clients = JoinSet::new();
     for (number, client, paths, data) in ready {
         let lane = Lane { paths, data, reads: args.reads, outstanding: args.outstanding, random: SmallRng::seed_from_u64(number) };
-        lanes.spawn(lane.run(client, phase.clone()));
+        clients.spawn(lane.run(client, phase.clone()));
     }
     let set = |to: Phase| phase.store(to as u8, Ordering::Release);
     tokio::time::sleep(Duration::from_secs(args.warmup)).await;
@@ -174,7 +174,7 @@ pub async fn run(args: &ZookeeperArgs) -> io::Result<ZookeeperReport> {
     set(Phase::Window);
     let failed = tokio::select! {
         () = tokio::time::sleep(Duration::from_secs(args.seconds)) => None,
-        ended = lanes.join_next() => ended,
+        ended = clients.join_next() => ended,
     };
     set(Phase::Over);
     let (seconds, used) = (began.elapsed().as_secs_f64(), CpuSample::take(&args.pid).since(&cpu));
@@ -182,7 +182,7 @@ pub async fn run(args: &ZookeeperArgs) -> io::Result<ZookeeperReport> {
         ended.map_err(io::Error::other)??;
     }
     let mut all = Measured { latency_us: histogram(), answered: 0, failed: 0 };
-    while let Some(ended) = lanes.join_next().await {
+    while let Some(ended) = clients.join_next().await {
         let (measured, mut client, paths) = ended.map_err(io::Error::other)??;
         all.latency_us.add(&measured.latency_us).map_err(io::Error::other)?;
         all.answered += measured.answered;

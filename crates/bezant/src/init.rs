@@ -283,7 +283,10 @@ fn plan(hosts: &[String], shape: &Shape, cards: Option<&Cards>) -> Result<Plan, 
     let (operators, drawn) = operators(shape, cards)?;
     let endpoint = |member: &Member| (member.name, Endpoint { address: member.address.clone(), http: member.http.to_string() });
     let endpoints = members.iter().map(endpoint).collect();
-    let topology = Topology::new(Arc::new(cluster), engine, experiments.signatures(), endpoints, operators);
+    let topology = Topology {
+        structural_locks: experiments.structural_locks(),
+        ..Topology::new(Arc::new(cluster), engine, experiments.signatures(), endpoints, operators)
+    };
     Ok(Plan { topology, members, clients, operators: drawn, read_quorum: shape.read_quorum, experiments, settings })
 }
 

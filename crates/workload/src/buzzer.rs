@@ -32,7 +32,7 @@ use crate::findings::Findings;
 use crate::keys::draw_weighted;
 use crate::load::{Part, load};
 use crate::marker::{Marker, Sizes, sizes, text};
-use crate::{Done, Error, Lane, Progress, Readiness, Verdict, Work, Workload, Zipf, mix, persist};
+use crate::{Done, Error, LoopClient, Progress, Readiness, Verdict, Work, Workload, Zipf, mix, persist};
 
 /// The fewest users of each set: one follows up to twenty others.
 pub const BUZZERS_MIN: u64 = 32;
@@ -405,7 +405,7 @@ impl Workload for Buzzer {
         })
     }
 
-    fn start<'a>(&'a self, client: &'a Client, _lanes: u32) -> Work<'a, Readiness> {
+    fn start<'a>(&'a self, client: &'a Client, _loop_clients: u32) -> Work<'a, Readiness> {
         Box::pin(async move {
             match MARKER.read(client).await? {
                 Some(loaded) if loaded == self.sizes() => {}
@@ -417,16 +417,16 @@ impl Workload for Buzzer {
         })
     }
 
-    fn transact<'a>(&'a self, client: &'a Client, lane: &'a mut Lane) -> Work<'a, Done> {
-        lane.kind = self.mix.draw(&mut lane.rng);
-        let one = lane.rng.random_range(0..self.users);
-        match lane.kind {
+    fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
+        loop_client.kind = self.mix.draw(&mut loop_client.rng);
+        let one = loop_client.rng.random_range(0..self.users);
+        match loop_client.kind {
             0 => {
-                let text = post_text(&mut lane.rng);
+                let text = post_text(&mut loop_client.rng);
                 Box::pin(async move { self.post(client, one, &text).await })
             }
             1 => {
-                let other = (one + lane.rng.random_range(1..self.users)) % self.users;
+                let other = (one + loop_client.rng.random_range(1..self.users)) % self.users;
                 Box::pin(self.follow(client, one, other))
             }
             _ => Box::pin(self.timeline(client, one)),

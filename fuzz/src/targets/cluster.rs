@@ -39,7 +39,10 @@ fn run(bytes: &[u8]) {
         .map(|_| {
             let prefixes = |choices: &mut Choices<'_>| (0..choices.below(3)).map(|_| text(choices)).collect();
             let (read_prefixes, write_prefixes) = (prefixes(&mut choices), prefixes(&mut choices));
-            (ClientId(u64::from(choices.byte() % 8)), Permission { public_key: key(&mut choices), read_prefixes, write_prefixes })
+            (
+                ClientId(u64::from(choices.byte() % 8)),
+                Permission { public_key: key(&mut choices), read_prefixes, write_prefixes, limits: types::ClientLimits::default() },
+            )
         })
         .collect();
     let keys: BTreeSet<[u8; 32]> =

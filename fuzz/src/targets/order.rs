@@ -110,7 +110,15 @@ static SHARD: LazyLock<Arc<Cluster>> = LazyLock::new(|| {
     let replicas = (1..=4).map(key).collect();
     let client = |number: u8| {
         let all = vec![Key::default()];
-        (ClientId(number.into()), Permission { public_key: key(100 + number), read_prefixes: all.clone(), write_prefixes: all })
+        (
+            ClientId(number.into()),
+            Permission {
+                public_key: key(100 + number),
+                read_prefixes: all.clone(),
+                write_prefixes: all,
+                limits: types::ClientLimits::default(),
+            },
+        )
     };
     Arc::new(Cluster::new(CLUSTER, 1, Placement::Hash, vec![replicas], (1..=3).map(client).collect()).expect("the parts fit"))
 });
