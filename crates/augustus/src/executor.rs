@@ -23,6 +23,7 @@ use crate::limits::{
     BATCH_RESULT_BYTES_MAX, LOCKS_MAX, PENDING_BYTES_MAX, PENDING_MAX, RANGE_ROWS_MAX, RANGES_LOCKED_MAX, RESULT_BYTES_MAX, UNSETTLED_MAX,
 };
 use crate::locks::{Lock, LockTable, Structural};
+use crate::multicast::message::QUERY_ANSWER_BYTES_MAX;
 use crate::operation::{Found, Operation, RowsSeen, row_bytes};
 use crate::pages::{Directory, Owner, PageNumber, Tree, page_digest};
 use crate::request::{AbortReason, Answer, Ordered, Refusal, Reply, Request, Verdict};
@@ -153,7 +154,7 @@ impl Executor {
         {
             return None;
         }
-        let found = self.effects(transaction).ok()?.found;
+        let found = self.effects_within(transaction, QUERY_ANSWER_BYTES_MAX).ok()?.found;
         Some(Answer::Voted(transaction.id(), Verdict::Commit(Some(found))))
     }
 
@@ -373,6 +374,11 @@ impl Executor {
 
     /// What the transaction finds and changes here: comparisons first, on the state before it, then everything else in its order.
     fn effects<'a>(&self, transaction: &'a Transaction) -> Result<Effects<'a>, AbortReason> {
+        self.effects_within(transaction, RESULT_BYTES_MAX)
+    }
+
+    /// The same, for one that reads at most so many bytes.
+    fn effects_within<'a>(&self, transaction: &'a Transaction, bytes_max: usize) -> Result<Effects<'a>, AbortReason> {
         let Settings { cluster, shard, .. } = &self.settings;
         let mismatch = |place: usize| AbortReason::Mismatch(u32::try_from(place).expect("OPERATIONS_MAX is less"));
         // What is compared counts like what is found: both are read.
@@ -380,7 +386,9 @@ impl Executor {
         for (place, operation) in transaction.operations_at(cluster, *shard) {
             let holds = match operation {
                 Operation::Compare(key, value) => self.rows.get(key) == value.as_ref().map(Value::as_bytes),
-                Operation::CompareRange(range, seen) => self.holds(range, seen, &mut bytes)? || broken(Mutant::RangeComparisonSkipped),
+                Operation::CompareRange(range, seen) => {
+                    self.holds(range, seen, &mut bytes, bytes_max)? || broken(Mutant::RangeComparisonSkipped)
+                }
                 _ => true,
             };
             if !holds && !broken(Mutant::ComparisonSkipped) {
@@ -392,9 +400,9 @@ impl Executor {
             match operation {
                 Operation::Compare(..) | Operation::CompareRange(..) => {}
                 Operation::Read(_) | Operation::ReadRange(..) => {
-                    let found = self.query(operation, &effects.writes);
+                    let found = self.query(operation, &effects.writes, bytes_max);
                     bytes += found.bytes();
-                    if bytes > RESULT_BYTES_MAX {
+                    if bytes > bytes_max {
                         return Err(AbortReason::AnswerTooLarge);
                     }
                     effects.found.push(found);
@@ -418,7 +426,7 @@ impl Executor {
     }
 
     /// Whether this shard holds exactly these rows of a range.
-    fn holds(&self, range: &KeyRange, seen: &[RowsSeen], bytes: &mut usize) -> Result<bool, AbortReason> {
+    fn holds(&self, range: &KeyRange, seen: &[RowsSeen], bytes: &mut usize, bytes_max: usize) -> Result<bool, AbortReason> {
         let Settings { cluster, shard, .. } = &self.settings;
         let shards = shards_of_range(range, cluster);
         let own = shards.iter().position(|other| other == shard).filter(|_| seen.len() == shards.len());
@@ -426,7 +434,7 @@ impl Executor {
         let mut rows = Vec::new();
         for (key, value) in self.rows.range(&part).take(own.count as usize + 1) {
             *bytes += row_bytes(key, value);
-            if *bytes > RESULT_BYTES_MAX {
+            if *bytes > bytes_max {
                 return Err(AbortReason::AnswerTooLarge);
             }
             rows.push((key, value));
@@ -443,7 +451,7 @@ impl Executor {
     }
 
     /// What a query finds after `writes`.
-    fn query(&self, operation: &Operation, writes: &BTreeMap<&Key, Option<&Value>>) -> Found {
+    fn query(&self, operation: &Operation, writes: &BTreeMap<&Key, Option<&Value>>, bytes_max: usize) -> Found {
         let Settings { cluster, shard, .. } = &self.settings;
         let Operation::ReadRange(range, rows_max) = operation else {
             return Found::Value(operation.key().and_then(|key| self.at(key, writes)).map(value_of));
@@ -454,7 +462,7 @@ impl Executor {
         let mut stored = self.rows.range(&range).peekable();
         let (mut rows, mut bytes) = (Vec::new(), 0);
         // One row more bytes than an answer may have are enough to see that it is too large.
-        while rows.len() < rows_max && bytes <= RESULT_BYTES_MAX {
+        while rows.len() < rows_max && bytes <= bytes_max {
             let first: &[u8] = match (written.peek(), stored.peek()) {
                 (None, None) => break,
                 (Some((written, _)), Some((stored, _))) => written.as_bytes().min(stored),

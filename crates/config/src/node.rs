@@ -198,7 +198,7 @@ impl NodeConfig {
         };
         if *public_key != secret.public() {
             let version = topology.chain.version();
-            if is_earlier(&topology, &secret) {
+            if is_earlier(&topology, replica, &secret) {
                 return Err(refuse(
                     format!("since configuration {version} at the latest, {replica} has another key than the one in {:?}", file.key),
                     "where only the key was changed, put the new one there: bezant key use --rotate; else this folder has had its day",
@@ -232,13 +232,13 @@ impl NodeConfig {
         let file: NodeToml = read_toml(&folder.join("node.toml"))?;
         let topology = Topology::load(&folder.join(&file.cluster), engines)?;
         let secret = read_secret_key(&folder.join(&file.key))?;
-        Ok(topology.cluster.replica_key(file.replica) != Some(&secret.public()) && is_earlier(&topology, &secret))
+        Ok(topology.cluster.replica_key(file.replica) != Some(&secret.public()) && is_earlier(&topology, file.replica, &secret))
     }
 }
 
-/// Whether `secret` was a member's in an earlier configuration.
-fn is_earlier(topology: &Topology, secret: &SecretKey) -> bool {
-    topology.chain.configurations().any(|earlier| earlier.keys().any(|key| key == secret.public()))
+/// Whether `secret` had the place of `replica` in an earlier configuration.
+fn is_earlier(topology: &Topology, replica: ReplicaId, secret: &SecretKey) -> bool {
+    topology.chain.clusters().any(|(_, earlier)| earlier.replica_key(replica) == Some(&secret.public()))
 }
 
 /// `node.toml`, key by key.

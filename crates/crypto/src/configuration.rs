@@ -577,7 +577,7 @@ mod tests {
         let keys = (0..6).map(|number| secret(number).public()).collect();
         let cluster = Cluster::new(ClusterId::new([7; 16]), 1, Placement::Hash, vec![keys], vec![(ClientId(1), client)]).expect("it fits");
         let holders = vec![(0..6).map(holder).collect()];
-        let first = Configuration::first(&cluster, "basil", Signatures::Ed25519, holders, operators(2, &[100, 101, 102]));
+        let first = Configuration::first(&cluster, "any", Signatures::Ed25519, holders, operators(2, &[100, 101, 102]));
         Chain::new(cluster, first)
     }
 

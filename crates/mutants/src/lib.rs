@@ -232,6 +232,7 @@ mutants! {
     LostViewsShort: "multicast, lost disks", "a replica that lost its disk takes part in the view that the others are in";
     LostAskedFew: "multicast, lost disks", "the answers of 2f-1 say where a replica that lost its disk may take part";
     LostAnswerOld: "multicast, lost disks", "an answer to an earlier process counts";
+    SnapshotCutUnsaid: "multicast, disk", "what is written after a snapshot that was cut short is taken for a part of it";
     LostForgotten: "multicast, lost disks", "a snapshot does not say that the disk was lost";
     PaddingUnlimited: "multicast, lost disks", "a leader may propose as many empty lists as it likes";
     ReadOverWriteLock: "Augustus, table 2", "a key is read that a pending transaction writes";

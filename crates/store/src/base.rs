@@ -142,9 +142,11 @@ impl Base {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut writer = RunWriter::create(&self.directory, self.take_number(), rows.len() as u64)?;
-        rows.iter().try_for_each(|row| writer.push(*row))?;
-        let run = Arc::new(writer.finish()?);
+        let whole = self.write_run(rows.len() as u64, |writer| {
+            rows.iter().try_for_each(|row| writer.push(*row))?;
+            Ok(true)
+        });
+        let Some(run) = whole? else { return Ok(()) };
         self.replace(|runs| std::iter::once(run).chain(runs.iter().cloned()).collect())?;
         self.changed.notify_all();
         Ok(())
@@ -194,22 +196,43 @@ impl Base {
         }
     }
 
+    /// Writes a run of at most `rows_max` rows, unless `fill` gives `false`. Nothing is left of one that did not come to its end: a disk that
+    /// is full would stay so.
+    fn write_run(
+        &self,
+        rows_max: u64,
+        fill: impl FnOnce(&mut RunWriter) -> Result<bool, StoreError>,
+    ) -> Result<Option<Arc<Run>>, StoreError> {
+        let number = self.take_number();
+        let write = || {
+            let mut writer = RunWriter::create(&self.directory, number, rows_max)?;
+            if fill(&mut writer)? { writer.finish().map(|run| Some(Arc::new(run))) } else { Ok(None) }
+        };
+        let written = write();
+        if !matches!(written, Ok(Some(_))) {
+            // Should this fail, too, the next process removes it.
+            drop(fs::remove_file(self.directory.join(run::file_name(number))));
+        }
+        written
+    }
+
     /// Makes one run of several, newest first, which are neighbours in the list.
     fn merge(&self, merged: &[Arc<Run>]) -> Result<(), StoreError> {
         let rows_max = merged.iter().map(|run| run.rows).sum();
-        let mut writer = RunWriter::create(&self.directory, self.take_number(), rows_max)?;
-        let mut merge = Merge::new(merged, &[], MERGE_AHEAD)?;
-        let (mut rows, mut begun) = (0, Instant::now());
-        while let Some(row) = merge.row() {
-            writer.push(row)?;
-            merge.advance()?;
-            rows += 1;
-            if rows % ROWS_STEP == 0 && !self.rest(&mut begun) {
-                return writer.discard();
+        let whole = self.write_run(rows_max, |writer| {
+            let mut merge = Merge::new(merged, &[], MERGE_AHEAD)?;
+            let (mut rows, mut begun) = (0, Instant::now());
+            while let Some(row) = merge.row() {
+                writer.push(row)?;
+                merge.advance()?;
+                rows += 1;
+                if rows % ROWS_STEP == 0 && !self.rest(&mut begun) {
+                    return Ok(false);
+                }
             }
-        }
-        drop(merge);
-        let run = Arc::new(writer.finish()?);
+            Ok(true)
+        });
+        let Some(run) = whole? else { return Ok(()) };
         let newest = merged[0].number;
         self.replace(|runs| {
             let at = runs.iter().position(|run| run.number == newest).expect("nobody else takes out what is being merged");

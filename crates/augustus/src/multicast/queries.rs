@@ -48,7 +48,9 @@ impl Queries {
         }
         *of_client += 1;
         self.last_ticket += 1;
-        self.waiting.insert((sequence, self.last_ticket), query);
+        // As it came it is a part of its frame, and would keep all of that.
+        let question = Bytes::copy_from_slice(&query.question);
+        self.waiting.insert((sequence, self.last_ticket), Query { question, ..query });
         Ok(())
     }
 

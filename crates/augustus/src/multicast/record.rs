@@ -38,6 +38,8 @@ pub(super) enum Record {
     Page(Bytes),
     /// From here on the snapshot counts.
     SnapshotEnd,
+    /// The process that wrote the snapshot before this ended within it, so that it never counts; what follows counts by itself.
+    SnapshotCut,
     /// The disk was lost: what was said before is forgotten.
     Lost,
     /// It takes part again, in this view and later ones, before it does.
@@ -96,6 +98,7 @@ impl Encode for Record {
                 encode_bytes(bytes, out);
             }
             Self::SnapshotEnd => out.push(12),
+            Self::SnapshotCut => out.push(15),
             Self::Lost => out.push(13),
             Self::Rebuilt(view) => {
                 out.push(14);
@@ -128,6 +131,7 @@ impl Decode for Record {
             12 => Self::SnapshotEnd,
             13 => Self::Lost,
             14 => Self::Rebuilt(u64::decode(reader)?),
+            15 => Self::SnapshotCut,
             _ => return Err(DecodeError::UnknownTag("a record of the multicast")),
         })
     }

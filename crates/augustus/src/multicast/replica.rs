@@ -229,12 +229,17 @@ impl<A: Application> Replica<A> {
                         self.redo(record)?;
                     }
                 }
+                (Record::SnapshotCut, _) => snapshot = None,
                 (record, Some(snapshot)) => snapshot.push(record),
                 (record, None) => self.redo(record)?,
             }
         }
         self.is_replaying = false;
         self.resume();
+        if snapshot.is_some() && !broken(Mutant::SnapshotCutUnsaid) {
+            // Before anything else that this process writes, or the next one would take that for a part of the snapshot.
+            self.log(&Record::SnapshotCut);
+        }
         Ok(())
     }
 
@@ -281,7 +286,7 @@ impl<A: Application> Replica<A> {
             Record::Stable(certificate) => self.on_stable(Time(0), certificate, &mut quiet),
             Record::Lost => self.rebuild = Some(Rebuild::default()),
             Record::Rebuilt(view) => (self.rebuild, self.view) = (None, self.view.max(view)),
-            Record::State { .. } | Record::Page(_) | Record::SnapshotBegin | Record::SnapshotEnd => {}
+            Record::State { .. } | Record::Page(_) | Record::SnapshotBegin | Record::SnapshotEnd | Record::SnapshotCut => {}
         }
         Ok(())
     }

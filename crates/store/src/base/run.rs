@@ -415,12 +415,4 @@ impl RunWriter {
         let file = File::open(&path).map_err(failed("open", &path))?;
         Ok(Run { file, path, number, rows, bytes: written, index, filter })
     }
-
-    /// Gives it up.
-    ///
-    /// # Errors
-    /// When the disk fails.
-    pub fn discard(self) -> Result<(), StoreError> {
-        fs::remove_file(&self.path).map_err(failed("remove", &self.path))
-    }
 }

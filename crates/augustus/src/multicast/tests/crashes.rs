@@ -53,6 +53,22 @@ fn a_view_that_was_left_stays_left() {
     world.assert_delivered(&[1, 2, 3], vec![key(1, 1), key(1, 2)]);
 }
 
+/// A snapshot larger than one write may be cut short. What the next process writes is not a part of it.
+#[test]
+fn what_follows_a_snapshot_that_was_cut_short_is_kept() {
+    let mut world = World::new();
+    world.ask_all(&request(1, 1, "a"));
+    world.run_ms(200);
+    world.cut_snapshot(1);
+    world.ask_all(&request(1, 2, "b"));
+    world.run_ms(200);
+    let before = world.node(1).replica().status();
+    world.assert_delivered(ALL, vec![key(1, 1), key(1, 2)]);
+    world.crash(1);
+    world.start(1);
+    assert_eq!(world.node(1).replica().status(), before);
+}
+
 /// The journal is written anew again and again, and stays small.
 #[test]
 fn the_journal_stays_small_and_replays_to_the_same() {

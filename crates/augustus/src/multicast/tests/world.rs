@@ -13,6 +13,7 @@ use types::{ClientId, Cluster, ClusterId, Party, Permission, Placement, ReplicaI
 
 use super::super::history::{Entry, History};
 use super::super::message::Unsigned;
+use super::super::record::Record;
 use super::super::{Message, Node, Options, Request, RequestKey};
 
 pub type TestNode = Node<History, Memory>;
@@ -114,6 +115,16 @@ impl World {
         let mut store = Store::open(disk.clone(), store::Options::default()).expect("it is empty");
         super::super::rebuild::mark(&mut store).expect("the disk is whole");
         self.disks[usize::from(index)] = disk;
+        self.start(index);
+    }
+
+    /// The process ends after a part of a snapshot, which is durable, and is started again.
+    pub fn cut_snapshot(&mut self, index: u16) {
+        self.crash(index);
+        let mut store = Store::open(self.disks[usize::from(index)].clone(), store::Options::default()).expect("the disk is whole");
+        while store.replay().expect("the disk is whole").is_some() {}
+        store.append(&Record::SnapshotBegin.to_bytes());
+        store.close().expect("the disk is whole");
         self.start(index);
     }
 
