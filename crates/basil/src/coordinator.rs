@@ -421,7 +421,8 @@ impl Coordinator {
         // Asked again, a replica also refuses what it voted on long ago and has forgotten: only the first answer
         // says that it never voted.
         let is_late = attempt.retries > 0 && !broken(Mutant::LateRefusalBelieved);
-        let is_final = matches!(refusal, Refusal::TooOld | Refusal::ClientLimit(_));
+        // Over a limit that its client has for now, it may be let in the next time, or voted on when somebody else brings it.
+        let is_final = refusal == Refusal::TooOld || (matches!(refusal, Refusal::ClientLimit(_)) && broken(Mutant::ClientLimitFinal));
         if !is_final || is_late || !attempt.participants.contains(&from.shard) {
             return;
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use basil::certificate::{Proof, ShardProof, VoteSet, VoteStatement};
 use basil::message::Subject;
 use basil::{
-    Certificate, ClientLimit, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions,
+    Certificate, ClientLimit, Command, Coordinator, CoordinatorOptions, Decision, Message, Node, Read, Refusal, Replica, ReplicaOptions,
     Transaction, Vote, Write,
 };
 use crypto::leaf;
@@ -179,6 +179,25 @@ fn a_client_is_held_to_its_limits_and_rights_as_the_operators_change_them() {
     );
     replica.reconfigure(changed(&|permission| permission.read_prefixes = vec![Key::from("b")]));
     assert_eq!((read(&mut replica, &["b"]), read(&mut replica, &["c"])), (None, Some(Refusal::NotPermitted)));
+}
+
+/// A limit that a client is over for now does not show that its transaction never happens: others vote on it, and finish it.
+#[test]
+fn what_was_refused_for_a_limit_may_still_commit() {
+    let members = members(1);
+    let mut coordinator = Coordinator::new(members.cluster.clone(), CoordinatorOptions::default());
+    let transaction = transaction(&members, ClientId(1), NOW_MS, &[], ("a", "1"));
+    let (now, mut outbox) = (Time(NOW_MS * 1_000_000), Outbox::default());
+    let commit = Command::Commit { operation: 1, transaction: transaction.clone(), dependencies: Vec::new() };
+    coordinator.step(now, Input::Command(commit), &mut outbox);
+    for index in 0..6 {
+        let refusal = Refusal::ClientLimit(ClientLimit::Transactions);
+        let refused = Message::Refused { subject: Subject::Transaction(transaction.id()), refusal };
+        let message = members.stranger().verify(refused).expect("nothing of it is signed");
+        let from = Party::Replica(ReplicaId { shard: SHARD, index });
+        coordinator.step(now, Input::Message { from, message }, &mut outbox);
+    }
+    assert!(outbox.events.is_empty(), "it is asked again: {:?}", outbox.events);
 }
 
 /// A client leaves what it began to others, until it is refused; what it ends itself after all does not count.

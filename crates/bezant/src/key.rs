@@ -8,6 +8,7 @@ use bezant_client::ENGINES;
 use clap::{Args, Subcommand};
 use config::{Config, NodeConfig, Topology};
 use crypto::SecretKey;
+use types::ReplicaId;
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::init::{self, Card};
@@ -124,6 +125,9 @@ fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
         }
     };
     let (old, certificate) = (folder.join("key"), folder.join("certificate.pem"));
+    if let Some(replica) = replica {
+        held_the_place(&topology, replica, &secret, folder)?;
+    }
     for file in [&old, &certificate] {
         if file.exists() {
             let kept = file.with_extension("old");
@@ -136,6 +140,24 @@ fn rotate(key: &Path, folder: &Path) -> Result<Done, Failure> {
     loaded?;
     eprintln!("{name} has its new key; the earlier one is beside it, and of no use any more. Start it again if it ran");
     Ok(Done::Well)
+}
+
+/// Whether the key in `folder` had the replica's place until `secret` got it. Another journal than the last holder's does not know what was said in
+/// that place, and might contradict it.
+fn held_the_place(topology: &Topology, replica: ReplicaId, secret: &SecretKey, folder: &Path) -> Result<(), Failure> {
+    let holders: Vec<[u8; 32]> = topology.chain.clusters().filter_map(|(_, cluster)| cluster.replica_key(replica).copied()).collect();
+    // The newest comes first.
+    let last = holders.into_iter().find(|holder| *holder != secret.public());
+    // After a crash in between, the old key stands beside the new one, or alone.
+    let kept = ["key", "key.old"].map(|name| runtime::tls::read_private_key(&folder.join(name)).ok().map(|key| key.public()));
+    if last.is_some_and(|last| kept.contains(&Some(last))) {
+        return Ok(());
+    }
+    Err(Failure::wrong(format!(
+        "this folder's key was not the last one in the place of {replica}, so its data are not what was said there"
+    ))
+    .at(folder.display())
+    .help("begin with an empty store, which rebuilds itself from the others: bezant config join"))
 }
 
 fn put(key: &Path, folder: &Path) -> Result<Done, Failure> {

@@ -7,14 +7,14 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crypto::configuration::{CONFIGURATION_BYTES_MAX, VERSIONS_MAX};
+use crypto::configuration::{CHAIN_BYTES_MAX, CONFIGURATION_BYTES_MAX, VERSIONS_MAX};
 use crypto::{Chain, SignedConfiguration};
 use types::codec::Encode as _;
 
 use crate::ConfigError;
 
 /// The longest file that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 30;
+const FILE_BYTES_MAX: u64 = (CHAIN_BYTES_MAX + 4 * VERSIONS_MAX + 1) as u64;
 
 /// Where the configurations stand that follow `cluster_toml`.
 #[must_use]
@@ -35,7 +35,7 @@ pub(crate) fn read_chain(path: &Path, chain: &mut Chain) -> Result<(), ConfigErr
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(refuse(format!("the file cannot be read: {error}"))),
     };
-    for _ in 0..VERSIONS_MAX {
+    for _ in 0..=VERSIONS_MAX {
         let mut length = [0; 4];
         match file.read_exact(&mut length) {
             Ok(()) => {}

@@ -43,8 +43,10 @@ pub const PREFIXES_MAX: usize = 1_024;
 pub const ADDRESS_BYTES_MAX: usize = 300;
 /// The longest configuration with its signatures, in bytes.
 pub const CONFIGURATION_BYTES_MAX: usize = 4 << 20;
-/// The most versions after the first that are read from a file.
+/// The most versions after the first.
 pub const VERSIONS_MAX: usize = 65_536;
+/// The most bytes of all configurations after the first, with their signatures: what a member keeps, and reads back when it starts.
+pub const CHAIN_BYTES_MAX: usize = 512 << 20;
 
 /// What a configuration's encoding begins with.
 const FORMAT: u8 = 1;
@@ -117,6 +119,11 @@ pub enum ChainError {
         /// The newest known.
         known: u64,
     },
+    /// It is longer than a configuration may be, or all of them would be.
+    #[error(
+        "it is too long: a configuration has at most {CONFIGURATION_BYTES_MAX} bytes with its signatures, and all together {CHAIN_BYTES_MAX}, in {VERSIONS_MAX} versions"
+    )]
+    TooLong,
     /// It follows another one than the one known.
     #[error("version {version} does not follow the version {} that is known here, but another one", version - 1)]
     OtherBefore {
@@ -252,6 +259,8 @@ pub struct Chain {
     shape: Cluster,
     first: Configuration,
     later: Vec<SignedConfiguration>,
+    /// How long these are together.
+    bytes: usize,
     /// The digest of the newest one.
     digest: Digest,
     /// Every key that ever was in one.
@@ -263,7 +272,7 @@ impl Chain {
     #[must_use]
     pub fn new(cluster: Cluster, first: Configuration) -> Self {
         let (digest, used) = (first.digest(cluster.id()), first.keys().collect());
-        Self { shape: cluster, first, later: Vec::new(), digest, used }
+        Self { shape: cluster, first, later: Vec::new(), bytes: 0, digest, used }
     }
 
     /// The newest configuration.
@@ -337,6 +346,9 @@ impl Chain {
         if found > known + 1 {
             return Err(ChainError::Early { found, known });
         }
+        if self.later.len() >= VERSIONS_MAX {
+            return Err(ChainError::TooLong);
+        }
         if next.previous != self.digest && !broken(Mutant::OldConfigurationTaken) {
             return Err(ChainError::OtherBefore { version: found });
         }
@@ -381,6 +393,10 @@ impl Chain {
     /// The first rule that it breaks.
     pub fn check(&self, next: &SignedConfiguration) -> Result<Cluster, ChainError> {
         let cluster = self.check_unsigned(&next.configuration)?;
+        let bytes = next.to_bytes().len();
+        if bytes > CONFIGURATION_BYTES_MAX || self.bytes + bytes > CHAIN_BYTES_MAX {
+            return Err(ChainError::TooLong);
+        }
         let operators = &self.newest().operators;
         let statement = statement(self.id(), &next.configuration.digest(self.id()));
         let mut signers = BTreeSet::new();
@@ -406,6 +422,7 @@ impl Chain {
         let cluster = self.check(&next)?;
         self.digest = next.configuration.digest(self.id());
         self.used.extend(next.configuration.keys());
+        self.bytes += next.to_bytes().len();
         self.later.push(next);
         Ok(cluster)
     }

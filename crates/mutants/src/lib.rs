@@ -89,6 +89,7 @@ mutants! {
     ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
+    ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";
     ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";

@@ -212,9 +212,14 @@ impl Changes {
     /// Why the connection is to be closed.
     pub fn hear(&self, link: &Link, control: Control) -> Result<(), CloseReason> {
         match control {
+            // What says nothing new costs no more than a heartbeat.
+            Control::Version(version) if version <= link.version() => return Ok(()),
             Control::Version(version) => link.knows(version),
             Control::Configuration(signed) => {
                 let version = signed.configuration.version;
+                if version > self.view().version + 1 || !link.is_sent_anew(version) {
+                    return Ok(());
+                }
                 match self.take_over(*signed) {
                     Ok(()) => link.knows(version),
                     Err(NotTakenOver::Refused(ChainError::Old { .. })) => link.knows(version),
@@ -261,6 +266,8 @@ impl Changes {
     pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
         let mut guard = self.options();
         let options = guard.as_mut().ok_or(NotTakenOver::Unchangeable)?;
+        // Checked before all of it is copied.
+        options.chain.check(&next)?;
         let mut chain = options.chain.clone();
         let cluster = Arc::new(chain.extend(next)?);
         // Durable before it is gone by: a node that comes back never goes by an earlier one again.

@@ -180,6 +180,8 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
                     let control = read_control(control, self.changes.id()).map_err(CloseReason::Frame)?;
                     self.held = None;
                     self.changes.hear(&self.link, control)?;
+                    // Others of this thread come first.
+                    tokio::task::yield_now().await;
                     continue;
                 }
                 let cluster = self.intake.verifier.cluster().id();

@@ -599,7 +599,7 @@ pub(crate) mod tests {
 
     #[test]
     fn greetings_come_back_and_reasons_cannot_drive_a_terminal() {
-        let configuration = Configuration::from_text(&"07".repeat(48)).expect("three parts of 16 bytes");
+        let configuration = Configuration::from_text(&"07".repeat(56)).expect("three parts of 16 bytes, and a version");
         for greeting in [
             Greeting::Hello { cluster: CLUSTER, configuration, role: Role::Replica },
             Greeting::Hello { cluster: CLUSTER, configuration, role: Role::Client(Session(9)) },

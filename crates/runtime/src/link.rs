@@ -166,6 +166,8 @@ pub(crate) struct Link {
     /// Up to which version its peer is known to have the configurations, and up to which they were sent.
     version: AtomicU64,
     handed: AtomicU64,
+    /// The newest configuration that its peer has sent.
+    sent_by_peer: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -279,6 +281,12 @@ impl Link {
     /// Up to which version its peer is known to have the configurations.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::SeqCst)
+    }
+
+    /// The peer has sent the configuration `version`. Gives whether it is newer than all that it has sent: a correct one sends each once, in
+    /// their order.
+    pub fn is_sent_anew(&self, version: u64) -> bool {
+        self.sent_by_peer.fetch_max(version, Ordering::SeqCst) < version
     }
 
     /// Up to which version the peer was sent configurations.
@@ -533,6 +541,7 @@ impl Links {
             hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
             version: AtomicU64::new(0),
             handed: AtomicU64::new(0),
+            sent_by_peer: AtomicU64::new(0),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {

@@ -153,7 +153,7 @@ async fn invalid_input_closes_only_its_own_connection() {
         ("frame_empty", frame(FRAME_VERSION, &[])),
         ("frame_version", frame(FRAME_VERSION + 1, &[0; 4])),
         ("body_truncated", frame(FRAME_VERSION, &[0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0])),
-        ("body_over_limit", frame(FRAME_VERSION, &[0, 0, 0, 0, 255, 255, 255, 255, 255])),
+        ("body_over_limit", frame(FRAME_VERSION, &[0, 0, 0, 0, 254, 255, 255, 255, 255])),
         ("body_unknown_tag", frame(FRAME_VERSION, &[0, 0, 0, 0, 1, 0, 0, 0, 99])),
         ("body_trailing", frame(FRAME_VERSION, &trailing)),
         ("body_not_canonical", frame(FRAME_VERSION, &[1, 0, 0, 0, 0, 0, 0, 0])),
