@@ -12,11 +12,11 @@ use machine::Time;
 use mutants::{Mutant, broken};
 use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
 use types::codec::Encode as _;
-use types::{ClientId, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
+use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
 use crate::certificate::{Certificate, Decision, Vote};
 use crate::check::AbortReason;
-use crate::message::{CommitDigest, KeyVersion, Place};
+use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
 use crate::record::{Record, TOMBSTONES_MAX};
@@ -136,6 +136,15 @@ impl Load {
     pub fn of(transaction: &Transaction) -> Self {
         let keys = transaction.reads().len() + transaction.ranges().len() + transaction.writes().len();
         Self { transactions: 1, keys, bytes: transaction.encoded_bytes() }
+    }
+
+    /// Which limit on a single transaction is below this one's size.
+    pub fn over(&self, limits: &ClientLimits) -> Option<ClientLimit> {
+        let over = |limit: Option<u32>, found: usize| limit.is_some_and(|limit| found > limit as usize);
+        if over(limits.keys, self.keys) {
+            return Some(ClientLimit::Keys);
+        }
+        over(limits.bytes, self.bytes).then_some(ClientLimit::Bytes)
     }
 
     fn add(&mut self, other: Self) {

@@ -49,7 +49,7 @@ fn rights_and_limits_change_in_a_running_cluster_and_a_refusal_names_the_rule() 
     change(&place);
     place.run(&["txn", "put a 1; put b 2", "--cluster", other]).expect(0);
     place.run(&["txn", "put a 1; put b 2; put c 3", "--cluster", other]).expect(3).says("over its limit keys_max");
-    // What the client's own process counts not: keys that were read.
+    // Keys that were read count, too.
     place.run(&["txn", "get d; put a 1; put b 2", "--cluster", other]).expect(3).says("over its limit keys_max");
     let history = place.run(&["config", "history"]).expect(0).out;
     assert!(history.contains("c2 may read a/ instead of everything") && history.contains("keys_max 2"), "{history}");

@@ -231,7 +231,7 @@ impl Transaction {
         }
         self.connection.may_write(writes.keys())?;
         let bytes = writes.iter().map(|(key, value)| key.as_bytes().len() + value.as_ref().map_or(0, |value| value.as_bytes().len()));
-        self.connection.within_limits(writes.len(), bytes.sum())?;
+        self.connection.within_limits(reads.len() + writes.len(), bytes.sum())?;
         turns.iter_mut().for_each(|turn| turn.commits(writes.contains_key(turn.key())));
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with

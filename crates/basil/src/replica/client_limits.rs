@@ -78,16 +78,12 @@ impl<M: StorageBackend> Replica<M> {
         if broken(Mutant::ClientLimitsIgnored) {
             return Ok(());
         }
-        let over = |limit: Option<u32>, found: usize| limit.is_some_and(|limit| found > limit as usize);
-        let load = Load::of(transaction);
-        if over(limits.keys, load.keys) {
-            return Err(Refusal::ClientLimit(ClientLimit::Keys));
-        }
-        if over(limits.bytes, load.bytes) {
-            return Err(Refusal::ClientLimit(ClientLimit::Bytes));
+        if let Some(limit) = Load::of(transaction).over(&limits) {
+            return Err(Refusal::ClientLimit(limit));
         }
         let own = self.table.undecided_of(Quota::prepare(from)).transactions;
-        if self.table.get(transaction.id()).is_none() && over(limits.transactions, own + 1) {
+        let is_over = limits.transactions.is_some_and(|limit| own >= limit as usize);
+        if is_over && self.table.get(transaction.id()).is_none() {
             return Err(Refusal::ClientLimit(ClientLimit::Transactions));
         }
         Ok(())
