@@ -223,7 +223,7 @@ impl Transaction {
     }
 
     async fn commit_untimed(&self) -> Result<Commit, Error> {
-        let Progress { has_begun, evidence: reads, has_scanned, writes, mut turns, .. } = self.slot().take().ok_or_else(ended)?;
+        let Progress { has_begun, known, evidence: reads, has_scanned, writes, mut turns, .. } = self.slot().take().ok_or_else(ended)?;
         if self.mode.is_read_only() && !writes.is_empty() {
             return Err(Error::Invalid(
                 "a transaction that was begun to read only has written; begin it with `begin` or `transact`".to_owned(),
@@ -231,7 +231,9 @@ impl Transaction {
         }
         self.connection.may_write(writes.keys())?;
         let bytes = writes.iter().map(|(key, value)| key.as_bytes().len() + value.as_ref().map_or(0, |value| value.as_bytes().len()));
-        self.connection.within_limits(reads.len() + writes.len(), bytes.sum())?;
+        // The rows of a range are not counted one by one.
+        let read = if has_scanned { reads.len() } else { known.len() };
+        self.connection.within_limits(read + writes.len(), bytes.sum())?;
         turns.iter_mut().for_each(|turn| turn.commits(writes.contains_key(turn.key())));
         let writes: Vec<(Key, Option<Value>)> = writes.into_iter().collect();
         // What only reads has mostly committed by now, and is cheap alone. What has read ranges goes alone, too: nobody could join it with
