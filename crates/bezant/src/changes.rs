@@ -1,6 +1,6 @@
 //! `bezant config`: changes of the cluster while it runs. Operators propose, sign and apply the next configuration; members take it over.
 
-mod words;
+mod description;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use types::{ClientId, ReplicaId, ShardId};
 
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::{init, node, out, status};
-use words::{difference, name_of_key};
+use description::{difference, name_of_key};
 
 /// How long `apply` waits for replicas to take a configuration over, by default.
 const WAIT_SECONDS: u64 = 10;
@@ -196,7 +196,7 @@ fn show(args: &ShowArgs) -> Result<Done, Failure> {
     let chain = &topology.chain;
     let Some(file) = &args.file else {
         if args.json {
-            out!("{}", words::to_json(chain.newest(), chain));
+            out!("{}", description::to_json(chain.newest(), chain));
         } else {
             out!("# Configuration {} ({}).\n{}", chain.version(), hex::encode(chain.digest()), topology.to_toml().trim_end());
         }
@@ -205,7 +205,7 @@ fn show(args: &ShowArgs) -> Result<Done, Failure> {
     let proposed = read(file, chain)?;
     let verdict = chain.check(&proposed);
     if args.json {
-        let mut shown = words::to_json(&proposed.configuration, chain);
+        let mut shown = description::to_json(&proposed.configuration, chain);
         shown["signed_by"] = json!(signers(chain, &proposed));
         shown["changes"] = json!(difference(chain.newest(), &proposed.configuration));
         shown["refused"] = json!(verdict.as_ref().err().map(ToString::to_string));
