@@ -61,9 +61,9 @@ fn tests(workspace: &Workspace) -> Result<()> {
 /// How many seeds of each of the simulator's scenarios are run: as many as fit in two to three minutes.
 const SIMULATOR_SEEDS: &str = "1..8";
 
-/// Every scenario of the simulator, in release.
+/// Every scenario of the simulator, optimised.
 fn simulator(workspace: &Workspace) -> Result<()> {
-    show(in_root(workspace).args(["run", "--release", "--package", "bezant-lab", "--", "sim", "all", "--seeds", SIMULATOR_SEEDS]))
+    show(in_root(workspace).args(["run", "--profile", "quick", "--package", "bezant-lab", "--", "sim", "all", "--seeds", SIMULATOR_SEEDS]))
 }
 
 fn docs(workspace: &Workspace) -> Result<()> {

@@ -32,8 +32,9 @@ pub fn hunt(workspace: &Workspace) -> Result<()> {
     show(in_root(workspace).args(EXAMPLE).args(["write", PAGE]).arg(tests).arg(SEEDS))
 }
 
-/// In release, as whole runs of worlds take their time; what a mutant is made of is in no other build.
-const EXAMPLE: [&str; 9] = ["run", "--release", "--package", "conformance", "--features", "mutants", "--example", "mutants", "--"];
+/// Optimised, as whole runs of worlds take their time; what a mutant is made of is in no other build.
+const EXAMPLE: [&str; 10] =
+    ["run", "--profile", "quick", "--package", "conformance", "--features", "mutants", "--example", "mutants", "--"];
 
 /// Builds the tests of those crates with the feature `mutants`, and gives a list of them: what the names of a program's tests
 /// begin with, the program, and the folder it is to run in.

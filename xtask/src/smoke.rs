@@ -55,16 +55,18 @@ pub fn bench(workspace: &Workspace) -> Result<()> {
 
 /// Runs each program of `examples/` against a cluster of `bezant dev`.
 pub fn examples(workspace: &Workspace) -> Result<()> {
-    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant", "--package", "examples"]))?;
+    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--release", "--package", "bezant"]))?;
+    show(Command::new(cargo()).current_dir(&workspace.root).args(["build", "--profile", "quick", "--package", "examples"]))?;
     let folder = Folder::new(&workspace.root.join("target/smoke/examples"))?;
-    let program = |name: &str| {
-        let mut command = Command::new(workspace.target.join("release").join(name));
+    let program = |path: &str| {
+        let mut command = Command::new(workspace.target.join(path));
         command.current_dir(&folder.0);
         command
     };
-    let mut dev = Dev(program("bezant").args(["dev", "--base-port", "auto"]).spawn().context("cannot start `bezant dev`")?);
-    dev.serves(|| program("bezant").arg("status").stdout(Stdio::null()).stderr(Stdio::null()).status())?;
-    let run = |name: &str| capture(&mut program(name), COMMAND_LIMIT);
+    let bezant = || program("release/bezant");
+    let mut dev = Dev(bezant().args(["dev", "--base-port", "auto"]).spawn().context("cannot start `bezant dev`")?);
+    dev.serves(|| bezant().arg("status").stdout(Stdio::null()).stderr(Stdio::null()).status())?;
+    let run = |name: &str| capture(&mut program(&format!("quick/{name}")), COMMAND_LIMIT);
     judge_examples(&run("bank-transfer")?, &run("queue")?, &run("report")?)
 }
 
