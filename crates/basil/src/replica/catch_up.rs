@@ -68,8 +68,10 @@ const PAGE_ANSWER_MS: u64 = 1_000;
 /// While something is missing, pages follow one another so soon, in milliseconds, and bring so many bytes a second.
 const NEXT_PAGE_MS: u64 = 40;
 /// A page in which nothing was missing puts the next one off by so many milliseconds for each thousand transactions a second that this replica
-/// meets: all of the shard look at each page, and those who want to commit something go first.
+/// meets: all of the shard look at each page, and what clients want goes first.
 const BUSY_PAGE_MS: u64 = 80;
+/// So many keys that clients read are as much work as a transaction.
+const READS_A_TRANSACTION: u64 = 4;
 const PAGE_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Who has not heard from `4f` others for so long, in units of [`ReplicaOptions::catch_up_ms`], or for half of the window, was cut off.
 const CUT_OFF_TURNS: u64 = 15;
@@ -117,7 +119,7 @@ struct Pass {
     /// The number of the last page.
     number: u64,
     page: Option<OpenPage>,
-    /// When the last page was ended, and how many transactions this replica had met by then.
+    /// When the last page was ended, and how much this replica had done for clients by then, in transactions.
     ended: Option<(Time, u64)>,
     /// How many keys it has compared, and how many the pass before did.
     keys: u64,
@@ -238,7 +240,7 @@ impl Pass {
     }
 }
 
-/// How soon the next page follows a page in which nothing was missing, when so many transactions were met in the time since the page before.
+/// How soon the next page follows a page in which nothing was missing, when so much was done for clients, in transactions, since the page before.
 fn busy_pause_ms(met: u64, since_ns: u64) -> u64 {
     let met_a_second = u128::from(met) * 1_000_000_000 / u128::from(since_ns.max(1_000_000));
     NEXT_PAGE_MS.saturating_add(u64::try_from(met_a_second).unwrap_or(u64::MAX).saturating_mul(BUSY_PAGE_MS) / 1_000)
@@ -564,7 +566,7 @@ impl<M: StorageBackend> Replica<M> {
         }
         let is_settled = !compares_last || self.is_settled(&answers, watermark)?;
         let counts = if broken(Mutant::PreparedOfOne) && compares_last { 1 } else { self.quorums.compared() };
-        let met = self.table.entered();
+        let met = self.table.entered() + self.counts.keys_read / READS_A_TRANSACTION;
         let pass = &mut self.catch_up.pass;
         if taken > 0 {
             (pass.is_hurried, pass.lacked_some) = (true, true);
