@@ -91,11 +91,11 @@ where
     let (usage, low_priority) = (Arc::clone(&share.usage), Arc::clone(&intake.low_priority));
     let member = Member::from(link.party());
     let writing = tokio::spawn({
-        let (link, intake) = (Arc::clone(&link), Arc::clone(&intake));
+        let (link, intake, share) = (Arc::clone(&link), Arc::clone(&intake), Arc::clone(&share));
         let (usage, low_priority) = (Arc::clone(&usage), Arc::clone(&low_priority));
         let writing = async move {
             let close_reason = tokio::select! {
-                close_reason = write_all(write, &link, &intake) => close_reason,
+                close_reason = write_all(write, &link, &intake, &share) => close_reason,
                 close_reason = link.closed() => close_reason,
             };
             link.close(close_reason);
@@ -267,7 +267,7 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
     }
 }
 
-async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>) -> CloseReason {
+async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &Intake<C, W>, share: &Share) -> CloseReason {
     let (limits, shell) = (&intake.limits, &intake.shell);
     let mut beat = interval(Duration::from_millis(limits.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -306,6 +306,7 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
                 Ok(Err(error)) => return CloseReason::Broken(error.kind()),
                 Err(_) => return CloseReason::NotReading,
             }
+            share.pace(chunk.len()).await;
         }
         match timeout(write_timeout, stream.flush()).await {
             Ok(Ok(())) => {}

@@ -53,6 +53,8 @@ pub struct Limits {
     pub flush_timeout_ms: u64,
 }
 
+/// At low priority, so many bytes a second are written to a member, over all its connections.
+pub(crate) const LOW_PRIORITY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// What one member's messages may cost in one round of a turn, in bytes, before the next one's come: some hundred ordinary ones.
 pub(crate) const QUANTUM_BYTES: i64 = 64 << 10;
 /// What the inputs of one turn may cost together, in bytes. What arrives meanwhile waits for its end, so it must not be long.

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use types::{ClientId, Party, ReplicaId};
 
-use crate::limits::{LOGGED_A_MINUTE_MAX, Limits};
+use crate::limits::{LOGGED_A_MINUTE_MAX, LOW_PRIORITY_BYTES_PER_SECOND, Limits};
 use crate::log_limit::LogLimit;
 use crate::priority::Usage;
 use crate::quota::{Quota, Total};
+
+/// At low priority, what is written in less time than this is not waited for: only large answers are worth a pause.
+const PACED_FROM_MS: u64 = 5;
 
 /// The owner of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,8 @@ pub(crate) struct Share {
     pub checking: tokio::sync::Mutex<()>,
     /// What it takes of this node's time.
     pub usage: Arc<Usage>,
+    /// When, at low priority, more may be written to it.
+    write_at: Mutex<Option<Instant>>,
     /// Until when it is refused, after it sent what no correct member sends.
     expelled_until: Mutex<Option<Instant>>,
     /// Lines in the log about it.
@@ -56,7 +61,29 @@ impl Share {
         let usage = Arc::default();
         let incoming = Arc::new(Quota::new(limits.incoming_bytes_max, Arc::clone(total), Arc::clone(&usage)));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
-        Self { incoming, checking: tokio::sync::Mutex::default(), usage, expelled_until: Mutex::default(), log }
+        let (checking, write_at, expelled_until) = Default::default();
+        Self { incoming, checking, usage, write_at, expelled_until, log }
+    }
+
+    /// So many bytes have been written to it: at low priority, waits until they would have been at [`LOW_PRIORITY_BYTES_PER_SECOND`].
+    pub async fn pace(&self, bytes: usize) {
+        if !self.usage.is_low() {
+            return;
+        }
+        let now = Instant::now();
+        let until = self.reserve(now, bytes);
+        if until > now + Duration::from_millis(PACED_FROM_MS) {
+            tokio::time::sleep_until(until.into()).await;
+        }
+    }
+
+    /// When so many bytes are written that are begun now, or when those before them are.
+    fn reserve(&self, now: Instant, bytes: usize) -> Instant {
+        let takes = Duration::from_nanos(bytes as u64 * 1_000_000_000 / LOW_PRIORITY_BYTES_PER_SECOND);
+        let mut write_at = self.write_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = write_at.map_or(now, |at| at.max(now)) + takes;
+        *write_at = Some(done);
+        done
     }
 
     /// Refuses it for a while.
@@ -77,6 +104,16 @@ mod tests {
 
     fn share() -> Share {
         Share::new(&Limits::default(), &Arc::new(Total::new(1, 1, Default::default())))
+    }
+
+    #[test]
+    fn all_connections_of_a_member_at_low_priority_are_written_to_at_one_pace() {
+        let (share, now) = (share(), Instant::now());
+        let half = LOW_PRIORITY_BYTES_PER_SECOND as usize / 2;
+        assert_eq!(share.reserve(now, half), now + Duration::from_millis(500));
+        assert_eq!(share.reserve(now, half), now + Duration::from_secs(1), "after what is on its way");
+        let later = now + Duration::from_secs(5);
+        assert_eq!(share.reserve(later, half), later + Duration::from_millis(500), "what was not used is not saved up");
     }
 
     #[test]
