@@ -2,58 +2,36 @@
 //! answer, before asking again.
 //!
 //! Waiting costs latency when a replica is down; not waiting costs a round trip when one is merely slow. So the
-//! grace follows how late the last vote has been, and goes to nothing when a shard has not been unanimous for
-//! some time, but for a try now and then. It is never longer than 50 ms or, where
-//! that takes longer, than the slow path itself: then a wait in vain costs at most what not waiting costs every time.
+//! grace follows how late the last vote has been; who is late again and again is not waited for at all ([`crate::coordinator`]). It is never
+//! longer than 50 ms or, where that takes longer, than the slow path itself: then a wait in vain costs at most what not waiting costs every time.
 
 /// The longest grace where logging takes less, in microseconds.
 const WAIT_US_MAX: u64 = 50_000;
 /// The shortest grace, in microseconds.
 const WAIT_US_MIN: u64 = 2_000;
-/// So many misses in a row mean that a replica is down.
-const MISSES_MAX: u32 = 4;
-/// While one is, every so many transactions wait anyway, to see whether it is back.
-const PROBE_EVERY: u32 = 32;
 
 /// What is known of one shard's last votes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveTimeout {
     /// How much later than the commit quorum the last vote came, on average, in nanoseconds.
     lag_ns: u64,
-    misses: u32,
-    since_probe: u32,
 }
 
 impl Default for AdaptiveTimeout {
     fn default() -> Self {
-        Self { lag_ns: WAIT_US_MAX * 1_000 / 8, misses: 0, since_probe: 0 }
+        Self { lag_ns: WAIT_US_MAX * 1_000 / 8 }
     }
 }
 
 impl AdaptiveTimeout {
-    /// A quorum is there and the last votes are not: how long to wait for them, in microseconds; 0 for not at all. Logging
-    /// would take `logging_us`.
-    pub fn begin(&mut self, logging_us: u64) -> u64 {
-        if self.misses >= MISSES_MAX {
-            self.since_probe += 1;
-            if self.since_probe < PROBE_EVERY {
-                return 0;
-            }
-            self.since_probe = 0;
-        }
+    /// A quorum is there and the last votes are not: how long to wait for them, in microseconds. Logging would take `logging_us`.
+    pub fn wait_us(&self, logging_us: u64) -> u64 {
         (8 * self.lag_ns / 1_000).clamp(WAIT_US_MIN, WAIT_US_MAX.max(logging_us))
     }
 
     /// All voted, the last one `lag_ns` after the quorum was there.
     pub fn unanimous(&mut self, lag_ns: u64) {
-        self.misses = 0;
-        self.since_probe = 0;
         self.lag_ns = self.lag_ns - self.lag_ns / 8 + lag_ns.min(WAIT_US_MAX * 1_000) / 8;
-    }
-
-    /// The grace is over and somebody has still not voted.
-    pub fn missed(&mut self) {
-        self.misses = self.misses.saturating_add(1);
     }
 }
 
@@ -119,26 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_down_costs_its_grace_only_now_and_then() {
-        let mut adaptive_timeout = AdaptiveTimeout::default();
-        for _ in 0..MISSES_MAX {
-            assert!(adaptive_timeout.begin(0) > 0);
-            adaptive_timeout.missed();
-        }
-        let waits = (0..PROBE_EVERY * 2).filter(|_| adaptive_timeout.begin(0) > 0).count();
-        assert_eq!(waits, 2);
-        adaptive_timeout.unanimous(100_000);
-        assert!(adaptive_timeout.begin(0) > 0);
-    }
-
-    #[test]
     fn where_logging_takes_long_the_last_vote_is_worth_waiting_for() {
         let mut adaptive_timeout = AdaptiveTimeout::default();
         for _ in 0..100 {
             adaptive_timeout.unanimous(120_000_000);
         }
-        assert_eq!(adaptive_timeout.begin(0), WAIT_US_MAX);
-        assert_eq!(adaptive_timeout.begin(231_000), 231_000);
+        assert_eq!(adaptive_timeout.wait_us(0), WAIT_US_MAX);
+        assert_eq!(adaptive_timeout.wait_us(231_000), 231_000);
     }
 
     #[test]
@@ -147,10 +112,10 @@ mod tests {
         for _ in 0..100 {
             adaptive_timeout.unanimous(10_000);
         }
-        assert_eq!(adaptive_timeout.begin(0), WAIT_US_MIN);
+        assert_eq!(adaptive_timeout.wait_us(0), WAIT_US_MIN);
         for _ in 0..100 {
             adaptive_timeout.unanimous(4_000_000);
         }
-        assert!(adaptive_timeout.begin(0) > 20_000);
+        assert!(adaptive_timeout.wait_us(0) > 20_000);
     }
 }

@@ -7,6 +7,7 @@
 //! commit of what has only read; `scans`, which read ranges; `recovery` (§5); and `interface`, what a coordinator is asked and tells.
 
 mod interface;
+mod patience;
 mod reads;
 mod recovery;
 mod scans;
@@ -22,6 +23,7 @@ use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
+use self::patience::Patience;
 use self::reads::{ReadOperation, ReadRequest};
 use self::scans::{ScanOperation, ScanRequest};
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, wait_us};
@@ -76,6 +78,7 @@ pub struct Coordinator {
     finishing: usize,
     timers: Timers<Timer>,
     adaptive_timeout: Vec<AdaptiveTimeout>,
+    patience: Patience,
     round_trips: RoundTrips,
     /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's.
     usual_commit: MedianDuration,
@@ -99,6 +102,7 @@ impl Coordinator {
         let quorums = Quorums::new(cluster.faults());
         Self {
             round_trips: RoundTrips::new(quorums, shards),
+            patience: Patience::new(shards, quorums.replicas()),
             quorums,
             cluster,
             options,
@@ -251,6 +255,11 @@ impl Coordinator {
             return;
         }
         self.round_trips.note(replica, RequestKind::Vote, now.since(attempt.asked_at));
+        let lag_us = attempt.commit_quorum_at.map_or(0, |at| now.since(at) / 1_000);
+        let shard = usize::from(replica.shard.0);
+        if lag_us <= self.adaptive_timeout[shard].wait_us(self.round_trips.round_us(replica.shard)) {
+            self.patience.prompt(replica);
+        }
         let mut stalled = None;
         let in_the_way = |other: &Transaction| {
             let conflicts = check::conflict_at(&self.cluster, replica.shard, &attempt.transaction, other);
@@ -303,7 +312,8 @@ impl Coordinator {
         if attempt.commit_quorum_at.is_none() && decision == Decision::Commit {
             attempt.commit_quorum_at = Some(now);
         }
-        let hopeful = self.options.fast_path == FastPath::On && attempt.may_end_fast(decision, quorums);
+        let waited_for = |shard, index| self.patience.is_waited_for(shard, index, now);
+        let hopeful = self.options.fast_path == FastPath::On && attempt.may_end_fast(decision, quorums, waited_for);
         match attempt.fast_path_wait {
             _ if !hopeful => self.log(now, id, decision, out),
             FastPathWait::Over => self.log(now, id, decision, out),
@@ -311,16 +321,10 @@ impl Coordinator {
             FastPathWait::NotBegun => {
                 // Waiting for the last votes is worth as long as logging would take.
                 let logging_us = logging_shard(&attempt.participants, id).map_or(0, |shard| self.round_trips.round_us(shard));
-                let adaptive_timeout =
-                    attempt.participants.iter().map(|shard| self.adaptive_timeout[usize::from(shard.0)].begin(logging_us)).max();
-                let wait_us = adaptive_timeout.unwrap_or(0);
-                if wait_us == 0 {
-                    attempt.fast_path_wait = FastPathWait::Over;
-                    self.log(now, id, decision, out);
-                } else {
-                    attempt.fast_path_wait = FastPathWait::Running;
-                    self.timers.set(Timer::FastPathWait(id), now.after_us(wait_us));
-                }
+                let wait_us =
+                    attempt.participants.iter().map(|shard| self.adaptive_timeout[usize::from(shard.0)].wait_us(logging_us)).max();
+                attempt.fast_path_wait = FastPathWait::Running;
+                self.timers.set(Timer::FastPathWait(id), now.after_us(wait_us.unwrap_or(0)));
             }
         }
     }
@@ -329,8 +333,8 @@ impl Coordinator {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.fast_path_wait = FastPathWait::Over;
         for tally in &attempt.tallies {
-            if tally.count_heard() < self.quorums.replicas() {
-                self.adaptive_timeout[usize::from(tally.shard().0)].missed();
+            for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
+                self.patience.late(replica, now);
             }
         }
         self.evaluate(now, id, out);
@@ -578,13 +582,12 @@ impl CommitAttempt {
         }
     }
 
-    /// Whether votes still to come could make `decision` end fast.
-    pub fn may_end_fast(&self, decision: Decision, quorums: Quorums) -> bool {
+    /// Whether votes still to come, of those who are `waited_for`, could make `decision` end fast.
+    pub fn may_end_fast(&self, decision: Decision, quorums: Quorums, waited_for: impl Fn(ShardId, u16) -> bool) -> bool {
+        let may_improve = |tally: &Tally| tally.may_improve(quorums, |index| waited_for(tally.shard(), index));
         match decision {
-            Decision::Commit => {
-                self.tallies.iter().all(|tally| tally.outcome(quorums) == Outcome::CommitFast || tally.may_improve(quorums))
-            }
-            Decision::Abort => self.tallies.iter().any(|tally| tally.may_improve(quorums)),
+            Decision::Commit => self.tallies.iter().all(|tally| tally.outcome(quorums) == Outcome::CommitFast || may_improve(tally)),
+            Decision::Abort => self.tallies.iter().any(may_improve),
         }
     }
 }

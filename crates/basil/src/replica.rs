@@ -94,6 +94,8 @@ pub struct Replica<M: StorageBackend> {
     fold_poll_at: Option<Time>,
     /// Up to where the running checkpoints are to reach, in nanoseconds.
     fold_wanted: u64,
+    /// Whether a checkpoint follows that takes less than a full one.
+    fold_all: bool,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
     /// The newest watermark whose fold is known to be durable.

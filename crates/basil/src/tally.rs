@@ -110,10 +110,10 @@ impl Tally {
         }
     }
 
-    /// Whether votes still to come could turn a slow outcome into a better one.
+    /// Whether votes still to come, of those who are `waited_for`, could turn a slow outcome into a better one.
     #[must_use]
-    pub fn may_improve(&self, quorums: Quorums) -> bool {
-        let missing = quorums.replicas().saturating_sub(self.voters.count());
+    pub fn may_improve(&self, quorums: Quorums, waited_for: impl Fn(u16) -> bool) -> bool {
+        let missing = (0..).zip(0..quorums.replicas()).filter(|(index, _)| !self.heard(*index) && waited_for(*index)).count();
         match self.outcome(quorums) {
             Outcome::CommitFast | Outcome::AbortFast | Outcome::AbortByConflict => false,
             Outcome::CommitSlow => self.commits.len() + missing >= quorums.commit_fast(),

@@ -1,10 +1,11 @@
 //! A transaction, as it is prepared, named, voted on and stored (basil.txt §4.1, §4.2).
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use smallvec::SmallVec;
 
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader, encode_sequence};
@@ -74,10 +75,34 @@ pub struct Transaction(Arc<Content>);
 struct Content {
     id: TransactionId,
     timestamp: Timestamp,
+    /// Empty once its values were let go.
+    encoded: Bytes,
+    /// What it holds. Of a whole one this can be read from its bytes again, and is, when it is asked for.
+    parts: OnceLock<Box<Parts>>,
+    sizes: Sizes,
+}
+
+/// What the bytes of a transaction hold.
+struct Parts {
     reads: Vec<Read>,
     ranges: Vec<KeyRange>,
     writes: Vec<Write>,
-    encoded: Bytes,
+}
+
+/// How much a transaction holds.
+#[derive(Clone, Copy)]
+struct Sizes {
+    keys: u32,
+    value_bytes: u32,
+}
+
+impl Parts {
+    fn sizes(&self) -> Sizes {
+        // Limits keep both far below.
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let values = self.writes.iter().filter_map(|write| write.value.as_ref()).map(|value| value.as_bytes().len());
+        Sizes { keys: number(self.reads.len() + self.ranges.len() + self.writes.len()), value_bytes: number(values.sum()) }
+    }
 }
 
 impl Transaction {
@@ -128,7 +153,21 @@ impl Transaction {
             return Err(TransactionError::TooLong);
         }
         let id = name(cluster, &encoded);
-        Ok(Self(Arc::new(Content { id, timestamp, reads, ranges, writes, encoded: encoded.into() })))
+        Ok(Self::of(id, timestamp, encoded.into(), Parts { reads, ranges, writes }))
+    }
+
+    fn of(id: TransactionId, timestamp: Timestamp, encoded: Bytes, parts: Parts) -> Self {
+        let sizes = parts.sizes();
+        Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::from(Box::new(parts)), sizes }))
+    }
+
+    /// What it holds.
+    fn parts(&self) -> &Parts {
+        self.0.parts.get_or_init(|| {
+            // The id is known, so the cluster does not matter here.
+            let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
+            Box::new(parse(&mut reader).expect("these bytes were made or parsed here before").1)
+        })
     }
 
     /// Its name.
@@ -146,43 +185,46 @@ impl Transaction {
     /// What it read, in strict key order.
     #[must_use]
     pub fn reads(&self) -> &[Read] {
-        &self.0.reads
+        &self.parts().reads
     }
 
     /// The ranges that it read, in order and apart: in these, no key has a value but those among its reads.
     #[must_use]
     pub fn ranges(&self) -> &[KeyRange] {
-        &self.0.ranges
+        &self.parts().ranges
     }
 
     /// Whether `key` lies in a range that it read, and is not among its reads: it found no value there.
     #[must_use]
     pub fn found_absent(&self, key: &Key) -> bool {
-        let before = self.0.ranges.partition_point(|range| range.low() <= key);
-        before.checked_sub(1).is_some_and(|at| self.0.ranges[at].contains(key)) && self.read_of(key).is_none()
+        let ranges = self.ranges();
+        let before = ranges.partition_point(|range| range.low() <= key);
+        before.checked_sub(1).is_some_and(|at| ranges[at].contains(key)) && self.read_of(key).is_none()
     }
 
     /// What it writes, in strict key order.
     #[must_use]
     pub fn writes(&self) -> &[Write] {
-        &self.0.writes
+        &self.parts().writes
     }
 
     /// The read of `key`, if it read it.
     #[must_use]
     pub fn read_of(&self, key: &Key) -> Option<&Read> {
-        self.0.reads.binary_search_by(|read| read.key.cmp(key)).ok().map(|at| &self.0.reads[at])
+        let reads = self.reads();
+        reads.binary_search_by(|read| read.key.cmp(key)).ok().map(|at| &reads[at])
     }
 
     /// The write of `key`, if it writes it.
     #[must_use]
     pub fn write_of(&self, key: &Key) -> Option<&Write> {
-        self.0.writes.binary_search_by(|write| write.key.cmp(key)).ok().map(|at| &self.0.writes[at])
+        let writes = self.writes();
+        writes.binary_search_by(|write| write.key.cmp(key)).ok().map(|at| &writes[at])
     }
 
     /// Every key it touches; one both read and written comes twice.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.0.reads.iter().map(|read| &read.key).chain(self.0.writes.iter().map(|write| &write.key))
+        self.reads().iter().map(|read| &read.key).chain(self.writes().iter().map(|write| &write.key))
     }
 
     /// The shards that it touches, in order, each once.
@@ -191,7 +233,7 @@ impl Transaction {
     #[must_use]
     pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
         let mut shards = cluster.shards_of(self.keys());
-        if !self.0.ranges.is_empty() {
+        if !self.ranges().is_empty() {
             shards = cluster.shards().filter(|shard| shards.contains(shard) || self.scans(cluster, *shard)).collect();
         }
         shards
@@ -205,7 +247,7 @@ impl Transaction {
 
     /// Whether `shard` may hold keys of a range that it read.
     fn scans(&self, cluster: &Cluster, shard: ShardId) -> bool {
-        self.0.ranges.iter().any(|range| cluster.part_of(shard, range).is_some())
+        self.ranges().iter().any(|range| cluster.part_of(shard, range).is_some())
     }
 
     /// The length of its encoding, in bytes.
@@ -217,11 +259,9 @@ impl Transaction {
     /// The same transaction in memory of its own, so that keeping it does not keep a whole received frame.
     #[must_use]
     pub fn detached(&self) -> Self {
+        let Content { id, timestamp, sizes, .. } = *self.0;
         let encoded = Bytes::copy_from_slice(&self.0.encoded);
-        // The id is known, so the cluster does not matter here.
-        let mut reader = Reader::new(encoded.clone(), ClusterId::new([0; 16]));
-        let (timestamp, reads, writes, ranges) = parse(&mut reader).expect("these bytes were made or parsed here before");
-        Self(Arc::new(Content { id: self.0.id, timestamp, reads, ranges, writes, encoded }))
+        Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::new(), sizes }))
     }
 }
 
@@ -229,11 +269,37 @@ impl Transaction {
 impl Transaction {
     /// The same transaction without the values that it writes, in memory of its own: it has its name and its keys, and cannot be encoded.
     pub(crate) fn without_values(&self) -> Self {
-        let Content { id, timestamp, reads, ranges, writes, .. } = &*self.0;
-        let reads = reads.iter().map(|read| Read { key: read.key.detached(), ..*read }).collect();
-        let writes = writes.iter().map(|write| Write { key: write.key.detached(), value: None }).collect();
-        let ranges = ranges.iter().map(KeyRange::detached).collect();
-        Self(Arc::new(Content { id: *id, timestamp: *timestamp, reads, ranges, writes, encoded: Bytes::new() }))
+        let reads = self.reads().iter().map(|read| Read { key: read.key.detached(), ..*read }).collect();
+        let writes = self.writes().iter().map(|write| Write { key: write.key.detached(), value: None }).collect();
+        let ranges = self.ranges().iter().map(KeyRange::detached).collect();
+        Self::of(self.id(), self.timestamp(), Bytes::new(), Parts { reads, ranges, writes })
+    }
+
+    /// Keeps its bytes alone, if it is whole and nobody else has it: what they hold is read from them when it is asked for.
+    pub(crate) fn pack(&mut self) {
+        if let Some(content) = Arc::get_mut(&mut self.0).filter(|content| !content.encoded.is_empty()) {
+            content.parts.take();
+        }
+    }
+
+    /// The keys that it has read, for whom it is not worth keeping what it holds.
+    pub(crate) fn read_keys(&self) -> SmallVec<[Key; 4]> {
+        if let Some(parts) = self.0.parts.get() {
+            return parts.reads.iter().map(|read| read.key.clone()).collect();
+        }
+        let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
+        let mut read = || {
+            let _format_and_timestamp = (u8::decode(&mut reader)?, Timestamp::decode(&mut reader)?);
+            let count = reader.count("a transaction's reads", TRANSACTION_READS_MAX)?;
+            (0..count).map(|_| Read::decode(&mut reader).map(|read| read.key)).collect()
+        };
+        let keys: Result<_, DecodeError> = read();
+        keys.expect("these bytes were made or parsed here before")
+    }
+
+    /// How many keys and ranges it has read, and keys it writes.
+    pub(crate) fn count_keys(&self) -> usize {
+        self.0.sizes.keys as usize
     }
 
     /// Its values were not let go.
@@ -243,13 +309,15 @@ impl Transaction {
 
     /// The bytes of the values that it writes.
     pub(crate) fn value_bytes(&self) -> usize {
-        self.0.writes.iter().filter_map(|write| write.value.as_ref()).map(|value| value.as_bytes().len()).sum()
+        self.0.sizes.value_bytes as usize
     }
 
-    /// About how much memory it takes.
+    /// About how much memory it takes once it is packed.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let keys = if self.is_whole() { self.0.encoded.len() } else { self.key_bytes() };
-        keys + size_of_val(self.reads()) + size_of_val(self.ranges()) + size_of_val(self.writes())
+        if self.is_whole() {
+            return self.0.encoded.len();
+        }
+        self.key_bytes() + size_of_val(self.reads()) + size_of_val(self.ranges()) + size_of_val(self.writes())
     }
 
     /// The bytes of all its keys.
@@ -291,9 +359,9 @@ impl fmt::Debug for Transaction {
             .debug_struct("Transaction")
             .field("id", &self.0.id)
             .field("timestamp", &self.0.timestamp)
-            .field("reads", &self.0.reads)
-            .field("ranges", &self.0.ranges)
-            .field("writes", &self.0.writes)
+            .field("reads", &self.reads())
+            .field("ranges", &self.ranges())
+            .field("writes", &self.writes())
             .finish()
     }
 }
@@ -308,20 +376,17 @@ impl Encode for Transaction {
 impl Decode for Transaction {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let start = reader.rest();
-        let (timestamp, reads, writes, ranges) = parse(reader)?;
+        let (timestamp, parts) = parse(reader)?;
         let encoded = start.slice(..start.len() - reader.remaining());
         if encoded.len() > TRANSACTION_BYTES_MAX {
             return Err(DecodeError::OverLimit("a transaction"));
         }
         let id = name(reader.cluster(), &encoded);
-        Ok(Self(Arc::new(Content { id, timestamp, reads, ranges, writes, encoded })))
+        Ok(Self::of(id, timestamp, encoded, parts))
     }
 }
 
-/// What the bytes of a transaction hold.
-type Parts = (Timestamp, Vec<Read>, Vec<Write>, Vec<KeyRange>);
-
-fn parse(reader: &mut Reader) -> Result<Parts, DecodeError> {
+fn parse(reader: &mut Reader) -> Result<(Timestamp, Parts), DecodeError> {
     let format = u8::decode(reader)?;
     if format != FORMAT && format != FORMAT_WITH_RANGES {
         return Err(DecodeError::UnknownTag("a transaction"));
@@ -333,7 +398,7 @@ fn parse(reader: &mut Reader) -> Result<Parts, DecodeError> {
         return Err(DecodeError::NotCanonical("a transaction's key order"));
     }
     let ranges = if format == FORMAT { Vec::new() } else { parse_ranges(reader)? };
-    Ok((timestamp, reads, writes, ranges))
+    Ok((timestamp, Parts { reads, ranges, writes }))
 }
 
 fn parse_ranges(reader: &mut Reader) -> Result<Vec<KeyRange>, DecodeError> {

@@ -122,6 +122,8 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     tombstones: Tombstones,
     /// An earlier incarnation has logged its tombstones.
     has_logged_tombstones: bool,
+    /// It takes back what an earlier incarnation has logged, and judges nothing meanwhile.
+    is_restoring: bool,
 }
 
 /// How much undecided work there is.
@@ -134,8 +136,7 @@ pub(crate) struct Load {
 
 impl Load {
     pub fn of(transaction: &Transaction) -> Self {
-        let keys = transaction.reads().len() + transaction.ranges().len() + transaction.writes().len();
-        Self { transactions: 1, keys, bytes: transaction.encoded_bytes() }
+        Self { transactions: 1, keys: transaction.count_keys(), bytes: transaction.encoded_bytes() }
     }
 
     /// Which limit on a single transaction is below this one's size.
@@ -191,6 +192,24 @@ impl<M: StorageBackend> TransactionTable<M> {
             commit_digests: BTreeMap::new(),
             tombstones: Tombstones::new(seed),
             has_logged_tombstones: false,
+            is_restoring: false,
+        }
+    }
+
+    /// From now on it takes back what an earlier incarnation has logged, until [`TransactionTable::end_restoring`]: nothing is judged meanwhile, so
+    /// no reads and writes are entered at their keys.
+    pub fn begin_restoring(&mut self) {
+        self.is_restoring = true;
+    }
+
+    /// All is taken back. Reads and writes of `undecided` transactions count again. What has committed has made versions, and for what it
+    /// read the write floor stands, which lies above.
+    pub fn end_restoring(&mut self, undecided: &[TransactionId]) {
+        self.is_restoring = false;
+        for id in undecided {
+            let Some(state) = self.get(*id).filter(|state| state.is_prepared()) else { continue };
+            let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+            self.index(&transaction, order_key, Decision::Abort);
         }
     }
 
@@ -393,6 +412,21 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// The entry of `transaction`, made now if there is none.
     pub fn enter(&mut self, transaction: &Transaction, now: Time, quota: Quota) -> &mut TransactionState {
+        self.enter_as(transaction, Transaction::detached, now, quota)
+    }
+
+    /// The same of a transaction that is in memory of its own already.
+    pub fn enter_detached(&mut self, transaction: &Transaction, now: Time, quota: Quota) -> &mut TransactionState {
+        self.enter_as(transaction, Transaction::clone, now, quota)
+    }
+
+    fn enter_as(
+        &mut self,
+        transaction: &Transaction,
+        kept: impl FnOnce(&Transaction) -> Transaction,
+        now: Time,
+        quota: Quota,
+    ) -> &mut TransactionState {
         let id = transaction.id();
         if !self.entries.contains_key(&id) {
             self.highest = self.highest.max(transaction.timestamp().time);
@@ -402,7 +436,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.entered += 1;
             let order_key = (transaction.timestamp(), self.entered);
             self.by_timestamp.insert(order_key, id);
-            self.entries.insert(id, Box::new(TransactionState::new(transaction.detached(), order_key, now, quota)));
+            self.entries.insert(id, Box::new(TransactionState::new(kept(transaction), order_key, now, quota)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -555,7 +589,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
         let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key, state.is_prepared());
         match decision {
-            Decision::Commit if !was_indexed => self.index(&transaction, order_key, Decision::Commit),
+            Decision::Commit if !was_indexed || self.is_restoring => self.index(&transaction, order_key, Decision::Commit),
             Decision::Commit => {}
             Decision::Abort => self.unindex(id),
         }
@@ -571,6 +605,10 @@ impl<M: StorageBackend> TransactionTable<M> {
             }
         }
         self.note_values(id, decision, vote);
+        drop(transaction);
+        if let Some(state) = self.entries.get_mut(&id) {
+            state.transaction.pack();
+        }
         dependents
     }
 
@@ -640,6 +678,14 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     /// Enters a transaction's reads at its keys, and its writes if it is still to commit.
     fn index(&mut self, transaction: &Transaction, order_key: OrderKey, decision: Decision) {
+        if self.is_restoring {
+            // As long as anything below is judged, nothing is written there that somebody may have read past.
+            let has_read = !transaction.reads().is_empty() || !transaction.ranges().is_empty();
+            if decision == Decision::Commit && has_read && !broken(Mutant::RestoredReaderMissed) {
+                self.write_floor = self.write_floor.max(order_key.0.time.saturating_add(1));
+            }
+            return;
+        }
         self.timestamp_holders.entry(order_key.0).or_insert(transaction.id());
         for read in transaction.reads() {
             if self.holds(&read.key) {
@@ -672,10 +718,16 @@ impl<M: StorageBackend> TransactionTable<M> {
         if self.timestamp_holders.get(&order_key.0) == Some(&id) {
             self.timestamp_holders.remove(&order_key.0);
         }
-        for read in transaction.reads() {
-            self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key));
+        if self.is_restoring {
+            return; // It is at no key.
         }
-        for write in transaction.writes().iter().filter(|_| means_to_write) {
+        for key in transaction.read_keys() {
+            self.store.update_meta_if_present(&key, |key| key.readers.remove(order_key));
+        }
+        if !means_to_write {
+            return;
+        }
+        for write in transaction.writes() {
             let mut was_last = false;
             self.store.update_meta_if_present(&write.key, |key| was_last = key.remove_writer(order_key));
             if was_last {
@@ -707,15 +759,16 @@ impl<M: StorageBackend> TransactionTable<M> {
         let mut remaining = some.as_slice();
         while !remaining.is_empty() {
             // As many together as stay near until it is their turn.
-            let mut keys = 0;
-            let reads = |id: &TransactionId| self.entries.get(id).map_or(0, |state| state.transaction.reads().len());
-            let fits = |(_, id): &&(OrderKey, TransactionId)| {
-                keys += reads(id);
-                keys <= FORGET_KEYS
-            };
-            let (together, later) = remaining.split_at(remaining.iter().take_while(fits).count().max(1));
-            let reads = together.iter().filter_map(|(_, id)| self.entries.get(id)).flat_map(|state| state.transaction.reads());
-            self.store.prefetch(reads.map(|read| &read.key));
+            let (mut keys, mut count) = (Vec::with_capacity(FORGET_KEYS), 0);
+            for (_, id) in remaining {
+                keys.extend(self.entries.get(id).into_iter().flat_map(|state| state.transaction.read_keys()));
+                if count > 0 && keys.len() > FORGET_KEYS {
+                    break;
+                }
+                count += 1;
+            }
+            let (together, later) = remaining.split_at(count);
+            self.store.prefetch(keys.iter());
             for (_, id) in together {
                 self.forget_ended(*id);
             }

@@ -95,13 +95,13 @@ fn a_committed_conflict_is_enough() {
         tally.conflicts_with(other.clone(), certificate.clone());
         assert_eq!(tally.outcome(ONE_FAULT), Outcome::AbortByConflict);
         assert!(tally.proof(ONE_FAULT).is_some());
-        assert!(!tally.may_improve(ONE_FAULT));
+        assert!(!tally.may_improve(ONE_FAULT, |_| true));
     }
 }
 
 #[test]
 fn only_slow_outcomes_wait_for_better_votes_and_only_while_there_can_be_any() {
-    let may = |commits, aborts| tally(commits, aborts).may_improve(ONE_FAULT);
+    let may = |commits, aborts| tally(commits, aborts).may_improve(ONE_FAULT, |_| true);
     assert!(may(4, 0) && may(5, 0), "six may still come together");
     assert!(!may(4, 1) && !may(5, 1) && !may(4, 2), "one vote to abort, and six never will");
     assert!(may(0, 2) && may(2, 2) && may(3, 2), "four to abort, or four to commit, may still come together");

@@ -190,6 +190,7 @@ scripts! {
     the_past_is_not_read_past_what_is_prepared
     the_past_is_read_as_it_was
     the_read_ceiling_outlives_its_journal_segment
+    the_reads_of_a_committed_transaction_are_protected_after_a_crash
     three_replicas_do_not_validate_a_range
     timeouts_follow_the_round_trip
     two_honest_finishers_that_disagree_are_reconciled

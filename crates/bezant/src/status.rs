@@ -69,6 +69,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
         tell_of_rebuilding(&answers);
+        warn_of_disks(&answers);
         up::warn_of_other_copies(&args.cluster);
         shards(&topology, &answers);
     }
@@ -94,6 +95,15 @@ pub fn is_rebuilding(status: &Value) -> bool {
 pub fn rebuilding_words(status: &Value) -> Option<String> {
     let how_far = status["rebuilding"]["words"].as_str().unwrap_or("it does not say how far it is");
     is_rebuilding(status).then(|| format!("lost its disk and is being rebuilt: {how_far}"))
+}
+
+/// Says whose disks are nearly full.
+fn warn_of_disks(answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        if let Some(words) = answer.as_ref().ok().and_then(|status| status["disk"]["words"].as_str()) {
+            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+        }
+    }
 }
 
 /// Says who is being rebuilt.

@@ -35,16 +35,35 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 const COME_AGAIN_MIN: Duration = Duration::from_millis(100);
 const COME_AGAIN_MAX: Duration = Duration::from_secs(5);
 
+/// What one more key of a read weighs as much as, in bytes of values.
+const KEY_BYTES: usize = 1 << 10;
+/// A read is compared with reads that are less than four times as large, of which there are so many classes. What is larger than these tells
+/// nothing: how long it takes depends on how large it is.
+const READ_CLASSES: usize = 6;
+
 /// What a request is, as far as it tells how busy the cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A read of keys as of now: it waits for nothing but replicas.
-    Read,
+    Read(ReadClass),
     /// A commit, which may wait for others' transactions, too: it counts where nobody reads.
     Commit,
     /// How long it takes depends on what was asked.
     Other,
 }
+
+impl Kind {
+    /// What a read of `keys` is that has found so many bytes of values.
+    pub fn read(keys: usize, bytes: usize) -> Self {
+        let size = keys.saturating_add(bytes / KEY_BYTES).max(1);
+        let class = size.ilog2() as usize / 2;
+        if class < READ_CLASSES { Self::Read(ReadClass(class)) } else { Self::Other }
+    }
+}
+
+/// About how large a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadClass(usize);
 
 /// How many requests may be under way.
 #[derive(Debug)]
@@ -54,8 +73,9 @@ struct Window {
     /// Nothing has been late yet: it grows fast.
     is_new: bool,
     changed_at: Instant,
-    /// Of the requests that were asked since then and have ended: reads, then commits.
-    ended: [Ended; 2],
+    /// Of the requests that were asked since then and have ended: reads, by how large they are, and commits.
+    reads: [Ended; READ_CLASSES],
+    commits: Ended,
     /// Somebody has had to wait since then.
     was_full: bool,
     /// How many transactions began since then.
@@ -99,7 +119,8 @@ impl Window {
             under_way: 0,
             is_new: true,
             changed_at: now,
-            ended: [Ended::new(now); 2],
+            reads: [Ended::new(now); READ_CLASSES],
+            commits: Ended::new(now),
             was_full: false,
             begun: 0,
             begun_per_second: None,
@@ -113,23 +134,25 @@ impl Window {
     /// A request that was asked at `asked` has been answered.
     fn note(&mut self, now: Instant, kind: Kind, asked: Instant) {
         let ended = match kind {
-            Kind::Read => &mut self.ended[0],
-            Kind::Commit => &mut self.ended[1],
+            Kind::Read(ReadClass(class)) => &mut self.reads[class],
+            Kind::Commit => &mut self.commits,
             Kind::Other => return,
         };
         ended.note(now, now.duration_since(asked), asked >= self.changed_at);
-        let [reads, commits] = self.ended;
-        let judged = if reads.count > 0 { reads } else { commits };
+        // Each is late or not among its like.
+        let sum = |of: fn(&Ended) -> usize| self.reads.iter().map(of).sum::<usize>();
+        let reads = (sum(|ended| ended.count), sum(|ended| ended.late));
+        let (count, late) = if reads.0 > 0 { reads } else { (self.commits.count, self.commits.late) };
         let age = now.duration_since(self.changed_at);
-        if age < INTERVAL || judged.count < SAMPLES_MIN.min(self.size) {
+        if age < INTERVAL || count < SAMPLES_MIN.min(self.size) {
             return;
         }
         let begun_per_second = self.begun as f64 / age.as_secs_f64();
         let average = |before: f64| (before + begun_per_second) / 2.0;
         self.begun_per_second = (self.was_full && !self.is_new).then(|| self.begun_per_second.map_or(begun_per_second, average));
-        if judged.late * 2 > judged.count {
+        if late * 2 > count {
             self.shrink();
-        } else if self.was_full && judged.late * 4 <= judged.count {
+        } else if self.was_full && late * 4 <= count {
             let more = if self.is_new { self.size } else { self.size / 16 + 1 };
             self.size = (self.size + more).min(WINDOW_MAX);
         }
@@ -154,7 +177,7 @@ impl Window {
         self.changed_at = now;
         self.was_full = false;
         self.begun = 0;
-        for ended in &mut self.ended {
+        for ended in self.reads.iter_mut().chain([&mut self.commits]) {
             (ended.count, ended.late) = (0, 0);
         }
     }
@@ -284,6 +307,7 @@ mod tests {
     use super::*;
 
     const FAST: Duration = Duration::from_millis(5);
+    const POINT: Kind = Kind::Read(ReadClass(0));
 
     /// A window, and the requests of a cluster that takes so long for each.
     struct Load {
@@ -313,27 +337,60 @@ mod tests {
     #[test]
     fn the_window_grows_while_nothing_is_late_and_shrinks_when_much_is() {
         let mut load = Load::new();
-        assert_eq!(load.interval(Kind::Read, FAST), 2 * WINDOW_FIRST);
-        assert_eq!(load.interval(Kind::Read, FAST), 4 * WINDOW_FIRST);
-        assert_eq!(load.interval(Kind::Read, FAST + LATE), 8 * WINDOW_FIRST, "not late yet");
-        assert_eq!(load.interval(Kind::Read, FAST + 2 * LATE), 6 * WINDOW_FIRST);
+        assert_eq!(load.interval(POINT, FAST), 2 * WINDOW_FIRST);
+        assert_eq!(load.interval(POINT, FAST), 4 * WINDOW_FIRST);
+        assert_eq!(load.interval(POINT, FAST + LATE), 8 * WINDOW_FIRST, "not late yet");
+        assert_eq!(load.interval(POINT, FAST + 2 * LATE), 6 * WINDOW_FIRST);
         let size = load.window.size;
-        assert_eq!(load.interval(Kind::Read, FAST), size + size / 16 + 1, "slowly from now on");
-        let least = (0..100).map(|_| load.interval(Kind::Read, 10 * LATE)).last();
+        assert_eq!(load.interval(POINT, FAST), size + size / 16 + 1, "slowly from now on");
+        let least = (0..100).map(|_| load.interval(POINT, 10 * LATE)).last();
         assert_eq!(least, Some(WINDOW_MIN));
-        let mut growing = (0..1_000).map(|_| load.interval(Kind::Read, FAST));
+        let mut growing = (0..1_000).map(|_| load.interval(POINT, FAST));
         assert!(growing.any(|size| size == WINDOW_MAX), "it comes back");
+    }
+
+    #[test]
+    fn large_reads_are_not_late_beside_small_ones() {
+        let mut load = Load::new();
+        let large = Kind::read(2_000, 200_000);
+        // Of each four requests three are large, and take as long as large ones do.
+        let note = |load: &mut Load, large_took: Duration, small_took: Duration| {
+            load.now += 2 * INTERVAL;
+            let asked = load.window.changed_at;
+            load.window.was_full = true;
+            for number in 0..2 * SAMPLES_MIN {
+                let (kind, took) = if number % 4 == 0 { (POINT, small_took) } else { (large, large_took) };
+                load.window.note(load.now, kind, (load.now - took).max(asked));
+            }
+            load.window.size
+        };
+        let slow = FAST + 2 * LATE;
+        assert!(note(&mut load, slow, FAST) > WINDOW_FIRST, "nobody has waited");
+        let size = load.window.size;
+        assert!(note(&mut load, slow, FAST) > size);
+        let size = load.window.size;
+        assert!(note(&mut load, slow + 2 * LATE - FAST, FAST) < size, "they are late among their like");
+    }
+
+    #[test]
+    fn a_read_is_as_large_as_what_it_asks_and_finds() {
+        let class = |keys, bytes| if let Kind::Read(ReadClass(class)) = Kind::read(keys, bytes) { Some(class) } else { None };
+        assert_eq!(
+            [class(0, 0), class(1, 100), class(3, 0), class(4, 0), class(1, 3 * KEY_BYTES)],
+            [Some(0), Some(0), Some(0), Some(1), Some(1)]
+        );
+        assert_eq!([class(4_095, 0), class(4_096, 0), class(usize::MAX, usize::MAX)], [Some(5), None, None]);
     }
 
     #[test]
     fn nothing_changes_for_what_was_asked_before_the_last_change() {
         let mut load = Load::new();
         let before = load.now;
-        load.interval(Kind::Read, FAST);
-        let size = load.interval(Kind::Read, FAST + 2 * LATE);
+        load.interval(POINT, FAST);
+        let size = load.interval(POINT, FAST + 2 * LATE);
         load.now += 10 * INTERVAL;
         for _ in 0..100 {
-            load.window.note(load.now, Kind::Read, before);
+            load.window.note(load.now, POINT, before);
             load.window.note_refused(load.now, before);
         }
         assert_eq!(load.window.size, size);
@@ -347,7 +404,7 @@ mod tests {
             load.window.note(load.now, Kind::Commit, load.now - FAST - 10 * LATE);
             load.window.note(load.now, Kind::Other, load.now - FAST - 10 * LATE);
         }
-        assert!(load.interval(Kind::Read, FAST) > size, "a commit that waits for another transaction says nothing of the cluster");
+        assert!(load.interval(POINT, FAST) > size, "a commit that waits for another transaction says nothing of the cluster");
         let size = load.window.size;
         assert!(load.interval(Kind::Commit, FAST + 10 * LATE) < size);
     }
@@ -356,25 +413,25 @@ mod tests {
     fn a_far_cluster_is_not_a_slow_one() {
         let mut load = Load::new();
         let far = Duration::from_millis(200);
-        assert_eq!([load.interval(Kind::Read, far), load.interval(Kind::Read, far)], [2 * WINDOW_FIRST, 4 * WINDOW_FIRST]);
+        assert_eq!([load.interval(POINT, far), load.interval(POINT, far)], [2 * WINDOW_FIRST, 4 * WINDOW_FIRST]);
         // The fastest request is forgotten where the way has become longer.
         load.now += FASTEST_REMEMBERED;
-        let sizes: Vec<usize> = (0..1_000).map(|_| load.interval(Kind::Read, 2 * far)).collect();
+        let sizes: Vec<usize> = (0..1_000).map(|_| load.interval(POINT, 2 * far)).collect();
         assert!(sizes.windows(2).any(|pair| pair[1] > pair[0]), "{sizes:?}");
     }
 
     #[test]
     fn how_long_one_would_wait_is_known_only_where_no_more_can_begin() {
         let mut load = Load::new();
-        load.interval(Kind::Read, FAST);
+        load.interval(POINT, FAST);
         assert_eq!(load.window.wait(0), None, "it still grows fast");
-        load.interval(Kind::Read, FAST + 2 * LATE);
-        load.interval(Kind::Read, FAST);
+        load.interval(POINT, FAST + 2 * LATE);
+        load.interval(POINT, FAST);
         let known = load.window.wait(0).expect("it was full");
         assert!(load.window.wait(99) > Some(99 * known));
         load.now += INTERVAL;
         for _ in 0..SAMPLES_MIN {
-            load.window.note(load.now, Kind::Read, load.now - FAST);
+            load.window.note(load.now, POINT, load.now - FAST);
         }
         assert_eq!(load.window.wait(0), None, "nobody had to wait");
     }

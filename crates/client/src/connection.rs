@@ -232,13 +232,14 @@ impl Connection {
     /// Those of [`Connection::ask`].
     pub async fn ask_in(&self, slot: Slot, turns: Vec<Turn>, request: Request) -> Result<Option<Outcome>, Error> {
         let kind = match &request {
-            Request::Read { mode: ReadMode::Interactive | ReadMode::ReadOnly, .. } => Kind::Read,
+            Request::Read { mode: ReadMode::Interactive | ReadMode::ReadOnly, keys, .. } => Kind::read(keys.len(), 0),
             Request::Commit(_) | Request::Submit { .. } => Kind::Commit,
             Request::Read { .. } | Request::Scan { .. } | Request::Private(_) => Kind::Other,
         };
         let outcome = self.ask_then(request, || drop(turns)).await?;
         match &outcome {
             Some(Err(engine::Refusal::Overloaded { .. })) => slot.refused(),
+            Some(Ok(Response::Found(found))) if kind != Kind::Other => slot.answered(Kind::read(found.found.len(), found.value_bytes())),
             Some(_) => slot.answered(kind),
             None => {}
         }

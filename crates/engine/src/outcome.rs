@@ -53,6 +53,14 @@ pub struct Found {
     pub evidence: Evidence,
 }
 
+impl Found {
+    /// The bytes of all values.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        self.found.iter().filter_map(|(_, value)| value.as_ref()).map(|value| value.as_bytes().len()).sum()
+    }
+}
+
 /// How a transaction came to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommitPath {

@@ -9,4 +9,4 @@ pub mod http_client;
 mod process;
 pub mod server;
 
-pub use process::{show_disk, show_process};
+pub use process::{DiskRoom, show_disk, show_process};

@@ -3,7 +3,7 @@
 //! The names that begin with `process_` are those that Prometheus' own client libraries use.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
@@ -24,6 +24,25 @@ pub fn show_process(metrics: &Metrics, version: &'static str) {
 /// Shows how much room the disk with `folder` has among `metrics`.
 pub fn show_disk(metrics: &Metrics, folder: PathBuf) {
     metrics.register(|registry| registry.register_collector(Box::new(DiskSpace { folder })));
+}
+
+/// How much room a disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskRoom {
+    /// Bytes left for this process.
+    pub free: u64,
+    /// All its bytes.
+    pub size: u64,
+}
+
+impl DiskRoom {
+    /// That of the disk with `folder`; nothing where the system does not say.
+    #[must_use]
+    pub fn of(folder: &Path) -> Option<Self> {
+        let disk = rustix::fs::statvfs(folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        Some(Self { free: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
+    }
 }
 
 #[derive(Debug)]
@@ -58,11 +77,10 @@ struct DiskSpace {
 
 impl Collector for DiskSpace {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Ok(disk) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
-        let bytes = |blocks: u64| Some(blocks as f64 * disk.f_frsize as f64);
+        let Some(DiskRoom { free, size }) = DiskRoom::of(&self.folder) else { return Ok(()) };
         let gauges = [
-            ("disk_free_bytes", "Room left for this process on the disk with the data", bytes(disk.f_bavail)),
-            ("disk_size_bytes", "Size of the disk with the data", bytes(disk.f_blocks)),
+            ("disk_free_bytes", "Room left for this process on the disk with the data", Some(free as f64)),
+            ("disk_size_bytes", "Size of the disk with the data", Some(size as f64)),
         ];
         encode_gauges(&mut encoder, &gauges)
     }

@@ -73,6 +73,7 @@ mutants! {
     ReadTimestampIgnored: "Alg. 1 L12", "read timestamps are overlooked";
     ReadTimestampUnraised: "Alg. 1 L12", "a read leaves no read timestamp";
     WriteFloorIgnored: "Alg. 1 L12, after a restart", "a replica that comes back lets be written what it once let be read";
+    RestoredReaderMissed: "Alg. 1 L10, after a restart", "a replica that comes back lets be written below what committed transactions have read";
     ReadCeilingUnlogged: "Alg. 1 L12, after a restart", "how far it let keys be read is not written down";
     BoundsReleased: "Alg. 1 L12, after a restart", "what was written of that goes with the journal's old part";
     PreparedUnseen: "Alg. 1 L14", "what is prepared counts in no other transaction's check";
@@ -303,6 +304,8 @@ mutants! {
     ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";
     LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
     OlderRunWins: "the store", "of two runs of the base table that have a key, the older one's row is kept";
+    RunsUnbounded: "the store", "a checkpoint adds its run however many runs wait to be merged";
+    MergePanicUntold: "the store", "nobody is told that merging has panicked";
     LateTaken: "the store", "a version committed late is taken for the newest though the base was not asked";
     UnflushedEvicted: "the store", "versions are evicted that no checkpoint has written to the base table";
 }

@@ -56,8 +56,8 @@ struct Queue<W> {
     held_back: VecDeque<Arrival<W>>,
     /// How many bytes it may still cost in this round; below zero when it took more.
     credit: i64,
-    /// Since when all that was taken in had waited too long.
-    overdue_since: Option<Instant>,
+    /// Since when all that was taken in had waited too long, and when that was last seen.
+    overdue: Option<(Instant, Instant)>,
     /// What it takes of this node's time; nothing counts what the node says to itself.
     usage: Option<Arc<Usage>>,
 }
@@ -78,12 +78,16 @@ struct Arrival<W> {
 impl<W> Queue<W> {
     /// When its member is to come again with what it begins anew, if there has been more to do for it than time.
     fn come_again_ms(&mut self, now: Instant) -> Option<u32> {
-        let waited = now.saturating_duration_since(self.arrivals.front()?.at);
-        if waited < Duration::from_millis(OVERDUE_MS) {
-            self.overdue_since = None;
+        let (arrived, too_long) = (self.arrivals.front()?.at, Duration::from_millis(OVERDUE_MS));
+        let waited = now.saturating_duration_since(arrived);
+        if waited < too_long {
+            self.overdue = None;
             return None;
         }
-        let since = *self.overdue_since.get_or_insert(now);
+        // What came long after the last that had waited too long found nothing waiting: the time between was no overload.
+        let before = self.overdue.filter(|(_, last)| arrived.saturating_duration_since(*last) < too_long);
+        let since = before.map_or(now, |(since, _)| since);
+        self.overdue = Some((since, now));
         let is_overloaded = now.saturating_duration_since(since) >= Duration::from_millis(OVERLOADED_AFTER_MS);
         is_overloaded.then(|| u32::try_from(waited.as_millis().min(COME_AGAIN_MS_MAX.into())).unwrap_or(u32::MAX))
     }
@@ -215,7 +219,7 @@ impl<C, W> Inbox<C, W> {
             arrivals: VecDeque::new(),
             held_back: VecDeque::new(),
             credit: 0,
-            overdue_since: None,
+            overdue: None,
             usage: permit.as_ref().map(Permit::usage),
         });
         if queue.arrivals.is_empty() {
@@ -298,6 +302,25 @@ mod tests {
         assert_eq!(come_again_ms(1_000_000), Some(5_000));
         assert_eq!(come_again_ms(OVERDUE_MS - 1), None, "it has not waited long");
         assert_eq!(come_again_ms(OVERDUE_MS), None);
+    }
+
+    #[test]
+    fn one_that_waits_too_long_after_a_time_without_any_is_not_told_to_come_again() {
+        let mut inbox = inbox();
+        let (begun, ms, from) = (Instant::now(), Duration::from_millis, Party::Replica(replica(1)));
+        // Each has waited as long as this when its turn comes, and then the queue is empty.
+        let mut wait_from = |arrived: u64, waited: u64| {
+            inbox.enter((from, begun + ms(arrived)), vec![verified()], None, None);
+            let queue = inbox.queues.values_mut().next().expect("something has come");
+            let come_again_ms = queue.come_again_ms(begun + ms(arrived + waited));
+            queue.arrivals.clear();
+            come_again_ms
+        };
+        assert_eq!(wait_from(0, OVERDUE_MS), None);
+        assert_eq!(wait_from(100_000, OVERDUE_MS), None, "a disk has stood still, and once before, long ago");
+        // Where one comes soon after the other, and all wait too long, that the queue is empty between them says nothing.
+        let all: Vec<_> = (0..4).map(|number| wait_from(200_000 + number * OVERDUE_MS, OVERDUE_MS)).collect();
+        assert_eq!(all, [None, None, Some(250), Some(250)]);
     }
 
     #[test]

@@ -4,7 +4,12 @@
 //! order stays. A list, replaced at once, says which runs there are; what is not in it was being made or removed when a process died.
 //!
 //! Nobody waits for a merge: who reads takes the list as it is, in memory, and the runs in it stay readable for as long as he does.
-//! Merging takes its share of time by how many runs there are: the more, the larger, until nothing but merging is done in its threads.
+//! Merging takes its share of time by how many runs there are: the more, the larger, until nothing but merging is done in its threads. With
+//! [`RUNS_MAX`] of them the next checkpoint waits, so that there are never more files, nor more places to look for a row.
+//!
+//! A deletion is a row like any other, and stays one. That nobody reads below it any more is not enough to drop it: a replica whose base table has
+//! no row of a key has no objection to a transaction that has read the version before the deletion, which a liar or a replica that missed
+//! the deletion may still show, nor to taking that version over from these.
 
 mod filter;
 mod merge;
@@ -20,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
+use mutants::{Mutant, broken};
 use types::codec::Encode as _;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -35,10 +41,12 @@ const LIST_FORMAT: u32 = 1;
 const MERGED_MIN: usize = 16;
 /// With so many runs in all, merging does not rest any more.
 const RUNS_FULL: usize = 3 * MERGED_MIN;
+/// With so many runs a checkpoint waits until some are merged.
+const RUNS_MAX: usize = 256;
 /// How long merging rests for each time that it has worked, while there are few runs.
 const REST_MAX: f64 = 3.0;
-/// How many rows are merged between two rests.
-const ROWS_STEP: u64 = 4_096;
+/// How many bytes are merged between two rests. Whoever stops the store waits for as much.
+const STEP_BYTES: usize = 512 << 10;
 /// One merges what is new while the other may be at what is large.
 const MERGERS: usize = 2;
 /// How much of a run is read at once: when it is merged, and when rows are looked at.
@@ -131,14 +139,12 @@ impl Base {
         Ok(())
     }
 
-    /// Adds rows, ascending, durably. They are newer than all that is there.
+    /// Adds rows, ascending, durably. They are newer than all that is there. It waits while there are too many runs.
     ///
     /// # Errors
-    /// When the disk fails, or a merge has failed before.
+    /// When the disk fails, a merge has failed before, or the base table is stopped while this waits.
     pub fn add(&self, rows: &[Row<'_>]) -> Result<(), StoreError> {
-        if let Some(failure) = self.state().failure.clone() {
-            return Err(StoreError::io("merge runs of the base table")(std::io::Error::other(failure)));
-        }
+        self.wait_for_room()?;
         if rows.is_empty() {
             return Ok(());
         }
@@ -150,6 +156,29 @@ impl Base {
         self.replace(|runs| std::iter::once(run).chain(runs.iter().cloned()).collect())?;
         self.changed.notify_all();
         Ok(())
+    }
+
+    fn wait_for_room(&self) -> Result<(), StoreError> {
+        let mut state = self.state();
+        loop {
+            if let Some(failure) = state.failure.clone() {
+                return Err(StoreError::io("merge runs of the base table")(std::io::Error::other(failure)));
+            }
+            if state.runs.len() < RUNS_MAX || broken(Mutant::RunsUnbounded) {
+                return Ok(());
+            }
+            if self.is_stopped.load(Ordering::Acquire) {
+                return Err(StoreError::Closed("it was stopped".to_owned()));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing is merged any more, and nobody waits for that.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+        drop(self.state()); // Whoever has looked at that before is waiting by now.
+        self.changed.notify_all();
     }
 
     fn take_number(&self) -> u64 {
@@ -172,8 +201,9 @@ impl Base {
         Ok(())
     }
 
-    /// Merges for as long as the base table is open.
+    /// Merges for as long as the base table is open. Should that panic, the next checkpoint tells.
     fn merge_on(&self) {
+        let _told = TellsOfPanic(self);
         let mut state = self.state();
         while !self.is_stopped.load(Ordering::Acquire) {
             let sizes: Vec<(u64, bool)> = state.runs.iter().map(|run| (run.bytes, state.busy.contains(&run.number))).collect();
@@ -191,6 +221,9 @@ impl Base {
             });
             if let Err(error) = result {
                 state.failure = Some(error.to_string());
+            }
+            self.changed.notify_all(); // There may be room now, or there never will be.
+            if state.failure.is_some() {
                 return;
             }
         }
@@ -221,13 +254,16 @@ impl Base {
         let rows_max = merged.iter().map(|run| run.rows).sum();
         let whole = self.write_run(rows_max, |writer| {
             let mut merge = Merge::new(merged, &[], MERGE_AHEAD)?;
-            let (mut rows, mut begun) = (0, Instant::now());
+            let (mut bytes, mut begun) = (0, Instant::now());
             while let Some(row) = merge.row() {
+                bytes += row.key.len() + row.row.len();
                 writer.push(row)?;
                 merge.advance()?;
-                rows += 1;
-                if rows % ROWS_STEP == 0 && !self.rest(&mut begun) {
-                    return Ok(false);
+                if bytes >= STEP_BYTES {
+                    bytes = 0;
+                    if !self.rest(&mut begun) {
+                        return Ok(false);
+                    }
                 }
             }
             Ok(true)
@@ -255,7 +291,8 @@ impl Base {
 
 /// Which runs to merge, by their sizes, newest first, and whether they are being merged: the newest, as long as none is larger than all newer
 /// ones together, if these are enough. So a row is merged again only when its run is no larger than what it is merged with: about as
-/// often as the table is twice as large as a few checkpoints.
+/// often as the table is twice as large as a few checkpoints. Where there are so many runs that checkpoints wait, and none of this holds, the smallest
+/// neighbours are merged.
 fn choose(sizes: &[(u64, bool)]) -> Option<Range<usize>> {
     let (mut taken, mut sum) = (0, 0);
     for (bytes, is_busy) in sizes {
@@ -264,7 +301,25 @@ fn choose(sizes: &[(u64, bool)]) -> Option<Range<usize>> {
         }
         (taken, sum) = (taken + 1, sum + bytes);
     }
-    (taken >= MERGED_MIN).then_some(0..taken)
+    if taken >= MERGED_MIN {
+        return Some(0..taken);
+    }
+    let windows =
+        sizes.windows(MERGED_MIN).enumerate().filter(|(_, runs)| sizes.len() >= RUNS_MAX && runs.iter().all(|(_, is_busy)| !is_busy));
+    let smallest = windows.min_by_key(|(_, runs)| runs.iter().map(|(bytes, _)| bytes).sum::<u64>());
+    smallest.map(|(at, _)| at..at + MERGED_MIN)
+}
+
+/// Says of a base table that a thread which merged it has panicked, if it has when this is dropped.
+struct TellsOfPanic<'a>(&'a Base);
+
+impl Drop for TellsOfPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !broken(Mutant::MergePanicUntold) {
+            self.0.state().failure = Some("the thread that merges them panicked".to_owned());
+            self.0.changed.notify_all();
+        }
+    }
 }
 
 /// The threads that merge. They end with this.
@@ -290,9 +345,7 @@ impl Mergers {
 
 impl Drop for Mergers {
     fn drop(&mut self) {
-        self.base.is_stopped.store(true, Ordering::Release);
-        drop(self.base.state()); // Whoever has looked at that before is waiting by now.
-        self.base.changed.notify_all();
+        self.base.stop();
         // What they were at is done again, or not needed.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
@@ -441,6 +494,74 @@ mod tests {
         base.merge_on();
         let error = base.add(&[Row { key: b"k", row: b"r" }]).expect_err("a merge has failed").to_string();
         assert!(error.contains(".run is damaged"), "{error}");
+    }
+
+    /// A base table of so many runs, each of so many rows of so many bytes.
+    fn many(directory: &Path, runs: usize, rows: usize, row_bytes: usize) -> Arc<Base> {
+        Base::create(directory).expect("the disk is whole");
+        let base = Base::open(directory).expect("it is new");
+        for _ in 0..runs {
+            add(&base, &mut Model::new(), (0..rows).map(|row| (row.to_be_bytes().to_vec(), vec![7; row_bytes])));
+        }
+        base
+    }
+
+    #[test]
+    fn who_stops_it_waits_for_little_however_long_the_rows_are() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), 2, 3, STEP_BYTES);
+        let runs = base.state().runs.clone();
+        base.stop();
+        base.merge(&runs).expect("the disk is whole");
+        assert_eq!(base.state().runs.len(), 2, "it has not gone on to the end");
+        assert_eq!(file_names(directory.path()).expect("it is there").len(), 3, "nothing is left of what it began");
+    }
+
+    #[test]
+    fn with_too_many_runs_a_checkpoint_waits_until_some_are_merged() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), RUNS_MAX, 1, 10);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| base.add(&[Row { key: b"k", row: b"r" }]));
+            let mergers = Mergers::start(&base).expect("there are threads");
+            waiting.join().expect("it does not panic").expect("the disk is whole");
+            drop(mergers);
+        });
+        assert!(base.state().runs.len() < RUNS_MAX && base.get(b"k").expect("the disk is whole").is_some());
+    }
+
+    #[test]
+    fn who_waits_for_merging_is_told_when_it_stops() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), RUNS_MAX, 1, 10);
+        base.stop();
+        let error = base.add(&[Row { key: b"k", row: b"r" }]).expect_err("nothing is merged any more").to_string();
+        assert!(error.contains("stopped"), "{error}");
+    }
+
+    #[test]
+    fn a_merge_that_panics_is_told_by_the_next_checkpoint() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let base = many(directory.path(), 1, 1, 10);
+        let panicked = std::thread::scope(|scope| {
+            let merging = scope.spawn(|| {
+                let _told = TellsOfPanic(&base);
+                panic!("on purpose");
+            });
+            merging.join().is_err()
+        });
+        assert!(panicked);
+        let error = base.add(&[Row { key: b"k", row: b"r" }]).expect_err("a merge has panicked").to_string();
+        assert!(error.contains("panicked"), "{error}");
+    }
+
+    #[test]
+    fn with_too_many_runs_some_are_merged_whatever_their_sizes() {
+        let growing = |busy: usize| (0..RUNS_MAX).map(|age| (1_000 + age as u64, age < busy)).collect::<Vec<_>>();
+        assert_eq!(choose(&growing(0)[1..]), None);
+        assert_eq!(choose(&growing(0)), Some(0..MERGED_MIN));
+        assert_eq!(choose(&growing(5)), Some(5..5 + MERGED_MIN));
+        assert_eq!(choose(&growing(RUNS_MAX)), None);
     }
 
     #[test]

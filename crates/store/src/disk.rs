@@ -233,6 +233,8 @@ impl StorageBackend for Disk {
         let mut bytes = Vec::new();
         File::open(&path)
             .and_then(|mut file| {
+                let left = file.metadata()?.len().saturating_sub(offset);
+                bytes.reserve_exact(usize::try_from(left).unwrap_or(0).min(length));
                 file.seek(SeekFrom::Start(offset))?;
                 file.take(length as u64).read_to_end(&mut bytes)
             })
@@ -355,6 +357,7 @@ impl StorageBackend for Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         // Whether it succeeded no longer matters: without it, the journal still has everything.
+        self.base.stop();
         let _ = self.finish_checkpoint();
         let _ = self.making.take().map(join);
     }

@@ -13,7 +13,7 @@ use crate::SegmentNumber;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The disk failed. Mend it (space, permissions, hardware), then start again.
-    #[error("cannot {doing}: {source}; the store is closed, start again when the cause is mended")]
+    #[error("cannot {doing}: {source}; the store is closed, {}", remedy(.source))]
     Io {
         /// What was being done, with the file's name.
         doing: String,
@@ -96,6 +96,16 @@ const FORGOTTEN: &str = "it can no longer tell what it has promised, and would l
                          replicas of its shard are gone. `bezant rebuild` with the replica's folder begins anew and takes its data over \
                          from the others";
 
+/// What to do when the disk failed.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on its disk and start again: nothing that was confirmed is lost"
+        }
+        _ => "start again when the cause is mended",
+    }
+}
+
 /// Where damage is, in words.
 fn at_byte(offset: &u64) -> String {
     if *offset == 0 { String::new() } else { format!(" at byte {offset}") }
@@ -117,5 +127,17 @@ impl StoreError {
     /// Damage in a segment of the journal.
     pub(crate) fn corrupt_segment(segment: SegmentNumber, offset: u64, reason: impl Into<String>) -> Self {
         Self::Corrupt { location: segment.file_name(), offset, reason: reason.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_full_disk_is_told_to_make_room() {
+        let error = |kind: io::ErrorKind| StoreError::io("write journal/1.log")(kind.into()).to_string();
+        assert!(error(io::ErrorKind::StorageFull).contains("make room"));
+        assert!(error(io::ErrorKind::PermissionDenied).contains("start again when the cause is mended"));
     }
 }

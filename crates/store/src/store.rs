@@ -68,6 +68,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     unflushed: Unflushed,
     /// The keys that have versions and that the base table may lack, in order. A checkpoint leaves some that it has for a while.
     new_keys: BTreeSet<Key>,
+    /// Those of them that were committed while the journal is replayed, in any order: put in order once, at its end.
+    replayed_keys: Vec<Key>,
     /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
     /// How much memory all entries take that have versions, or are known to have none.
@@ -159,6 +161,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             table: Table::default(),
             unflushed: Unflushed::default(),
             new_keys: BTreeSet::new(),
+            replayed_keys: Vec::new(),
             late_keys: Vec::new(),
             rows_bytes: 0,
             sweep_due: 0,
@@ -181,6 +184,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     pub fn replay(&mut self) -> Result<Option<Batch>, StoreError> {
         self.check_open()?;
         let result = self.journal.replay(&mut self.backend);
+        if self.journal.is_replayed() {
+            self.new_keys.extend(std::mem::take(&mut self.replayed_keys).into_iter().collect::<BTreeSet<Key>>());
+        }
         self.close_on_error(result)
     }
 
@@ -258,8 +264,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let inserted = entry.versions.insert(version, late_for);
         if let Some(version) = inserted {
             self.unflushed.push(&entry.key, version, !is_listed);
-            if !is_listed {
+            if !is_listed && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
+            } else if !is_listed {
+                self.replayed_keys.push(entry.key.clone());
             }
             if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
                 self.late_keys.push(entry.key.clone());
@@ -422,6 +430,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
+    }
+
+    /// How many checkpoints up to `watermark` would take as many versions as one is to have.
+    #[must_use]
+    pub fn full_checkpoints(&self, watermark: Timestamp) -> usize {
+        self.unflushed.versions_up_to(watermark) / self.options.checkpoint_versions_max.max(1)
     }
 
     /// Whether a checkpoint runs.

@@ -156,6 +156,12 @@ impl Unflushed {
         self.size
     }
 
+    /// How many versions no checkpoint has taken whose time bucket ends at or below `watermark`.
+    pub fn versions_up_to(&self, watermark: Timestamp) -> usize {
+        let end = watermark.time >> BUCKET_BITS;
+        self.buckets.range(..end).map(|(_, log)| log.versions).sum()
+    }
+
     /// The base table now has the versions that were taken.
     pub fn release(&mut self, taken: Size) {
         self.size.versions -= taken.versions;

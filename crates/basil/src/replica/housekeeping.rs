@@ -17,8 +17,12 @@ use crate::transaction_state::TransactionState;
 
 /// How long the proof of a transaction's end is kept at hand, for those who come late, in milliseconds.
 const PROOF_FRESH_MS: u64 = 3_000;
+/// How often those are let go that are older.
+const PROOF_STEP_MS: u64 = 250;
 /// How often a fold is looked after, in milliseconds.
 const FOLD_POLL_MS: u64 = 3;
+/// So many full checkpoints are waited for: what is released of the journal then is worth the tombstones that are logged again.
+const FULL_CHECKPOINTS: usize = 2;
 /// How long others get between two steps of forgetting, in milliseconds.
 const FORGET_PAUSE_MS: u64 = 2;
 /// A step looks at this many transactions at least, which takes a tenth of a millisecond.
@@ -46,7 +50,7 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn due(&self) -> Option<Time> {
         let stalled = self.stall_timers.deadline(self.options.janitor_timeout_ms);
         let unauthored = self.unauthored.front().map(|(since, _)| since.after_ms(self.options.authorship_wait_ms));
-        let stale = self.proven.front().map(|(since, _)| since.after_ms(2 * PROOF_FRESH_MS));
+        let stale = self.proven.front().map(|(since, _)| since.after_ms(PROOF_FRESH_MS + PROOF_STEP_MS));
         let catch_up = self.catch_up.deadline(&self.options);
         let rebuild = self.rebuild_deadline();
         [Some(self.checkpoint_at), self.fold_poll_at, stalled, unauthored, stale, self.early.deadline(), catch_up, rebuild]
@@ -109,8 +113,8 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Forgets what is still left of the decided transactions below the watermark, releases segments, first writing the undecided ones there
-    /// down anew so that they outlive them, and checkpoints when memory or journal have grown over their bounds, or when nothing else is to be
-    /// done: it costs nothing then, and whoever starts again has nothing to replay.
+    /// down anew so that they outlive them, and checkpoints when what is old makes some full checkpoints, when memory or journal have grown over their
+    /// bounds, or when nothing else is to be done: it costs nothing then. So whoever starts again has little more to replay than a window.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.table.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
@@ -129,7 +133,8 @@ impl<M: StorageBackend> Replica<M> {
         let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
         let is_all_old = self.table.tracked() == 0 && self.table.highest() < foldable;
         let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
-        if (grown || idle) && self.fold_poll_at.is_none() {
+        let full = store.full_checkpoints(Timestamp::new(foldable, ClientId(0))) >= FULL_CHECKPOINTS;
+        if (grown || idle || full) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = self.table.store.rotate()?;
@@ -138,7 +143,7 @@ impl<M: StorageBackend> Replica<M> {
             }
             let highest = self.table.highest().max(self.checkpointed);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
-            self.fold_wanted = foldable;
+            (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
             self.begin_checkpoint(now)?;
         }
         Ok(())
@@ -151,13 +156,15 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
-    /// A checkpoint ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded.
+    /// A checkpoint ends in bounded steps, and takes a bounded number of versions: the next begins at once until all are folded, or those that are left
+    /// would not make a full one.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.fold_poll_at = None;
-            if watermark.time < self.fold_wanted {
+            let wanted = Timestamp::new(self.fold_wanted, ClientId(0));
+            if watermark < wanted && (self.fold_all || self.table.store.full_checkpoints(wanted) > 0) {
                 self.begin_checkpoint(now)?;
             }
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
-use types::codec::{Decode, DecodeError};
+use types::codec::{Decode as _, DecodeError};
 use types::{ClientId, Cluster, ReplicaId, Timestamp};
 
 use super::abandonment_limiter::AbandonmentLimiter;
@@ -47,12 +47,15 @@ impl<M: StorageBackend> Replica<M> {
         table.limit_decided_bytes(options.decided_bytes_max);
         // Who brought what is in the journal is not known any more. It may have been others than the authors, so it is not their quota's.
         let quota = Quota::prepare(QuotaOwner::Replica(me));
+        table.begin_restoring();
         // Nothing is said before something is durable.
         let mut is_new = table.store.watermark().time == 0;
         while let Some(batch) = table.store.replay()? {
             is_new = false;
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
-                restore(&cluster, &mut table, record, quota, now)?;
+                // In memory of its own, so that what is kept of it does not keep the whole segment.
+                let record = Record::from_bytes(Bytes::copy_from_slice(&record), cluster.id())?;
+                restore(&mut table, record, quota, now);
             }
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
@@ -63,8 +66,10 @@ impl<M: StorageBackend> Replica<M> {
             table.log_bounds();
         }
         table.forget_below(Timestamp::new(checkpointed.saturating_add(1), ClientId(0)));
-        table.undecided_ids().into_iter().for_each(|id| table.set_aside(id));
-        let stall_timers = StallTimers::new(table.undecided_ids(), now);
+        let undecided = table.undecided_ids();
+        table.end_restoring(&undecided);
+        undecided.iter().for_each(|id| table.set_aside(*id));
+        let stall_timers = StallTimers::new(undecided, now);
         let quorums = Quorums::new(cluster.faults());
         let checkpoint_at = next_checkpoint(now, options.checkpoint_ms, me, &cluster);
         Ok(Self {
@@ -91,6 +96,7 @@ impl<M: StorageBackend> Replica<M> {
             sweep: None,
             fold_poll_at: None,
             fold_wanted: 0,
+            fold_all: false,
             segments: VecDeque::new(),
             checkpointed: 0,
         })
@@ -125,22 +131,16 @@ impl<M: StorageBackend> Replica<M> {
 }
 
 /// Takes one journal record back in.
-fn restore<M: StorageBackend>(
-    cluster: &Arc<Cluster>,
-    table: &mut TransactionTable<M>,
-    record: Bytes,
-    quota: Quota,
-    now: Time,
-) -> Result<(), DecodeError> {
-    match Record::from_bytes(record, cluster.id())? {
+fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, quota: Quota, now: Time) {
+    match record {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
-            table.enter(&transaction, now, quota);
+            table.enter_detached(&transaction, now, quota);
             table.restore_vote(id, vote);
         }
         Record::Logged { transaction, id, decision, view } => {
             if let Some(transaction) = &transaction {
-                table.enter(transaction, now, quota);
+                table.enter_detached(transaction, now, quota);
             }
             if let Some(state) = table.get_mut(id) {
                 state.set_logged(decision, view);
@@ -166,7 +166,7 @@ fn restore<M: StorageBackend>(
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
-                table.enter(transaction, now, quota);
+                table.enter_detached(transaction, now, quota);
             }
             // Where the transaction is not known, its segment was released after its writes were checkpointed.
             if table.get(id).is_some_and(|state| state.decision().is_none()) {
@@ -174,5 +174,4 @@ fn restore<M: StorageBackend>(
             }
         }
     }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 //! them without ever waiting for the replica.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use config::NodeConfig;
 use crypto::Signatures;
 use engine::{ClockReport, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
+use monitoring::DiskRoom;
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -29,6 +31,20 @@ type Peers = BTreeMap<ReplicaId, PeerState>;
 const CLOCK_OFF: &str = "clock off";
 /// A clock that is off by so much is spoken of, in nanoseconds.
 const CLOCK_OFF_NS: u128 = 500_000_000;
+
+/// A disk with less room than this is spoken of, or than this part of it where it is small.
+const ROOM_MIN_BYTES: u64 = 1 << 30;
+const ROOM_MIN_PART: u64 = 20;
+
+/// What to tell people of the room that the disk with `folder` has, if anything: a replica whose disk is full stops.
+fn room_words(folder: &Path, room: DiskRoom) -> Option<String> {
+    let mib = |bytes: u64| bytes >> 20;
+    let is_little = room.free < ROOM_MIN_BYTES.min(room.size / ROOM_MIN_PART);
+    is_little.then(|| {
+        let (free, size, folder) = (mib(room.free), mib(room.size), folder.display());
+        format!("disk nearly full, {free} MiB of {size} MiB left: when it is full this replica stops, so make room where {folder} is")
+    })
+}
 
 /// How it stood with the clock when the replica last said so.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +108,8 @@ pub struct Board {
     replica: String,
     cluster: String,
     listen: String,
+    /// Where its data are.
+    data: PathBuf,
     /// How this replica knows the cluster, to be compared.
     newest: watch::Receiver<Newest>,
     signatures: Signatures,
@@ -117,6 +135,7 @@ impl Board {
             replica: config.replica.to_string(),
             cluster: config.topology.cluster.id().to_string(),
             listen: config.listen.to_string(),
+            data: config.data.clone(),
             newest,
             signatures: config.topology.signatures,
             regions: config.regions.as_ref().map(|regions| {
@@ -168,7 +187,8 @@ impl Board {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let clock = self.clock_state().and_then(|clock| clock.words());
-                let words = clock.into_iter().chain(rebuilding_words(&self.status())).map(|words| format!("{words}\n"));
+                let words =
+                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.room_words()).map(|words| format!("{words}\n"));
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
@@ -226,6 +246,10 @@ impl Board {
         }
     }
 
+    fn room_words(&self) -> Option<String> {
+        DiskRoom::of(&self.data).and_then(|room| room_words(&self.data, room))
+    }
+
     fn rebuilding(&self) -> MutexGuard<'_, Option<String>> {
         self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -258,6 +282,8 @@ impl Board {
             "misbehaviors": self.misbehaviors.load(Ordering::Relaxed),
             "peers": peers,
             "clock": self.clock_state().map(ClockState::to_json),
+            "disk": DiskRoom::of(&self.data)
+                .map(|room| json!({"free_bytes": room.free, "size_bytes": room.size, "words": room_words(&self.data, room)})),
         });
         let statistics = self.statistics();
         for statistic in statistics.all().iter().filter(|statistic| !statistic.status.is_empty()) {
@@ -361,4 +387,20 @@ fn encode_histograms(family: &[Histogram], encoder: &mut DescriptorEncoder<'_>) 
         labelled.encode_family(labels)?.encode_histogram::<NoLabelSet>(durations.sum_seconds(), count, &buckets, None)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_spoken_of_before_it_is_full() {
+        let words = |free_mib: u64, size_mib: u64| room_words(Path::new("/data"), DiskRoom { free: free_mib << 20, size: size_mib << 20 });
+        assert_eq!(words(1_024, 100_000), None);
+        let said = words(1_023, 100_000).expect("there is little room");
+        assert!(said.contains("1023 MiB of 100000 MiB left") && said.contains("make room where /data is"), "{said}");
+        assert_eq!(words(50, 1_000), None, "a small disk has less");
+        assert!(words(49, 1_000).is_some() && words(0, 1_000).is_some());
+        assert_eq!(words(0, 0), None, "a disk that does not say how large it is");
+    }
 }
