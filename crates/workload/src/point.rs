@@ -201,10 +201,11 @@ impl Point {
     }
 
     /// Draws the next transaction.
-    pub fn plan(&self, rng: &mut SmallRng) -> Plan {
+    pub fn plan(&self, LoopClient { rng, is_cheat, .. }: &mut LoopClient) -> Plan {
+        let always_on_two = *is_cheat;
         let mut plan = Plan { reads: Vec::new(), scans: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
         let choose = |wanted, rng: &mut SmallRng| match self.over_shards.get() {
-            Some(over_shards) => over_shards.choose(&self.table, &self.distribution, wanted, rng),
+            Some(over_shards) => over_shards.choose(&self.table, &self.distribution, wanted, always_on_two, rng),
             None => self.distribution.choose_distinct(&self.table, wanted, rng),
         };
         match self.mix {
@@ -406,7 +407,7 @@ impl Workload for Point {
     }
 
     fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
-        let plan = self.plan(&mut loop_client.rng);
+        let plan = self.plan(loop_client);
         let reading = self.reading;
         Box::pin(async move {
             let inserts = plan.inserts.clone();
@@ -567,7 +568,7 @@ mod tests {
     #[test]
     fn a_loop_client_repeats_itself_and_no_other() {
         let point = point(Mix::Drawn { operations: 4, read_share: 0.5 }, 1_000).expect("a workload");
-        let plan = |seed, loop_client| point.plan(&mut LoopClient::new(seed, loop_client).rng);
+        let plan = |seed, loop_client| point.plan(&mut LoopClient::new(seed, loop_client));
         assert_eq!(plan(1, 0), plan(1, 0));
         assert_ne!(plan(1, 0), plan(1, 1));
         assert_ne!(plan(1, 0), plan(2, 0));
