@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn two_reads_and_two_writes_touch_four_keys() {
         let point = point(Mix::Fixed { reads: 2, writes: 2, write_keys: WriteKeys::Others }, 50).expect("a workload");
-        let mut rng = SmallRng::seed_from_u64(1);
+        let mut rng = LoopClient::new(1, 0);
         for _ in 0..1_000 {
             let plan = point.plan(&mut rng);
             assert_eq!((plan.reads.len(), plan.writes.len(), distinct(&plan)), (2, 2, 4));
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn writing_what_was_read_touches_two() {
         let point = point(Mix::Fixed { reads: 2, writes: 2, write_keys: WriteKeys::AsRead }, 50).expect("a workload");
-        let plan = point.plan(&mut SmallRng::seed_from_u64(1));
+        let plan = point.plan(&mut LoopClient::new(1, 0));
         let written: Vec<Key> = plan.writes.iter().map(|(key, _)| key.clone()).collect();
         assert_eq!(plan.reads, written);
     }
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn more_writes_than_reads_go_on_to_other_keys() {
         let point = point(Mix::Fixed { reads: 1, writes: 3, write_keys: WriteKeys::AsRead }, 50).expect("a workload");
-        let plan = point.plan(&mut SmallRng::seed_from_u64(1));
+        let plan = point.plan(&mut LoopClient::new(1, 0));
         assert_eq!((plan.reads.len(), plan.writes.len(), distinct(&plan)), (1, 3, 3));
         assert_eq!(plan.reads[0], plan.writes[0].0);
     }
@@ -512,7 +512,7 @@ mod tests {
     fn the_share_of_reads_is_kept() {
         for share in [0.5, 0.95, 1.0] {
             let point = point(Mix::Drawn { operations: 10, read_share: share }, 1_000).expect("a workload");
-            let mut rng = SmallRng::seed_from_u64(1);
+            let mut rng = LoopClient::new(1, 0);
             let reads: usize = (0..5_000).map(|_| point.plan(&mut rng).reads.len()).sum();
             assert!((reads as f64 / 50_000.0 - share).abs() < 0.01, "{reads} of 50000, wanted {share}");
         }
@@ -522,7 +522,7 @@ mod tests {
     fn what_is_modified_was_read() {
         for (share, least, most) in [(1.0, 10_000, 10_000), (0.5, 4_800, 5_200)] {
             let point = point(Mix::Modify { operations: 10, write_share: share }, 1_000).expect("a workload");
-            let mut rng = SmallRng::seed_from_u64(1);
+            let mut rng = LoopClient::new(1, 0);
             let mut writes = 0;
             for _ in 0..1_000 {
                 let plan = point.plan(&mut rng);
@@ -538,7 +538,7 @@ mod tests {
     fn what_is_inserted_is_new_and_read_only_when_it_is_settled() {
         let law = Zipf::new(100, 0.99).expect("a law");
         let point = point(Mix::Latest { operations: 10, read_share: 0.5, law }, 100).expect("a workload");
-        let mut rng = SmallRng::seed_from_u64(1);
+        let mut rng = LoopClient::new(1, 0);
         let first = point.plan(&mut rng);
         assert_eq!(first.writes[0].0, Key::from("user00000100"));
         assert_eq!((first.reads.len() + first.writes.len(), distinct(&first)), (10, 10));
@@ -552,7 +552,7 @@ mod tests {
     fn a_scan_has_as_many_rows_as_were_asked_for_and_else_something_new_is_inserted() {
         let mix = |writes_first| Mix::Scan { scan_share: 0.9, rows_min: 3, rows_max: 7, writes_first };
         for writes_first in [false, true] {
-            let (point, mut rng) = (point(mix(writes_first), 100).expect("a workload"), SmallRng::seed_from_u64(1));
+            let (point, mut rng) = (point(mix(writes_first), 100).expect("a workload"), LoopClient::new(1, 0));
             let plans: Vec<Plan> = (0..1_000).map(|_| point.plan(&mut rng)).collect();
             let (scans, inserts): (Vec<&Plan>, Vec<&Plan>) = plans.iter().partition(|plan| plan.inserts.is_empty());
             assert!((850..950).contains(&scans.len()), "{}", scans.len());
