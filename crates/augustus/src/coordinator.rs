@@ -111,6 +111,9 @@ pub struct Coordinator {
     settlement: Option<Settlement>,
     /// By client and session.
     inquiries: BTreeMap<(ClientId, u64), Inquiry>,
+    /// How many transactions it has left pending, if that is what it does (attack a.2 of §3.4).
+    #[cfg(feature = "lab")]
+    pub(crate) left: Option<u64>,
 }
 
 /// A transaction that is on its way to its end.
@@ -181,6 +184,8 @@ impl Coordinator {
             unsettled: 0,
             settlement: None,
             inquiries: BTreeMap::new(),
+            #[cfg(feature = "lab")]
+            left: None,
         }
     }
 
@@ -396,7 +401,10 @@ impl Coordinator {
             out.push(Output::Ended(id, outcome));
         }
         // Where it is not pending yet it cannot be ended.
-        if is_complete && attempt.participants.len() > 1 {
+        let is_to_end = is_complete && attempt.participants.len() > 1;
+        #[cfg(feature = "lab")]
+        let is_to_end = is_to_end && !leave(&mut self.left);
+        if is_to_end {
             let request = attempt.ending(decision);
             let pending = attempt.votes.iter().filter(|(_, (verdict, _))| verdict.vote() == Vote::Commit);
             let shards: Vec<ShardId> = pending.map(|(shard, _)| *shard).collect();
@@ -454,6 +462,12 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// Whether one is to be left that could be ended; counts it.
+#[cfg(feature = "lab")]
+fn leave(left: &mut Option<u64>) -> bool {
+    left.as_mut().map(|left| *left += 1).is_some()
 }
 
 impl Attempt {

@@ -21,8 +21,11 @@ use crate::transaction::Transaction;
 
 /// How long to wait for answers before what is read is ordered, in milliseconds.
 const WAIT_MS: u64 = 100;
-/// For how long everything is ordered at a shard that did not answer in time, in milliseconds.
+/// For how long everything is ordered at a shard that did not answer in time, in milliseconds. When it does not answer after that either, it is twice
+/// as long each time, so that a shard with one replica that is down and one that is slow costs its readers less and less.
 const PAUSE_MS: u64 = 1_000;
+/// The longest such time.
+const PAUSE_MS_MAX: u64 = 32_000;
 
 /// The questions of one process that are under way, each with what its caller keeps of it.
 #[derive(Debug)]
@@ -32,8 +35,15 @@ pub(crate) struct Queries<T> {
     last_number: u64,
     under_way: BTreeMap<u64, UnderWay<T>>,
     deadlines: VecDeque<(Time, u64)>,
-    /// Until when nothing is asked in one step, of each shard.
-    paused: BTreeMap<ShardId, Time>,
+    /// The shards that did not answer in time when they were asked last.
+    paused: BTreeMap<ShardId, Pause>,
+}
+
+/// A time in which nothing is asked in one step.
+#[derive(Debug)]
+struct Pause {
+    until: Time,
+    length_ms: u64,
 }
 
 #[derive(Debug)]
@@ -60,7 +70,7 @@ impl<T> Queries<T> {
 
     /// Whether a shard is to be asked now.
     pub fn may_ask(&self, now: Time, shard: ShardId) -> bool {
-        self.under_way.len() < UNDER_WAY_MAX && self.paused.get(&shard).is_none_or(|until| *until <= now)
+        self.under_way.len() < UNDER_WAY_MAX && self.paused.get(&shard).is_none_or(|pause| pause.until <= now)
     }
 
     /// Asks the replicas of `shard`; gives back what its caller keeps when the question is too long.
@@ -97,7 +107,10 @@ impl<T> Queries<T> {
         if agreed.is_none() && most.map_or(0, |(count, _)| count) + missing >= needed {
             return None;
         }
-        let UnderWay { id, caller, .. } = self.under_way.remove(&number)?;
+        let UnderWay { id, caller, shard, .. } = self.under_way.remove(&number)?;
+        if agreed.is_some() {
+            self.paused.remove(&shard);
+        }
         while self.deadlines.front().is_some_and(|(_, number)| !self.under_way.contains_key(number)) {
             self.deadlines.pop_front();
         }
@@ -114,11 +127,21 @@ impl<T> Queries<T> {
             && let Some((_, number)) = self.deadlines.pop_front()
         {
             if let Some(UnderWay { shard, caller, .. }) = self.under_way.remove(&number) {
-                self.paused.insert(shard, now.after_ms(PAUSE_MS));
+                self.pause(now, shard);
                 late.push(caller);
             }
         }
         late
+    }
+
+    /// A shard has not answered. Several questions that it was asked at once are one failure.
+    fn pause(&mut self, now: Time, shard: ShardId) {
+        let before = self.paused.get(&shard);
+        if before.is_some_and(|pause| now < pause.until.after_ms(WAIT_MS)) {
+            return;
+        }
+        let length_ms = before.map_or(PAUSE_MS, |pause| (2 * pause.length_ms).min(PAUSE_MS_MAX));
+        self.paused.insert(shard, Pause { until: now.after_ms(length_ms), length_ms });
     }
 
     pub fn deadline(&self) -> Option<Time> {
@@ -138,18 +161,25 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 
+    fn transaction() -> Transaction {
+        let name = Name { client: ClientId(1), session: 1, number: 1 };
+        Transaction::new(CLUSTER, name, vec![Operation::Read(Key::from("a"))]).expect("it is small")
+    }
+
+    fn ask(queries: &mut Queries<&'static str>, now: Time) {
+        let mut outbox = Outbox::<Message, (), ()>::default();
+        queries.ask(now, (ShardId(0), &transaction()), "caller", &mut outbox).expect("it is small");
+        assert_eq!(outbox.sends.len(), 4);
+    }
+
     fn asked() -> (Queries<&'static str>, TransactionId) {
         let keys = vec![(0..4).map(|index| SecretKey::from_bytes([index + 1; 32]).public()).collect()];
         let client = (ClientId(1), Permission { public_key: SecretKey::from_bytes([99; 32]).public(), ..Permission::default() });
         let cluster = Arc::new(Cluster::new(CLUSTER, 1, Placement::Hash, keys, vec![client]).expect("its parts fit"));
         let mut queries = Queries::new(cluster.clone(), Quorum::of(&cluster).expect("it has 3f+1 replicas"));
-        let name = Name { client: ClientId(1), session: 1, number: 1 };
-        let transaction = Transaction::new(CLUSTER, name, vec![Operation::Read(Key::from("a"))]).expect("it is small");
-        let mut outbox = Outbox::<Message, (), ()>::default();
         assert!(queries.may_ask(Time(0), ShardId(0)));
-        queries.ask(Time(0), (ShardId(0), &transaction), "caller", &mut outbox).expect("it is small");
-        assert_eq!(outbox.sends.len(), 4);
-        (queries, transaction.id())
+        ask(&mut queries, Time(0));
+        (queries, transaction().id())
     }
 
     fn found(id: TransactionId) -> Option<Bytes> {
@@ -181,5 +211,26 @@ mod tests {
         assert_eq!(queries.on_answer(replica(0, 0), 1, found(id)), None);
         assert_eq!(queries.on_tick(Time(0).after_ms(WAIT_MS)), ["caller"]);
         assert!(!queries.may_ask(Time(0).after_ms(WAIT_MS), ShardId(0)) && queries.may_ask(Time(0).after_ms(2_000), ShardId(0)));
+    }
+
+    #[test]
+    fn a_shard_that_never_answers_is_asked_less_and_less_until_it_does() {
+        let (mut queries, id) = asked();
+        ask(&mut queries, Time(0));
+        let mut now = Time(0);
+        for (number, length_ms) in [(1, 1_000), (2, 2_000), (3, 4_000), (4, 8_000), (5, 16_000), (6, 32_000), (7, 32_000)] {
+            let late = now.after_ms(WAIT_MS);
+            assert_eq!(queries.on_tick(late).len(), if number == 1 { 2 } else { 1 }, "two at once are one failure");
+            let next = late.after_ms(length_ms);
+            assert!(!queries.may_ask(late.after_ms(length_ms - 1), ShardId(0)) && queries.may_ask(next, ShardId(0)), "{length_ms}");
+            ask(&mut queries, next);
+            now = next;
+        }
+        for index in 0..3 {
+            queries.on_answer(replica(0, index), queries.last_number, found(id));
+        }
+        ask(&mut queries, now);
+        assert_eq!(queries.on_tick(now.after_ms(WAIT_MS)).len(), 1);
+        assert!(queries.may_ask(now.after_ms(WAIT_MS + PAUSE_MS), ShardId(0)), "it has answered meanwhile");
     }
 }

@@ -22,6 +22,7 @@ use engine::{
     Response, Statistics, Tell,
 };
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
+use mutants::{Mutant, broken};
 use types::{Cluster, Key, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId, Value};
 
 use crate::coordinator::{CannotBegin, Coordinator, Outcome, Output};
@@ -54,6 +55,9 @@ const PATIENCE_MS: u64 = 10_000;
 const FINISH_AFTER_MS: u64 = 50;
 /// Who was met so long ago, in milliseconds, was not in the way again.
 const MET_MS: u64 = 2_000;
+/// A process that has only read for so long, in milliseconds, has its next read of a shard ordered. What is answered in one step is not ordered, so
+/// the shard would not know of the process, and take it for one that it has forgotten when others of its client have come and gone.
+const UNKNOWN_MS: u64 = 60_000;
 /// When who is refused for want of room is to come again, in milliseconds.
 const OVERLOADED_MS: u32 = 100;
 
@@ -73,6 +77,9 @@ pub struct Session {
     waiting: BTreeMap<Vec<ShardId>, VecDeque<Waiting>>,
     /// When others' transactions were first in the way.
     met: BTreeMap<TransactionId, Time>,
+    /// When this process was first asked something, and when each shard last had something of it to order.
+    began: Option<Time>,
+    ordered: BTreeMap<ShardId, Time>,
     counts: Counts,
 }
 
@@ -150,9 +157,19 @@ impl Session {
             timeouts: BTreeSet::new(),
             waiting: BTreeMap::new(),
             met: BTreeMap::new(),
+            began: None,
+            ordered: BTreeMap::new(),
             counts: Counts::default(),
             cluster,
         })
+    }
+
+    /// The same, of a client that ends no transaction that is over several shards (attack a.2 of §3.4): for experiments.
+    #[cfg(feature = "lab")]
+    #[must_use]
+    pub fn leaving(mut self) -> Self {
+        self.coordinator.left = Some(0);
+        self
     }
 
     /// Takes what is asked, or gives the answer at once.
@@ -195,7 +212,9 @@ impl Session {
     /// Asks in one step what only reads, and one shard alone; gives back anything else.
     fn query(&mut self, now: Time, shards: &[ShardId], waiting: Waiting, outbox: &mut OutboxOf<Self>) -> Result<(), Waiting> {
         let [shard] = *shards else { return Err(waiting) };
-        if waiting.operations.iter().any(Operation::is_update) || !self.queries.may_ask(now, shard) {
+        let known_at = self.ordered.get(&shard).copied().unwrap_or(*self.began.get_or_insert(now));
+        let is_unknown = now >= known_at.after_ms(UNKNOWN_MS) && !broken(Mutant::ReaderUnknown);
+        if waiting.operations.iter().any(Operation::is_update) || is_unknown || !self.queries.may_ask(now, shard) {
             return Err(waiting);
         }
         match self.coordinator.transaction(waiting.operations.clone()) {
@@ -268,6 +287,7 @@ impl Session {
             while shards.iter().all(|shard| self.orders.has_room(*shard))
                 && let Some(next) = queue.pop_front()
             {
+                self.ordered.extend(shards.iter().map(|shard| (*shard, now)));
                 self.begin(now, next, outbox);
             }
             !queue.is_empty()
@@ -537,5 +557,10 @@ impl engine::Session for Session {
         out.counter("voted_down", "Transactions that replicas have voted down", self.counts.aborted);
         out.counter("finished", "Transactions of others that were in the way and were finished", self.counts.finished);
         out.counter("retries", "Requests sent again", self.orders.retried);
+        #[cfg(feature = "lab")]
+        if let Some(left) = self.coordinator.left {
+            out.counter("cheat_stalled", "Transactions that it left pending", left);
+            out.counter("cheat_honest", "Transactions that it left nobody", self.counts.executed.saturating_sub(left));
+        }
     }
 }

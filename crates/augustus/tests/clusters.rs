@@ -409,6 +409,25 @@ fn what_processes_have_committed_that_are_gone_is_settled_by_replicas() {
 }
 
 #[test]
+fn who_has_only_read_for_long_is_not_forgotten_for_others() {
+    let mut world = World::by_ranges();
+    let process = |number: usize| Party::Client(ClientId(1), types::Session(10 + u64::try_from(number).expect("few")));
+    assert!(world.submit(ALICE, vec![get("a")]).is_ok());
+    // More later processes of her client than shards know, but fewer in a minute.
+    for number in 0..=SESSIONS_MAX {
+        world.connect(process(number));
+        assert!(world.submit(process(number), vec![put("a", "1")]).is_ok());
+        world.sessions.remove(&process(number));
+        world.run_ms(2_000);
+        assert!(world.submit(ALICE, vec![get("a")]).is_ok());
+    }
+    let before = world.requests;
+    assert!(world.submit(ALICE, vec![get("a")]).is_ok());
+    assert_eq!(world.requests, before, "mostly it is not ordered");
+    assert_eq!(world.submit(ALICE, vec![put("a", "2")]).map(values), Ok(vec![]));
+}
+
+#[test]
 fn replicas_that_come_back_answer_what_is_asked_again() {
     let mut world = World::by_ranges();
     // No answer arrives until all replicas have lost their power.

@@ -43,6 +43,8 @@ pub enum WorkloadName {
     AugustusC,
     /// Four reads; values of 1 KiB
     AugustusD,
+    /// Deletes of a key that is not there: ordered, and nothing to do
+    NoOp,
     /// Only reads, all keys alike, asked for together
     RoU,
     /// Scans of 100 rows, each with a write of the first of them
@@ -234,12 +236,12 @@ impl WorkloadName {
         let is_buzzer = matches!(self, Self::Buzzer | Self::BuzzerPost | Self::BuzzerFollow | Self::BuzzerTimeline);
         let is_application = is_buzzer || matches!(self, Self::Smallbank | Self::Retwis | Self::Tpcc);
         let is_invariant = matches!(self, Self::Bank | Self::Ring);
-        let is_point = !is_application && !is_invariant;
+        let is_point = !is_application && !is_invariant && self != Self::NoOp;
         let is_scanning = matches!(self, Self::YcsbE | Self::ScanHeavy);
         match option {
-            "--keys" => self != Self::Tpcc,
-            "--scale" => !is_invariant,
-            "--interactive-reads" => !is_invariant && !is_scanning && !is_buzzer,
+            "--keys" => !matches!(self, Self::Tpcc | Self::NoOp),
+            "--scale" => !is_invariant && self != Self::NoOp,
+            "--interactive-reads" => self != Self::NoOp && !is_invariant && !is_scanning && !is_buzzer,
             "--warehouses" => self == Self::Tpcc,
             "--value-bytes" => is_point,
             "--reads" | "--writes" | "--write-keys" => is_read_write,

@@ -134,6 +134,11 @@ impl Plan {
                  start the cluster by `bezant-lab up` with BEZANT_MUTANT={GULLIBLE}, for this experiment only"
             )));
         }
+        if honest.topology.engine.name == "augustus" && (self.strategy != ClientStrategy::StallEarly || self.faulty_share < 1.0) {
+            return Err(BenchError::Settings(
+                "clients of this engine cheat by leaving all their transactions: --strategy stall-early, without --faulty-share".to_owned(),
+            ));
+        }
         let second = cluster_dir.join("client-2");
         let mut config = if second.join("client.toml").exists() { bezant_client::load(&second)? } else { honest.clone() };
         // Faulty transactions are not tried again.
@@ -193,7 +198,8 @@ impl Mark {
         let mut sum = HonestCounts::default();
         for statistics in honest.iter().map(|client| client.statistics()) {
             sum.recovered += statistics.get("recovered");
-            sum.finished_for_others += statistics.get("finished_for_others");
+            // As one engine and the other call it.
+            sum.finished_for_others += statistics.get("finished_for_others") + statistics.get("finished");
             sum.read_escalations += statistics.get("read_escalations");
             sum.retries += statistics.get("retries");
         }
@@ -220,8 +226,9 @@ async fn replicas(config: &Config) -> Option<ReplicaMark> {
     let mut sum = ReplicaMark::default();
     for status in statuses(config).await? {
         let count = |name: &str| status["transactions"][name].as_u64();
-        sum.finished += count("finished_for_others")?;
-        sum.elected += count("elected")?;
+        sum.finished += count("finished_for_others").or_else(|| count("finished"))?;
+        // Not every engine elects leaders for single transactions.
+        sum.elected += count("elected").unwrap_or(0);
         sum.undecided += count("undecided")?;
     }
     Some(sum)

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use workload::{
-    Bank, Buzzer, BuzzerMix, Distribution, Mix, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Tpcc, Workload, WriteKeys,
-    Zipf,
+    Bank, Buzzer, BuzzerMix, Distribution, Mix, NoOp, Point, Reading, Retwis, Ring, Smallbank, SmallbankMix, Table, Tpcc, Workload,
+    WriteKeys, Zipf,
 };
 
 use crate::BenchError;
@@ -52,6 +52,7 @@ impl BenchArgs {
             WorkloadName::AugustusB => self.augustus("augustus-b", 2, 2, 1_024, KEYS_AUGUSTUS_LARGE)?,
             WorkloadName::AugustusC => self.augustus("augustus-c", 8, 0, 4, KEYS_AUGUSTUS_SMALL)?,
             WorkloadName::AugustusD => self.augustus("augustus-d", 4, 0, 1_024, KEYS_AUGUSTUS_LARGE)?,
+            WorkloadName::NoOp => Arc::new(NoOp),
             WorkloadName::YcsbA => self.point("ycsb-a", self.drawn(0.5), KEYS_YCSB)?,
             WorkloadName::YcsbB => self.point("ycsb-b", self.drawn(0.95), KEYS_YCSB)?,
             WorkloadName::YcsbC => self.point("ycsb-c", self.drawn(1.0), KEYS_YCSB)?,
@@ -250,6 +251,7 @@ mod tests {
         }
         let tpcc = settings("tpcc");
         assert_eq!((&tpcc["warehouses"], &tpcc["items"], &tpcc["customers_per_district"]), (&json!(20), &json!(100_000), &json!(3_000)));
+        assert!(settings("no-op").is_empty());
         assert_eq!(settings("ring")["keys"], json!(1_000));
         assert!(settings("bank")["journal"].as_str().expect("a path").starts_with("somewhere/bank-"));
     }
@@ -327,6 +329,7 @@ mod tests {
             ("ycsb-a", "--rows"),
             ("ycsb-a", "--multi-shard"),
             ("augustus-a", "--reads"),
+            ("no-op", "--keys"),
             ("tpcc", "--keys"),
             ("tpcc", "--zipf"),
             ("retwis", "--ops"),

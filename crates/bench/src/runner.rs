@@ -163,7 +163,8 @@ fn start_loop_clients(args: &BenchArgs, crew: &Crew, shared: &Arc<Shared>) -> Jo
     let of_loop_clients = if pooled.is_empty() { &crew.clients } else { &pooled };
     let honest = crew.cheats.as_ref().map_or(args.clients, |(plan, _)| plan.honest());
     for index in 0..args.clients {
-        let loop_client = LoopClient::new(args.seed, index);
+        let mut loop_client = LoopClient::new(args.seed, index);
+        loop_client.is_cheat = index >= honest;
         match &crew.cheats {
             Some((plan, cheat)) if index >= honest => {
                 drop(tasks.spawn(drive_cheat(Arc::clone(shared), Arc::clone(cheat), loop_client, plan.hurries())));

@@ -11,7 +11,8 @@ use client::{Client, ConnectError};
 use config::Config;
 use random::Random;
 
-/// How a client cheats.
+/// How a client cheats. On a cluster of Augustus it leaves all that it begins over several shards pending (attack a.2 of its paper's §3.4),
+/// whatever its strategy is: the engine knows no other that matters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cheating {
     /// In which way.
@@ -29,6 +30,10 @@ pub struct Cheating {
 pub async fn connect(config: Config, cheating: Cheating) -> Result<Client, ConnectError> {
     let Cheating { strategy, share, seed } = cheating;
     let cluster = config.cluster().clone();
+    if config.topology.engine.name == augustus::PROFILE.name {
+        let session = crate::augustus_session(&config);
+        return Client::start(config, move |party| session(party).leaving(), None).await;
+    }
     let victims = cluster.clients().iter().map(|(client, _)| *client).filter(|client| *client != config.client).collect();
     // The part of a thousand: a cast of a float from 0 to 1000 loses nothing that matters.
     let per_mille = (share.clamp(0.0, 1.0) * 1_000.0).round() as u64;

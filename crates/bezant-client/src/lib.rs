@@ -32,8 +32,8 @@ pub use client::*;
 use config::Topology;
 pub use config::{Config, ConfigError};
 use engine::{PoolMaker, Profile, ProvenCommit};
-use types::Cluster;
 pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
+use types::{Cluster, Party};
 
 /// The engines that a cluster may run.
 pub static ENGINES: &[&Profile] = &[&basil::PROFILE, &augustus::PROFILE];
@@ -59,10 +59,7 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
             Client::start(config, |_| session, Some(pools)).await
         }
         name if name == augustus::PROFILE.name => {
-            let (cluster, timeout_ms) = (config.cluster().clone(), config.timeouts.operation_ms);
-            let session = move |party| {
-                augustus::Session::new(cluster, party, timeout_ms).expect("the cluster is of this engine, and clients have clients' names")
-            };
+            let session = augustus_session(&config);
             Client::start(config, session, None).await
         }
         name => Err(ConnectError::UnknownEngine(name.to_owned())),
@@ -91,6 +88,11 @@ pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<(ProvenCom
         }
     }
     Err(why.unwrap_or_default())
+}
+
+fn augustus_session(config: &Config) -> impl FnOnce(Party) -> augustus::Session + use<> {
+    let (cluster, timeout_ms) = (config.cluster().clone(), config.timeouts.operation_ms);
+    move |party| augustus::Session::new(cluster, party, timeout_ms).expect("the cluster is of this engine, and clients have clients' names")
 }
 
 fn basil_pools(config: &Config) -> PoolMaker {

@@ -142,3 +142,46 @@ fn workloads_run_on(shards: &str) {
         assert_ne!(report["invariant"]["held"], false, "{report}");
     }
 }
+
+/// Which state a replica says that it is in.
+fn state_of(place: &Place, replica: &str) -> String {
+    let status: serde_json::Value = serde_json::from_str(&place.ask(replica, "/status").unwrap_or_default()).unwrap_or_default();
+    status["state"].as_str().unwrap_or_default().to_owned()
+}
+
+/// With `f = 1` one replica after the other: the first was away until the others had dropped the lists that it lacks, the second has lost its data.
+#[test]
+fn replicas_that_were_away_and_that_lost_their_disks_are_whole_again_under_load() {
+    let place = Place::new();
+    place.init(&["--engine", "augustus"]);
+    place.run(&["up"]).expect(0);
+    let stable = |replica: &str| place.count_of(replica, "order", "stable");
+    let bank = start_bank(&place, "journal");
+    goes_on(&place, "journal", 20);
+    let away = REPLICAS[3];
+    let before = stable(away);
+    place.kill(away);
+    eventually("what it lacks is dropped", || stable(REPLICAS[0]) > before + 512);
+    let target = stable(REPLICAS[0]);
+    place.run(&["up"]).expect(0);
+    eventually("it takes over a state", || stable(away) >= target);
+    // The leader, as it happens.
+    let lost = REPLICAS[0];
+    let folder = format!("bezant-data/{lost}");
+    place.kill(lost);
+    std::fs::remove_dir_all(place.path(&folder).join("data")).expect("it was there");
+    place.run(&["node", &folder]).expect(3).says("`bezant rebuild`");
+    place.run(&["rebuild", &folder]).expect(0).says("begins with an empty store");
+    place.run(&["up"]).expect(0);
+    eventually("it is rebuilt", || state_of(&place, lost) == "serving");
+    goes_on(&place, "journal", 20);
+    bank.signal(Signal::INT);
+    let report = bank.wait().expect(0).json();
+    assert_eq!(report["invariant"]["held"], true, "{report}");
+    verify(&place, "journal");
+    let state = |replica: &&str| ["delivered", "checkpoint", "checkpoint_digest"].map(|name| place.count_of(replica, "order", name));
+    eventually("all four have the same state", || {
+        let states: Vec<_> = REPLICAS[..4].iter().map(state).collect();
+        states[0][1] > 0 && states.iter().all(|other| *other == states[0])
+    });
+}

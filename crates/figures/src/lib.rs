@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(names(&["7b", "5a", "7a", "5a"]).expect("they are there"), ["basil-5a", "basil-7a", "basil-7b"]);
         assert_eq!(
             names(&["4b", "5", "8"]).expect("they are there"),
-            ["basil-4", "cataphract-5", "cataphract-8a", "cataphract-8b", "cataphract-8c"]
+            ["basil-4", "cataphract-5", "cataphract-8a", "cataphract-8b", "cataphract-8c", "augustus-5"]
         );
         assert_eq!(names(&["basil", "cataphract", "augustus", "bezant"]).expect("they are there").len(), all.len());
         assert_eq!(names(&[]).expect("all").len(), all.len());

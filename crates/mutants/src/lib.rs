@@ -200,6 +200,7 @@ mutants! {
     LoggedViewsMixed: "§5 (5)", "logged decisions of different views make one certificate";
     OriginUnchecked: "multicast", "a request is taken for that of the client it names, whoever brings it";
     VouchedByFew: "multicast", "one replica's word is enough to vouch for a request";
+    VouchesUnrepeated: "multicast", "what a replica vouches for it says to its leader alone";
     UnbelievedAccepted: "multicast", "a replica accepts a list with requests that nobody vouches for";
     OrderedAgain: "multicast", "a replica accepts what a leader orders twice";
     DeliveredTwice: "multicast", "a request that was delivered is delivered again";
@@ -271,6 +272,8 @@ mutants! {
     QueryQuorum: "Augustus, reads in one step", "f+1 equal answers from states as they are count";
     QueryUnprepared: "Augustus, reads in one step", "a replica answers from its state though it has prepared what is not delivered";
     QueryOverLocks: "Augustus, reads in one step", "what a pending transaction holds locked is read in one step";
+    ReaderUnknown: "Augustus, reads in one step", "a process that only reads is unknown to its shards, however long it does";
+    AnswersUnlimited: "Augustus, reads in one step", "all questions that wait are answered in one turn";
     LostAnswers: "Augustus, reads in one step", "a replica that lost its disk answers from its state before it takes part again";
     AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
     PieceUnchecked: "Augustus, state transfer", "a piece of a checkpoint is taken as it comes";

@@ -25,6 +25,7 @@ mod growth;
 mod keys;
 mod load;
 mod marker;
+mod no_op;
 mod point;
 mod retwis;
 mod ring;
@@ -51,6 +52,7 @@ pub use bank::{ACCOUNTS_MAX, ACCOUNTS_MIN, Bank, JournalCheck, verify_journal};
 pub use buzzer::{BUZZERS_MAX, BUZZERS_MIN, Buzzer, BuzzerMix, followed, post_text};
 pub use keys::{Distribution, KEYS_MAX, Table, VALUE_BYTES_MAX, mix, random_value};
 pub use load::{LOAD_IN_FLIGHT, LOAD_PUTS_MAX};
+pub use no_op::NoOp;
 pub use point::{Mix, OPERATIONS_MAX, Plan, Point, Reading, WriteKeys};
 pub use retwis::{Retwis, USERS_MAX, USERS_MIN};
 pub use ring::{NODES_MAX, NODES_MIN, Ring, check_cycle};
@@ -133,13 +135,16 @@ pub struct LoopClient {
     pub next: u64,
     /// Which of [`Workload::kinds`] its last transaction is.
     pub kind: usize,
+    /// Whether it cheats. Such a one has its transactions on two shards, where a workload chooses shards and there are several: what is on
+    /// one has no end that could be left out.
+    pub is_cheat: bool,
 }
 
 impl LoopClient {
     /// Loop client `index` of a run seeded by `seed`.
     #[must_use]
     pub fn new(seed: u64, index: u32) -> Self {
-        Self { index, rng: SmallRng::seed_from_u64(mix(&[seed, u64::from(index)])), next: 0, kind: 0 }
+        Self { index, rng: SmallRng::seed_from_u64(mix(&[seed, u64::from(index)])), next: 0, kind: 0, is_cheat: false }
     }
 }
 

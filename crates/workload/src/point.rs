@@ -201,10 +201,11 @@ impl Point {
     }
 
     /// Draws the next transaction.
-    pub fn plan(&self, rng: &mut SmallRng) -> Plan {
+    pub fn plan(&self, LoopClient { rng, is_cheat, .. }: &mut LoopClient) -> Plan {
+        let always_on_two = *is_cheat;
         let mut plan = Plan { reads: Vec::new(), scans: Vec::new(), writes: Vec::new(), inserts: Vec::new() };
         let choose = |wanted, rng: &mut SmallRng| match self.over_shards.get() {
-            Some(over_shards) => over_shards.choose(&self.table, &self.distribution, wanted, rng),
+            Some(over_shards) => over_shards.choose(&self.table, &self.distribution, wanted, always_on_two, rng),
             None => self.distribution.choose_distinct(&self.table, wanted, rng),
         };
         match self.mix {
@@ -406,7 +407,7 @@ impl Workload for Point {
     }
 
     fn transact<'a>(&'a self, client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
-        let plan = self.plan(&mut loop_client.rng);
+        let plan = self.plan(loop_client);
         let reading = self.reading;
         Box::pin(async move {
             let inserts = plan.inserts.clone();
@@ -483,7 +484,7 @@ mod tests {
     #[test]
     fn two_reads_and_two_writes_touch_four_keys() {
         let point = point(Mix::Fixed { reads: 2, writes: 2, write_keys: WriteKeys::Others }, 50).expect("a workload");
-        let mut rng = SmallRng::seed_from_u64(1);
+        let mut rng = LoopClient::new(1, 0);
         for _ in 0..1_000 {
             let plan = point.plan(&mut rng);
             assert_eq!((plan.reads.len(), plan.writes.len(), distinct(&plan)), (2, 2, 4));
@@ -494,7 +495,7 @@ mod tests {
     #[test]
     fn writing_what_was_read_touches_two() {
         let point = point(Mix::Fixed { reads: 2, writes: 2, write_keys: WriteKeys::AsRead }, 50).expect("a workload");
-        let plan = point.plan(&mut SmallRng::seed_from_u64(1));
+        let plan = point.plan(&mut LoopClient::new(1, 0));
         let written: Vec<Key> = plan.writes.iter().map(|(key, _)| key.clone()).collect();
         assert_eq!(plan.reads, written);
     }
@@ -502,7 +503,7 @@ mod tests {
     #[test]
     fn more_writes_than_reads_go_on_to_other_keys() {
         let point = point(Mix::Fixed { reads: 1, writes: 3, write_keys: WriteKeys::AsRead }, 50).expect("a workload");
-        let plan = point.plan(&mut SmallRng::seed_from_u64(1));
+        let plan = point.plan(&mut LoopClient::new(1, 0));
         assert_eq!((plan.reads.len(), plan.writes.len(), distinct(&plan)), (1, 3, 3));
         assert_eq!(plan.reads[0], plan.writes[0].0);
     }
@@ -511,7 +512,7 @@ mod tests {
     fn the_share_of_reads_is_kept() {
         for share in [0.5, 0.95, 1.0] {
             let point = point(Mix::Drawn { operations: 10, read_share: share }, 1_000).expect("a workload");
-            let mut rng = SmallRng::seed_from_u64(1);
+            let mut rng = LoopClient::new(1, 0);
             let reads: usize = (0..5_000).map(|_| point.plan(&mut rng).reads.len()).sum();
             assert!((reads as f64 / 50_000.0 - share).abs() < 0.01, "{reads} of 50000, wanted {share}");
         }
@@ -521,7 +522,7 @@ mod tests {
     fn what_is_modified_was_read() {
         for (share, least, most) in [(1.0, 10_000, 10_000), (0.5, 4_800, 5_200)] {
             let point = point(Mix::Modify { operations: 10, write_share: share }, 1_000).expect("a workload");
-            let mut rng = SmallRng::seed_from_u64(1);
+            let mut rng = LoopClient::new(1, 0);
             let mut writes = 0;
             for _ in 0..1_000 {
                 let plan = point.plan(&mut rng);
@@ -537,7 +538,7 @@ mod tests {
     fn what_is_inserted_is_new_and_read_only_when_it_is_settled() {
         let law = Zipf::new(100, 0.99).expect("a law");
         let point = point(Mix::Latest { operations: 10, read_share: 0.5, law }, 100).expect("a workload");
-        let mut rng = SmallRng::seed_from_u64(1);
+        let mut rng = LoopClient::new(1, 0);
         let first = point.plan(&mut rng);
         assert_eq!(first.writes[0].0, Key::from("user00000100"));
         assert_eq!((first.reads.len() + first.writes.len(), distinct(&first)), (10, 10));
@@ -551,7 +552,7 @@ mod tests {
     fn a_scan_has_as_many_rows_as_were_asked_for_and_else_something_new_is_inserted() {
         let mix = |writes_first| Mix::Scan { scan_share: 0.9, rows_min: 3, rows_max: 7, writes_first };
         for writes_first in [false, true] {
-            let (point, mut rng) = (point(mix(writes_first), 100).expect("a workload"), SmallRng::seed_from_u64(1));
+            let (point, mut rng) = (point(mix(writes_first), 100).expect("a workload"), LoopClient::new(1, 0));
             let plans: Vec<Plan> = (0..1_000).map(|_| point.plan(&mut rng)).collect();
             let (scans, inserts): (Vec<&Plan>, Vec<&Plan>) = plans.iter().partition(|plan| plan.inserts.is_empty());
             assert!((850..950).contains(&scans.len()), "{}", scans.len());
@@ -567,7 +568,7 @@ mod tests {
     #[test]
     fn a_loop_client_repeats_itself_and_no_other() {
         let point = point(Mix::Drawn { operations: 4, read_share: 0.5 }, 1_000).expect("a workload");
-        let plan = |seed, loop_client| point.plan(&mut LoopClient::new(seed, loop_client).rng);
+        let plan = |seed, loop_client| point.plan(&mut LoopClient::new(seed, loop_client));
         assert_eq!(plan(1, 0), plan(1, 0));
         assert_ne!(plan(1, 0), plan(1, 1));
         assert_ne!(plan(1, 0), plan(2, 0));

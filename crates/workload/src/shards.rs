@@ -43,11 +43,19 @@ impl OverShards {
         Ok(Self { cluster, share_on_two })
     }
 
-    /// `wanted` indexes, all different, of keys on one shard, or by turns on two.
-    pub(crate) fn choose(&self, table: &Table, distribution: &Distribution, wanted: usize, rng: &mut SmallRng) -> Vec<u64> {
+    /// `wanted` indexes, all different, of keys on one shard, or by turns on two: always, if it is wanted so and there are two.
+    pub(crate) fn choose(
+        &self,
+        table: &Table,
+        distribution: &Distribution,
+        wanted: usize,
+        always_on_two: bool,
+        rng: &mut SmallRng,
+    ) -> Vec<u64> {
         let shards: Vec<ShardId> = self.cluster.shards().collect();
         let first = rng.random_range(0..shards.len());
-        let second = if rng.random_bool(self.share_on_two) { (first + rng.random_range(1..shards.len())) % shards.len() } else { first };
+        let is_on_two = rng.random_bool(self.share_on_two) || (always_on_two && shards.len() > 1);
+        let second = if is_on_two { (first + rng.random_range(1..shards.len())) % shards.len() } else { first };
         let mut chosen = Vec::with_capacity(wanted);
         for place in 0..wanted {
             let shard = shards[if place % 2 == 0 { first } else { second }];
@@ -79,20 +87,20 @@ mod tests {
     #[test]
     fn as_many_as_asked_for_are_on_two_shards_and_none_on_more() {
         let (cluster, table) = (cluster(4, Placement::Hash), Table::binary(10_000).expect("a table"));
-        for share in [0.0, 0.3, 1.0] {
+        for (share, always, expected) in [(0.0, false, 0.0), (0.3, false, 0.3), (1.0, false, 1.0), (0.3, true, 1.0)] {
             let over = OverShards::new(Arc::clone(&cluster), share, &table, 8).expect("enough keys");
             let mut rng = SmallRng::seed_from_u64(1);
             let mut on_two = 0;
             let mut seen = BTreeSet::new();
             for _ in 0..2_000 {
-                let chosen = over.choose(&table, &Distribution::Uniform, 8, &mut rng);
+                let chosen = over.choose(&table, &Distribution::Uniform, 8, always, &mut rng);
                 assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), 8);
                 let shards: BTreeSet<ShardId> = chosen.iter().map(|index| cluster.shard_of(&table.key(*index))).collect();
                 assert!(shards.len() <= 2, "{shards:?}");
                 on_two += usize::from(shards.len() == 2);
                 seen.extend(shards);
             }
-            assert!((on_two as f64 / 2_000.0 - share).abs() < 0.04, "{on_two} of 2000, wanted {share}");
+            assert!((on_two as f64 / 2_000.0 - expected).abs() < 0.04, "{on_two} of 2000, wanted {expected}");
             assert_eq!(seen.len(), 4);
         }
     }

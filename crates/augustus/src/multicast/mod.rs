@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   client      Request ─▶ every replica
-//!   replica     Vouch ───▶ all            it is its client's: I had it from itself, or f+1 of us say so
+//!   replica     Vouch ───▶ leader         it is its client's: I had it from itself, or f+1 of us say so
 //!   leader      Propose ─▶ all            2f+1 vouch: list d has number n      (journal: the list, accepted)
 //!   replica     Prepare ─▶ all            I accept it, and nothing else there  (journal: the list, accepted)
 //!               Commit ──▶ all            2f+1 accept it                       (journal: prepared)

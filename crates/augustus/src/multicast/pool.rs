@@ -7,6 +7,8 @@
 //! * once `2f+1` vouch as one honest replica sees it, `f+1` honest ones do, so that every honest one will. Such a request is *due*: an honest
 //!   leader can have it ordered, and a replica may count on that.
 //!
+//! A replica vouches to its leader at once, and to all others with what it says again, if the request is pending by then.
+//!
 //! A replica that restarts forgets what it vouched for, so vouches are said again and again while a request is pending, and before a replica blames
 //! its leader, `2f+1` must have done so since the request became due.
 //!

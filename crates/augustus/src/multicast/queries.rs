@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use machine::OutboxOf;
+use machine::turn::ANSWER_BYTES_MAX;
 use mutants::{Mutant, broken};
 use types::{ClientId, Party};
 
@@ -20,6 +21,8 @@ use super::replica::Replica;
 const CLIENT_QUESTIONS_MAX: usize = 256;
 /// How many questions wait in all.
 const QUESTIONS_MAX: usize = 4_096;
+/// How many of those that waited are answered in one turn; the next ones in the next. What is delivered meanwhile makes their answers newer.
+const ANSWERED_A_TURN_MAX: usize = 256;
 
 /// Questions that wait.
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ pub(super) struct Queries {
     waiting: BTreeMap<(u64, u64), Query>,
     by_client: BTreeMap<ClientId, usize>,
     last_ticket: u64,
+    /// How many that waited were answered in this turn.
+    answered: usize,
 }
 
 /// A question.
@@ -52,6 +57,16 @@ impl Queries {
         let question = Bytes::copy_from_slice(&query.question);
         self.waiting.insert((sequence, self.last_ticket), Query { question, ..query });
         Ok(())
+    }
+
+    /// Another turn begins.
+    pub(super) fn end_turn(&mut self) {
+        self.answered = 0;
+    }
+
+    /// Whether a question waits for nothing but its turn.
+    pub(super) fn is_ready(&self, delivered: u64) -> bool {
+        self.waiting.first_key_value().is_some_and(|((sequence, _), _)| *sequence <= delivered)
     }
 
     /// The next question that waits for nothing that is not delivered.
@@ -93,9 +108,12 @@ impl<A: Application> Replica<A> {
         last.max(self.stable_sequence())
     }
 
-    /// Answers what waited for lists that are delivered now.
+    /// Answers what waited for lists that are delivered now, as far as one turn has room for work and for answers.
     pub(super) fn answer_queries(&mut self, outbox: &mut OutboxOf<Self>) {
-        while let Some(query) = self.queries.next(self.delivered) {
+        while (self.queries.answered < ANSWERED_A_TURN_MAX && outbox.bytes < ANSWER_BYTES_MAX || broken(Mutant::AnswersUnlimited))
+            && let Some(query) = self.queries.next(self.delivered)
+        {
+            self.queries.answered += 1;
             self.answer_query(&query, outbox);
         }
     }

@@ -480,6 +480,14 @@ impl<A: Application> Replica<A> {
         }
     }
 
+    /// Tells the leader of the view that this replica is in, or on its way to, what it vouches for.
+    pub(super) fn vouch_to_leader(&self, ids: &[RequestId], outbox: &mut OutboxOf<Self>) {
+        let leader = self.quorum.leader(self.view);
+        if leader != self.me.index {
+            ids.chunks(BATCH_REQUESTS_MAX).for_each(|ids| outbox.send(self.party(leader), Message::Vouch(ids.to_vec())));
+        }
+    }
+
     fn tick_due(&self) -> Time {
         self.last_tick.after_ms(if self.is_settled() { IDLE_MS } else { TICK_MS })
     }
@@ -502,6 +510,7 @@ impl<A: Application> Replica<A> {
         if self.pool.deadline().is_some_and(|deadline| deadline <= now) {
             self.on_overdue(now, outbox);
         }
+        self.answer_queries(outbox);
         if self.tick_due() > now {
             return;
         }
@@ -528,7 +537,7 @@ impl<A: Application> Replica<A> {
         }
         let ids = self.pool.own_vouches(self.vouched_to.take(), BATCH_REQUESTS_MAX);
         self.vouched_to = ids.last().map(|id| id.key);
-        if !ids.is_empty() {
+        if !ids.is_empty() && !broken(Mutant::VouchesUnrepeated) {
             self.say(&Message::Vouch(ids), outbox);
         }
     }
@@ -549,17 +558,19 @@ impl<A: Application> Machine for Replica<A> {
         }
     }
 
-    /// Vouches for all that clients said in this turn at once, and proposes what has become due.
+    /// Vouches for all that clients said in this turn at once, and proposes what has become due. The others hear of it only if it is still pending
+    /// when vouches are repeated: mostly it is delivered by then, and they had it from the client themselves.
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
-        for ids in std::mem::take(&mut self.vouches).chunks(BATCH_REQUESTS_MAX) {
-            self.say(&Message::Vouch(ids.to_vec()), outbox);
-        }
+        let vouches = std::mem::take(&mut self.vouches);
+        self.vouch_to_leader(&vouches, outbox);
         if std::mem::take(&mut self.has_heard) {
             self.after_vouching(now, outbox);
         }
+        self.queries.end_turn();
     }
 
     fn deadline(&self) -> Option<Time> {
-        [Some(self.tick_due()), self.pool.deadline(), self.view_deadline].into_iter().flatten().min()
+        let queries = self.queries.is_ready(self.delivered).then_some(self.last_tick);
+        [Some(self.tick_due()), self.pool.deadline(), self.view_deadline, queries].into_iter().flatten().min()
     }
 }

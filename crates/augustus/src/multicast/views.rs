@@ -15,7 +15,7 @@ use mutants::{Mutant, broken};
 use super::application::Application;
 use super::choice::{Choice, choose};
 use super::message::{Claim, Message, NewView, Unsigned, ViewChange};
-use super::pool::Patience;
+use super::pool::{PEER_REQUESTS_MAX, Patience};
 use super::record::Record;
 use super::replica::{DOUBLINGS_MAX, Replica};
 use super::slot::Slot;
@@ -212,6 +212,8 @@ impl<A: Application> Replica<A> {
         self.next = choice.last().max(self.stable_sequence()) + 1;
         self.rebuild_ordered();
         self.pool.begin_view(now, self.patience());
+        // Its leader need not know of what the last one was told.
+        self.vouch_to_leader(&self.pool.own_vouches(None, PEER_REQUESTS_MAX), outbox);
         for sequence in self.waiting.clone() {
             self.consider(now, sequence, outbox);
         }

@@ -1,5 +1,6 @@
 //! All figures there are.
 
+mod augustus;
 mod basil;
 mod beyond;
 mod buzzer;
@@ -9,7 +10,8 @@ use crate::plan::{Cluster, Data, Effort, Figure, Point, Setting};
 
 /// Every figure, in the order of the page, measured with this much effort.
 pub fn all(effort: Effort) -> Vec<Figure> {
-    [basil::figures(effort), cataphract::figures(effort), buzzer::figures(effort), beyond::figures(effort)].concat()
+    [basil::figures(effort), cataphract::figures(effort), augustus::figures(effort), buzzer::figures(effort), beyond::figures(effort)]
+        .concat()
 }
 
 /// Words of a command line.

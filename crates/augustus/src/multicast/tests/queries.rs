@@ -1,6 +1,8 @@
 //! Questions that are answered without being ordered.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use types::codec::Encode as _;
@@ -71,4 +73,38 @@ fn a_stranger_is_not_answered_and_what_is_too_long_neither() {
     assert!(world.found.is_empty());
     let long = Message::Query { number: 1, question: vec![0; super::super::message::QUESTION_BYTES_MAX + 1].into() };
     assert!(<Message as types::codec::Decode>::from_bytes(long.to_bytes().into(), super::world::CLUSTER).is_err());
+}
+
+#[test]
+fn what_waited_is_answered_turn_by_turn() {
+    let mut world = World::new();
+    // The votes that would have replica 1 deliver are kept back.
+    let kept = Rc::new(RefCell::new(Vec::new()));
+    let keep = kept.clone();
+    world.bend = Box::new(move |from, to, message| match &message {
+        Message::Commit(_) if to == party(1) => {
+            keep.borrow_mut().push((from, message));
+            Vec::new()
+        }
+        _ => vec![message],
+    });
+    world.ask_all(&request(1, 1, "a"));
+    world.settle();
+    for client in 1..=4 {
+        for number in 0..200 {
+            let message = Message::Query { number: client * 1_000 + number, question: Bytes::new() };
+            world.inject(key(client, 1).origin(), 1, &message);
+        }
+    }
+    world.settle();
+    assert!(world.found.is_empty(), "they wait");
+    for (from, message) in kept.take() {
+        world.inject(from, 1, &message);
+    }
+    world.settle();
+    // Two turns at most: that of the last vote that was needed, and that of the one after it.
+    let answered = world.found.len();
+    assert!(answered == 256 || answered == 512, "{answered} at once");
+    world.run_ms(1);
+    assert_eq!(world.found.len(), 800, "nobody waits for more than its turn");
 }

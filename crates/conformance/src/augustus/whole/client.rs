@@ -14,10 +14,9 @@ use simulator::{Client, Goal, Next};
 use types::{ClientId, Cluster, Key, KeyRange, Timestamp, Value};
 
 use super::Augustus;
-use super::cheat::Cheat;
+use super::cheat::{Cheat, CheatStrategy};
 use super::history::{Record, Scan, Told};
 use super::plan::{Plan, Step};
-use crate::augustus::ClientStrategy;
 
 type Scene<'a> = simulator::Scene<'a, Augustus>;
 
@@ -77,7 +76,7 @@ enum Came {
 }
 
 impl AugustusClient {
-    pub(super) fn new(cluster: Arc<Cluster>, id: ClientId, timeout_ms: u64, cheat: Option<(Vec<ClientStrategy>, Random)>) -> Self {
+    pub(super) fn new(cluster: Arc<Cluster>, id: ClientId, timeout_ms: u64, cheat: Option<(Vec<CheatStrategy>, Random)>) -> Self {
         let driver = match cheat {
             None => Driver::Honest(None),
             Some((strategies, random)) => Driver::Cheat(Box::new(Cheat::new(cluster.clone(), id, strategies, random))),

@@ -1,6 +1,6 @@
 //! Whole clusters of Augustus under simulation: clients' sessions, and replicas with the executor above the order, as they run for real.
 //!
-//! Replicas lie and clients cheat as they do in the order's own scenarios. `checker.rs` says what all of it is held to.
+//! Replicas lie as they do in the order's own scenarios; clients cheat as there, and with transactions that they leave. `checker.rs` says what all of it is held to.
 
 mod cheat;
 mod checker;
@@ -21,10 +21,12 @@ use store::{Memory, Store};
 use types::{ClientId, Cluster, Key, ReplicaId};
 
 use super::liar::OrderLiar;
-use super::{ClientStrategy, Order, OrderSetting, ReplicaStrategy};
+use super::{Order, OrderSetting, ReplicaStrategy};
 
 use checker::Checker;
 use client::AugustusClient;
+
+pub use cheat::CheatStrategy;
 
 /// A scenario of whole clusters.
 pub type Scenario = simulator::Scenario<Augustus>;
@@ -74,7 +76,7 @@ impl System for Augustus {
     type Setting = AugustusSetting;
     type Options = Options;
     type ReplicaStrategy = ReplicaStrategy;
-    type ClientStrategy = ClientStrategy;
+    type ClientStrategy = CheatStrategy;
     type Counts = ();
 
     const SCENARIOS: &'static [ScenarioKind] = &[
@@ -117,8 +119,8 @@ impl System for Augustus {
         ReplicaStrategy::draw(random)
     }
 
-    fn draw_client_strategies(_scenario: &Scenario, random: &mut Random) -> Vec<ClientStrategy> {
-        ClientStrategy::draw(random)
+    fn draw_client_strategies(_scenario: &Scenario, random: &mut Random) -> Vec<CheatStrategy> {
+        CheatStrategy::draw(random)
     }
 
     fn options(setting: &simulator::Setting<Self>, _replica: ReplicaId) -> Options {
@@ -155,7 +157,7 @@ impl System for Augustus {
         cluster: &Arc<Cluster>,
         id: ClientId,
         setting: &simulator::Setting<Self>,
-        cheat: Option<(Vec<ClientStrategy>, Random)>,
+        cheat: Option<(Vec<CheatStrategy>, Random)>,
         _others: &Clients,
     ) -> AugustusClient {
         AugustusClient::new(cluster.clone(), id, setting.engine.request_timeout_ms, cheat)
@@ -171,8 +173,12 @@ impl System for Augustus {
         replica.node().is_pending()
     }
 
+    /// What is not delivered, and what waits for other shards: janitors have to come to the end of that.
     fn undecided(replica: &Replica) -> Vec<String> {
-        replica.node().replica().undelivered()
+        let replica = replica.node().replica();
+        let pending = replica.application().executor().pending();
+        let pending = pending.map(|(transaction, _)| format!("transaction {}", transaction.id()));
+        replica.undelivered().into_iter().chain(pending).collect()
     }
 
     fn explain_undecided(replica: &Replica) -> Vec<String> {
