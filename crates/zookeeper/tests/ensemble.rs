@@ -303,7 +303,7 @@ fn check_all(ensemble: &Ensemble, expected: &[String]) {
     for at in 0..3 {
         let mut client = Client::of(ensemble, at, 600_000);
         client.sync();
-        let Ok(Answer::Children(names)) = client.insist(&Request::GetChildren { path: "/".to_owned(), watch: false }) else {
+        let Ok(Answer::Names(names)) = client.insist(&Request::GetChildren { path: "/".to_owned(), watch: false }) else {
             panic!("the root is there")
         };
         let names: BTreeSet<String> = names.into_iter().map(|name| format!("/{name}")).collect();
