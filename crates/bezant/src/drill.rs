@@ -17,7 +17,7 @@ pub enum DrillCommand {
         \x20 bezant drill corrupt --server 127.0.0.1:2181 stat --path /config\n\
         \x20 bezant drill corrupt --server 127.0.0.1:2181 log\n\n\
         In memory: data, stat, acl and children of the node at --path; drop, double and reorder the next transaction. On the disk: log and\n\
-        snapshot. `bezant audit`, `bezant evidence` and the server's log show what was noticed.")]
+        snapshot. At the leader of several servers: the next proposal. `bezant audit`, `bezant evidence` and the server's log show what was noticed.")]
     Corrupt(CorruptArgs),
 }
 
@@ -31,7 +31,7 @@ pub struct CorruptArgs {
     #[arg(long, default_value = "/")]
     path: String,
     /// What to damage
-    #[arg(value_parser = ["data", "stat", "acl", "children", "drop", "double", "reorder", "log", "snapshot"])]
+    #[arg(value_parser = ["data", "stat", "acl", "children", "drop", "double", "reorder", "log", "snapshot", "proposal"])]
     what: String,
 }
 

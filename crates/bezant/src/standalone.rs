@@ -1,22 +1,32 @@
-//! `bezant zookeeper`: a server for ZooKeeper's clients, started from a `zoo.cfg`.
+//! `bezant zookeeper`: a server for ZooKeeper's clients, started from a `zoo.cfg`, by itself or one of several.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use clap::Args;
 use config::{LogFormat, LogLevel};
+use crypto::SecretKey;
 use zookeeper::{Config, Running, StartError};
 
 use crate::failure::{Attempt as _, Done, Failure};
-use crate::{confine, logs};
+use crate::{confine, logs, out};
 
-/// Serves ZooKeeper's clients from a zoo.cfg until it is asked to stop (SIGTERM or Ctrl-C): one server by itself, so far.
+/// Serves ZooKeeper's clients from a zoo.cfg until it is asked to stop (SIGTERM or Ctrl-C): by itself, or as one of the servers that its
+/// server.N lines name.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:\n\
+    \x20 bezant zookeeper --config zoo.cfg\n\
+    \x20 bezant zookeeper --make-key /etc/bezant/server-1.pem\n\n\
+    Servers know one another by their keys. Each has a file of its own, named by bezant.key in its zoo.cfg; the public keys of all stand in every\n\
+    zoo.cfg as bezant.server.N, beside the server.N lines. --make-key writes such a file, and prints the public key.")]
 pub struct ZookeeperArgs {
     /// The file, as ZooKeeper has it
-    #[arg(long, value_name = "zoo.cfg")]
-    config: PathBuf,
+    #[arg(long, value_name = "zoo.cfg", required_unless_present = "make_key")]
+    config: Option<PathBuf>,
+    /// Makes a private key for a server among several in this new file, prints its public key, and serves nobody
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    make_key: Option<PathBuf>,
     /// What is logged: error, warn, info, debug or trace
     #[arg(long, default_value = "info")]
     log_level: LogLevel,
@@ -27,8 +37,9 @@ pub struct ZookeeperArgs {
 
 /// Carries out `bezant zookeeper`.
 pub async fn run(args: &ZookeeperArgs) -> Result<Done, Failure> {
-    let place = args.config.display();
-    let text = fs::read_to_string(&args.config).map_err(|error| Failure::wrong(format!("cannot read it: {error}")).at(&place))?;
+    let Some(file) = &args.config else { return make_key(args.make_key.as_deref()) };
+    let place = file.display();
+    let text = fs::read_to_string(file).map_err(|error| Failure::wrong(format!("cannot read it: {error}")).at(&place))?;
     let config = Config::parse(&text).map_err(|error| Failure::wrong(error.to_string()).at(&place))?;
     logs::start(&args.log_level, args.log_format)?;
     confine::prepare_for_replicas()?;
@@ -57,8 +68,19 @@ pub async fn run(args: &ZookeeperArgs) -> Result<Done, Failure> {
     }
 }
 
+/// Makes the key of a server among several.
+fn make_key(file: Option<&Path>) -> Result<Done, Failure> {
+    let Some(file) = file else { return Err(Failure::wrong("name a zoo.cfg with --config")) };
+    let secret = SecretKey::generate();
+    runtime::tls::write_private_key(file, &secret).map_err(|error| Failure::wrong(error.to_string()))?;
+    let public: String = secret.public().iter().map(|byte| format!("{byte:02x}")).collect();
+    out!("{public}");
+    Ok(Done::Well)
+}
+
 fn failure(error: &StartError) -> Failure {
     match error {
+        StartError::ListenForPeers { .. } | StartError::Peers(_) | StartError::MyId { .. } => Failure::wrong(error.to_string()),
         StartError::Listen { .. } => Failure::wrong(error.to_string()).help("stop what listens there, or take another clientPort"),
         _ => Failure::failed(error.to_string()),
     }

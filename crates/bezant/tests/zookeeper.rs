@@ -147,7 +147,7 @@ fn a_file_that_asks_for_more_than_there_is_is_refused() {
     write_config(&place, "data");
     let text = fs::read_to_string(place.path("zoo.cfg")).expect("it was written") + "server.1=a:2888:3888\n";
     fs::write(place.path("zoo.cfg"), text).expect("it can be written");
-    place.run(&["zookeeper", "--config", "zoo.cfg"]).expect(2).says("line 8: server.1").says("only a server by itself");
+    place.run(&["zookeeper", "--config", "zoo.cfg"]).expect(2).says("line 8: server.N lines need bezant.key").says("--make-key");
     place.run(&["zookeeper", "--config", "nowhere.cfg"]).expect(2).says("nowhere.cfg");
 }
 

@@ -291,9 +291,14 @@ mutants! {
     DivergedAppended: "Zab, broadcast", "a follower appends to a log that is not known to be a prefix of its leader's";
     EntryUnlogged: "Zab, broadcast", "an entry is acknowledged without being written to the journal";
     LonelyLeader: "Zab, broadcast", "a leader that hears of no majority goes on";
+    DeposedByObserver: "Zab, observers", "a leader gives up because an observer obeys another";
     FoundedByMajority: "Zab, lost disks", "a majority of servers with empty disks begins anew";
     IncarnationIgnored: "Zab, lost disks", "a server that began with an empty disk counts as what it was before";
     JoinedAtOnce: "Zab, lost disks", "a server that joins counts before it knows that it does";
+    SaidBeforeMajority: "an ensemble's server", "clients are told of what a majority does not have";
+    OtherDigestAcknowledged: "an ensemble's server", "an entry is acknowledged that makes another digest than was foreseen";
+    MinorityDeposes: "an ensemble's server", "a leader with which one follower disagrees gives up";
+    ForwardsWithGaps: "an ensemble's server", "a leader takes a follower's request though one before it is missing";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";
     PathUnchecked: "signatures", "a batch signature covers whatever it is shown with";

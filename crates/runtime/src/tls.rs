@@ -135,13 +135,17 @@ impl Identity {
         self.public_key
     }
 
-    /// How it accepts connections.
-    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+    /// How it accepts connections: of any key, or none, so that whoever accepts has to look at the one that was shown.
+    #[must_use]
+    pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 
     /// How it dials the one peer that holds `pinned`.
-    pub(crate) fn client_config(&self, pinned: [u8; 32]) -> Result<Arc<ClientConfig>, IdentityError> {
+    ///
+    /// # Errors
+    /// [`IdentityError::Tls`] when the key or the certificate is of no use.
+    pub fn client_config(&self, pinned: [u8; 32]) -> Result<Arc<ClientConfig>, IdentityError> {
         let verifier = Arc::new(PinnedServer { pinned, algorithms: self.provider.signature_verification_algorithms });
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])?

@@ -2,7 +2,7 @@
 //! letters say the same as text ([`crate::words`]).
 
 use crate::limits::LISTED_MAX;
-use crate::server::{Connection, Now, Server};
+use crate::server::{Connection, Now, Role, Server};
 use crate::statistics::{Latency, Statistics};
 
 /// Which version's protocol this is, as those want to know who choose by it what they may ask.
@@ -124,6 +124,8 @@ impl Server {
         let is_about_damage = matches!(name, "monitor" | "configuration" | "hash" | "environment");
         let error =
             self.corruption.as_ref().filter(|_| !is_about_damage).map(|corruption| format!("this server serves nobody: {corruption}"));
+        let is_looking = self.role == Role::Looking && !is_about_damage && name != "ruok";
+        let error = error.or_else(|| is_looking.then(|| "this server has no leader, and serves nobody".to_owned()));
         let mut fields = if error.is_some() { Fields::new() } else { self.answer_command(now, name) };
         fields.push(field("command", name));
         fields.push(("error".to_owned(), error.map_or(Value::Nothing, Value::Text)));
@@ -147,7 +149,7 @@ impl Server {
             "environment" => self.environment().into_iter().map(|(name, value)| field(name, value)).collect(),
             "hash" => self.digests(),
             "is_read_only" => vec![field("read_only", false)],
-            "leader" => vec![field("is_leader", self.role() != "follower")],
+            "leader" => vec![field("is_leader", self.prepares())],
             "monitor" => self.monitored(now),
             "observers" => vec![field("synced_observers", 0), ("observers".to_owned(), Value::List(Vec::new()))],
             "server_stats" => self.server_stats(now),
@@ -166,7 +168,13 @@ impl Server {
 
     /// What this server is among others.
     pub(crate) fn role(&self) -> &'static str {
-        "standalone"
+        match self.role {
+            Role::Alone => "standalone",
+            Role::Looking => "looking",
+            Role::Following { observes: false } => "follower",
+            Role::Following { observes: true } => "observer",
+            Role::Leading => "leader",
+        }
     }
 
     pub(crate) fn reset(&mut self) {
@@ -215,7 +223,7 @@ impl Server {
             field("data_dir_size", self.measured("datadir_size").unwrap_or(0)),
             field("log_dir_size", self.measured("logdir_size").unwrap_or(0)),
             field("last_processed_zxid", self.state.zxid),
-            field("outstanding_requests", self.preparer.outstanding()),
+            field("outstanding_requests", self.preparer.outstanding() + self.forwarded.len()),
             field("server_state", self.role()),
             field("avg_latency", latency.mean_ms()),
             field("max_latency", latency.most_ms),
@@ -322,7 +330,7 @@ impl Server {
             field("num_alive_connections", self.connections.len()),
             field("connection_request_count", statistics.connected),
             field("auth_failed_count", statistics.auth_failed),
-            field("outstanding_requests", self.preparer.outstanding()),
+            field("outstanding_requests", self.preparer.outstanding() + self.forwarded.len()),
             field("znode_count", self.state.node_count()),
             field("watch_count", watches),
             field("ephemerals_count", ephemerals),
@@ -338,6 +346,7 @@ impl Server {
             field("shards_scrubbed", statistics.shards_scrubbed),
         ];
         fields.extend(self.corruption.as_ref().map(|corruption| field("damage", corruption.to_string())));
+        fields.extend(self.others.iter().cloned());
         fields.extend(latency_fields("readlatency", &statistics.reads));
         fields.extend(latency_fields("updatelatency", &statistics.updates));
         fields.extend(self.measured.iter().cloned());

@@ -20,6 +20,7 @@ mod acl;
 mod commands;
 mod digest;
 mod drill;
+pub mod ensemble;
 mod expiry;
 pub mod limits;
 mod node;

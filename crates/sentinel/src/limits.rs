@@ -20,6 +20,18 @@ pub const DIGEST_LOG_MAX: usize = 1_024;
 pub const DIGEST_EVERY_ZXIDS: i64 = 128;
 /// The most containers and nodes past their time that are deleted in one round.
 pub const REAPED_MAX: usize = 1_000;
+/// The most sessions that end in one step because they were unheard of.
+pub const EXPIRED_AT_ONCE_MAX: usize = 1_000;
+/// A follower with so many requests at its leader takes no more of its clients.
+pub const FORWARDED_MAX: usize = 2_048;
+/// And with so many bytes of them.
+pub const FORWARDED_BYTES_MAX: usize = 16 << 20;
+/// A leader takes so many requests of one follower that it has not proposed yet, and refuses more.
+pub const FORWARDS_WAITING_MAX: usize = 4 * FORWARDED_MAX;
+/// How many sessions one message says were heard of.
+pub const HEARD_SESSIONS_MAX: usize = 1 << 20;
+/// A server whose answers of so many bytes wait for a majority takes no more requests of its clients.
+pub const HELD_BYTES_MAX: usize = 64 << 20;
 /// The longest record of a snapshot that is read.
 pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 16 << 20;
 /// How many connections, sessions or paths a command lists.

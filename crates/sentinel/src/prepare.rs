@@ -45,6 +45,8 @@ pub enum Proposal {
     },
     /// A session ends.
     CloseSession,
+    /// Nothing: the request fails for a reason that does not lie in the state.
+    Refused(ErrorCode),
     /// The service deletes a container that has no children any more, or a node past its time.
     Reap {
         /// Which.
@@ -119,6 +121,11 @@ impl Preparer {
     /// The next transaction has this zxid: those before it are not prepared here.
     pub(crate) fn go_on_before(&mut self, zxid: i64) {
         self.zxid = self.zxid.max(zxid - 1);
+    }
+
+    /// The zxid of what is prepared next.
+    pub(crate) fn next_zxid(&self) -> i64 {
+        self.zxid + 1
     }
 
     /// Whether a session begins in what was prepared.
@@ -227,7 +234,10 @@ impl Staging<'_> {
                 Ok(Body::Changes(changes.collect::<Result<_, _>>()?))
             }
             Proposal::SetAcl { path, acl, version } => Ok(Body::Changes(vec![self.set_acl(path, &acl, version).map_err(alone)?])),
-            Proposal::CreateSession { timeout_ms, password } => Ok(Body::CreateSession { timeout_ms, password }),
+            Proposal::CreateSession { timeout_ms, password } if !self.has_session() => Ok(Body::CreateSession { timeout_ms, password }),
+            // Its number was drawn again, after a clock was set back.
+            Proposal::CreateSession { .. } => Err(alone(ErrorCode::SessionMoved)),
+            Proposal::Refused(code) => Err(alone(code)),
             Proposal::CloseSession => self.close_session().map_err(alone),
             Proposal::Reap { path } => Ok(Body::Changes(vec![self.reap(path).map_err(alone)?])),
         }
@@ -253,10 +263,13 @@ impl Staging<'_> {
         acl::check(&node.acl, permission, self.origin.identities)
     }
 
-    fn check_session(&self) -> Result<(), ErrorCode> {
+    fn has_session(&self) -> bool {
         let session = self.origin.session;
-        let is_known = self.state.sessions.contains_key(&session) || self.preparer.opening.contains_key(&session);
-        if is_known && !self.preparer.closing.contains(&session) { Ok(()) } else { Err(ErrorCode::SessionExpired) }
+        self.state.sessions.contains_key(&session) || self.preparer.opening.contains_key(&session)
+    }
+
+    fn check_session(&self) -> Result<(), ErrorCode> {
+        if self.has_session() && !self.preparer.closing.contains(&self.origin.session) { Ok(()) } else { Err(ErrorCode::SessionExpired) }
     }
 
     fn operation(&mut self, operation: Operation) -> Result<Change, ErrorCode> {

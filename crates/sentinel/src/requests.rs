@@ -9,15 +9,124 @@ use jute::{
 };
 
 use crate::acl::{digest_id, superuser};
+use crate::ensemble::message::Source;
 use crate::limits::{CREDENTIALS_BYTES_MAX, IDENTITIES_MAX};
 use crate::prepare::{Origin, Proposal};
-use crate::server::{Committed, ConnectionId, Now, Outbox, Server};
-use crate::state::Corruption;
-use crate::transaction::{Body, Change};
+use crate::server::{Committed, ConnectionId, Now, Outbox, Role, Server};
+use crate::state::{Applied, Corruption};
+use crate::transaction::{Body, Change, Transaction};
 use crate::watches::TooMany;
 
 /// An event of the past, which has no transaction here.
 const NO_ZXID: i64 = -1;
+
+/// A session that begins, or is resumed.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    pub(crate) session: i64,
+    /// What the client shows in order to resume it; nothing where it begins.
+    pub(crate) password: Option<Vec<u8>>,
+    pub(crate) last_zxid_seen: i64,
+    pub(crate) read_only: Option<bool>,
+}
+
+/// What is to be answered when a request is ordered.
+#[derive(Clone, Debug)]
+pub(crate) enum Awaited {
+    One {
+        wants_stat: bool,
+    },
+    /// A multi, with what each of its operations wants.
+    All {
+        wanted: Vec<bool>,
+    },
+    SetAcl,
+    Close,
+    Sync {
+        path: String,
+    },
+    Session(Opening),
+}
+
+/// What a connection at a follower has not been answered yet.
+#[derive(Clone, Debug)]
+pub(crate) enum Queued {
+    /// It is at the leader.
+    Awaits { xid: i32, awaited: Awaited },
+    /// It waits for what is before it.
+    Request { request: Result<Numbered, NotARequest>, bytes: usize },
+}
+
+/// What a request proposes that has to be ordered, and what is answered then; or the request, if it is none.
+pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Request> {
+    let one = |operation: Operation| {
+        let wants_stat = wants_stat(&operation);
+        (Proposal::One(operation), Awaited::One { wants_stat })
+    };
+    Ok(match request {
+        Request::Create(create) => one(Operation::Create(create)),
+        Request::Delete { path, version } => one(Operation::Delete { path, version }),
+        Request::SetData { path, data, version } => one(Operation::SetData { path, data, version }),
+        Request::SetAcl { path, acl, version } => (Proposal::SetAcl { path, acl, version }, Awaited::SetAcl),
+        Request::Multi(operations) => {
+            let wanted = operations.iter().map(wants_stat).collect();
+            (Proposal::Multi(operations), Awaited::All { wanted })
+        }
+        Request::CloseSession => (Proposal::CloseSession, Awaited::Close),
+        Request::Sync { path } => (Proposal::Refused(ErrorCode::Unimplemented), Awaited::Sync { path }),
+        other => return Err(other),
+    })
+}
+
+impl Awaited {
+    /// The answer, once the transaction was applied.
+    pub(crate) fn answer(self, transaction: &Transaction, applied: Applied) -> Result<Answer, ErrorCode> {
+        let code = match &transaction.body {
+            Body::Failed { code, .. } => Some(*code),
+            _ => None,
+        };
+        let stat = applied.stats.first().copied().flatten();
+        match (self, code) {
+            (Self::All { wanted }, _) => all_answer(&wanted, transaction, applied),
+            (_, Some(code)) => Err(code),
+            (Self::One { wants_stat }, None) => {
+                let change = match &transaction.body {
+                    Body::Changes(changes) => changes.first(),
+                    _ => None,
+                };
+                Ok(match (change, stat) {
+                    (Some(Change::Create { path, .. }), Some(stat)) if wants_stat => Answer::PathAndStat { path: path.clone(), stat },
+                    (Some(Change::Create { path, .. }), _) => Answer::Path(path.clone()),
+                    (_, Some(stat)) => Answer::Stat(stat),
+                    (_, None) => Answer::Empty,
+                })
+            }
+            (Self::SetAcl, None) => Ok(stat.map_or(Answer::Empty, Answer::Stat)),
+            (Self::Close | Self::Session(_), None) => Ok(Answer::Empty),
+            (Self::Sync { path }, None) => Ok(Answer::Path(path)),
+        }
+    }
+}
+
+fn all_answer(wanted: &[bool], transaction: &Transaction, applied: Applied) -> Result<Answer, ErrorCode> {
+    let results = match &transaction.body {
+        Body::Changes(changes) => {
+            let each = wanted.iter().zip(changes).zip(applied.stats);
+            each.map(|((wants_stat, change), stat)| result(*wants_stat, change, stat)).collect()
+        }
+        Body::Failed { code, at } => {
+            let failed = *at as usize;
+            let error = |place: usize| match place.cmp(&failed) {
+                Ordering::Less => 0,
+                Ordering::Equal => code.number(),
+                Ordering::Greater => ErrorCode::RuntimeInconsistency.number(),
+            };
+            (0..wanted.len()).map(|place| OperationResult::Error(error(place))).collect()
+        }
+        _ => return Ok(Answer::Empty),
+    };
+    Ok(Answer::Results(results))
+}
 
 impl Server {
     pub(crate) fn on_request(
@@ -27,47 +136,78 @@ impl Server {
         request: Result<Numbered, NotARequest>,
         outbox: &mut Outbox,
     ) -> Result<(), Corruption> {
+        let role = self.role;
         let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) else { return Ok(()) };
         known.received += 1;
         self.statistics.received += 1;
-        let Some(session) = known.session else {
+        let is_opening = !known.queue.is_empty();
+        if let Some(session) = known.session {
+            self.hear_of(session);
+        } else if !is_opening || role == Role::Looking {
             self.close(connection, outbox);
             return Ok(());
-        };
-        let identities = known.identities.clone();
-        self.expiry.renew(session, now.steady_ms);
-        let Numbered { xid, request } = match request {
-            Ok(request) => request,
-            Err(reason) => {
-                self.on_malformed(connection, reason, outbox);
-                return Ok(());
-            }
-        };
-        let origin = Origin { session, xid, identities: &identities, time_ms: now.wall_ms };
-        let answer = match request {
-            Request::Create(create) => self.write_one(Operation::Create(create), origin, outbox)?,
-            Request::Delete { path, version } => self.write_one(Operation::Delete { path, version }, origin, outbox)?,
-            Request::SetData { path, data, version } => self.write_one(Operation::SetData { path, data, version }, origin, outbox)?,
-            Request::SetAcl { path, acl, version } => {
-                let Committed { applied, .. } = self.commit(Proposal::SetAcl { path, acl, version }, origin, outbox)?;
-                applied.map(|applied| applied.stats.first().copied().flatten().map_or(Answer::Empty, Answer::Stat))
-            }
-            Request::Multi(operations) => self.write_all(operations, origin, outbox)?,
-            Request::CloseSession => {
-                let Committed { applied: closed, .. } = self.commit(Proposal::CloseSession, origin, outbox)?;
-                self.expiry.end(session);
-                self.reply(connection, xid, closed.map(|_| Answer::Empty), outbox);
-                self.close(connection, outbox);
-                return Ok(());
-            }
-            Request::Auth { scheme, credentials } => {
-                self.on_auth(connection, xid, &scheme, &credentials, outbox);
-                return Ok(());
-            }
-            other => self.answer(connection, session, other, &identities, outbox),
-        };
-        self.reply(connection, xid, answer, outbox);
+        }
+        match (role, request) {
+            (Role::Looking, _) => self.close(connection, outbox),
+            (Role::Following { .. }, request) => self.on_request_following(connection, request, outbox),
+            (Role::Alone | Role::Leading, Ok(Numbered { xid, request })) => match proposal_of(request) {
+                Ok((proposal, awaited)) => return self.on_write(now, connection, xid, proposal, awaited, outbox),
+                Err(request) => self.on_request_here(connection, Ok(Numbered { xid, request }), outbox),
+            },
+            (Role::Alone | Role::Leading, Err(reason)) => self.on_request_here(connection, Err(reason), outbox),
+        }
         Ok(())
+    }
+
+    /// Orders a request of a client of this server, which prepares itself, and answers.
+    fn on_write(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        xid: i32,
+        proposal: Proposal,
+        awaited: Awaited,
+        outbox: &mut Outbox,
+    ) -> Result<(), Corruption> {
+        let Some(known) = self.connections.get(&connection) else { return Ok(()) };
+        let Some(session) = known.session else { return Ok(()) };
+        let identities = known.identities.clone();
+        if let Awaited::Sync { path } = awaited {
+            let is_there = self.state.sessions.contains_key(&session);
+            if self.role == Role::Leading {
+                // Answered when a majority has it: until then another may lead.
+                self.order_barrier(Source::default(), 0, outbox);
+            }
+            let answer = if is_there { Ok(Answer::Path(path)) } else { Err(ErrorCode::SessionExpired) };
+            self.reply(connection, xid, answer, outbox);
+            return Ok(());
+        }
+        let origin = Origin { session, xid, identities: &identities, time_ms: now.wall_ms };
+        let Committed { transaction, applied } = self.commit(proposal, origin, outbox)?;
+        let is_last = matches!(awaited, Awaited::Close);
+        let answer = awaited.answer(&transaction, applied);
+        self.reply(connection, xid, answer, outbox);
+        if is_last {
+            self.close(connection, outbox);
+        }
+        Ok(())
+    }
+
+    /// Answers what is not ordered.
+    pub(crate) fn on_request_here(&mut self, connection: ConnectionId, request: Result<Numbered, NotARequest>, outbox: &mut Outbox) {
+        let Some(known) = self.connections.get(&connection) else { return };
+        let Some(session) = known.session else { return };
+        let identities = known.identities.clone();
+        match request {
+            Err(reason) => self.on_malformed(connection, reason, outbox),
+            Ok(Numbered { xid, request: Request::Auth { scheme, credentials } }) => {
+                self.on_auth(connection, xid, &scheme, &credentials, outbox);
+            }
+            Ok(Numbered { xid, request }) => {
+                let answer = self.answer(connection, session, request, &identities, outbox);
+                self.reply(connection, xid, answer, outbox);
+            }
+        }
     }
 
     fn on_malformed(&mut self, connection: ConnectionId, reason: NotARequest, outbox: &mut Outbox) {
@@ -108,53 +248,6 @@ impl Server {
             }
         }
         self.reply(connection, xid, Ok(Answer::Empty), outbox);
-    }
-
-    fn write_one(
-        &mut self,
-        operation: Operation,
-        origin: Origin<'_>,
-        outbox: &mut Outbox,
-    ) -> Result<Result<Answer, ErrorCode>, Corruption> {
-        let wants_stat = wants_stat(&operation);
-        let Committed { transaction, applied } = self.commit(Proposal::One(operation), origin, outbox)?;
-        let change = match &transaction.body {
-            Body::Changes(changes) => changes.first(),
-            _ => None,
-        };
-        Ok(applied.map(|applied| match (change, applied.stats.first().copied().flatten()) {
-            (Some(Change::Create { path, .. }), Some(stat)) if wants_stat => Answer::PathAndStat { path: path.clone(), stat },
-            (Some(Change::Create { path, .. }), _) => Answer::Path(path.clone()),
-            (_, Some(stat)) => Answer::Stat(stat),
-            (_, None) => Answer::Empty,
-        }))
-    }
-
-    fn write_all(
-        &mut self,
-        operations: Vec<Operation>,
-        origin: Origin<'_>,
-        outbox: &mut Outbox,
-    ) -> Result<Result<Answer, ErrorCode>, Corruption> {
-        let wanted: Vec<bool> = operations.iter().map(wants_stat).collect();
-        let Committed { transaction, applied } = self.commit(Proposal::Multi(operations), origin, outbox)?;
-        let results = match (&transaction.body, applied) {
-            (Body::Changes(changes), Ok(applied)) => {
-                let each = wanted.iter().zip(changes).zip(applied.stats);
-                each.map(|((wants_stat, change), stat)| result(*wants_stat, change, stat)).collect()
-            }
-            (Body::Failed { code, at }, _) => {
-                let failed = *at as usize;
-                let error = |place: usize| match place.cmp(&failed) {
-                    Ordering::Less => 0,
-                    Ordering::Equal => code.number(),
-                    Ordering::Greater => ErrorCode::RuntimeInconsistency.number(),
-                };
-                (0..wanted.len()).map(|place| OperationResult::Error(error(place))).collect()
-            }
-            (_, applied) => return Ok(applied.map(|_| Answer::Empty)),
-        };
-        Ok(Ok(Answer::Results(results)))
     }
 
     /// Answers what changes nothing but watches.
@@ -199,7 +292,6 @@ impl Server {
                 Ok(found)
             }
             Request::GetAcl { path } => self.state.acl(&path, who),
-            Request::Sync { path } => Ok(Answer::Path(path)),
             Request::MultiRead(operations) => self.state.multi_read(&operations, who),
             Request::GetEphemerals { prefix } => self.state.ephemerals(session, &prefix),
             Request::GetAllChildrenNumber { path } => self.state.descendants(&path, who),

@@ -1,10 +1,11 @@
 //! What clients see: connections, sessions, replies and events.
 //!
-//! One server without others so far: a request is prepared, applied and answered in one step, and the shell gives the answers out once
-//! the transactions of the step are durable. Reads are answered from the state at once, so that a read after a write of the same
-//! step waits with it.
+//! A server by itself, or one that leads others, prepares, applies and answers a request in one step. The shell gives the answers out once
+//! the transactions of the step are durable; among several servers, once a majority has them ([`crate::ensemble`]). Reads are answered from
+//! the state at once, so that a read after a write of the same step waits with it. A server that follows has its clients' writes ordered by
+//! the leader, and answers when they come back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,10 +16,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::acl;
 use crate::commands::Fields;
+use crate::ensemble::message::{Forward, Ordered, OrderedBody, Source};
 use crate::expiry::Expiry;
-use crate::limits::REAPED_MAX;
+use crate::limits::{EXPIRED_AT_ONCE_MAX, REAPED_MAX};
 use crate::node::Lifetime;
 use crate::prepare::{Origin, Preparer, Proposal};
+use crate::requests::{Awaited, Opening, Queued};
 use crate::state::{Applied, Corruption, Event, State};
 use crate::statistics::Statistics;
 use crate::transaction::{Body, Transaction};
@@ -75,6 +78,23 @@ pub struct Outbox {
     pub bytes: BTreeMap<ConnectionId, Vec<u8>>,
     /// To be closed after that.
     pub close: BTreeSet<ConnectionId>,
+    /// As the leader of others: to be proposed, in this order.
+    pub(crate) ordered: Vec<Ordered>,
+    /// As a follower: for the leader, in this order.
+    pub(crate) forwards: Vec<Forward>,
+}
+
+/// What a server is among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// There are no others.
+    Alone,
+    /// It has no leader, and serves nobody.
+    Looking,
+    /// It follows, perhaps without a voice.
+    Following { observes: bool },
+    /// It leads.
+    Leading,
 }
 
 /// How a server is set up.
@@ -107,13 +127,25 @@ pub(crate) struct Connection {
     pub(crate) sent: u64,
     /// It is told nothing more.
     pub(crate) is_closing: bool,
+    /// At a follower: what is not answered yet, in the order in which it is to be answered.
+    pub(crate) queue: VecDeque<Queued>,
+    /// How many of these change who the client is.
+    pub(crate) auths_queued: usize,
+}
+
+impl Connection {
+    /// How many bytes wait in its queue.
+    fn queued_bytes(&self) -> usize {
+        let bytes = |queued: &Queued| if let Queued::Request { bytes, .. } = queued { *bytes } else { 0 };
+        self.queue.iter().map(bytes).sum()
+    }
 }
 
 /// A transaction that was applied.
 pub(crate) struct Committed {
     pub(crate) transaction: Transaction,
-    /// What it came to, or why its request failed.
-    pub(crate) applied: Result<Applied, ErrorCode>,
+    /// What it came to.
+    pub(crate) applied: Applied,
 }
 
 /// A server.
@@ -122,7 +154,7 @@ pub struct Server {
     pub(crate) preparer: Preparer,
     pub(crate) watches: Watches,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
-    by_session: BTreeMap<i64, ConnectionId>,
+    pub(crate) by_session: BTreeMap<i64, ConnectionId>,
     pub(crate) expiry: Expiry,
     pub(crate) settings: Settings,
     pub(crate) statistics: Statistics,
@@ -134,6 +166,23 @@ pub struct Server {
     pub(crate) measured: Fields,
     /// The subject of the certificate of who may do everything.
     superuser_certificate: Option<String>,
+    pub(crate) role: Role,
+    pub(crate) steady_ms: i64,
+    /// As the leader: for whom it prepares.
+    pub(crate) source: Source,
+    /// As the leader: at which server each session was last heard of.
+    pub(crate) owners: BTreeMap<i64, u16>,
+    /// As a follower: the sessions heard of, for the leader to know.
+    pub(crate) heard: BTreeSet<i64>,
+    /// As a follower: the connections of the requests that were forwarded, with their bytes.
+    pub(crate) forwarded: VecDeque<(ConnectionId, usize)>,
+    pub(crate) forwarded_bytes: usize,
+    /// As a follower: how many bytes of requests wait behind those.
+    pub(crate) queued_bytes: usize,
+    /// What operators are shown of the other servers.
+    pub(crate) others: Fields,
+    /// Whether writes fail that a hard quota forbids.
+    pub(crate) enforces_quotas: bool,
 }
 
 impl Server {
@@ -160,6 +209,16 @@ impl Server {
             scrubbed_shard: 0,
             measured: Fields::new(),
             superuser_certificate: None,
+            role: Role::Alone,
+            steady_ms: now.steady_ms,
+            source: Source::default(),
+            owners: BTreeMap::new(),
+            heard: BTreeSet::new(),
+            forwarded: VecDeque::new(),
+            forwarded_bytes: 0,
+            queued_bytes: 0,
+            others: Fields::new(),
+            enforces_quotas: false,
         }
     }
 
@@ -167,6 +226,7 @@ impl Server {
     #[must_use]
     pub fn with_quotas_enforced(mut self, enforces_quotas: bool) -> Self {
         self.preparer = self.preparer.with_quotas_enforced(enforces_quotas);
+        self.enforces_quotas = enforces_quotas;
         self
     }
 
@@ -209,7 +269,7 @@ impl Server {
     /// When a [`Input::Tick`] has something to do, in steady time.
     #[must_use]
     pub fn deadline_ms(&self) -> i64 {
-        if self.corruption.is_some() {
+        if self.corruption.is_some() || !self.prepares() {
             return i64::MAX;
         }
         self.expiry.deadline_ms().map_or(self.reap_at_ms, |due| due.min(self.reap_at_ms))
@@ -217,6 +277,7 @@ impl Server {
 
     /// Takes one input. When the state turns out to be wrong, nothing of what was to be said is said, and all connections are closed.
     pub fn step(&mut self, now: Now, input: Input, outbox: &mut Outbox) {
+        self.steady_ms = now.steady_ms;
         if self.corruption.is_none() {
             let stepped = self.dispatch(now, input, outbox);
             if let Err(corruption) = stepped {
@@ -243,9 +304,12 @@ impl Server {
     pub fn stop(&mut self, corruption: Corruption, outbox: &mut Outbox) {
         self.corruption.get_or_insert(corruption);
         outbox.bytes.clear();
-        outbox.close.extend(self.connections.keys());
-        self.connections.clear();
-        self.by_session.clear();
+        self.close_all(outbox);
+    }
+
+    /// Whether it makes transactions of requests itself.
+    pub(crate) fn prepares(&self) -> bool {
+        matches!(self.role, Role::Alone | Role::Leading)
     }
 
     /// What a server whose state is wrong does with whoever comes: it says so to operators, and nothing to clients.
@@ -266,7 +330,8 @@ impl Server {
             Input::Request { connection, request } => return self.on_request(now, connection, request, outbox),
             Input::Word { connection, word } => self.word(now, connection, word, outbox),
             Input::Closed { connection } => self.on_closed(connection),
-            Input::Tick => return self.on_tick(now, outbox),
+            Input::Tick if self.prepares() => return self.on_tick(now, outbox),
+            Input::Tick => {}
         }
         Ok(())
     }
@@ -277,13 +342,24 @@ impl Server {
         if peer.certificate.is_some() && peer.certificate == self.superuser_certificate {
             identities.push(acl::superuser());
         }
-        let opened = Connection { peer, identities: Arc::new(identities), session: None, received: 0, sent: 0, is_closing: false };
+        let opened = Connection {
+            peer,
+            identities: Arc::new(identities),
+            session: None,
+            received: 0,
+            sent: 0,
+            is_closing: false,
+            queue: VecDeque::new(),
+            auths_queued: 0,
+        };
         self.connections.insert(connection, opened);
     }
 
     fn on_closed(&mut self, connection: ConnectionId) {
         self.watches.forget(connection);
-        let session = self.connections.remove(&connection).and_then(|closed| closed.session);
+        let closed = self.connections.remove(&connection);
+        self.queued_bytes -= closed.as_ref().map_or(0, Connection::queued_bytes);
+        let session = closed.and_then(|closed| closed.session);
         if let Some(session) = session.filter(|session| self.by_session.get(session) == Some(&connection)) {
             self.by_session.remove(&session);
         }
@@ -298,19 +374,48 @@ impl Server {
 
     fn on_connect(&mut self, now: Now, connection: ConnectionId, request: &ConnectRequest, outbox: &mut Outbox) -> Result<(), Corruption> {
         self.statistics.connected += 1;
-        let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none());
-        if !is_first || request.last_zxid_seen > self.state.zxid {
+        let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none() && known.queue.is_empty());
+        let has_seen_more = request.last_zxid_seen > self.state.zxid;
+        if !is_first || self.role == Role::Looking || (has_seen_more && self.prepares()) {
             // Whoever has seen more than this server would be shown the past.
             self.close(connection, outbox);
             return Ok(());
         }
         let read_only = request.read_only.map(|_| false);
-        let session = match request.session {
-            0 => self.begin_session(now, request.timeout_ms, outbox)?,
-            session => session,
-        };
+        if request.session == 0 {
+            let (session, proposal) = self.new_session(request.timeout_ms);
+            let opening = Opening { session, password: None, last_zxid_seen: 0, read_only };
+            if let Role::Following { .. } = self.role {
+                self.forward_session(connection, proposal, opening, outbox);
+                return Ok(());
+            }
+            let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
+            self.commit(proposal, origin, outbox)?;
+            self.open_session(connection, opening, outbox);
+            return Ok(());
+        }
+        let (session, last_zxid_seen) = (request.session, request.last_zxid_seen);
+        let opening = Opening { session, password: Some(request.password.clone()), last_zxid_seen, read_only };
+        match self.role {
+            // The leader knows whether the session is still there, and where it was until now.
+            Role::Following { .. } => self.forward_barrier(connection, session, Awaited::Session(opening), outbox),
+            Role::Leading | Role::Alone | Role::Looking => {
+                self.claim(session, outbox);
+                self.open_session(connection, opening, outbox);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a client that begins or resumes a session, which is there by now if it ever will be.
+    pub(crate) fn open_session(&mut self, connection: ConnectionId, opening: Opening, outbox: &mut Outbox) {
+        let Opening { session, password, last_zxid_seen, read_only } = opening;
+        if last_zxid_seen > self.state.zxid {
+            self.close(connection, outbox);
+            return;
+        }
         let known = self.state.sessions.get(&session);
-        let allowed = known.filter(|known| request.session == 0 || known.password[..] == request.password[..]);
+        let allowed = known.filter(|known| password.is_none_or(|password| password[..] == known.password[..]));
         let response = match allowed {
             None => ConnectResponse::expired(read_only),
             Some(known) => ConnectResponse { timeout_ms: known.timeout_ms, session, password: known.password, read_only },
@@ -319,9 +424,9 @@ impl Server {
         self.send(connection, outbox, |out| response.encode(out));
         if !is_allowed {
             self.close(connection, outbox);
-            return Ok(());
+            return;
         }
-        self.expiry.renew(session, now.steady_ms);
+        self.hear_of(session);
         if let Some(elsewhere) = self.by_session.insert(session, connection) {
             self.watches.forget(elsewhere);
             self.close(elsewhere, outbox);
@@ -329,10 +434,10 @@ impl Server {
         if let Some(known) = self.connections.get_mut(&connection) {
             known.session = Some(session);
         }
-        Ok(())
     }
 
-    fn begin_session(&mut self, now: Now, timeout_ms: i32, outbox: &mut Outbox) -> Result<i64, Corruption> {
+    /// The number of a new session, and what makes it.
+    fn new_session(&mut self, timeout_ms: i32) -> (i64, Proposal) {
         while self.next_session == 0 || self.state.sessions.contains_key(&self.next_session) {
             self.next_session = self.next_session.wrapping_add(1);
         }
@@ -345,10 +450,17 @@ impl Server {
         drawn.update(self.state.zxid.to_be_bytes());
         let mut password = [0; PASSWORD_BYTES];
         password.copy_from_slice(&drawn.finalize()[..PASSWORD_BYTES]);
-        let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
-        self.commit(Proposal::CreateSession { timeout_ms, password }, origin, outbox)?;
-        self.expiry.begin(session, timeout_ms, now.steady_ms);
-        Ok(session)
+        (session, Proposal::CreateSession { timeout_ms, password })
+    }
+
+    /// A session's client was heard of.
+    pub(crate) fn hear_of(&mut self, session: i64) {
+        match self.role {
+            Role::Following { .. } => {
+                self.heard.insert(session);
+            }
+            Role::Alone | Role::Leading | Role::Looking => self.expiry.renew(session, self.steady_ms),
+        }
     }
 
     /// Prepares, applies and logs, and tells who watches.
@@ -360,15 +472,23 @@ impl Server {
         for event in std::mem::take(&mut applied.events) {
             self.fire(event, transaction.zxid, outbox);
         }
-        outbox.transactions.push(transaction.clone());
-        let applied = match transaction.body {
-            Body::Failed { code, .. } => Err(code),
-            _ => Ok(applied),
-        };
+        match transaction.body {
+            Body::CreateSession { timeout_ms, .. } => self.expiry.begin(transaction.session, timeout_ms, self.steady_ms),
+            Body::CloseSession { .. } => {
+                self.expiry.end(transaction.session);
+                self.owners.remove(&transaction.session);
+            }
+            Body::Changes(_) | Body::Failed { .. } => {}
+        }
+        if self.role == Role::Leading {
+            outbox.ordered.push(Ordered { source: self.source, body: OrderedBody::Transaction(transaction.clone()) });
+        } else {
+            outbox.transactions.push(transaction.clone());
+        }
         Ok(Committed { transaction, applied })
     }
 
-    fn fire(&mut self, event: Event, zxid: i64, outbox: &mut Outbox) {
+    pub(crate) fn fire(&mut self, event: Event, zxid: i64, outbox: &mut Outbox) {
         for connection in self.watches.fire(event.kind, &event.path) {
             let may_know = self
                 .connections
@@ -408,11 +528,11 @@ impl Server {
     }
 
     fn on_tick(&mut self, now: Now, outbox: &mut Outbox) -> Result<(), Corruption> {
-        while let Some(session) = self.expiry.next_expired(now.steady_ms) {
+        for _ in 0..EXPIRED_AT_ONCE_MAX {
+            let Some(session) = self.expiry.next_expired(now.steady_ms) else { break };
             self.statistics.expired += 1;
             let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
             self.commit(Proposal::CloseSession, origin, outbox)?;
-            self.expiry.end(session);
             if let Some(connection) = self.by_session.remove(&session) {
                 self.close(connection, outbox);
             }

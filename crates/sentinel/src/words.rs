@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::commands::VERSION;
-use crate::server::{ConnectionId, Now, Outbox, Server};
+use crate::server::{ConnectionId, Now, Outbox, Role, Server};
 
 /// The commands.
 const WORDS: [&str; 16] =
@@ -22,6 +22,9 @@ impl Server {
         let is_allowed = self.settings.words.as_ref().is_none_or(|words| words.contains(&name));
         let text = match (&self.corruption, name.as_str()) {
             _ if !is_allowed => format!("{name} is not executed because it is not in the whitelist.\n"),
+            (None, _) if self.role == Role::Looking && !matches!(&*name, "ruok" | "mntr" | "conf" | "hash" | "envi") => {
+                "This ZooKeeper instance is not currently serving requests: it has no leader\n".to_owned()
+            }
             (Some(_), "mntr" | "conf" | "hash" | "envi") | (None, _) => self.answer_word(now, &name),
             (Some(corruption), _) => format!("This ZooKeeper instance is not currently serving requests: {corruption}\n"),
         };

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sentinel::{Checksum, Profile, State};
 
+use crate::member_storage::MemberStorage;
 use crate::storage::{OpenError, Storage};
 
 /// What was found of one folder.
@@ -53,9 +54,18 @@ pub fn audit_offline(folders: &[PathBuf]) -> Audit {
         if !Storage::is_there(folder) {
             return Err(OpenError::NoSnapshot(folder.to_owned()));
         }
-        let (mut storage, state) = Storage::open(folder, folder, Profile::default(), usize::MAX, 0, until)?;
-        storage.close()?;
-        Ok(state)
+        match Storage::open(folder, folder, Profile::default(), usize::MAX, 0, until) {
+            Ok((mut storage, state)) => {
+                storage.close()?;
+                Ok(state)
+            }
+            // It may be one of several.
+            Err(OpenError::Store(alone)) => match MemberStorage::read(folder, folder, until.unwrap_or(i64::MAX)) {
+                Err(OpenError::Store(_)) => Err(OpenError::Store(alone)),
+                read => read,
+            },
+            Err(error) => Err(error),
+        }
     };
     // Each to its end first: damage behind the common transaction is found too.
     let ends: Vec<Result<State, OpenError>> = folders.iter().map(|folder| open(folder, Some(i64::MAX))).collect();

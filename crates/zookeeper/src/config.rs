@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use sentinel::Profile;
 
-use crate::limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX_MAX};
+use crate::limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX_MAX, SERVERS_MAX};
 use crate::tls::{ClientAuth, TlsConfig};
 
 /// How a server is set up.
@@ -54,6 +54,8 @@ pub struct Config {
     pub is_realtime: bool,
     /// How digests are computed.
     pub profile: Profile,
+    /// The servers beside which this one serves, if there are others.
+    pub ensemble: Option<EnsembleConfig>,
     /// What to tell the operator: keys that are unknown, or have no effect here.
     pub warnings: Vec<String>,
 }
@@ -67,6 +69,36 @@ pub struct AdminConfig {
     pub path: String,
     /// Names by which browsers may call this server, besides addresses and `localhost`.
     pub names: Vec<String>,
+}
+
+/// How a server is one of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnsembleConfig {
+    /// All of them, by their numbers.
+    pub servers: Vec<ServerConfig>,
+    /// This server's private key.
+    pub key: PathBuf,
+    /// After so long without a word, in milliseconds, another leader is looked for.
+    pub timeout_ms: u64,
+    /// Whether this server listens for the others on every address of its machine, and not only on its own.
+    pub listens_everywhere: bool,
+}
+
+/// One of several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// The number that its `myid` says.
+    pub id: u8,
+    /// Where it is.
+    pub host: String,
+    /// Where it listens for the others.
+    pub port: u16,
+    /// Whether it has no voice.
+    pub observes: bool,
+    /// The public key that it has to show.
+    pub public_key: [u8; 32],
+    /// Where its clients connect, if its line says so.
+    pub client: Option<(Option<IpAddr>, u16)>,
 }
 
 /// Why a `zoo.cfg` is refused.
@@ -157,6 +189,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut lines = Lines::read(text)?;
         refuse_what_is_not_there(&lines)?;
+        let (ensemble, mut ensemble_warnings) = ensemble(&mut lines)?;
         let mut warnings = Vec::new();
         let missing = |key: &str| ConfigError { line: 0, what: format!("{key} is missing") };
         let data = lines.text("dataDir").ok_or_else(|| missing("dataDir"))?.1.into();
@@ -167,7 +200,8 @@ impl Config {
             false => None,
         };
         let secure = secure(&mut lines, address)?;
-        if listen.is_none() && secure.is_none() {
+        let is_said_of_servers = ensemble.as_ref().is_some_and(|ensemble| ensemble.servers.iter().all(|server| server.client.is_some()));
+        if listen.is_none() && secure.is_none() && !is_said_of_servers {
             return Err(missing("clientPort"));
         }
         let tick_ms = lines.number("tickTime", 3_000, 1, 1_000_000)?;
@@ -178,26 +212,7 @@ impl Config {
             Some((_, value)) if value.trim() == "*" => None,
             Some((_, value)) => Some(value.split(',').map(|word| word.trim().to_owned()).collect()),
         };
-        let mut profile = Profile::default();
-        if let Some((line, value)) = lines.text("bezant.digest") {
-            let names = Profile::ALL.map(Profile::name).join(", ");
-            profile = Profile::from_name(&value)
-                .ok_or_else(|| ConfigError { line, what: format!("bezant.digest={value}: it is one of {names}") })?;
-        }
-        if lines.text("digest.enabled").is_some_and(|(_, value)| value == "false") {
-            profile = Profile::Off;
-        }
-        let is_realtime = match lines.text("bezant.detection") {
-            None => true,
-            Some((_, value)) if value == "realtime" => true,
-            Some((_, value)) if value == "online" => false,
-            Some((line, value)) => {
-                return Err(ConfigError {
-                    line,
-                    what: format!("bezant.detection={value}: it is realtime or online; bezant.digest=off is none"),
-                });
-            }
-        };
+        let (profile, is_realtime) = detection(&mut lines)?;
         let connections_max = match lines.number("maxCnxns", 0, 0, CONNECTIONS_MAX)? {
             0 => CONNECTIONS_MAX,
             most => most,
@@ -223,14 +238,41 @@ impl Config {
             allows_drills: lines.text("bezant.drills").is_some_and(|(_, value)| value == "true"),
             is_realtime,
             profile,
+            ensemble,
             warnings: Vec::new(),
         };
+        warnings.append(&mut ensemble_warnings);
         for (key, (line, _)) in lines.values {
             let what = if WITHOUT_EFFECT.contains(&key.as_str()) { "has no effect here" } else { "is not known here" };
             warnings.push(format!("line {line}: {key} {what}"));
         }
         Ok(Self { warnings, ..config })
     }
+}
+
+/// How digests are computed, and whether they are compared with every transaction.
+fn detection(lines: &mut Lines) -> Result<(Profile, bool), ConfigError> {
+    let mut profile = Profile::default();
+    if let Some((line, value)) = lines.text("bezant.digest") {
+        let names = Profile::ALL.map(Profile::name).join(", ");
+        profile =
+            Profile::from_name(&value).ok_or_else(|| ConfigError { line, what: format!("bezant.digest={value}: it is one of {names}") })?;
+    }
+    if lines.text("digest.enabled").is_some_and(|(_, value)| value == "false") {
+        profile = Profile::Off;
+    }
+    let is_realtime = match lines.text("bezant.detection") {
+        None => true,
+        Some((_, value)) if value == "realtime" => true,
+        Some((_, value)) if value == "online" => false,
+        Some((line, value)) => {
+            return Err(ConfigError {
+                line,
+                what: format!("bezant.detection={value}: it is realtime or online; bezant.digest=off is none"),
+            });
+        }
+    };
+    Ok((profile, is_realtime))
 }
 
 /// How clients are served over TLS, if they are.
@@ -267,17 +309,98 @@ fn admin(lines: &mut Lines) -> Result<Option<AdminConfig>, ConfigError> {
     Ok(is_asked_for.then(|| AdminConfig { listen: SocketAddr::new(address, port), path, names }))
 }
 
-/// What a server would have to do that it cannot yet: better not to start than to start as something else.
+/// What a server would have to do that it cannot: better not to start than to start as something else.
 fn refuse_what_is_not_there(lines: &Lines) -> Result<(), ConfigError> {
-    for (key, (line, _)) in &lines.values {
-        let what = match key.as_str() {
-            "dynamicConfigFile" => "servers are not changed while they run",
-            key if key.starts_with("server.") => "several servers that replicate are not there yet: only a server by itself is",
-            _ => continue,
-        };
-        return Err(ConfigError { line: *line, what: format!("{key}: {what}; take the line out") });
+    match lines.values.get("dynamicConfigFile") {
+        None => Ok(()),
+        Some((line, _)) => {
+            let what = "dynamicConfigFile: servers are not changed while they run; name them here with server.N lines".to_owned();
+            Err(ConfigError { line: *line, what })
+        }
     }
-    Ok(())
+}
+
+/// The servers of `server.N` lines, with their keys; and what to tell the operator.
+fn ensemble(lines: &mut Lines) -> Result<(Option<EnsembleConfig>, Vec<String>), ConfigError> {
+    let named = |lines: &Lines, prefix: &str| -> Vec<String> {
+        lines.values.keys().filter(|key| key.strip_prefix(prefix).is_some_and(|number| number.parse::<u64>().is_ok())).cloned().collect()
+    };
+    let keys = named(lines, "server.");
+    let Some(first) = keys.first() else { return Ok((None, Vec::new())) };
+    let first = lines.values.get(first).map_or(0, |(line, _)| *line);
+    let key = lines.text("bezant.key").ok_or_else(|| ConfigError {
+        line: first,
+        what: "server.N lines need bezant.key, the file of this server's private key; make one with `bezant zookeeper --make-key FILE`"
+            .to_owned(),
+    })?;
+    let mut servers = Vec::new();
+    for name in keys {
+        let number = name.strip_prefix("server.").unwrap_or_default().to_owned();
+        let Some((line, value)) = lines.text(&name) else { continue };
+        let wrong = |what: String| ConfigError { line, what: format!("{name}={value}: {what}") };
+        let id: u8 = number.parse().map_err(|_| wrong("servers are numbered from 0 to 255".to_owned()))?;
+        let pin = format!("bezant.server.{number}");
+        let (pin_line, pin_text) = lines.text(&pin).ok_or_else(|| {
+            wrong(format!("{pin} is missing: the public key that `bezant zookeeper --make-key FILE` printed for that server"))
+        })?;
+        let public_key = public_key(&pin_text)
+            .ok_or_else(|| ConfigError { line: pin_line, what: format!("{pin}={pin_text}: a public key has 64 hexadecimal digits") })?;
+        servers.push(server(id, &value, public_key).map_err(wrong)?);
+    }
+    servers.sort_by_key(|server| server.id);
+    let mut warnings = Vec::new();
+    let voters = servers.iter().filter(|server| !server.observes).count();
+    if voters == 0 || servers.len() > SERVERS_MAX {
+        return Err(ConfigError { line: first, what: format!("there are 1 to {SERVERS_MAX} servers, and not all of them observe") });
+    }
+    if voters % 2 == 0 {
+        warnings.push(format!("{voters} servers that decide are no safer than {}: a majority of them is as many", voters - 1));
+    }
+    let timeout_ms = lines.number("bezant.timeoutMs", 1_000, 100, 600_000)?;
+    let listens_everywhere = lines.text("quorumListenOnAllIPs").is_some_and(|(_, value)| value == "true");
+    Ok((Some(EnsembleConfig { servers, key: key.1.into(), timeout_ms, listens_everywhere }), warnings))
+}
+
+/// A server's line: `host:port:electionPort[:participant|observer][;[address:]clientPort]`.
+fn server(id: u8, value: &str, public_key: [u8; 32]) -> Result<ServerConfig, String> {
+    let form = || "it has the form host:port:electionPort[:observer][;clientPort]".to_owned();
+    let (place, client) = value.split_once(';').map_or((value, None), |(place, client)| (place, Some(client)));
+    if place.contains('|') {
+        return Err("a server has one address here".to_owned());
+    }
+    let (host, rest) = match place.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once(']').and_then(|(host, rest)| Some((host, rest.strip_prefix(':')?))),
+        None => place.split_once(':'),
+    }
+    .ok_or_else(form)?;
+    let mut parts = rest.split(':');
+    let port: u16 = parts.next().and_then(|port| port.parse().ok()).ok_or_else(form)?;
+    let _election: u16 = parts.next().and_then(|port| port.parse().ok()).ok_or_else(form)?;
+    let observes = match parts.next() {
+        None | Some("participant") => false,
+        Some("observer") => true,
+        Some(_) => return Err(form()),
+    };
+    let client = match client {
+        None => None,
+        Some(client) => {
+            let (address, port) = client.rsplit_once(':').map_or((None, client), |(address, port)| (Some(address), port));
+            let address = address.map(|address| address.trim_matches(['[', ']']).parse().map_err(|_| form())).transpose()?;
+            Some((address, port.parse().map_err(|_| form())?))
+        }
+    };
+    Ok(ServerConfig { id, host: host.to_owned(), port, observes, public_key, client })
+}
+
+fn public_key(text: &str) -> Option<[u8; 32]> {
+    let mut key = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(key)
 }
 
 #[cfg(test)]
@@ -312,6 +435,20 @@ mod tests {
     }
 
     #[test]
+    fn several_servers_are_named_with_their_keys() {
+        let keys: String = (1..4).map(|id| format!("bezant.server.{id}={}\n", format!("0{id}").repeat(32))).collect();
+        let servers =
+            "server.1=a:2888:3888;2181\nserver.2=[::1]:2888:3888:participant;127.0.0.1:2182\nserver.3=c:2888:3888:observer;2183\n";
+        let config = Config::parse(&format!("dataDir=x\nbezant.key=k\n{keys}{servers}")).expect("it is whole");
+        let ensemble = config.ensemble.expect("there are several");
+        let seen: Vec<_> = ensemble.servers.iter().map(|server| (server.id, &*server.host, server.port, server.observes)).collect();
+        assert_eq!(seen, [(1, "a", 2888, false), (2, "::1", 2888, false), (3, "c", 2888, true)]);
+        assert_eq!(ensemble.servers[1].client, Some(("127.0.0.1".parse().ok(), 2182)));
+        assert_eq!((ensemble.servers[2].public_key, ensemble.timeout_ms), ([3; 32], 1_000));
+        assert_eq!(config.warnings, ["2 servers that decide are no safer than 1: a majority of them is as many"]);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let wrong = |text: &str| Config::parse(text).expect_err("it is wrong").to_string();
         assert_eq!(wrong("clientPort=2181"), "line 0: dataDir is missing");
@@ -319,7 +456,12 @@ mod tests {
         assert_eq!(wrong("dataDir=x\nclientPort=99999"), "line 2: clientPort=99999: number too large to fit in target type");
         assert_eq!(wrong("dataDir=x\nclientPort=1\ntickTime=0"), "line 3: tickTime=0: it lies between 1 and 1000000");
         assert_eq!(wrong("hello"), "line 1: \"hello\" is no key=value");
-        assert!(wrong("dataDir=x\nclientPort=1\nserver.1=a:1:2").starts_with("line 3: server.1: several servers"));
+        assert!(wrong("dataDir=x\nclientPort=1\nserver.1=a:1:2").starts_with("line 3: server.N lines need bezant.key"));
+        assert!(wrong("dataDir=x\nclientPort=1\nbezant.key=k\nserver.1=a:1:2").contains("bezant.server.1 is missing"));
+        let keys = format!("dataDir=x\nclientPort=1\nbezant.key=k\nbezant.server.1={}\n", "ab".repeat(32));
+        assert!(wrong(&format!("{keys}server.1=a:1")).contains("it has the form host:port"));
+        assert!(wrong(&format!("{keys}server.300=a:1:2")).contains("numbered from 0 to 255"));
+        assert!(wrong(&format!("{keys}server.1=a:1:2:observer")).contains("not all of them observe"));
         assert!(wrong("dataDir=x\nsecureClientPort=3").starts_with("line 2: secureClientPort needs ssl.keyStore.location"));
         assert!(wrong("dataDir=x\nsecureClientPort=3\nssl.keyStore.location=k").contains("ssl.trustStore.location"));
         assert!(

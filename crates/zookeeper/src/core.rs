@@ -21,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::Config;
 use crate::connection::{self, Core, Counters, Event, Outgoing};
 use crate::limits::{SCRUB_EVERY, TURN_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use crate::member::{MemberTurns, Others};
+use crate::peers::PeersError;
 use crate::storage::{OpenError, Storage};
 use crate::tls::TlsError;
 use crate::{admin, drill, evidence, measure};
@@ -39,6 +41,12 @@ pub enum StartError {
     Evidence(io::Error),
     #[error("cannot serve over TLS: {0}")]
     Tls(#[from] TlsError),
+    #[error("cannot speak to the other servers: {0}")]
+    Peers(#[from] PeersError),
+    #[error("{}: {why}", path.display())]
+    MyId { path: PathBuf, why: String },
+    #[error("cannot listen for the other servers on {host}:{port}: {source}; quorumListenOnAllIPs=true listens on every address")]
+    ListenForPeers { host: String, port: u16, source: io::Error },
     #[error("the system gives no threads: {0}")]
     Threads(io::Error),
     #[error("the system gives no randomness: {0}")]
@@ -63,7 +71,11 @@ impl Running {
     ///
     /// # Errors
     /// When the disk, or what is on it, or the address cannot be used.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config) -> Result<Self, StartError> {
+        let others = match config.ensemble.clone() {
+            Some(ensemble) => Some(Others::start(&mut config, &ensemble).await?),
+            None => None,
+        };
         let acceptor = config.secure.as_ref().map(|(_, tls)| tls.acceptor()).transpose()?;
         let plain = listen(config.listen).await?;
         let secure = listen(config.secure.as_ref().map(|(address, _)| *address)).await?;
@@ -81,13 +93,20 @@ impl Running {
         let (ready, is_ready) = oneshot::channel();
         let room = Arc::new(Room::new(&config));
         let admin_config = config.admin.clone();
+        let (others, mut accepting) = others.map_or_else(|| (None, JoinSet::new()), |(others, tasks)| (Some(others), tasks));
         thread::Builder::new()
             .name("core".to_owned())
             .spawn(move || {
-                let result = Turns::open(&config, counters).and_then(|turns| {
-                    let _ = ready.send(());
-                    turns.run(inbox, stopping)
-                });
+                let result = match others {
+                    None => Turns::open(&config, counters).and_then(|turns| {
+                        let _ = ready.send(());
+                        turns.run(inbox, stopping)
+                    }),
+                    Some(others) => MemberTurns::open(config, counters, others).and_then(|turns| {
+                        let _ = ready.send(());
+                        turns.run(inbox, stopping)
+                    }),
+                };
                 // Nobody may be waiting for the end any more.
                 let _ = end.send(result);
             })
@@ -105,7 +124,6 @@ impl Running {
                 Some((address, admin::serve(listener, config, core.events.clone()).map_err(StartError::Threads)?))
             }
         };
-        let mut accepting = JoinSet::new();
         if let Some(listener) = plain {
             accepting.spawn(accept(listener, None, core.clone(), room.clone()));
         }
@@ -250,7 +268,7 @@ struct Turns {
     snapshot_began: Instant,
 }
 
-fn wall_ms() -> i64 {
+pub(crate) fn wall_ms() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
@@ -276,7 +294,7 @@ impl Turns {
             words: config.words.clone(),
             superuser: config.superuser.clone(),
             secret: *secret,
-            configuration: shown(config),
+            configuration: shown(config).into_iter().chain([("serverId".to_owned(), "0".to_owned())]).collect(),
         };
         let server = Server::new(state, settings, Now { wall_ms: wall_ms(), steady_ms: 0 })
             .with_quotas_enforced(config.enforces_quotas)
@@ -337,21 +355,7 @@ impl Turns {
 
     /// What operators are shown beside what the server itself counts.
     fn measured(&self) -> Fields {
-        let [data, log] = &self.folders;
-        let counters = &self.counters;
-        let measured: [(&str, sentinel::Value); 9] = [
-            ("datadir_size", measure::folder_bytes(data).into()),
-            ("logdir_size", measure::folder_bytes(log).into()),
-            ("open_file_descriptor_count", measure::open_files().into()),
-            ("max_file_descriptor_count", measure::open_files_max().into()),
-            ("bytes_received_count", counters.received_bytes.load(Ordering::Relaxed).into()),
-            ("connection_rejected", counters.rejected.load(Ordering::Relaxed).into()),
-            ("unsuccessful_handshake", counters.handshakes_failed.load(Ordering::Relaxed).into()),
-            ("outstanding_tls_handshake", counters.handshakes.load(Ordering::Relaxed).into()),
-            ("snap_count", self.snapshots.count.into()),
-        ];
-        let measured = measured.into_iter().map(|(name, value)| (name.to_owned(), value));
-        measured.chain(latency_fields("fsynctime", &self.syncs)).chain(latency_fields("snapshottime", &self.snapshots)).collect()
+        measured(&self.folders, &self.counters, &self.syncs, &self.snapshots)
     }
 
     fn take(&mut self, events: &mut Vec<Event>, outbox: &mut Outbox) {
@@ -438,7 +442,24 @@ impl Turns {
     }
 }
 
-fn ms_since(instant: Instant) -> u64 {
+/// What operators are shown of the process, its folders and its disk.
+pub(crate) fn measured([data, log]: &[PathBuf; 2], counters: &Counters, syncs: &Latency, snapshots: &Latency) -> Fields {
+    let measured: [(&str, sentinel::Value); 9] = [
+        ("datadir_size", measure::folder_bytes(data).into()),
+        ("logdir_size", measure::folder_bytes(log).into()),
+        ("open_file_descriptor_count", measure::open_files().into()),
+        ("max_file_descriptor_count", measure::open_files_max().into()),
+        ("bytes_received_count", counters.received_bytes.load(Ordering::Relaxed).into()),
+        ("connection_rejected", counters.rejected.load(Ordering::Relaxed).into()),
+        ("unsuccessful_handshake", counters.handshakes_failed.load(Ordering::Relaxed).into()),
+        ("outstanding_tls_handshake", counters.handshakes.load(Ordering::Relaxed).into()),
+        ("snap_count", snapshots.count.into()),
+    ];
+    let measured = measured.into_iter().map(|(name, value)| (name.to_owned(), value));
+    measured.chain(latency_fields("fsynctime", syncs)).chain(latency_fields("snapshottime", snapshots)).collect()
+}
+
+pub(crate) fn ms_since(instant: Instant) -> u64 {
     u64::try_from(instant.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -456,7 +477,7 @@ fn writes(request: &Request) -> bool {
 }
 
 /// What `conf` shows.
-fn shown(config: &Config) -> Vec<(String, String)> {
+pub(crate) fn shown(config: &Config) -> Vec<(String, String)> {
     let port = |address: Option<SocketAddr>| address.map_or(-1, |address| i32::from(address.port())).to_string();
     let lines = [
         ("clientPort", port(config.listen)),
@@ -472,7 +493,10 @@ fn shown(config: &Config) -> Vec<(String, String)> {
         ("enforceQuota", config.enforces_quotas.to_string()),
         ("bezant.digest", config.profile.name().to_owned()),
         ("bezant.detection", if config.is_realtime { "realtime" } else { "online" }.to_owned()),
-        ("serverId", "0".to_owned()),
     ];
-    lines.map(|(key, value)| (key.to_owned(), value)).to_vec()
+    let others = config.ensemble.iter().flat_map(|ensemble| &ensemble.servers).map(|server| {
+        let role = if server.observes { "observer" } else { "participant" };
+        (format!("server.{}", server.id), format!("{}:{}:{role}", server.host, server.port))
+    });
+    lines.map(|(key, value)| (key.to_owned(), value)).into_iter().chain(others).collect()
 }

@@ -24,6 +24,7 @@ pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: 
     match what {
         "snapshot" => flip(&data.join(SNAPSHOTS), |name| !name.starts_with("corruption-")),
         "log" => flip(&log.join(LOG).join("journal"), |_| true),
+        "proposal" => Err("only the leader of several servers proposes".to_owned()),
         _ => {
             let damage = what.parse()?;
             server.damage(damage, path)?;

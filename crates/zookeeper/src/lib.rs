@@ -1,6 +1,6 @@
 //! A server for ZooKeeper's clients, started from a `zoo.cfg`: sockets, a log and snapshots around [`sentinel::Server`].
 //!
-//! It is one server without others so far. What is acknowledged is on the disk: the core takes what has arrived, steps through it,
+//! By itself, what it acknowledges is on the disk: the core takes what has arrived, steps through it,
 //! makes one durable write, and only then gives out the answers.
 //!
 //! ```text
@@ -10,10 +10,12 @@
 //!                                                           └────▶ corruption: a record is kept, nobody is answered any more
 //! ```
 //!
+//! With `server.N` lines it is one of several (`member.rs`, around [`sentinel::ensemble`]): what is acknowledged is on the disks of a majority.
+//!
 //! Clients come in plain or over TLS (`tls.rs`), operators with commands of four letters or over HTTP (`admin.rs`).
 //!
 //! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
-//! for sockets, and `audit.rs` for how the folders of stopped servers are compared.
+//! for sockets, `member_storage.rs`, `member.rs` and `peers.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
 
 mod admin;
 mod audit;
@@ -24,15 +26,19 @@ mod drill;
 mod evidence;
 mod limits;
 mod measure;
+mod member;
+mod member_storage;
 mod online;
+mod peers;
 mod storage;
 mod tls;
 
 pub use audit::{Audit, Finding, audit_offline};
-pub use config::{AdminConfig, Config, ConfigError};
+pub use config::{AdminConfig, Config, ConfigError, EnsembleConfig, ServerConfig};
 pub use core::{Running, StartError};
 pub use drill::order_drill;
 pub use evidence::{Evidence, evidence};
 pub use online::{OnlineAudit, Report, Verdict, audit_online, compare};
+pub use peers::PeersError;
 pub use storage::{OpenError, Storage};
 pub use tls::{ClientAuth, TlsConfig, TlsError};

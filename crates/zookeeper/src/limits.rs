@@ -36,3 +36,25 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(4);
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many connections there may be.
 pub const CONNECTIONS_MAX: usize = 10_000;
+/// How many servers there may be.
+pub const SERVERS_MAX: usize = 63;
+/// The longest message between servers: an entry of the log holds a client's request at most.
+pub const PEER_FRAME_BYTES_MAX: usize = 40 << 20;
+/// The longest greeting between servers, and the longest answer to it.
+pub const GREETING_BYTES_MAX: usize = 32 << 10;
+/// With so many bytes unsent to another server what is to be sent to it is dropped: it is asked for again.
+pub const PEER_UNSENT_BYTES_MAX: usize = 64 << 20;
+/// How many messages of other servers wait for the core.
+pub const PEER_WAITING_MAX: usize = 64;
+/// How many connections of other servers have not shown yet who they are.
+pub const PEER_STRANGERS_MAX: usize = 64;
+/// How long connecting to another server may take, and greeting it.
+pub const PEER_GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a write to another server may take.
+pub const PEER_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which nothing comes for so long is closed.
+pub const PEER_SILENCE: Duration = Duration::from_secs(15);
+/// How long after a connection failed another server is dialled again.
+pub const REDIAL_EVERY: Duration = Duration::from_millis(150);
+/// A member's snapshot is taken when its log has grown by so much: all of it is in memory after a start.
+pub const MEMBER_LOG_BYTES_MAX: u64 = 256 << 20;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 
+use sentinel::order::ReplayError;
 use sentinel::{Corruption, NotWritten, Profile, SnapshotError, State, Transaction};
 use store::{Disk, DiskOptions, Options, SegmentNumber, Store, StoreError};
 
@@ -36,22 +37,29 @@ pub enum OpenError {
     Record(jute::Malformed),
     #[error("the log does not make the state that it made before: {0}")]
     Corrupt(Corruption),
+    #[error(
+        "{} and {}: {source}; if the other servers have their data, delete these two folders of this server alone, and it takes over theirs",
+        log.display(), snapshots.display()
+    )]
+    Order { log: PathBuf, snapshots: PathBuf, source: ReplayError },
+    #[error("{} has digests of the profile {found}, and the file says {expected}: all servers of an ensemble keep the one that they began with", snapshots.display())]
+    OtherProfile { snapshots: PathBuf, found: &'static str, expected: &'static str },
 }
 
 /// The log's folder in the `dataLogDir`.
 pub(crate) const LOG: &str = "sentinel-log";
 /// The folder of snapshots in the `dataDir`.
 pub(crate) const SNAPSHOTS: &str = "sentinel-snapshots";
-const PARTIAL: &str = "partial";
+pub(crate) const PARTIAL: &str = "partial";
 /// Where ZooKeeper keeps its own.
-const ZOOKEEPER: &str = "version-2";
+pub(crate) const ZOOKEEPER: &str = "version-2";
 
 /// A snapshot's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
-    zxid: i64,
+pub(crate) struct Name {
+    pub(crate) zxid: i64,
     /// Where the log goes on.
-    segment: u64,
+    pub(crate) segment: u64,
 }
 
 impl Name {
@@ -66,7 +74,7 @@ impl Name {
 }
 
 /// What became of a snapshot that was being written.
-type Written = Result<Name, NotWritten<io::Error>>;
+pub(crate) type Written = Result<Name, NotWritten<io::Error>>;
 
 /// The log and the snapshots of a server.
 pub struct Storage {
@@ -105,7 +113,7 @@ impl Storage {
             Disk::create(&log, owner)?;
         }
         let mut log = Store::open(Disk::open(&log, owner, DiskOptions::default())?, Options::default())?;
-        let state = newest(&snapshots, seed)?;
+        let (_, state) = newest(&snapshots, seed)?.ok_or_else(|| OpenError::NoSnapshot(snapshots.clone()))?;
         let state = replay(&mut log, state, until)?;
         let log_bytes_at = log.statistics().journal_bytes_written;
         let mut storage = Self { log, snapshots, kept, writing: None, transactions_since: 0, log_bytes_at };
@@ -195,15 +203,7 @@ impl Storage {
             NotWritten::Failed(source) => failed("write a snapshot in", &self.snapshots)(source),
             NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
         })?;
-        let mut names = names(&self.snapshots)?;
-        let old = names.len().saturating_sub(self.kept);
-        for name in names.drain(..old) {
-            let path = self.snapshots.join(name.file());
-            fs::remove_file(&path).map_err(failed("remove", &path))?;
-        }
-        let oldest = names.first().map_or(1, |name| name.segment);
-        self.log.release(SegmentNumber(oldest.saturating_sub(1)))?;
-        Ok(())
+        purge(&mut self.log, &self.snapshots, self.kept)
     }
 
     /// Makes everything durable, and notes that the server stopped gracefully.
@@ -216,12 +216,12 @@ impl Storage {
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
     let path = path.to_owned();
     move |source| OpenError::Io { doing, path, source }
 }
 
-fn is_empty(folder: &Path) -> Result<bool, OpenError> {
+pub(crate) fn is_empty(folder: &Path) -> Result<bool, OpenError> {
     match fs::read_dir(folder) {
         Ok(mut files) => Ok(files.next().is_none()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -240,20 +240,20 @@ fn names(folder: &Path) -> Result<Vec<Name>, OpenError> {
     Ok(names)
 }
 
-/// The state of the newest snapshot that is whole.
-fn newest(folder: &Path, seed: u64) -> Result<State, OpenError> {
+/// The state of the newest snapshot that is whole, if one is.
+pub(crate) fn newest(folder: &Path, seed: u64) -> Result<Option<(Name, State)>, OpenError> {
     for name in names(folder)?.into_iter().rev() {
         let path = folder.join(name.file());
         let bytes = fs::read(&path).map_err(failed("read", &path))?;
         match State::read_snapshot(&bytes, seed) {
-            Ok(state) => return Ok(state),
+            Ok(state) => return Ok(Some((name, state))),
             Err(SnapshotError::Corrupt(corruption)) => {
                 tracing::error!(path = %path.display(), %corruption, "a snapshot is wrong; the one before it is taken");
             }
             Err(error) => tracing::error!(path = %path.display(), %error, "a snapshot is not whole; the one before it is taken"),
         }
     }
-    Err(OpenError::NoSnapshot(folder.to_owned()))
+    Ok(None)
 }
 
 /// Applies what the log has after `state`.
@@ -275,14 +275,30 @@ fn replay(log: &mut Store<Disk>, mut state: State, until: Option<i64>) -> Result
 }
 
 /// Writes a snapshot: whole under its name, or not at all.
-fn write_snapshot(state: &State, folder: &Path, name: Name) -> Result<(), NotWritten<io::Error>> {
+pub(crate) fn write_snapshot(state: &State, folder: &Path, name: Name) -> Result<(), NotWritten<io::Error>> {
     let partial = folder.join(PARTIAL);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(NotWritten::Failed)?);
     state.write_snapshot(|bytes| file.write_all(bytes))?;
-    let rename = || {
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&partial, folder.join(name.file()))?;
-        File::open(folder)?.sync_all()
-    };
-    rename().map_err(NotWritten::Failed)
+    let keep = || keep_as(file.into_inner().map_err(io::IntoInnerError::into_error)?, &partial, folder, name);
+    keep().map_err(NotWritten::Failed)
+}
+
+/// Gives what was written to `partial` its name, once it is durable.
+pub(crate) fn keep_as(file: File, partial: &Path, folder: &Path, name: Name) -> io::Result<()> {
+    file.sync_all()?;
+    fs::rename(partial, folder.join(name.file()))?;
+    File::open(folder)?.sync_all()
+}
+
+/// Removes the oldest snapshots but for `kept`, and what the log has before those that are left.
+pub(crate) fn purge(log: &mut Store<Disk>, snapshots: &Path, kept: usize) -> Result<(), OpenError> {
+    let mut names = names(snapshots)?;
+    let old = names.len().saturating_sub(kept);
+    for name in names.drain(..old) {
+        let path = snapshots.join(name.file());
+        fs::remove_file(&path).map_err(failed("remove", &path))?;
+    }
+    let oldest = names.first().map_or(1, |name| name.segment);
+    log.release(SegmentNumber(oldest.saturating_sub(1)))?;
+    Ok(())
 }

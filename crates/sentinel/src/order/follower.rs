@@ -81,7 +81,9 @@ impl Replica {
         }
         following.heard = now;
         let promise = Promise { epoch, to: from };
-        if epoch > self.promise.epoch || (broken(Mutant::LowerEpochPromised) && promise != self.promise) {
+        // What an observer promised protects nobody: it follows whoever leads the others.
+        let observes = self.me >= self.count && promise != self.promise;
+        if epoch > self.promise.epoch || observes || (broken(Mutant::LowerEpochPromised) && promise != self.promise) {
             (following.is_matched, following.is_established, following.fetch) = (false, false, None);
             self.promise(promise, output);
         }

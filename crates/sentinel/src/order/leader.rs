@@ -12,6 +12,8 @@ use super::servers::{Servers, Standing};
 
 /// How many messages with entries are under way to one follower.
 const UNDER_WAY_MAX: usize = 8;
+/// What was sent and is not acknowledged for this part of the timeout is sent again.
+const OVERDUE_PART: u64 = 2;
 /// How often the timeout an epoch may take to be established while nothing moves.
 const STALLED_TIMEOUTS: u64 = 4;
 
@@ -55,7 +57,8 @@ struct Peer {
     reported: Zxid,
     /// The last that it has on its disk, of those that the leader has.
     acked: Zxid,
-    acked_at_tick: Zxid,
+    /// When that last changed, or nothing was under way.
+    moved: Time,
     /// What was sent last, since it is known where its log ends.
     sent: Option<Zxid>,
     under_way: usize,
@@ -137,12 +140,13 @@ impl Replica {
                 return;
             }
         }
-        let (me, own) = (self.me, self.history());
+        let (me, voters, own) = (self.me, self.count, self.history());
         let counts = self.counts(from, standing);
         let Some(leading) = self.leading() else { return };
         let is_newer = history > own && counts && !leading.is_established && !broken(Mutant::NewerFollowerLeft);
-        // It obeys another one, in this epoch or a later: there must be one after that.
-        let obeys_other = |epoch| promised.epoch > epoch || (promised.epoch == epoch && promised.to != me);
+        // It obeys another one, in this epoch or a later: there must be one after that. An observer follows whoever leads.
+        let may_depose = from < voters || broken(Mutant::DeposedByObserver);
+        let obeys_other = |epoch| may_depose && (promised.epoch > epoch || (promised.epoch == epoch && promised.to != me));
         if is_newer {
             self.yield_to(now, from, history, output);
             return;
@@ -243,7 +247,7 @@ impl Replica {
             (peer.reported, peer.sent) = (last, None);
         }
         if is_known && last > peer.acked {
-            peer.acked = last;
+            (peer.acked, peer.moved) = (last, now);
             leading.moved_at = now;
         }
         self.advance(now, output);
@@ -311,6 +315,17 @@ impl Replica {
     /// As [`Replica::may_propose`].
     pub fn propose(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
         self.may_propose()?;
+        self.propose_prepared(now, payload, output)
+    }
+
+    /// The same, however much is under way: for what was prepared together. Whoever prepares asks [`Replica::may_propose`] first.
+    ///
+    /// # Errors
+    /// [`Refused::NotLeading`].
+    pub fn propose_prepared(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
+        if self.may_propose() == Err(Refused::NotLeading) {
+            return Err(Refused::NotLeading);
+        }
         let zxid = self.next();
         if let Some(leading) = self.leading() {
             leading.proposed.push_back((zxid, payload.len()));
@@ -410,14 +425,15 @@ impl Replica {
             if let (false, Some(epoch)) = (peer.has_promised, leading.epoch) {
                 output.sends.push((*id, Message::NewEpoch { epoch }));
             }
-            // What was not acknowledged since the last tick is sent again.
-            if peer.sent.is_some_and(|sent| sent > peer.acked) && peer.acked == peer.acked_at_tick {
+            // What is overdue is sent again, and not what is merely under way.
+            if peer.sent.is_none_or(|sent| sent <= peer.acked) {
+                peer.moved = now;
+            } else if peer.moved.after_ms(timeout_ms / OVERDUE_PART) <= now {
                 if peer.acked >= base && peer.acked <= log_last {
                     peer.sent = Some(peer.acked);
                 }
-                peer.under_way = 0;
+                (peer.under_way, peer.moved) = (0, now);
             }
-            peer.acked_at_tick = peer.acked;
             // A heartbeat in any case.
             peer.told = None;
         }
@@ -426,6 +442,15 @@ impl Replica {
             leading.offer = None;
         }
         self.send(Some(now), output);
+    }
+
+    /// How many others follow, those without a voice among them, and how many of them have all that is delivered.
+    #[must_use]
+    pub fn followers(&self) -> (usize, usize) {
+        let Role::Leading(leading) = &self.role else { return (0, 0) };
+        let following = leading.peers.values().filter(|peer| peer.has_accepted);
+        let whole = leading.peers.values().filter(|peer| peer.has_accepted && peer.acked >= leading.delivered_at_tick);
+        (following.count(), whole.count())
     }
 
     /// Has those take part that began with an empty disk, and are nearly up to date.
@@ -440,6 +465,9 @@ impl Replica {
         };
         let joining: Vec<(u16, u64)> = leading.peers.iter().filter_map(joins).collect();
         for (server, incarnation) in joining {
+            if self.is_used_up() {
+                break;
+            }
             let zxid = self.next();
             self.append(Entry { zxid, body: Body::Joins { server, incarnation } }, output);
         }
@@ -447,9 +475,13 @@ impl Replica {
 
     // Snapshots.
 
-    /// Lets others take over `bytes`, the state as it is after all that was delivered.
-    pub fn offer(&mut self, bytes: Bytes, output: &mut Output) {
-        let (zxid, servers) = (self.delivered, self.log.servers_at(self.delivered).clone());
+    /// Lets others take over `bytes`, the state as it is after entry `zxid`. One that is not delivered, or not in memory any more, is no use to
+    /// anybody: the snapshot will be wanted again.
+    pub fn offer(&mut self, zxid: Zxid, bytes: Bytes, output: &mut Output) {
+        if zxid > self.delivered || !self.log.has(zxid) {
+            return;
+        }
+        let servers = self.log.servers_at(zxid).clone();
         if let Some(leading) = self.leading() {
             leading.offer = Some(Offer { zxid, bytes, servers });
             leading.is_offer_wanted = false;
@@ -481,7 +513,7 @@ impl Peer {
             has_accepted: false,
             reported: history.last,
             acked: Zxid::default(),
-            acked_at_tick: Zxid::default(),
+            moved: now,
             sent: None,
             under_way: 0,
             told: None,

@@ -143,7 +143,10 @@ impl<A: Application, B: StorageBackend> Node<A, B> {
                 match event {
                     Event::Deliver { zxid, payload } => self.application.deliver(zxid, &payload),
                     Event::Install { zxid, bytes } => self.application.install(zxid, &bytes),
-                    Event::WantSnapshot => self.replica.offer(self.application.snapshot(), &mut output),
+                    Event::WantSnapshot => {
+                        let zxid = self.replica.delivered();
+                        self.replica.offer(zxid, self.application.snapshot(), &mut output);
+                    }
                 }
             }
             if output.events.is_empty() {
@@ -151,7 +154,8 @@ impl<A: Application, B: StorageBackend> Node<A, B> {
             }
         }
         if self.store.journal_bytes() > self.journal_bytes_max && self.releasable.is_none() {
-            self.replica.compact(&mut output);
+            let base = self.replica.delivered();
+            self.replica.compact(base, &mut output);
         }
         sends.append(&mut output.sends);
         if let Err(failure) = self.write(output.journal) {

@@ -54,7 +54,7 @@ pub enum Event {
         /// The state.
         bytes: Bytes,
     },
-    /// Somebody needs the state as it is after what was delivered: see [`Replica::offer`].
+    /// Somebody needs the state, as it is after an entry that is delivered: see [`Replica::offer`].
     WantSnapshot,
 }
 
@@ -168,6 +168,8 @@ pub struct Replica {
     head: Option<Head>,
     /// Whether the log is the one that the snapshot begins.
     is_anchored: bool,
+    /// Entries after this one are kept while there is room: a snapshot of it is being made.
+    held_from: Option<Zxid>,
 }
 
 impl Replica {
@@ -198,6 +200,7 @@ impl Replica {
             loaded,
             head: None,
             is_anchored: false,
+            held_from: None,
         })
     }
 
@@ -293,6 +296,28 @@ impl Replica {
         self.log.last()
     }
 
+    /// The entries after `zxid`, as far as they are in memory; delivered or not.
+    pub fn entries_after(&self, zxid: Zxid) -> impl Iterator<Item = &Entry> {
+        self.log.between(zxid, Zxid(u64::MAX))
+    }
+
+    /// Keeps the entries after this one while there is room: a snapshot of it is being made. Nothing ends that.
+    pub fn hold(&mut self, zxid: Option<Zxid>) {
+        self.held_from = zxid;
+    }
+
+    /// The server that it follows, or is about to, and in which epoch; nothing where it follows nobody.
+    #[must_use]
+    pub fn leader(&self) -> Option<(u16, u32)> {
+        if let Role::Following(following) = &self.role { Some((following.leader, self.promise.epoch)) } else { None }
+    }
+
+    /// How many servers there are that decide.
+    #[must_use]
+    pub fn voters(&self) -> u16 {
+        self.count
+    }
+
     /// Whether its word counts: not so after it began with an empty disk, until the others have taken note of that.
     #[must_use]
     pub fn is_member(&self) -> bool {
@@ -323,7 +348,9 @@ impl Replica {
         History { accepted: self.accepted, last: self.log.last() }
     }
 
-    pub(super) fn majority(&self) -> usize {
+    /// How many servers decide.
+    #[must_use]
+    pub fn majority(&self) -> usize {
         let majority = usize::from(self.count) / 2 + 1;
         if broken(Mutant::ZabQuorum) { majority - 1 } else { majority }
     }
@@ -417,6 +444,7 @@ impl Replica {
             Role::Leading(leading) => leading.offered().unwrap_or(to),
             _ => to,
         };
+        let held = self.held_from.map_or(held, |from| from.min(held));
         self.log.trim(self.options.kept_max, to, held);
     }
 
@@ -441,15 +469,18 @@ impl Replica {
         }
     }
 
-    /// Begins a new part of the journal, beside a snapshot that is taken of what is delivered now. Gives the entry after which that is.
-    pub fn compact(&mut self, output: &mut Output) -> Zxid {
-        let base = self.delivered;
+    /// Begins a new part of the journal, beside a snapshot of the state after entry `base`, which is delivered. Gives whether it did: not where
+    /// that entry is not in memory any more.
+    pub fn compact(&mut self, base: Zxid, output: &mut Output) -> bool {
+        if base > self.delivered || !self.log.has(base) {
+            return false;
+        }
         output.journal.push(JournalOp::Rotate(base));
         output.write(&Record::Head(self.head_at(base)));
         for entry in self.log.between(base, Zxid(u64::MAX)) {
             output.write(&Record::Entry(entry.clone()));
         }
-        base
+        true
     }
 
     /// Takes over the state after entry `zxid`, in place of the log up to there.
@@ -512,8 +543,9 @@ impl Replica {
             self.look(now, output);
         }
         match &mut self.role {
+            // Nobody without a voice leads, or is voted for.
+            Role::Looking(_) if from >= self.count || candidate.server >= self.count => {}
             Role::Looking(_) if is_leader => self.follow(now, from, output),
-            Role::Looking(_) if from >= self.count => {}
             Role::Looking(looking) => {
                 let heard = looking.hear(from, round, candidate);
                 self.round = looking.round;

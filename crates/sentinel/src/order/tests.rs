@@ -525,7 +525,7 @@ fn no_mistake_of_another_server_stops_one() {
             let _ = replica.propose(now, Bytes::new(), &mut output);
             replica.flush(&mut output);
             if output.events.contains(&Event::WantSnapshot) {
-                replica.offer(Bytes::from_static(b"state"), &mut output);
+                replica.offer(replica.delivered(), Bytes::from_static(b"state"), &mut output);
             }
             assert!(replica.delivered() <= replica.last());
             output = Output::default();
@@ -534,4 +534,54 @@ fn no_mistake_of_another_server_stops_one() {
         }
     }
     assert!(led > 10 && followed > 100, "{led} led, {followed} followed");
+}
+
+#[test]
+fn an_observer_does_not_depose_a_leader() {
+    let mut world = World::with_observer(3);
+    world.pass(1_000);
+    let leader = world.leader().expect("somebody leads");
+    let promised = Promise { epoch: 99, to: 1 };
+    let follow = Message::Follow { promised, history: History::default(), standing: Standing::default() };
+    world.step(leader, |replica, now, output| replica.hear(now, 3, follow, output));
+    assert_eq!(world.leader(), Some(leader));
+    world.pass(1_000);
+    assert!(matches!(world.replica(3).status(), Status::Following { .. }), "it follows on");
+}
+
+#[test]
+fn nobody_is_voted_for_who_has_no_voice() {
+    let (mut replica, mut output) = lone(&founded());
+    let history = History { accepted: 9, last: Zxid::new(9, 9) };
+    let vote = Message::Vote { round: 50, candidate: 7, history, is_leader: false };
+    replica.hear(Time(5), 1, vote, &mut output);
+    replica.tick(Time(1_000_000_000), &mut output);
+    let voted = |message: &Message| matches!(message, Message::Vote { candidate: 7, .. });
+    assert!(!output.sends.iter().any(|(_, message)| voted(message)));
+}
+
+/// What is merely under way is not sent twice.
+#[test]
+fn what_is_not_overdue_is_not_sent_again() {
+    let mut world = World::new(3);
+    world.pass(500);
+    let leader = world.leader().expect("somebody leads");
+    world.isolate(leader);
+    world.cut.retain(|(from, _)| *from != leader);
+    world.propose(leader, "a").expect("it leads");
+    world.queue.clear();
+    let mut sent = 0;
+    let mut output = Output::default();
+    let now = world.now;
+    let replica = &mut world.servers[usize::from(leader)].as_mut().expect("it runs").replica;
+    for tick in 1..=2 {
+        replica.tick(now.after_ms(50 * tick), &mut output);
+        replica.flush(&mut output);
+    }
+    for (_, message) in &output.sends {
+        if let Message::Entries { entries, .. } = message {
+            sent += entries.len();
+        }
+    }
+    assert_eq!(sent, 0, "it is under way for two ticks of fifty milliseconds, of a timeout of three hundred");
 }

@@ -1,0 +1,276 @@
+//! What a server does for its clients while another leads, or while it leads others.
+//!
+//! A follower's clients are answered in the order in which they asked. Requests that write go to the leader at once, one behind the other; what
+//! is asked behind them waits for them in the connection's queue. When the follower applies what came of a request, it answers.
+
+use jute::{Answer, ErrorCode, NotARequest, Numbered, Request};
+
+use super::message::{Forward, Forwarded, Ordered, OrderedBody, Source};
+use crate::limits::{FORWARDED_BYTES_MAX, FORWARDED_MAX};
+use crate::prepare::{Origin, Preparer, Proposal};
+use crate::requests::{Awaited, Opening, Queued, proposal_of};
+use crate::server::{ConnectionId, Now, Outbox, Role, Server};
+use crate::state::{Applied, Corruption, State};
+use crate::transaction::{Body, Transaction};
+
+/// What a request takes in a queue beside its bytes.
+const QUEUED_BYTES: usize = 128;
+
+impl Server {
+    /// Closes all connections.
+    pub(crate) fn close_all(&mut self, outbox: &mut Outbox) {
+        outbox.close.extend(self.connections.keys());
+        for connection in std::mem::take(&mut self.connections).into_keys() {
+            self.watches.forget(connection);
+        }
+        self.by_session.clear();
+        self.forwarded.clear();
+        (self.forwarded_bytes, self.queued_bytes) = (0, 0);
+        self.heard.clear();
+    }
+
+    /// Plays another part from now on. Clients have to come back: what became of their requests is not known here.
+    pub(crate) fn play(&mut self, role: Role, outbox: &mut Outbox) {
+        self.role = role;
+        self.close_all(outbox);
+        self.owners.clear();
+        if role == Role::Leading {
+            self.preparer = Preparer::new(&self.state).with_quotas_enforced(self.enforces_quotas);
+            // All have all their time from now on: what the leader before knew of them is not known here.
+            self.expiry = Default::default();
+            for (id, session) in &self.state.sessions {
+                self.expiry.begin(*id, session.timeout_ms, self.steady_ms);
+            }
+        }
+    }
+
+    /// Takes over a state in place of its own.
+    pub(crate) fn install(&mut self, state: State) {
+        self.state = state;
+        self.preparer = Preparer::new(&self.state).with_quotas_enforced(self.enforces_quotas);
+    }
+
+    // As a follower.
+
+    /// Whether no more requests of clients are to be taken for now.
+    pub(crate) fn is_forwarding_much(&self) -> bool {
+        self.forwarded.len() >= FORWARDED_MAX || self.forwarded_bytes + self.queued_bytes >= FORWARDED_BYTES_MAX
+    }
+
+    fn forward(&mut self, connection: ConnectionId, forward: Forward, outbox: &mut Outbox) {
+        let bytes = forward.bytes();
+        self.forwarded.push_back((connection, bytes));
+        self.forwarded_bytes += bytes;
+        outbox.forwards.push(forward);
+    }
+
+    pub(crate) fn forward_session(&mut self, connection: ConnectionId, proposal: Proposal, opening: Opening, outbox: &mut Outbox) {
+        let Proposal::CreateSession { timeout_ms, password } = proposal else { return };
+        let session = opening.session;
+        if let Some(known) = self.connections.get_mut(&connection) {
+            known.queue.push_back(Queued::Awaits { xid: 0, awaited: Awaited::Session(opening) });
+        }
+        let what = Forwarded::CreateSession { timeout_ms, password };
+        self.forward(connection, Forward { session, identities: Vec::new(), what }, outbox);
+    }
+
+    pub(crate) fn forward_barrier(&mut self, connection: ConnectionId, session: i64, awaited: Awaited, outbox: &mut Outbox) {
+        if let Some(known) = self.connections.get_mut(&connection) {
+            known.queue.push_back(Queued::Awaits { xid: 0, awaited });
+        }
+        self.forward(connection, Forward { session, identities: Vec::new(), what: Forwarded::Barrier }, outbox);
+    }
+
+    /// Has a request ordered, if it is one that is.
+    fn forward_request(&mut self, connection: ConnectionId, numbered: &Numbered, outbox: &mut Outbox) -> Option<Queued> {
+        let (_, awaited) = proposal_of(numbered.request.clone()).ok()?;
+        let known = self.connections.get(&connection)?;
+        let (session, identities) = (known.session?, known.identities.to_vec());
+        let forward = match &awaited {
+            Awaited::Sync { .. } => Forward { session: 0, identities: Vec::new(), what: Forwarded::Barrier },
+            _ => Forward { session, identities, what: Forwarded::Request(numbered.clone()) },
+        };
+        self.forward(connection, forward, outbox);
+        Some(Queued::Awaits { xid: numbered.xid, awaited })
+    }
+
+    /// A follower's client asks for something.
+    pub(crate) fn on_request_following(&mut self, connection: ConnectionId, request: Result<Numbered, NotARequest>, outbox: &mut Outbox) {
+        let Some(known) = self.connections.get(&connection) else { return };
+        let may_go_ahead = known.session.is_some() && known.auths_queued == 0;
+        if may_go_ahead
+            && let Ok(numbered) = &request
+            && let Some(awaits) = self.forward_request(connection, numbered, outbox)
+        {
+            if let Some(known) = self.connections.get_mut(&connection) {
+                known.queue.push_back(awaits);
+            }
+            return;
+        }
+        let Some(known) = self.connections.get_mut(&connection) else { return };
+        known.auths_queued += usize::from(is_auth(&request));
+        let bytes = QUEUED_BYTES + request.as_ref().map_or(0, length);
+        self.queued_bytes += bytes;
+        known.queue.push_back(Queued::Request { request, bytes });
+        self.answer_queued(connection, outbox);
+    }
+
+    /// Answers what waits for nothing any more.
+    fn answer_queued(&mut self, connection: ConnectionId, outbox: &mut Outbox) {
+        loop {
+            let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) else { return };
+            let Some(Queued::Request { .. }) = known.queue.front() else { return };
+            let Some(Queued::Request { request, bytes }) = known.queue.pop_front() else { return };
+            self.queued_bytes -= bytes;
+            known.auths_queued -= usize::from(is_auth(&request));
+            if let Ok(numbered) = &request
+                && let Some(awaits) = self.forward_request(connection, numbered, outbox)
+            {
+                if let Some(known) = self.connections.get_mut(&connection) {
+                    known.queue.push_front(awaits);
+                }
+                return;
+            }
+            self.on_request_here(connection, request, outbox);
+        }
+    }
+
+    /// Applies what was ordered. `is_own` says whether a client of this server asked for it.
+    ///
+    /// # Errors
+    /// When this state is not the one that was foreseen.
+    pub(crate) fn apply_ordered(&mut self, is_own: bool, body: OrderedBody, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let done = match body {
+            OrderedBody::Barrier { session } => {
+                if !is_own && session != 0 {
+                    self.leave(session, outbox);
+                }
+                None
+            }
+            OrderedBody::Transaction(transaction) => {
+                let mut applied = self.state.apply(&transaction)?;
+                self.statistics.transactions += 1;
+                for event in std::mem::take(&mut applied.events) {
+                    self.fire(event, transaction.zxid, outbox);
+                }
+                let ended = matches!(transaction.body, Body::CloseSession { .. }).then_some(transaction.session);
+                if let Some(session) = ended.filter(|_| !is_own) {
+                    self.leave(session, outbox);
+                }
+                Some((transaction, applied))
+            }
+        };
+        if is_own {
+            self.answer_forwarded(done, outbox);
+        }
+        Ok(())
+    }
+
+    /// The session is somewhere else, or nowhere.
+    fn leave(&mut self, session: i64, outbox: &mut Outbox) {
+        if let Some(connection) = self.by_session.remove(&session) {
+            self.watches.forget(connection);
+            self.close(connection, outbox);
+        }
+    }
+
+    /// The oldest request at the leader came back.
+    fn answer_forwarded(&mut self, done: Option<(Transaction, Applied)>, outbox: &mut Outbox) {
+        let Some((connection, bytes)) = self.forwarded.pop_front() else { return };
+        self.forwarded_bytes -= bytes;
+        let Some(known) = self.connections.get_mut(&connection).filter(|known| !known.is_closing) else { return };
+        let Some(Queued::Awaits { xid, awaited }) = known.queue.pop_front() else { return };
+        match (awaited, done) {
+            (Awaited::Session(opening), Some((Transaction { body: Body::Failed { .. }, .. }, _))) => {
+                // Its number was taken: the client draws another one with its next connection.
+                drop(opening);
+                self.close(connection, outbox);
+            }
+            (Awaited::Session(opening), _) => self.open_session(connection, opening, outbox),
+            (Awaited::Sync { path }, _) => self.reply(connection, xid, Ok(Answer::Path(path)), outbox),
+            (awaited, Some((transaction, applied))) => {
+                let is_last = matches!(awaited, Awaited::Close);
+                let answer = awaited.answer(&transaction, applied);
+                self.reply(connection, xid, answer, outbox);
+                if is_last {
+                    self.close(connection, outbox);
+                }
+            }
+            (_, None) => self.close(connection, outbox),
+        }
+        self.answer_queued(connection, outbox);
+    }
+
+    // As the leader.
+
+    /// Whether a session was heard of at another server than the one that asks.
+    fn has_moved(&mut self, session: i64, server: u16) -> bool {
+        session != 0 && *self.owners.entry(session).or_insert(server) != server
+    }
+
+    /// As the leader: a session's client has come to this server.
+    pub(crate) fn claim(&mut self, session: i64, outbox: &mut Outbox) {
+        if self.role == Role::Leading {
+            self.owners.insert(session, Source::default().server);
+            self.order_barrier(Source::default(), session, outbox);
+        }
+    }
+
+    /// As the leader: makes a place in the order that changes nothing.
+    pub(crate) fn order_barrier(&mut self, source: Source, session: i64, outbox: &mut Outbox) {
+        let next = self.preparer.next_zxid();
+        self.preparer.go_on_before(next + 1);
+        outbox.ordered.push(Ordered { source, body: OrderedBody::Barrier { session } });
+    }
+
+    /// As the leader: what a follower's client asks for.
+    pub(crate) fn on_forwarded(&mut self, now: Now, source: Source, forward: Forward, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let Forward { session, identities, what } = forward;
+        self.steady_ms = now.steady_ms;
+        let (proposal, xid) = match what {
+            Forwarded::Barrier => {
+                if session != 0 {
+                    self.leave(session, outbox);
+                    self.owners.insert(session, source.server);
+                    self.expiry.renew(session, now.steady_ms);
+                }
+                self.order_barrier(source, session, outbox);
+                return Ok(());
+            }
+            Forwarded::CreateSession { timeout_ms, password } => {
+                self.owners.insert(session, source.server);
+                (Proposal::CreateSession { timeout_ms, password }, 0)
+            }
+            Forwarded::Request(Numbered { xid, request }) => {
+                self.expiry.renew(session, now.steady_ms);
+                let proposal = match proposal_of(request) {
+                    _ if self.has_moved(session, source.server) => Proposal::Refused(ErrorCode::SessionMoved),
+                    Ok((proposal, _)) => proposal,
+                    // Nobody forwards this.
+                    Err(_) => Proposal::Refused(ErrorCode::Unimplemented),
+                };
+                (proposal, xid)
+            }
+        };
+        self.source = source;
+        let origin = Origin { session, xid, identities: &identities, time_ms: now.wall_ms };
+        let committed = self.commit(proposal, origin, outbox);
+        self.source = Source::default();
+        let committed = committed?;
+        if matches!(committed.transaction.body, Body::CloseSession { .. }) {
+            self.leave(session, outbox);
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes a request has.
+fn length(numbered: &Numbered) -> usize {
+    let mut body = Vec::new();
+    numbered.encode(&mut body);
+    body.len()
+}
+
+fn is_auth(request: &Result<Numbered, NotARequest>) -> bool {
+    matches!(request, Ok(Numbered { request: Request::Auth { .. }, .. }))
+}

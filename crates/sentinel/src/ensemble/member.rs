@@ -1,0 +1,690 @@
+//! The machine.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use machine::Time;
+use mutants::{Mutant, broken};
+
+use super::message::{Forward, Message, Ordered, OrderedBody, Source};
+use crate::commands::Value;
+use crate::limits::{FORWARDS_WAITING_MAX, HEARD_SESSIONS_MAX, HELD_BYTES_MAX};
+use crate::order::{self, Body, Event, JournalOp, Output, Replica, Status, Zxid};
+use crate::server::{ConnectionId, Input, Now, Outbox, Role, Server};
+use crate::state::{Corruption, State};
+
+/// How often a follower tells the leader which sessions were heard of, in milliseconds.
+const HEARD_EVERY_MS: i64 = 300;
+
+/// How a server takes part.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberOptions {
+    /// Its place among the servers.
+    pub me: u16,
+    /// After so long without a word of the leader, or without an answer, it gives up on either.
+    pub timeout_ms: u64,
+    /// What its streams of requests count from: greater than in any run before, as far as clocks go.
+    pub first_stream: u64,
+}
+
+/// A snapshot that is to be taken.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The entry after which it is: delivered.
+    pub zxid: Zxid,
+    /// The state then.
+    pub state: State,
+}
+
+/// What a turn came to. Everything but `journal` waits until that is durable.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// To be written, in this order.
+    pub journal: Vec<JournalOp>,
+    /// To be sent to other servers.
+    pub sends: Vec<(u16, Message)>,
+    /// To be sent to clients.
+    pub bytes: BTreeMap<ConnectionId, Vec<u8>>,
+    /// To be closed after that.
+    pub close: BTreeSet<ConnectionId>,
+    /// To be kept on the disk, beside the part of the journal that this turn begins.
+    pub snapshot: Option<Snapshot>,
+    /// For others who lack what the log does not hold any more: to be given to [`Member::offer`].
+    pub offer: Option<Snapshot>,
+    /// What operators should read.
+    pub notes: Vec<String>,
+    /// Why the server has to begin anew from its disk.
+    pub reopen: Option<&'static str>,
+}
+
+/// What was said to clients and depends on an entry that is not delivered yet.
+#[derive(Debug)]
+struct Held {
+    until: Zxid,
+    bytes: BTreeMap<ConnectionId, Vec<u8>>,
+    close: BTreeSet<ConnectionId>,
+}
+
+/// What a follower asks of this leader.
+#[derive(Debug, Default)]
+struct Stream {
+    stream: u64,
+    next: u64,
+    waiting: VecDeque<(u64, Forward)>,
+}
+
+/// This server and its leader come to different digests.
+#[derive(Debug)]
+struct Disagreement {
+    leader: u16,
+    epoch: u32,
+    zxid: Zxid,
+    corruption: Corruption,
+    heard: Time,
+}
+
+/// One server among several.
+pub struct Member {
+    options: MemberOptions,
+    replica: Replica,
+    server: Server,
+    status: Status,
+    /// The last entry of the log that the state has.
+    applied: Zxid,
+    turn: Turn,
+    held: VecDeque<Held>,
+    held_bytes: usize,
+    /// As a follower: the stream to the leader, the number of the next request, and of the next that comes back.
+    stream: u64,
+    sent: u64,
+    returned: u64,
+    /// When a request came back last, or none was out.
+    moved_at: Time,
+    heard_at_ms: i64,
+    /// As the leader.
+    streams: BTreeMap<u16, Stream>,
+    disagree: BTreeMap<u16, Zxid>,
+    disagreement: Option<Disagreement>,
+    snapshot: Option<Snapshot>,
+    offer: Option<Snapshot>,
+    /// An offer is being made of the state after this entry.
+    offering: Option<Zxid>,
+    /// In a drill: the next entry that is proposed is another one than was applied.
+    is_proposal_damaged: bool,
+}
+
+/// Applies to a state what was ordered at `zxid`, where nobody is served.
+///
+/// # Errors
+/// When it is nothing known, or does not make the state that was foreseen.
+pub fn apply_payload(state: &mut State, zxid: Zxid, payload: &Bytes) -> Result<(), Corruption> {
+    let ordered = read(zxid, payload)?;
+    match ordered.body {
+        OrderedBody::Transaction(transaction) => state.apply(&transaction).map(drop),
+        OrderedBody::Barrier { .. } => Ok(()),
+    }
+}
+
+fn read(zxid: Zxid, payload: &Bytes) -> Result<Ordered, Corruption> {
+    let corrupt = |what: String| Corruption { zxid: zxid.0.cast_signed(), path: None, what, digests: None };
+    let ordered = Ordered::decode(payload).map_err(|why| corrupt(format!("what was ordered is nothing known: {why}")))?;
+    match &ordered.body {
+        OrderedBody::Transaction(transaction) if transaction.zxid != zxid.0.cast_signed() => {
+            Err(corrupt(format!("a transaction for {:#x} was ordered here", transaction.zxid)))
+        }
+        _ => Ok(ordered),
+    }
+}
+
+/// The time as the order has it.
+#[must_use]
+pub fn time(now: Now) -> Time {
+    Time(now.steady_ms.unsigned_abs().saturating_mul(1_000_000))
+}
+
+impl Member {
+    /// A server that goes on from its disk: `replica` has [begun](Replica::begin), with `output` to be carried out, and `server` has the state
+    /// after the replica's entry `applied`. What the log has after that is applied here.
+    ///
+    /// # Errors
+    /// When the log does not make the state that it made before.
+    pub fn new(
+        options: MemberOptions,
+        replica: Replica,
+        server: Server,
+        applied: Zxid,
+        output: Output,
+        now: Now,
+    ) -> Result<Self, Corruption> {
+        let mut member = Self {
+            options,
+            replica,
+            server,
+            status: Status::Looking,
+            applied,
+            turn: Turn::default(),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            stream: options.first_stream,
+            sent: 0,
+            returned: 0,
+            moved_at: time(now),
+            heard_at_ms: now.steady_ms,
+            streams: BTreeMap::new(),
+            disagree: BTreeMap::new(),
+            disagreement: None,
+            snapshot: None,
+            offer: None,
+            offering: None,
+            is_proposal_damaged: false,
+        };
+        let mut outbox = Outbox::default();
+        member.server.play(Role::Looking, &mut outbox);
+        member.apply_log(&mut outbox)?;
+        member.take(now, output);
+        Ok(member)
+    }
+
+    /// What clients see.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// What clients see, to be told what the shell has measured, and to be asked by operators.
+    pub fn server_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// The order.
+    #[must_use]
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// Whether inputs of clients have to wait: too much is under way already.
+    #[must_use]
+    pub fn is_congested(&self) -> bool {
+        let is_busy = matches!(self.status, Status::Leading { .. }) && self.replica.may_propose() == Err(order::Refused::Busy);
+        is_busy || self.held_bytes > HELD_BYTES_MAX || self.server.is_forwarding_much()
+    }
+
+    /// When [`Member::tick`] is due, in steady time.
+    #[must_use]
+    pub fn deadline_ms(&self) -> i64 {
+        if self.server.corruption().is_some() {
+            return i64::MAX;
+        }
+        let order = i64::try_from(self.replica.deadline().0.div_ceil(1_000_000)).unwrap_or(i64::MAX);
+        let order = if self.disagreement.is_some() { self.heard_at_ms + HEARD_EVERY_MS } else { order };
+        order.min(self.server.deadline_ms())
+    }
+
+    // Inputs.
+
+    /// Something of a client, or of an operator.
+    pub fn client(&mut self, now: Now, input: Input) {
+        let mut outbox = Outbox::default();
+        self.prepare_next();
+        self.server.step(now, input, &mut outbox);
+        self.carry_out(now, outbox);
+    }
+
+    /// Another server says something.
+    pub fn hear(&mut self, now: Now, from: u16, message: Message) {
+        if self.server.corruption().is_some() || self.turn.reopen.is_some() {
+            // It says nothing that others could rely on.
+            return;
+        }
+        match message {
+            Message::Order(message) if self.disagreement.is_some() => self.hear_disagreeing(now, from, &message),
+            Message::Order(message) => {
+                let mut output = Output::default();
+                self.replica.hear(time(now), from, message, &mut output);
+                self.take(now, output);
+            }
+            Message::Forward { stream, number, forward } => self.on_forward(now, from, stream, number, forward),
+            Message::Refused { stream, known } if stream == self.stream => {
+                self.stream = self.stream.max(known);
+                self.begin_stream(now);
+            }
+            Message::Refused { .. } => {}
+            Message::Heard { sessions } if matches!(self.status, Status::Leading { .. }) => {
+                sessions.into_iter().for_each(|session| self.server.hear_of(session));
+            }
+            Message::Heard { .. } => {}
+            Message::Disagree { epoch, zxid, .. } => self.on_disagree(now, from, epoch, zxid),
+        }
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Now) {
+        if self.server.corruption().is_some() || self.turn.reopen.is_some() {
+            return;
+        }
+        if let Some(disagreement) = &self.disagreement {
+            self.heard_at_ms = now.steady_ms;
+            let Disagreement { leader, epoch, zxid, ref corruption, heard } = *disagreement;
+            if heard.after_ms(self.options.timeout_ms) <= time(now) {
+                self.turn.reopen = Some("the leader with which this server disagreed is gone");
+                return;
+            }
+            let found = corruption.digests.as_ref().map_or_else(Default::default, |digests| digests.1);
+            self.turn.sends.push((leader, Message::Disagree { epoch, zxid, found }));
+            return;
+        }
+        let mut output = Output::default();
+        self.replica.tick(time(now), &mut output);
+        self.take(now, output);
+        let mut outbox = Outbox::default();
+        if now.steady_ms >= self.server.deadline_ms() && self.replica.may_propose().is_ok() {
+            self.prepare_next();
+            self.server.step(now, Input::Tick, &mut outbox);
+        }
+        self.carry_out(now, outbox);
+        self.tick_following(now);
+    }
+
+    /// Hashes some nodes anew.
+    pub fn scrub(&mut self, now: Now) {
+        let mut outbox = Outbox::default();
+        self.server.scrub(&mut outbox);
+        self.carry_out(now, outbox);
+    }
+
+    /// Something outside found the state to be wrong.
+    pub fn stop(&mut self, now: Now, corruption: Corruption) {
+        let mut outbox = Outbox::default();
+        self.server.stop(corruption, &mut outbox);
+        self.carry_out(now, outbox);
+    }
+
+    /// Has a snapshot taken soon, of the state as it is now.
+    pub fn begin_snapshot(&mut self) {
+        if self.snapshot.is_none() && self.server.corruption().is_none() && self.disagreement.is_none() {
+            self.snapshot = Some(Snapshot { zxid: self.replica.last(), state: self.server.state().frozen() });
+            self.hold();
+        }
+    }
+
+    /// Lets others take over the state after entry `zxid`; nothing where that could not be written.
+    pub fn offer(&mut self, now: Now, zxid: Zxid, bytes: Option<Bytes>) {
+        self.offering = None;
+        self.hold();
+        let Some(bytes) = bytes else { return };
+        if self.disagreement.is_none() && self.server.corruption().is_none() {
+            let mut output = Output::default();
+            self.replica.offer(zxid, bytes, &mut output);
+            self.take(now, output);
+        }
+    }
+
+    /// In a drill: the next entry that this server proposes is another one than it has applied.
+    pub fn damage_proposal(&mut self) {
+        self.is_proposal_damaged = true;
+    }
+
+    /// Ends a turn: what is to be written, and what is to be said after that.
+    pub fn turn(&mut self, now: Now) -> Turn {
+        if self.server.corruption().is_none() && self.disagreement.is_none() && self.turn.reopen.is_none() {
+            self.propose_forwards(now);
+            let mut output = Output::default();
+            self.replica.flush(&mut output);
+            self.take(now, output);
+            self.take_snapshots();
+        }
+        self.release();
+        std::mem::take(&mut self.turn)
+    }
+
+    // What came of a step.
+
+    /// The zxid that the next transaction has that is prepared here.
+    fn prepare_next(&mut self) {
+        if let Status::Leading { .. } = self.status {
+            self.server.preparer.go_on_before(self.replica.next().0.cast_signed());
+        }
+    }
+
+    /// Proposes what the server prepared, forwards what it cannot, and holds what it said.
+    fn carry_out(&mut self, now: Now, outbox: Outbox) {
+        let Outbox { bytes, close, ordered, forwards, .. } = outbox;
+        let is_wrong = self.server.corruption().is_some();
+        if is_wrong {
+            // Nothing of what it said or prepared is to be believed.
+            self.held.clear();
+            self.held_bytes = 0;
+            self.turn.bytes.clear();
+            self.turn.sends.retain(|(_, message)| !matches!(message, Message::Order(_)));
+        } else {
+            for ordered in ordered {
+                if self.turn.reopen.is_some() {
+                    return;
+                }
+                self.propose(now, ordered);
+            }
+            let leader = match self.status {
+                Status::Following { leader, .. } => Some(leader),
+                _ => None,
+            };
+            for (leader, forward) in leader.into_iter().cycle().zip(forwards) {
+                if self.sent == self.returned {
+                    self.moved_at = time(now);
+                }
+                self.turn.sends.push((leader, Message::Forward { stream: self.stream, number: self.sent, forward }));
+                self.sent += 1;
+            }
+        }
+        if !bytes.is_empty() || !close.is_empty() {
+            self.held_bytes += bytes.values().map(Vec::len).sum::<usize>();
+            let until = if is_wrong || self.status == Status::Looking { Zxid::default() } else { self.replica.last() };
+            self.held.push_back(Held { until, bytes, close });
+        }
+    }
+
+    fn propose(&mut self, now: Now, mut ordered: Ordered) {
+        if let OrderedBody::Transaction(transaction) = &mut ordered.body {
+            assert_eq!(
+                transaction.zxid,
+                self.replica.next().0.cast_signed(),
+                "a transaction is proposed for the place it was prepared for"
+            );
+            if std::mem::take(&mut self.is_proposal_damaged) {
+                transaction.time_ms ^= 1;
+            }
+        }
+        let mut output = Output::default();
+        let proposed = self.replica.propose_prepared(time(now), ordered.encode(), &mut output);
+        match proposed {
+            Ok(zxid) => {
+                self.applied = zxid;
+                self.take(now, output);
+            }
+            // It was leading when it prepared: the numbers of its epoch are used up.
+            Err(_) => {
+                self.turn.reopen = Some("what was prepared has no place in the order");
+                self.close_clients(now);
+            }
+        }
+    }
+
+    /// What came of a step of the order: first the state catches up with the log.
+    fn take(&mut self, now: Now, output: Output) {
+        let Output { sends, events, journal } = output;
+        let mut outbox = Outbox::default();
+        for event in &events {
+            match event {
+                // What is delivered was applied when it was appended.
+                Event::Deliver { .. } => {}
+                Event::Install { zxid, bytes } => match State::read_snapshot(bytes, zxid.0) {
+                    Ok(state) => {
+                        let is_realtime = self.server.state().is_realtime;
+                        self.server.play(Role::Looking, &mut outbox);
+                        self.server.install(state.with_realtime(is_realtime));
+                        self.applied = *zxid;
+                    }
+                    Err(error) => {
+                        let what = format!("the leader's snapshot cannot be taken over: {error}");
+                        let corruption = Corruption { zxid: zxid.0.cast_signed(), path: None, what, digests: None };
+                        self.server.stop(corruption, &mut outbox);
+                        self.carry_out(now, outbox);
+                        return;
+                    }
+                },
+                Event::WantSnapshot if self.offer.is_none() && self.offering.is_none() => {
+                    self.offer = Some(Snapshot { zxid: self.replica.last(), state: self.server.state().frozen() });
+                    self.hold();
+                }
+                Event::WantSnapshot => {}
+            }
+        }
+        if self.replica.last() < self.applied {
+            // What was taken back is in the state. Nothing is kept of this but what the disk is told.
+            self.turn.journal.extend(journal);
+            self.turn.reopen = Some("entries that no majority had were taken back");
+            self.close_clients(now);
+            return;
+        }
+        if let Err(corruption) = self.apply_log(&mut outbox) {
+            self.disagree_at(now, corruption);
+            return;
+        }
+        self.turn.journal.extend(journal);
+        self.turn.sends.extend(sends.into_iter().map(|(to, message)| (to, Message::Order(message))));
+        self.carry_out(now, outbox);
+        self.follow_status(now);
+    }
+
+    /// Applies what the log has and the state has not.
+    fn apply_log(&mut self, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let entries: Vec<order::Entry> = self.replica.entries_after(self.applied).cloned().collect();
+        for entry in entries {
+            let zxid = entry.zxid;
+            if let Body::Payload(payload) = entry.body {
+                let Ordered { source, body } = read(zxid, &payload)?;
+                let is_own = source.server == self.options.me && source.stream == self.stream && source.number == self.returned;
+                self.returned += u64::from(is_own);
+                let applied = self.server.apply_ordered(is_own, body, outbox);
+                if !broken(Mutant::OtherDigestAcknowledged) {
+                    applied?;
+                }
+            }
+            self.applied = zxid;
+        }
+        Ok(())
+    }
+
+    /// The state does not come to what the leader foresaw: nothing of this step is kept, or acknowledged.
+    fn disagree_at(&mut self, now: Now, corruption: Corruption) {
+        let leader = match self.replica.status() {
+            Status::Following { leader, epoch } => Some((leader, epoch)),
+            // Entries come before the epoch is established, too.
+            _ => self.replica.leader(),
+        };
+        self.turn.notes.push(format!("this server comes to another state than its leader, and does not acknowledge that: {corruption}"));
+        self.close_clients(now);
+        let Some((leader, epoch)) = leader else {
+            self.stop(now, corruption);
+            return;
+        };
+        let zxid = Zxid(corruption.zxid.cast_unsigned());
+        self.disagreement = Some(Disagreement { leader, epoch, zxid, corruption, heard: time(now) });
+        self.heard_at_ms = now.steady_ms - HEARD_EVERY_MS;
+    }
+
+    /// Serves nobody until there is a leader again.
+    fn close_clients(&mut self, now: Now) {
+        self.held.clear();
+        self.held_bytes = 0;
+        let mut outbox = Outbox::default();
+        self.server.play(Role::Looking, &mut outbox);
+        self.turn.bytes.clear();
+        self.turn.close.append(&mut outbox.close);
+        self.status = Status::Looking;
+        self.moved_at = time(now);
+        self.streams.clear();
+        self.disagree.clear();
+    }
+
+    /// Plays the part that the order says.
+    fn follow_status(&mut self, now: Now) {
+        let status = self.replica.status();
+        if status == self.status || self.server.corruption().is_some() {
+            return;
+        }
+        self.close_clients(now);
+        let role = match status {
+            Status::Looking => Role::Looking,
+            Status::Following { .. } => Role::Following { observes: self.options.me >= self.replica.voters() },
+            Status::Leading { .. } => Role::Leading,
+        };
+        self.server.steady_ms = now.steady_ms;
+        let mut outbox = Outbox::default();
+        self.server.play(role, &mut outbox);
+        self.status = status;
+        (self.stream, self.sent, self.returned) = (self.stream.saturating_add(1), 0, 0);
+        self.turn.notes.push(format!("{status:?}"));
+    }
+
+    // As a follower.
+
+    /// What is at the leader is given up, and what clients do not know of it they have to find out.
+    fn begin_stream(&mut self, now: Now) {
+        let Status::Following { .. } = self.status else { return };
+        if self.sent == self.returned {
+            return;
+        }
+        let status = self.status;
+        self.close_clients(now);
+        let mut outbox = Outbox::default();
+        self.server.play(Role::Following { observes: self.options.me >= self.replica.voters() }, &mut outbox);
+        self.status = status;
+        (self.stream, self.sent, self.returned) = (self.stream.saturating_add(1), 0, 0);
+    }
+
+    fn tick_following(&mut self, now: Now) {
+        let Status::Following { leader, .. } = self.status else { return };
+        if self.sent == self.returned {
+            self.moved_at = time(now);
+        } else if self.moved_at.after_ms(self.options.timeout_ms * 4) <= time(now) {
+            self.turn.notes.push("requests are lost on their way to the leader: their clients have to ask again".to_owned());
+            self.begin_stream(now);
+        }
+        if now.steady_ms >= self.heard_at_ms + HEARD_EVERY_MS && !self.server.heard.is_empty() {
+            self.heard_at_ms = now.steady_ms;
+            let sessions = std::mem::take(&mut self.server.heard).into_iter().take(HEARD_SESSIONS_MAX).collect();
+            self.turn.sends.push((leader, Message::Heard { sessions }));
+        }
+    }
+
+    /// While it disagrees, a server listens only for who is right.
+    fn hear_disagreeing(&mut self, now: Now, from: u16, message: &order::Message) {
+        let Some(disagreement) = self.disagreement.as_mut().filter(|disagreement| disagreement.leader == from) else { return };
+        match message {
+            order::Message::Entries { leadership, committed, .. } if leadership.epoch == disagreement.epoch => {
+                disagreement.heard = time(now);
+                if *committed >= disagreement.zxid {
+                    let corruption = disagreement.corruption.clone();
+                    self.turn.notes.push("a majority agrees with the leader: this server is wrong".to_owned());
+                    self.stop(now, corruption);
+                }
+            }
+            order::Message::Entries { .. } | order::Message::Vote { .. } => {
+                self.turn.reopen = Some("the leader with which this server disagreed leads no more");
+            }
+            _ => {}
+        }
+    }
+
+    // As the leader.
+
+    fn on_forward(&mut self, now: Now, from: u16, stream: u64, number: u64, forward: Forward) {
+        let leads = matches!(self.status, Status::Leading { .. });
+        let known = self.streams.entry(from).or_default();
+        if leads && stream > known.stream && number == 0 {
+            // What is left of the stream before was given up by whoever sent it.
+            *known = Stream { stream, ..Stream::default() };
+        }
+        let is_next = number == known.next || (number > known.next && broken(Mutant::ForwardsWithGaps));
+        let is_taken = leads && stream == known.stream && is_next && known.waiting.len() < FORWARDS_WAITING_MAX;
+        if !is_taken {
+            // What was sent before it heard of this is refused with it.
+            self.turn.sends.push((from, Message::Refused { stream, known: known.stream }));
+            return;
+        }
+        known.next = number.saturating_add(1);
+        known.waiting.push_back((number, forward));
+        self.propose_forwards(now);
+    }
+
+    /// Prepares what followers ask for, as far as there is room: of each its share.
+    fn propose_forwards(&mut self, now: Now) {
+        let from: Vec<u16> = self.streams.iter().filter(|(_, stream)| !stream.waiting.is_empty()).map(|(from, _)| *from).collect();
+        for server in from {
+            while self.replica.may_propose().is_ok()
+                && let Status::Leading { .. } = self.status
+                && let Some(known) = self.streams.get_mut(&server)
+                && let Some((number, forward)) = known.waiting.pop_front()
+            {
+                let source = Source { server, stream: known.stream, number };
+                let mut outbox = Outbox::default();
+                self.prepare_next();
+                if let Err(corruption) = self.server.on_forwarded(now, source, forward, &mut outbox) {
+                    self.server.stop(corruption, &mut outbox);
+                }
+                self.carry_out(now, outbox);
+                if self.server.corruption().is_some() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A follower comes to another digest.
+    fn on_disagree(&mut self, now: Now, from: u16, epoch: u32, zxid: Zxid) {
+        let Status::Leading { epoch: own } = self.status else { return };
+        if own != epoch || from >= self.replica.voters() {
+            return;
+        }
+        if self.disagree.insert(from, zxid).is_none() {
+            self.turn.notes.push(format!("server {from} of the order comes to another state than this leader at {zxid}"));
+        }
+        let against: Vec<Zxid> = self.disagree.values().copied().filter(|at| *at > self.replica.delivered()).collect();
+        if against.len() >= self.replica.majority() || broken(Mutant::MinorityDeposes) {
+            let first = against.into_iter().min().unwrap_or(zxid);
+            let what = "a majority of the servers comes to another state than this leader foresaw".to_owned();
+            self.stop(now, Corruption { zxid: first.0.cast_signed(), path: None, what, digests: None });
+        }
+    }
+
+    // Snapshots, and what is held.
+
+    fn hold(&mut self) {
+        let wanted = [self.snapshot.as_ref().map(|taken| taken.zxid), self.offer.as_ref().map(|taken| taken.zxid), self.offering];
+        self.replica.hold(wanted.into_iter().flatten().min());
+    }
+
+    /// Takes the snapshots whose entry is delivered.
+    fn take_snapshots(&mut self) {
+        let delivered = self.replica.delivered();
+        if let Some(offer) = self.offer.take_if(|offer| offer.zxid <= delivered) {
+            self.offering = Some(offer.zxid);
+            self.turn.offer = Some(offer);
+        }
+        if let Some(snapshot) = self.snapshot.take_if(|snapshot| snapshot.zxid <= delivered) {
+            let mut output = Output::default();
+            if self.replica.compact(snapshot.zxid, &mut output) {
+                self.turn.journal.extend(output.journal);
+                self.turn.snapshot = Some(snapshot);
+            }
+            self.hold();
+        }
+    }
+
+    /// Says what does not depend on anything any more that is not delivered.
+    fn release(&mut self) {
+        let delivered = self.replica.delivered();
+        while self.held.front().is_some_and(|held| held.until <= delivered || broken(Mutant::SaidBeforeMajority)) {
+            let Some(Held { bytes, mut close, .. }) = self.held.pop_front() else { break };
+            for (connection, bytes) in bytes {
+                self.held_bytes -= bytes.len();
+                self.turn.bytes.entry(connection).or_default().extend_from_slice(&bytes);
+            }
+            self.turn.close.append(&mut close);
+        }
+    }
+
+    /// Has operators shown what is known of the others now.
+    pub fn show_others(&mut self) {
+        let (followers, synced) = self.replica.followers();
+        let mut others = vec![("quorum_size".to_owned(), Value::from(usize::from(self.replica.voters())))];
+        if let Status::Leading { .. } = self.status {
+            let wrong = self.disagree.keys().map(|server| Value::from(i64::from(*server))).collect();
+            others.push(("followers".to_owned(), followers.into()));
+            others.push(("synced_followers".to_owned(), synced.into()));
+            others.push(("disagreeing_followers".to_owned(), self.disagree.len().into()));
+            others.push(("disagreeing_servers".to_owned(), Value::List(wrong)));
+        }
+        self.server.others = others;
+    }
+}

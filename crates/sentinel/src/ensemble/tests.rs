@@ -1,0 +1,405 @@
+//! Servers that are stepped by scripts, with their clients.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+
+use bytes::Bytes;
+use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
+use types::codec::{Decode as _, Encode as _};
+
+use super::{Member, MemberOptions, Message, time};
+use crate::order::{self, JournalOp, Options, Output, Replica, Status, Zxid};
+use crate::{ConnectionId, Damage, Input, Now, Peer, Profile, Server, Settings, State};
+
+#[derive(Default)]
+struct Disk {
+    snapshot: Option<(Zxid, Bytes)>,
+    records: Vec<Vec<u8>>,
+}
+
+struct Machine {
+    member: Member,
+    disk: Disk,
+    said: BTreeMap<ConnectionId, Vec<u8>>,
+    closed: BTreeSet<ConnectionId>,
+    opened: u64,
+}
+
+/// Three servers and what is under way between them.
+struct World {
+    now: Now,
+    machines: Vec<Machine>,
+    queue: VecDeque<(u16, u16, Message)>,
+    cut: Vec<(u16, u16)>,
+    /// How many of the forwarded requests that are sent next get lost.
+    lose_forwards: usize,
+}
+
+fn bytes_of(state: &State) -> Bytes {
+    let mut bytes = Vec::new();
+    let written = state.write_snapshot(|piece| {
+        bytes.extend_from_slice(piece);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    assert!(written.is_ok(), "memory is whole");
+    bytes.into()
+}
+
+/// Comes back from a disk.
+fn open(me: u16, disk: &Disk, now: Now) -> Member {
+    let (applied, state) = match &disk.snapshot {
+        Some((zxid, bytes)) => (*zxid, State::read_snapshot(bytes, 1).expect("it was written")),
+        None => (Zxid::default(), State::new(Profile::Sha256Wide, 1)),
+    };
+    let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, kept_max: 8, ..Options::default() };
+    let mut replica = Replica::new(me, 3, options, applied).expect("there are three");
+    for record in &disk.records {
+        replica.replay(record.clone().into()).expect("it wrote it");
+    }
+    let mut output = Output::default();
+    replica.begin(time(now), 100 + u64::from(me) + now.steady_ms.unsigned_abs(), &mut output).expect("it has a head");
+    let settings = Settings {
+        server_id: u8::try_from(me).expect("small"),
+        timeout_ms_min: 1_000,
+        timeout_ms_max: 600_000,
+        reap_every_ms: 600_000,
+        words: None,
+        superuser: None,
+        secret: [3; 32],
+        configuration: Vec::new(),
+    };
+    let server = Server::new(state, settings, now);
+    let options = MemberOptions { me, timeout_ms: 300, first_stream: now.steady_ms.unsigned_abs() << 20 };
+    Member::new(options, replica, server, applied, output, now).expect("the log makes its state again")
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Now { wall_ms: 1_700_000_000_000, steady_ms: 1 };
+        let machine = |me| {
+            let disk = Disk::default();
+            Machine { member: open(me, &disk, now), disk, said: BTreeMap::new(), closed: BTreeSet::new(), opened: 0 }
+        };
+        let mut world = Self { now, machines: (0..3).map(machine).collect(), queue: VecDeque::new(), cut: Vec::new(), lose_forwards: 0 };
+        world.pass(1_000);
+        world
+    }
+
+    fn machine(&mut self, at: u16) -> &mut Machine {
+        &mut self.machines[usize::from(at)]
+    }
+
+    fn step(&mut self, at: u16, act: impl FnOnce(&mut Member, Now)) {
+        let now = self.now;
+        act(&mut self.machine(at).member, now);
+        self.conclude(at);
+    }
+
+    fn conclude(&mut self, at: u16) {
+        let now = self.now;
+        let machine = &mut self.machines[usize::from(at)];
+        let turn = machine.member.turn(now);
+        for op in turn.journal {
+            match op {
+                JournalOp::Append(record) => machine.disk.records.push(record),
+                JournalOp::Rotate(_) => {}
+                JournalOp::Snapshot { zxid, bytes } => machine.disk.snapshot = Some((zxid, bytes)),
+            }
+        }
+        if let Some(snapshot) = turn.snapshot {
+            machine.disk.snapshot = Some((snapshot.zxid, bytes_of(&snapshot.state)));
+        }
+        for (connection, bytes) in turn.bytes {
+            machine.said.entry(connection).or_default().extend(bytes);
+        }
+        machine.closed.extend(turn.close);
+        for (to, message) in turn.sends {
+            let is_lost = matches!(message, Message::Forward { .. }) && self.lose_forwards > 0;
+            self.lose_forwards -= usize::from(is_lost);
+            if is_lost || usize::from(to) >= self.machines.len() {
+                continue;
+            }
+            // As it comes over the wire.
+            let message = Message::from_bytes(message.to_bytes().into(), types::ClusterId::new([0; 16])).expect("it was encoded");
+            self.queue.push_back((at, to, message));
+        }
+        if turn.reopen.is_some() {
+            let machine = &mut self.machines[usize::from(at)];
+            machine.member = open(at, &machine.disk, now);
+            self.conclude(at);
+        } else if let Some(offer) = turn.offer {
+            let bytes = bytes_of(&offer.state);
+            self.step(at, |member, now| member.offer(now, offer.zxid, Some(bytes)));
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20_000 {
+            let Some((from, to, message)) = self.queue.pop_front() else { return };
+            if !self.cut.contains(&(from, to)) {
+                self.step(to, |member, now| member.hear(now, from, message));
+            }
+        }
+        panic!("they never stop talking");
+    }
+
+    fn pass(&mut self, milliseconds: i64) {
+        for _ in 0..milliseconds / 10 {
+            self.now.steady_ms += 10;
+            self.now.wall_ms += 10;
+            for at in 0..3 {
+                if self.machine(at).member.deadline_ms() <= self.now.steady_ms {
+                    self.step(at, |member, now| member.tick(now));
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn status(&self, at: u16) -> Status {
+        self.machines[usize::from(at)].member.replica().status()
+    }
+
+    fn leader(&self) -> u16 {
+        (0..3).find(|at| self.is_whole(*at) && matches!(self.status(*at), Status::Leading { .. })).expect("somebody leads")
+    }
+
+    fn is_whole(&self, at: u16) -> bool {
+        self.machines[usize::from(at)].member.server().corruption().is_none()
+    }
+
+    fn has(&self, at: u16, path: &str) -> bool {
+        self.machines[usize::from(at)].member.server().state().nodes.get(path).is_some()
+    }
+
+    fn isolate(&mut self, at: u16) {
+        self.cut = (0..3).filter(|other| *other != at).flat_map(|other| [(at, other), (other, at)]).collect();
+    }
+
+    /// Takes away what a connection was told.
+    fn heard(&mut self, client: Client) -> Vec<Vec<u8>> {
+        let mut said = self.machine(client.at).said.remove(&client.connection).unwrap_or_default();
+        let mut frames = Vec::new();
+        while let Some((head, _)) = said.split_first_chunk::<4>() {
+            let length = u32::from_be_bytes(*head) as usize;
+            let rest = said.split_off(4 + length);
+            frames.push(said.split_off(4));
+            said = rest;
+        }
+        frames
+    }
+
+    fn open_session(&mut self, at: u16, session: i64, password: &[u8]) -> Client {
+        let machine = self.machine(at);
+        machine.opened += 1;
+        let connection = ConnectionId(machine.opened);
+        let peer = Peer { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1, certificate: None };
+        self.step(at, |member, now| member.client(now, Input::Opened { connection, peer }));
+        let request = ConnectRequest { session, password: password.to_vec(), timeout_ms: 600_000, ..Default::default() };
+        self.step(at, |member, now| member.client(now, Input::Connect { connection, request }));
+        self.settle();
+        let client = Client { at, connection, session, password: [0; 16] };
+        let frames = self.heard(client);
+        let answer = ConnectResponse::decode(frames.first().expect("it is answered")).expect("a server answers so");
+        Client { session: answer.session, password: answer.password, ..client }
+    }
+
+    fn ask(&mut self, client: Client, xid: i32, request: Request) {
+        let request = Ok(Numbered { xid, request });
+        let connection = client.connection;
+        self.step(client.at, |member, now| member.client(now, Input::Request { connection, request }));
+    }
+
+    fn answers(&mut self, client: Client, opcode: i32) -> Vec<(i32, Result<Answer, ErrorCode>)> {
+        let decode = |frame: &Vec<u8>| Reply::decode(frame, opcode).expect("a server answers so");
+        self.heard(client).iter().map(decode).map(|reply| (reply.xid, reply.answer)).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Client {
+    at: u16,
+    connection: ConnectionId,
+    session: i64,
+    password: [u8; 16],
+}
+
+fn create(path: &str) -> Request {
+    let (path, acl) = (path.to_owned(), vec![Acl::open()]);
+    Request::Create(Create { path, data: None, acl, mode: CreateMode::Persistent, sequential: false, wants_stat: false })
+}
+
+fn exists(path: &str) -> Request {
+    Request::Exists { path: path.to_owned(), watch: false }
+}
+
+#[test]
+fn nobody_is_told_what_a_majority_does_not_have() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.isolate(leader);
+    world.ask(client, 1, create("/a"));
+    world.ask(client, 2, exists("/a"));
+    world.settle();
+    assert!(world.heard(client).is_empty(), "only the leader has it");
+    world.pass(2_000);
+    assert!(world.machine(leader).closed.contains(&client.connection), "nobody knows what became of it");
+    assert!(world.heard(client).is_empty());
+    world.cut.clear();
+    world.pass(1_000);
+    for at in 0..3 {
+        assert!(!world.has(at, "/a"), "it was taken back at {at}");
+    }
+    let again = world.open_session(leader, client.session, &client.password);
+    assert_eq!(again.session, client.session, "the session is there");
+}
+
+#[test]
+fn a_follower_answers_in_order_and_knows_what_it_has_answered() {
+    let mut world = World::new();
+    let follower = (world.leader() + 1) % 3;
+    let client = world.open_session(follower, 0, &[]);
+    world.ask(client, 1, create("/a"));
+    world.ask(client, 2, exists("/a"));
+    world.ask(client, 3, create("/b"));
+    world.ask(client, 4, exists("/b"));
+    assert!(world.heard(client).is_empty(), "the leader has not said anything");
+    world.settle();
+    world.pass(100);
+    let mut xids = Vec::new();
+    for frame in world.heard(client) {
+        let xid = i32::from_be_bytes(*frame.first_chunk().expect("a reply has a head"));
+        let is_read = xid % 2 == 0;
+        let opcode = if is_read { exists("/").opcode() } else { create("/").opcode() };
+        assert!(Reply::decode(&frame, opcode).expect("a server answers so").answer.is_ok(), "request {xid}");
+        xids.push(xid);
+    }
+    assert_eq!(xids, [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_session_moves_and_its_server_before_lets_it_go() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let (one, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let client = world.open_session(one, 0, &[]);
+    let moved = world.open_session(other, client.session, &client.password);
+    assert_eq!(moved.session, client.session);
+    world.pass(100);
+    assert!(world.machine(one).closed.contains(&client.connection));
+    let thief = world.open_session(leader, client.session, &[9; 16]);
+    assert_eq!(thief.session, 0, "whoever has not its password does not get it");
+}
+
+#[test]
+fn a_request_behind_one_that_is_lost_is_not_ordered() {
+    let mut world = World::new();
+    let follower = (world.leader() + 1) % 3;
+    let client = world.open_session(follower, 0, &[]);
+    world.lose_forwards = 1;
+    world.ask(client, 1, create("/first"));
+    world.ask(client, 2, create("/second"));
+    world.settle();
+    world.pass(300);
+    assert!(!world.has(follower, "/second"), "what was asked before it is missing");
+    assert!(world.machine(follower).closed.contains(&client.connection), "the client is to find out");
+    let again = world.open_session(follower, client.session, &client.password);
+    world.ask(again, 1, create("/third"));
+    world.settle();
+    world.pass(100);
+    assert!((0..3).all(|at| world.has(at, "/third")));
+}
+
+#[test]
+fn a_follower_with_another_digest_acknowledges_nothing_and_is_the_one_that_stops() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let follower = (leader + 1) % 3;
+    let client = world.open_session(leader, 0, &[]);
+    let near = world.open_session(follower, 0, &[]);
+    world.machine(follower).member.server_mut().damage(Damage::Drop, "/").expect("there is a root");
+    world.ask(client, 1, create("/a"));
+    world.settle();
+    let before = world.machine(follower).disk.records.len();
+    world.ask(client, 2, create("/b"));
+    world.settle();
+    assert_eq!(world.machine(follower).disk.records.len(), before, "what differs is not kept");
+    assert!(world.machine(follower).closed.contains(&near.connection), "it serves nobody");
+    world.pass(1_000);
+    assert!(!world.is_whole(follower), "a majority has what it refused");
+    assert_eq!(world.leader(), leader);
+    assert_eq!(world.answers(client, create("/").opcode()).len(), 2);
+}
+
+#[test]
+fn a_leader_with_which_a_majority_disagrees_stops_and_the_others_go_on() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.machine(leader).member.damage_proposal();
+    world.ask(client, 1, create("/a"));
+    world.settle();
+    world.pass(3_000);
+    assert!(!world.is_whole(leader), "it is outvoted");
+    assert!(world.heard(client).is_empty(), "nobody was told of it");
+    let next = world.leader();
+    assert_ne!(next, leader);
+    assert!((0..3).filter(|at| *at != leader).all(|at| world.is_whole(at) && !world.has(at, "/a")));
+    let again = world.open_session(next, client.session, &client.password);
+    world.ask(again, 1, create("/b"));
+    world.settle();
+    world.pass(100);
+    assert_eq!(world.answers(again, create("/").opcode()), [(1, Ok(Answer::Path("/b".to_owned())))]);
+}
+
+#[test]
+fn a_server_with_an_empty_disk_takes_over_a_snapshot() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    for number in 0..40 {
+        world.ask(client, number, create(&format!("/{number}")));
+        world.settle();
+        world.pass(20);
+    }
+    world.machine(leader).member.begin_snapshot();
+    world.pass(100);
+    let (lost, now) = ((leader + 1) % 3, world.now);
+    let machine = world.machine(lost);
+    machine.disk = Disk::default();
+    machine.member = open(lost, &machine.disk, now);
+    world.conclude(lost);
+    world.pass(2_000);
+    assert!(world.machine(lost).disk.snapshot.is_some(), "what it lacks is in no log");
+    assert!((0..40).all(|number| world.has(lost, &format!("/{number}"))));
+    assert!(world.machine(lost).member.replica().is_member());
+}
+
+#[test]
+fn no_message_of_another_server_stops_one() {
+    let mut world = World::new();
+    let zxid = Zxid(u64::MAX >> 1);
+    for from in 0..5 {
+        for at in 0..3 {
+            let forward = super::message::Forward { session: 7, identities: Vec::new(), what: super::message::Forwarded::Barrier };
+            // Only who has no voice goes as far as that: the others go on from what they have said.
+            let stream = if from > 2 { u64::MAX } else { 1 };
+            let epoch = u32::from(from > 2);
+            let messages = [
+                Message::Forward { stream, number: 0, forward: forward.clone() },
+                Message::Forward { stream, number: 7, forward },
+                Message::Refused { stream: 0, known: 3 },
+                Message::Heard { sessions: vec![1, -1] },
+                Message::Disagree { epoch, zxid, found: Default::default() },
+                Message::Order(order::Message::NewEpoch { epoch: 1 }),
+            ];
+            for message in messages {
+                world.step(at, |member, now| member.hear(now, from, message));
+            }
+        }
+    }
+    world.pass(1_000);
+    let client = world.open_session((world.leader() + 1) % 3, 0, &[]);
+    assert_ne!(client.session, 0);
+}

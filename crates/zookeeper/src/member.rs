@@ -1,0 +1,372 @@
+//! The core of a server among several: one thread that owns the machine ([`sentinel::ensemble`]), its disk and its clock.
+//!
+//! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it. A server that has to
+//! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash; its clients have been disconnected by then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn, time};
+use sentinel::order::{Options, Zxid};
+use sentinel::{ConnectionId, Corruption, Input, Latency, Now, Server, Settings};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::config::{Config, EnsembleConfig};
+use crate::connection::{Counters, Event, Outgoing};
+use crate::core::{StartError, measured, ms_since, shown, wall_ms};
+use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
+use crate::member_storage::{MemberStorage, Opened, Place, serialized};
+use crate::peers::{FromPeer, Link, Peers, places, resolve};
+use crate::storage::OpenError;
+use crate::{drill, evidence};
+
+/// How long a server sleeps that has nothing to do at any time.
+const FOREVER: Duration = Duration::from_secs(3_600);
+/// How often the order says again what was not answered, in parts of its timeout.
+const TICKS_A_TIMEOUT: u64 = 10;
+
+/// The other servers.
+pub(crate) struct Others {
+    me: u16,
+    voters: u16,
+    id: u8,
+    timeout_ms: u64,
+    links: Vec<Arc<Link>>,
+    heard: mpsc::Receiver<FromPeer>,
+}
+
+impl Others {
+    /// Finds this server among the others, and begins to listen for them. What runs ends when the tasks are dropped.
+    pub(crate) async fn start(config: &mut Config, ensemble: &EnsembleConfig) -> Result<(Self, JoinSet<()>), StartError> {
+        let id = my_id(&config.data)?;
+        let servers = places(ensemble);
+        let found = (0..).zip(&servers).find(|(_, server)| server.id == id);
+        let (me, own) = found.ok_or_else(|| StartError::MyId {
+            path: config.data.join("myid"),
+            why: format!("it says {id}, and the file has no server.{id} line"),
+        })?;
+        if let (None, Some((address, port))) = (config.listen, own.client) {
+            config.listen = Some(SocketAddr::new(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port));
+        }
+        let failed = |source: io::Error| StartError::ListenForPeers { host: own.host.clone(), port: own.port, source };
+        let address = match ensemble.listens_everywhere {
+            true => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), own.port),
+            false => resolve(&own.host, own.port).await.map_err(failed)?,
+        };
+        let (tell, heard) = mpsc::channel(PEER_WAITING_MAX);
+        let peers = Peers::new(me, ensemble, config.profile.name(), tell)?;
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let voters = servers.iter().filter(|server| !server.observes).count();
+        let voters = u16::try_from(voters).expect("there are few");
+        let links = peers.links();
+        Ok((Self { me, voters, id, timeout_ms: ensemble.timeout_ms, links, heard }, peers.start(listener)))
+    }
+}
+
+/// Which server this is, as ZooKeeper has it: the file `myid` in the `dataDir`.
+fn my_id(data: &std::path::Path) -> Result<u8, StartError> {
+    let path = data.join("myid");
+    let text = std::fs::read_to_string(&path);
+    let id = text
+        .map_err(|error| error.to_string())
+        .and_then(|text| text.trim().parse().map_err(|_| format!("{:?} is no number from 0 to 255", text.trim())));
+    id.map_err(|why| StartError::MyId { path, why: format!("{why}; it says the N of this server's server.N line, and nothing else") })
+}
+
+/// The machine and all that it owns.
+pub(crate) struct MemberTurns {
+    config: Config,
+    others: Others,
+    member: Member,
+    storage: MemberStorage,
+    clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
+    /// What clients asked that waits until less is under way.
+    waiting: VecDeque<Event>,
+    counters: Arc<Counters>,
+    folders: [PathBuf; 2],
+    started: Instant,
+    is_evidence_kept: bool,
+    syncs: Latency,
+    snapshots: Latency,
+    snapshot_began: Instant,
+    /// Snapshots for other servers, as they are finished.
+    offers: (mpsc::Sender<Offer>, mpsc::Receiver<Offer>),
+}
+
+type Offer = (Zxid, Result<Bytes, Corruption>);
+
+/// What ended a run of turns.
+enum End {
+    Stopped,
+    Reopen(&'static str),
+}
+
+fn now_since(started: Instant) -> Now {
+    Now { wall_ms: wall_ms(), steady_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX) }
+}
+
+impl MemberTurns {
+    pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
+        let started = Instant::now();
+        let (member, storage) = come_back(&config, &others, now_since(started))?;
+        let folders = [config.data.clone(), config.log.clone()];
+        let now = Instant::now();
+        Ok(Self {
+            config,
+            others,
+            member,
+            storage,
+            clients: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            counters,
+            folders,
+            started,
+            is_evidence_kept: false,
+            syncs: Latency::default(),
+            snapshots: Latency::default(),
+            snapshot_began: now,
+            offers: mpsc::channel(1),
+        })
+    }
+
+    pub(crate) fn run(mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
+        loop {
+            match runtime.block_on(self.turns(&mut inbox, &mut stopping))? {
+                End::Stopped => return Ok(self.storage.close()?),
+                End::Reopen(why) => {
+                    tracing::warn!(why, "this server begins anew from its disk");
+                    self.storage.close()?;
+                    let now = self.now();
+                    (self.member, self.storage) = come_back(&self.config, &self.others, now)?;
+                    // Those that came meanwhile are not known to the machine.
+                    self.clients.values().for_each(|client| client.close());
+                    self.offers = mpsc::channel(1);
+                }
+            }
+        }
+    }
+
+    async fn turns(&mut self, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> Result<End, StartError> {
+        let mut events = Vec::with_capacity(TURN_MAX);
+        let mut peers = Vec::with_capacity(PEER_WAITING_MAX);
+        let mut scrubbing = tokio::time::interval(SCRUB_EVERY);
+        scrubbing.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            if let Some(why) = self.conclude()? {
+                return Ok(End::Reopen(why));
+            }
+            let may_take = self.waiting.is_empty() && !self.member.is_congested();
+            let due = u64::try_from(self.member.deadline_ms() - self.now().steady_ms).unwrap_or(0);
+            tokio::select! {
+                biased;
+                _ = &mut *stopping => return Ok(End::Stopped),
+                count = self.others.heard.recv_many(&mut peers, PEER_WAITING_MAX) => {
+                    if count == 0 {
+                        return Ok(End::Stopped);
+                    }
+                }
+                Some((zxid, written)) = self.offers.1.recv() => self.offer(zxid, written),
+                _ = scrubbing.tick() => self.member.scrub(self.now()),
+                count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
+                    if count == 0 {
+                        return Ok(End::Stopped);
+                    }
+                }
+                // Last: what is overdue may have to wait for what others say.
+                () = tokio::time::sleep(Duration::from_millis(due).min(FOREVER)) => {}
+            }
+            let now = self.now();
+            for (from, message) in peers.drain(..) {
+                self.member.hear(now, from, message);
+            }
+            self.waiting.extend(events.drain(..));
+            self.take_waiting();
+            if now.steady_ms >= self.member.deadline_ms() {
+                self.member.tick(now);
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        now_since(self.started)
+    }
+
+    fn take_waiting(&mut self) {
+        while !self.member.is_congested()
+            && let Some(event) = self.waiting.pop_front()
+        {
+            self.take(event);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Opened { connection, peer, outgoing } => {
+                self.clients.insert(connection, outgoing);
+                self.member.client(now, Input::Opened { connection, peer });
+            }
+            Event::Inputs(inputs, _arrived, _counted) => {
+                for input in inputs {
+                    if let Input::Word { .. } = &input {
+                        self.measure();
+                    }
+                    self.member.client(now, input);
+                }
+            }
+            Event::Command { name, answer } => {
+                self.measure();
+                // Whoever asked may have stopped waiting.
+                let _ = answer.try_send(self.member.server_mut().command(now, &name));
+            }
+            Event::Drill { order, answer } => {
+                let done = match self.config.allows_drills {
+                    true if order.starts_with("proposal") => {
+                        self.member.damage_proposal();
+                        "damaged: the next entry that this server proposes as the leader".to_owned()
+                    }
+                    true => {
+                        let done = drill::carry_out(self.member.server_mut(), &self.folders, &order);
+                        done.unwrap_or_else(|why| format!("refused: {why}"))
+                    }
+                    false => "refused: this server allows no drills; its file would have to say bezant.drills=true".to_owned(),
+                };
+                tracing::warn!(order, done, "a drill");
+                let _ = answer.send(done);
+            }
+            Event::Closed(connection) => {
+                self.clients.remove(&connection);
+                self.member.client(now, Input::Closed { connection });
+            }
+        }
+    }
+
+    fn measure(&mut self) {
+        let measured = measured(&self.folders, &self.counters, &self.syncs, &self.snapshots);
+        self.member.server_mut().on_measured(measured);
+        self.member.show_others();
+    }
+
+    fn offer(&mut self, zxid: Zxid, written: Result<Bytes, Corruption>) {
+        let now = self.now();
+        match written {
+            Ok(bytes) => self.member.offer(now, zxid, Some(bytes)),
+            Err(corruption) => self.member.stop(now, corruption),
+        }
+    }
+
+    /// Makes durable what is to be, and only then says what is to be said. Gives why the server has to begin anew, if it has to.
+    fn conclude(&mut self) -> Result<Option<&'static str>, StartError> {
+        let now = self.now();
+        match self.storage.check_snapshot() {
+            Err(OpenError::Corrupt(corruption)) => self.member.stop(now, corruption),
+            checked => {
+                if checked? {
+                    self.snapshots.add(ms_since(self.snapshot_began));
+                }
+            }
+        }
+        if self.storage.is_snapshot_due(self.config.snapshot_every) {
+            self.member.begin_snapshot();
+        }
+        let Turn { journal, sends, bytes, close, snapshot, offer, notes, reopen } = self.member.turn(now);
+        for op in journal {
+            self.storage.write(op)?;
+        }
+        let syncing = Instant::now();
+        if self.storage.sync()? {
+            self.syncs.add(ms_since(syncing));
+        }
+        if let Some(snapshot) = snapshot {
+            self.snapshot_began = Instant::now();
+            self.storage.begin_snapshot(snapshot)?;
+        }
+        if let Some(offer) = offer {
+            self.begin_offer(offer)?;
+        }
+        for note in notes {
+            tracing::info!("{note}");
+        }
+        self.keep_evidence()?;
+        for (to, message) in sends {
+            if let Some(link) = self.others.links.get(usize::from(to)) {
+                link.put(&message);
+            }
+        }
+        for (connection, bytes) in bytes {
+            if let Some(client) = self.clients.get(&connection) {
+                client.put(bytes);
+            }
+        }
+        for connection in close {
+            if let Some(client) = self.clients.get(&connection) {
+                client.close();
+            }
+        }
+        Ok(reopen)
+    }
+
+    fn keep_evidence(&mut self) -> Result<(), StartError> {
+        let Some(corruption) = self.member.server().corruption().filter(|_| !self.is_evidence_kept) else { return Ok(()) };
+        self.is_evidence_kept = true;
+        let profile = self.member.server().state().profile().name();
+        let kept = evidence::keep(&self.config.data, corruption, profile, "serving", wall_ms());
+        let record = kept.map_err(StartError::Evidence)?.unwrap_or_default();
+        tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it takes no part, and answers no client any more");
+        Ok(())
+    }
+
+    /// Writes a snapshot for other servers, beside the turns.
+    fn begin_offer(&self, offer: Snapshot) -> Result<(), StartError> {
+        let finished = self.offers.0.clone();
+        let writing = std::thread::Builder::new().name("offer".to_owned()).spawn(move || {
+            let bytes = serialized(&offer);
+            // Nobody wants it any more once the server has begun anew.
+            let _ = finished.blocking_send((offer.zxid, bytes));
+        });
+        writing.map(drop).map_err(StartError::Threads)
+    }
+}
+
+/// Comes back from the disk.
+fn come_back(config: &Config, others: &Others, now: Now) -> Result<(Member, MemberStorage), StartError> {
+    let mut drawn = [0; 40];
+    getrandom::fill(&mut drawn).map_err(|error| StartError::Randomness(error.to_string()))?;
+    let (secret, seed) = drawn.split_first_chunk::<32>().expect("forty bytes were drawn");
+    let seed = u64::from_le_bytes(seed.try_into().expect("eight are left"));
+    let tick_ms = others.timeout_ms / TICKS_A_TIMEOUT;
+    let options = Options { tick_ms, timeout_ms: others.timeout_ms, ..Options::default() };
+    let place = Place { me: others.me, voters: others.voters, options, profile: config.profile, seed };
+    let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, place, time(now))?;
+    let Opened { storage, replica, state, applied, output } = opened;
+    let settings = Settings {
+        server_id: others.id,
+        timeout_ms_min: config.timeout_ms_min,
+        timeout_ms_max: config.timeout_ms_max,
+        reap_every_ms: config.reap_every_ms,
+        words: config.words.clone(),
+        superuser: config.superuser.clone(),
+        secret: *secret,
+        configuration: shown(config).into_iter().chain([("serverId".to_owned(), others.id.to_string())]).collect(),
+    };
+    let server = Server::new(state.with_realtime(config.is_realtime), settings, now)
+        .with_quotas_enforced(config.enforces_quotas)
+        .with_superuser_certificate(config.superuser_certificate.clone());
+    let first_stream = wall_ms().unsigned_abs() << 20;
+    let options = MemberOptions { me: others.me, timeout_ms: others.timeout_ms, first_stream };
+    let member = Member::new(options, replica, server, applied, output, now).map_err(|corruption| {
+        let kept = evidence::keep(&config.data, &corruption, config.profile.name(), "start", wall_ms());
+        kept.err().map_or(StartError::Open(OpenError::Corrupt(corruption)), StartError::Evidence)
+    })?;
+    let (state, order) = (member.server().state(), member.replica());
+    tracing::info!(last = %order.last(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
+    Ok((member, storage))
+}

@@ -1,0 +1,232 @@
+//! What a server among several keeps on its disk.
+//!
+//! The folders are those of a server by itself (`storage.rs`), and so are the snapshots. The log holds the records of the order: what was
+//! promised and accepted, and entries, which are delivered or may still be taken back. A snapshot is of an entry that is delivered, and the part of
+//! the log that it names begins with a record that names the entry.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+
+use bytes::Bytes;
+use machine::Time;
+use sentinel::ensemble::Snapshot;
+use sentinel::order::{Body, JournalOp, Options, Output, Replica, Zxid};
+use sentinel::{Corruption, NotWritten, Profile, State};
+use store::{Disk, DiskOptions, Store, StoreError};
+
+use crate::limits::MEMBER_LOG_BYTES_MAX;
+use crate::storage::{
+    LOG, Name, OpenError, PARTIAL, SNAPSHOTS, Written, ZOOKEEPER, failed, is_empty, keep_as, newest, purge, write_snapshot,
+};
+
+/// Whose log it is: a server by itself has another.
+const OWNER: &str = "a server of a Sentinel ensemble";
+/// Under which name a snapshot of another server is written, beside the server's own.
+const TAKEN: &str = "taken";
+
+/// Which server opens its folders.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) me: u16,
+    pub(crate) voters: u16,
+    pub(crate) options: Options,
+    pub(crate) profile: Profile,
+    /// Drawn for this start.
+    pub(crate) seed: u64,
+}
+
+/// A server as it comes back.
+pub(crate) struct Opened {
+    pub(crate) storage: MemberStorage,
+    pub(crate) replica: Replica,
+    /// The state after the entry `applied`, and what the order has to be carried out first.
+    pub(crate) state: State,
+    pub(crate) applied: Zxid,
+    pub(crate) output: Output,
+}
+
+/// The log and the snapshots.
+pub(crate) struct MemberStorage {
+    log: Store<Disk>,
+    snapshots: PathBuf,
+    kept: usize,
+    /// The part of the log that was begun last, and the entry that it begins after.
+    part: (Zxid, u64),
+    writing: Option<Receiver<Written>>,
+    records_since: u64,
+    log_bytes_at: u64,
+    is_dirty: bool,
+}
+
+impl MemberStorage {
+    /// Opens, or begins, what is kept in these folders.
+    pub(crate) fn open(data: &Path, log: &Path, kept: usize, place: Place, now: Time) -> Result<Opened, OpenError> {
+        if data.join(ZOOKEEPER).exists() || log.join(ZOOKEEPER).exists() {
+            return Err(OpenError::OfZooKeeper(data.to_owned()));
+        }
+        let (snapshots, log_path) = (data.join(SNAPSHOTS), log.join(LOG));
+        fs::create_dir_all(&snapshots).map_err(failed("make", &snapshots))?;
+        if is_empty(&log_path)? {
+            fs::create_dir_all(log).map_err(failed("make", log))?;
+            Disk::create(&log_path, OWNER)?;
+        }
+        let mut log = Store::open(Disk::open(&log_path, OWNER, DiskOptions::default())?, store::Options::default())?;
+        let found = newest(&snapshots, place.seed)?;
+        let (applied, state) = match found {
+            Some((name, state)) => (Zxid(name.zxid.cast_unsigned()), state),
+            None => (Zxid::default(), State::new(place.profile, place.seed)),
+        };
+        if state.profile() != place.profile {
+            return Err(OpenError::OtherProfile { snapshots, found: state.profile().name(), expected: place.profile.name() });
+        }
+        let order = |source| OpenError::Order { log: log_path.clone(), snapshots: snapshots.clone(), source };
+        let mut replica = Replica::new(place.me, place.voters, place.options, applied).map_err(order)?;
+        while let Some(batch) = log.replay()? {
+            for record in batch.records {
+                replica.replay(record).map_err(order)?;
+            }
+        }
+        let mut output = Output::default();
+        replica.begin(now, place.seed, &mut output).map_err(order)?;
+        let log_bytes_at = log.statistics().journal_bytes_written;
+        let part = (Zxid::default(), log.current_segment().0);
+        let storage = Self { log, snapshots, kept, part, writing: None, records_since: 0, log_bytes_at, is_dirty: false };
+        Ok(Opened { storage, replica, state, applied, output })
+    }
+
+    /// The state that a stopped server's folders make, up to transaction `until`.
+    pub(crate) fn read(data: &Path, log: &Path, until: i64) -> Result<State, OpenError> {
+        let snapshots = data.join(SNAPSHOTS);
+        let profile = newest(&snapshots, 0)?.map_or_else(Profile::default, |(_, state)| state.profile());
+        let place = Place { me: 0, voters: 1, options: Options::default(), profile, seed: 1 };
+        let Opened { mut storage, replica, mut state, applied, .. } = Self::open(data, log, usize::MAX, place, Time(0))?;
+        for entry in replica.entries_after(applied) {
+            let Body::Payload(payload) = &entry.body else { continue };
+            if entry.zxid.0.cast_signed() > until {
+                break;
+            }
+            sentinel::ensemble::apply_payload(&mut state, entry.zxid, payload).map_err(OpenError::Corrupt)?;
+        }
+        storage.log.close()?;
+        Ok(state)
+    }
+
+    /// Writes what the order says. What was written is durable after [`MemberStorage::sync`].
+    pub(crate) fn write(&mut self, op: JournalOp) -> Result<(), OpenError> {
+        self.is_dirty = true;
+        match op {
+            JournalOp::Append(record) => {
+                self.log.append(&record);
+                self.records_since += 1;
+            }
+            JournalOp::Rotate(zxid) => {
+                self.log.sync()?;
+                self.part = (zxid, self.log.rotate()?.0);
+                (self.records_since, self.log_bytes_at) = (0, self.log.statistics().journal_bytes_written);
+            }
+            JournalOp::Snapshot { zxid, bytes } => {
+                self.log.sync()?;
+                assert_eq!(self.part.0, zxid, "the log goes on after the snapshot");
+                self.take_over(&bytes).map_err(failed("write a snapshot in", &self.snapshots))?;
+                purge(&mut self.log, &self.snapshots, self.kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over(&self, bytes: &Bytes) -> io::Result<()> {
+        let partial = self.snapshots.join(format!("{PARTIAL}-{TAKEN}"));
+        let mut file = File::create(&partial)?;
+        file.write_all(bytes)?;
+        keep_as(file, &partial, &self.snapshots, self.name())
+    }
+
+    fn name(&self) -> Name {
+        Name { zxid: self.part.0.0.cast_signed(), segment: self.part.1 }
+    }
+
+    /// Makes durable what was written. Gives whether there was anything.
+    pub(crate) fn sync(&mut self) -> Result<bool, StoreError> {
+        let was_dirty = std::mem::take(&mut self.is_dirty);
+        if was_dirty {
+            self.log.sync()?;
+        }
+        Ok(was_dirty)
+    }
+
+    /// Whether it is time for a snapshot.
+    pub(crate) fn is_snapshot_due(&self, every: u64) -> bool {
+        let grown = self.log.statistics().journal_bytes_written - self.log_bytes_at;
+        self.writing.is_none() && (self.records_since >= every || grown >= MEMBER_LOG_BYTES_MAX)
+    }
+
+    /// Begins to write a snapshot in the background: the log has begun a part for it.
+    pub(crate) fn begin_snapshot(&mut self, snapshot: Snapshot) -> Result<(), OpenError> {
+        self.finish()?;
+        assert_eq!(self.part.0, snapshot.zxid, "the log goes on after the snapshot");
+        let (sender, receiver) = sync_channel(1);
+        let (name, folder) = (self.name(), self.snapshots.clone());
+        let writing = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
+            // Whoever asked may have stopped.
+            let _ = sender.send(write_snapshot(&snapshot.state, &folder, name).map(|()| name));
+        });
+        writing.map_err(failed("begin a thread to write to", &self.snapshots))?;
+        self.writing = Some(receiver);
+        Ok(())
+    }
+
+    /// Whether a snapshot was finished; what is old is removed then.
+    pub(crate) fn check_snapshot(&mut self) -> Result<bool, OpenError> {
+        let Some(writing) = &self.writing else { return Ok(false) };
+        let written = match writing.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(false),
+            Ok(written) => written,
+            Err(TryRecvError::Disconnected) => Err(NotWritten::Failed(io::Error::other("its thread ended"))),
+        };
+        self.writing = None;
+        self.conclude(written)?;
+        Ok(true)
+    }
+
+    fn conclude(&mut self, written: Written) -> Result<(), OpenError> {
+        written.map_err(|error| match error {
+            NotWritten::Failed(source) => failed("write a snapshot in", &self.snapshots)(source),
+            NotWritten::Corrupt(corruption) => OpenError::Corrupt(corruption),
+        })?;
+        purge(&mut self.log, &self.snapshots, self.kept)
+    }
+
+    /// Waits for the snapshot that is being written, if one is.
+    fn finish(&mut self) -> Result<(), OpenError> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        let written = writing.recv().unwrap_or_else(|_| Err(NotWritten::Failed(io::Error::other("its thread ended"))));
+        self.conclude(written)
+    }
+
+    /// Makes everything durable, and closes the log.
+    pub(crate) fn close(&mut self) -> Result<(), OpenError> {
+        match self.finish() {
+            // It was found once already, or is found at the next start.
+            Err(OpenError::Corrupt(corruption)) => tracing::error!(%corruption, "the last snapshot is not kept"),
+            finished => finished?,
+        }
+        Ok(self.log.close()?)
+    }
+}
+
+/// A snapshot for other servers.
+pub(crate) fn serialized(snapshot: &Snapshot) -> Result<Bytes, Corruption> {
+    let mut bytes = Vec::new();
+    let written = snapshot.state.write_snapshot(|piece| {
+        bytes.extend_from_slice(piece);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    match written {
+        Ok(()) => Ok(bytes.into()),
+        Err(NotWritten::Corrupt(corruption)) => Err(corruption),
+        Err(NotWritten::Failed(never)) => match never {},
+    }
+}

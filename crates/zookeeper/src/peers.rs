@@ -1,0 +1,330 @@
+//! The connections between servers: mutual TLS 1.3, each server known by its key.
+//!
+//! Each server dials every other and sends on that connection, and hears on those that others dial. Who dials says which server it is and how it
+//! is set up; who is dialled checks that against the key that was shown and against its own file, and says why where it refuses. What is
+//! sent while a connection is down, or faster than it takes, is dropped: the order asks again, and streams of requests begin anew.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use crypto::SecretKey;
+use runtime::tls::{public_key_of, read_private_key};
+use runtime::{Identity, IdentityError, make_certificate};
+use rustls::pki_types::ServerName;
+use sentinel::ensemble::Message;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use types::codec::{Decode as _, Encode as _};
+use types::{ClusterId, Party, ReplicaId, ShardId};
+
+use crate::config::{EnsembleConfig, ServerConfig};
+use crate::limits::{
+    GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_UNSENT_BYTES_MAX,
+    PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY,
+};
+
+/// What another server said.
+pub(crate) type FromPeer = (u16, Message);
+
+/// What goes to another server.
+#[derive(Default)]
+pub(crate) struct Link {
+    waiting: Mutex<Waiting>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    is_open: bool,
+    frames: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Link {
+    /// Sends a message, if there is a connection that takes it.
+    pub(crate) fn put(&self, message: &Message) {
+        let has_room = |waiting: &Waiting| waiting.is_open && waiting.bytes <= PEER_UNSENT_BYTES_MAX;
+        if !has_room(&self.waiting()) {
+            return;
+        }
+        let mut frame = vec![0; 4];
+        message.encode(&mut frame);
+        let length = u32::try_from(frame.len() - 4).expect("what is sent has a bound far below this");
+        frame[..4].copy_from_slice(&length.to_be_bytes());
+        let mut waiting = self.waiting();
+        waiting.bytes += frame.len();
+        waiting.frames.push_back(frame.into());
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> VecDeque<Bytes> {
+        let mut waiting = self.waiting();
+        waiting.bytes = 0;
+        std::mem::take(&mut waiting.frames)
+    }
+
+    fn open(&self, is_open: bool) {
+        *self.waiting() = Waiting { is_open, ..Waiting::default() };
+    }
+}
+
+/// The servers by their places in the order: those that decide first, by number, then those that observe.
+pub(crate) fn places(ensemble: &EnsembleConfig) -> Vec<ServerConfig> {
+    let (observers, voters): (Vec<_>, Vec<_>) = ensemble.servers.iter().cloned().partition(|server| server.observes);
+    voters.into_iter().chain(observers).collect()
+}
+
+/// This server's side of all connections.
+pub(crate) struct Peers {
+    me: u16,
+    servers: Vec<ServerConfig>,
+    identity: Identity,
+    /// What has to be the same at all.
+    setup: String,
+    links: Vec<Arc<Link>>,
+    heard: mpsc::Sender<FromPeer>,
+}
+
+/// Why the others cannot be spoken to.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says what is wrong")]
+pub enum PeersError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(
+        "bezant.key holds the key {found}, and bezant.server.{id} says {expected}: this is another server's key, or another server's myid"
+    )]
+    OtherKey { id: u8, found: String, expected: String },
+}
+
+impl Peers {
+    pub(crate) fn new(me: u16, ensemble: &EnsembleConfig, profile: &str, heard: mpsc::Sender<FromPeer>) -> Result<Arc<Self>, PeersError> {
+        let servers = places(ensemble);
+        let secret: SecretKey = read_private_key(&ensemble.key)?;
+        let own = &servers[usize::from(me)];
+        if secret.public() != own.public_key {
+            return Err(PeersError::OtherKey { id: own.id, found: hex(&secret.public()), expected: hex(&own.public_key) });
+        }
+        let certificate = make_certificate(&secret, &format!("server {}", own.id), ClusterId::new([0; 16]))?;
+        let party = Party::Replica(ReplicaId { shard: ShardId(0), index: me });
+        let identity = Identity::new(party, &secret, certificate)?;
+        let each =
+            servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex(&server.public_key)));
+        let setup = format!("bezant.digest={profile}{}", each.collect::<String>());
+        let links = servers.iter().map(|_| Arc::default()).collect();
+        Ok(Arc::new(Self { me, servers, identity, setup, links, heard }))
+    }
+
+    /// Where to put what is for each server.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.clone()
+    }
+
+    /// Listens and dials until what it returns is dropped.
+    pub(crate) fn start(self: &Arc<Self>, listener: TcpListener) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(self).listen(listener));
+        for (place, server) in (0..).zip(&self.servers) {
+            if place != self.me {
+                tasks.spawn(Arc::clone(self).dial(place, server.clone()));
+            }
+        }
+        tasks
+    }
+
+    async fn listen(self: Arc<Self>, listener: TcpListener) {
+        let strangers = Arc::new(Semaphore::new(PEER_STRANGERS_MAX));
+        let mut connections = JoinSet::new();
+        loop {
+            let Ok(permit) = strangers.clone().acquire_owned().await else { return };
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        let peers = Arc::clone(&self);
+                        connections.spawn(async move {
+                            let greeted = timeout(PEER_GREETING_TIMEOUT, peers.greet(stream)).await;
+                            drop(permit);
+                            match greeted {
+                                Ok(Ok((from, reader))) => peers.hear(from, reader).await,
+                                Ok(Err(error)) => tracing::warn!(%address, %error, "a connection of a server is refused"),
+                                Err(_) => tracing::debug!(%address, "a connection did not show in time which server it is"),
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection of a server");
+                        sleep(REDIAL_EVERY).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    /// Finds out which server dialled.
+    async fn greet(&self, stream: TcpStream) -> io::Result<(u16, impl AsyncRead + Unpin + Send + use<>)> {
+        stream.set_nodelay(true)?;
+        let mut stream = TlsAcceptor::from(self.identity.server_config()).accept(stream).await?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let key = shown.ok_or_else(|| io::Error::other("it shows no key"))?;
+        let key = public_key_of(key).map_err(io::Error::other)?;
+        let greeting = read_text(&mut stream).await?;
+        let refused = self.who(&greeting, key);
+        write_text(&mut stream, refused.as_ref().err().map_or("", |why| why)).await?;
+        match refused {
+            Ok(from) => Ok((from, BufReader::with_capacity(READ_BYTES, stream))),
+            Err(why) => {
+                let _ = stream.shutdown().await;
+                Err(io::Error::other(why))
+            }
+        }
+    }
+
+    fn who(&self, greeting: &str, key: [u8; 32]) -> Result<u16, String> {
+        let found = (0..).zip(&self.servers).find(|(_, server)| server.public_key == key);
+        let (from, server) = found.ok_or_else(|| format!("no server of this ensemble has the key {}", hex(&key)))?;
+        if from == self.me {
+            return Err("it shows this server's own key".to_owned());
+        }
+        if greeting != self.setup {
+            return Err(format!(
+                "server {} is set up in another way than this one: bezant.digest, the servers' numbers and roles, and their keys must be the same at all",
+                server.id
+            ));
+        }
+        Ok(from)
+    }
+
+    async fn hear(&self, from: u16, mut reader: impl AsyncRead + Unpin) {
+        while let Ok(Ok(body)) = timeout(PEER_SILENCE, read_frame(&mut reader, PEER_FRAME_BYTES_MAX)).await {
+            if body.is_empty() {
+                continue;
+            }
+            match Message::from_bytes(body.into(), ClusterId::new([0; 16])) {
+                Ok(message) => {
+                    if self.heard.send((from, message)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(from, %error, "another server says something that cannot be read");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn dial(self: Arc<Self>, place: u16, server: ServerConfig) {
+        let link = Arc::clone(&self.links[usize::from(place)]);
+        let mut said = String::new();
+        loop {
+            let failed = match timeout(PEER_GREETING_TIMEOUT, self.reach(&server)).await {
+                Ok(Ok(stream)) => {
+                    tracing::info!(server = server.id, "connected");
+                    said.clear();
+                    link.open(true);
+                    let failed = send(stream, &link).await;
+                    link.open(false);
+                    failed
+                }
+                Ok(Err(error)) => error,
+                Err(_) => io::Error::other("it does not answer in time"),
+            };
+            let why = failed.to_string();
+            if why != said {
+                tracing::warn!(server = server.id, host = server.host, port = server.port, %why, "not connected");
+                said = why;
+            }
+            sleep(REDIAL_EVERY).await;
+        }
+    }
+
+    async fn reach(&self, server: &ServerConfig) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let address = resolve(&server.host, server.port).await?;
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let config = self.identity.client_config(server.public_key).map_err(io::Error::other)?;
+        let mut stream = TlsConnector::from(config).connect(ServerName::from(address.ip()), stream).await?;
+        write_text(&mut stream, &self.setup).await?;
+        match read_text(&mut stream).await? {
+            why if why.is_empty() => Ok(stream),
+            why => Err(io::Error::other(format!("it refuses this server: {why}"))),
+        }
+    }
+}
+
+/// The first address of a host.
+pub(crate) async fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    lookup_host((host, port)).await?.next().ok_or_else(|| io::Error::other("the host has no address"))
+}
+
+/// Sends what there is until the connection fails.
+async fn send(stream: impl AsyncRead + AsyncWrite + Unpin, link: &Link) -> io::Error {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut nothing = [0; 1];
+    let closed = reader.read(&mut nothing);
+    tokio::pin!(closed);
+    loop {
+        for frame in link.take() {
+            let written = match timeout(PEER_WRITE_TIMEOUT, writer.write_all(&frame)).await {
+                Ok(written) => written,
+                Err(_) => Err(io::Error::other("it takes nothing more")),
+            };
+            if let Err(error) = written {
+                return error;
+            }
+        }
+        if let Err(error) = writer.flush().await {
+            return error;
+        }
+        tokio::select! {
+            () = link.changed.notified() => {}
+            // An empty frame says that it is there.
+            () = sleep(PEER_SILENCE / 5) => {
+                if let Err(error) = writer.write_all(&[0; 4]).await {
+                    return error;
+                }
+            }
+            ended = &mut closed => return ended.err().unwrap_or_else(|| io::Error::other("it closed the connection")),
+        }
+    }
+}
+
+async fn read_frame(reader: &mut (impl AsyncRead + Unpin), bytes_max: usize) -> io::Result<Vec<u8>> {
+    let length = reader.read_u32().await? as usize;
+    if length > bytes_max {
+        return Err(io::Error::other("a frame is too long"));
+    }
+    let mut body = Vec::with_capacity(length.min(64 << 10));
+    // Memory is taken as bytes arrive, not as the head promises.
+    if reader.take(length as u64).read_to_end(&mut body).await? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(body)
+}
+
+async fn read_text(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
+    String::from_utf8(read_frame(reader, GREETING_BYTES_MAX).await?).map_err(io::Error::other)
+}
+
+async fn write_text(writer: &mut (impl AsyncWrite + Unpin), text: &str) -> io::Result<()> {
+    writer.write_u32(u32::try_from(text.len()).map_err(io::Error::other)?).await?;
+    writer.write_all(text.as_bytes()).await?;
+    writer.flush().await
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,401 @@
+//! Three servers as processes of their own, on loopback, with `kill -9`, deleted folders and drills.
+//!
+//! The processes are this very file: started with [`FILE`] in its environment, the first test serves the `zoo.cfg` that it names.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
+use zookeeper::{Config, Running, audit_offline, evidence, order_drill};
+
+/// Names the file that a process is to serve.
+const FILE: &str = "BEZANT_TEST_ZOO_CFG";
+/// How long anything may take that is waited for. It decides only when a test that fails does so.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Not a test where nobody asked for a server.
+#[test]
+fn serves_as_a_process() {
+    let Ok(file) = std::env::var(FILE) else { return };
+    let config = Config::parse(&std::fs::read_to_string(file).expect("it was written")).expect("it is a good file");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
+    runtime.block_on(async {
+        let mut running = Running::start(config).await.expect("it starts");
+        eprintln!("stopped: {}", running.failed().await);
+    });
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+struct Ensemble {
+    folder: tempfile::TempDir,
+    addresses: Vec<SocketAddr>,
+    processes: Vec<Option<Child>>,
+}
+
+impl Ensemble {
+    /// Three servers, the numbers of which are 1 to 3.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let free: Vec<TcpListener> = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let ports: Vec<u16> = free.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect();
+        let mut servers = String::new();
+        for at in 0..3 {
+            let secret = crypto::SecretKey::generate();
+            runtime::tls::write_private_key(&folder.path().join(format!("key-{at}.pem")), &secret).expect("it is new");
+            let public: String = secret.public().iter().map(|byte| format!("{byte:02x}")).collect();
+            let (id, port) = (at + 1, ports[at]);
+            servers += &format!("server.{id}=127.0.0.1:{port}:{port}\nbezant.server.{id}={public}\n");
+        }
+        for at in 0..3 {
+            let text = format!(
+                "tickTime=1000\nclientPort={}\nclientPortAddress=127.0.0.1\ndataDir={}\nsnapCount=300\nmaxSessionTimeout=600000\n4lw.commands.whitelist=*\n\
+                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=1500\n{servers}",
+                ports[3 + at],
+                folder.path().join(format!("data-{at}")).display(),
+                folder.path().join(format!("key-{at}.pem")).display(),
+            );
+            std::fs::write(folder.path().join(format!("zoo-{at}.cfg")), text).expect("it can be written");
+        }
+        let addresses = ports[3..].iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect();
+        let mut ensemble = Self { folder, addresses, processes: (0..3).map(|_| None).collect() };
+        (0..3).for_each(|at| ensemble.empty(at));
+        drop(free);
+        (0..3).for_each(|at| ensemble.start(at));
+        ensemble
+    }
+
+    fn data(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("data-{at}"))
+    }
+
+    /// Deletes what a server has kept.
+    fn empty(&self, at: usize) {
+        let _ = std::fs::remove_dir_all(self.data(at));
+        std::fs::create_dir_all(self.data(at)).expect("a folder");
+        std::fs::write(self.data(at).join("myid"), format!("{}\n", at + 1)).expect("it can be written");
+    }
+
+    fn start(&mut self, at: usize) {
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.path().join(format!("log-{at}"))).expect("a file");
+        let child = Command::new(std::env::current_exe().expect("this file"))
+            .args(["--exact", "serves_as_a_process", "--nocapture"])
+            .env(FILE, self.folder.path().join(format!("zoo-{at}.cfg")))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.processes[at] = Some(child.expect("it starts"));
+    }
+
+    /// `kill -9`.
+    fn kill(&mut self, at: usize) {
+        let mut child = self.processes[at].take().expect("it runs");
+        child.kill().expect("it may be killed");
+        child.wait().expect("it ends");
+    }
+
+    fn word(&self, at: usize, word: &str) -> String {
+        let mut said = String::new();
+        let asked = TcpStream::connect(self.addresses[at]).and_then(|mut stream| {
+            stream.write_all(word.as_bytes())?;
+            stream.read_to_string(&mut said)
+        });
+        asked.map(|_| said).unwrap_or_default()
+    }
+
+    fn mode(&self, at: usize) -> Option<String> {
+        self.word(at, "srvr").lines().find_map(|line| line.strip_prefix("Mode: ").map(str::to_owned))
+    }
+
+    fn leader(&self) -> Option<usize> {
+        (0..3).find(|at| self.mode(*at).as_deref() == Some("leader"))
+    }
+
+    fn wait_for_leader(&self) -> usize {
+        let mut leader = None;
+        eventually("somebody leads", || {
+            leader = self.leader();
+            leader.is_some()
+        });
+        leader.expect("somebody leads")
+    }
+
+    fn wait_for_all(&self) -> usize {
+        eventually("all serve", || (0..3).all(|at| self.mode(at).is_some()));
+        self.wait_for_leader()
+    }
+}
+
+impl Drop for Ensemble {
+    fn drop(&mut self) {
+        for child in self.processes.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for at in 0..3 {
+                let log = std::fs::read_to_string(self.folder.path().join(format!("log-{at}"))).unwrap_or_default();
+                eprintln!("--- server {at}\n{log}");
+            }
+        }
+    }
+}
+
+/// A client that finds another server when its own is gone, and keeps its session.
+struct Client {
+    addresses: Vec<SocketAddr>,
+    at: usize,
+    stream: Option<TcpStream>,
+    session: i64,
+    password: Vec<u8>,
+    zxid: i64,
+    xid: i32,
+    timeout_ms: i32,
+}
+
+fn exchange(stream: &mut TcpStream, body: &[u8]) -> Option<Vec<u8>> {
+    let length = u32::try_from(body.len()).expect("frames are short");
+    stream.write_all(&[&length.to_be_bytes(), body].concat()).ok()?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).ok()?;
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer).ok()?;
+    Some(answer)
+}
+
+impl Client {
+    fn of(ensemble: &Ensemble, at: usize, timeout_ms: i32) -> Self {
+        let addresses = ensemble.addresses.clone();
+        Self { addresses, at, stream: None, session: 0, password: vec![0; 16], zxid: 0, xid: 0, timeout_ms }
+    }
+
+    /// One attempt at the next server.
+    fn connect(&mut self) -> Option<()> {
+        let address = self.addresses[self.at % self.addresses.len()];
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        let mut body = Vec::new();
+        ConnectRequest {
+            timeout_ms: self.timeout_ms,
+            last_zxid_seen: self.zxid,
+            session: self.session,
+            password: self.password.clone(),
+            ..Default::default()
+        }
+        .encode(&mut body);
+        let answer = ConnectResponse::decode(&exchange(&mut stream, &body)?).ok()?;
+        assert!(answer.session != 0, "the session is gone");
+        (self.session, self.password) = (answer.session, answer.password.to_vec());
+        self.stream = Some(stream);
+        Some(())
+    }
+
+    /// One attempt: nothing when nobody knows what became of it.
+    fn ask(&mut self, request: Request) -> Option<Result<Answer, ErrorCode>> {
+        if self.stream.is_none() && self.connect().is_none() {
+            self.at += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            return None;
+        }
+        let opcode = request.opcode();
+        self.xid += 1;
+        let mut body = Vec::new();
+        Numbered { xid: self.xid, request }.encode(&mut body);
+        let stream = self.stream.as_mut().expect("it is connected");
+        let Some(answer) = exchange(stream, &body) else {
+            self.stream = None;
+            self.at += 1;
+            return None;
+        };
+        let reply = Reply::decode(&answer, opcode).expect("a server answers so");
+        assert_eq!(reply.xid, self.xid, "answers come in order");
+        self.zxid = self.zxid.max(reply.zxid);
+        Some(reply.answer)
+    }
+
+    /// Until it is answered.
+    fn insist(&mut self, request: &Request) -> Result<Answer, ErrorCode> {
+        let mut answer = None;
+        eventually("an answer", || {
+            answer = self.ask(request.clone());
+            answer.is_some()
+        });
+        answer.expect("it was answered")
+    }
+
+    fn exists(&mut self, path: &str) -> bool {
+        self.insist(&Request::Exists { path: path.to_owned(), watch: false }).is_ok()
+    }
+
+    fn sync(&mut self) {
+        self.insist(&Request::Sync { path: "/".to_owned() }).expect("it is there");
+    }
+}
+
+fn create(path: &str, mode: CreateMode) -> Request {
+    let data = Some(vec![7; 100].into());
+    Request::Create(Create { path: path.to_owned(), data, acl: vec![Acl::open()], mode, sequential: false, wants_stat: false })
+}
+
+/// Clients that write as fast as they are answered.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicUsize>,
+    paths: Arc<Mutex<Vec<String>>>,
+    writers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(ensemble: &Ensemble, name: &str) -> Self {
+        let (stop, acknowledged, paths) = <(Arc<AtomicBool>, Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>)>::default();
+        let writers = (0..3).map(|writer| {
+            let mut client = Client::of(ensemble, writer, 600_000);
+            let (stop, acknowledged, paths, name) = (stop.clone(), acknowledged.clone(), paths.clone(), name.to_owned());
+            std::thread::spawn(move || {
+                for number in 0.. {
+                    let path = format!("/{name}-{writer}-{number}");
+                    let mut answer = None;
+                    while answer.is_none() && !stop.load(Ordering::Relaxed) {
+                        answer = client.ask(create(&path, CreateMode::Persistent));
+                    }
+                    match answer {
+                        // It may have been done by the attempt before, of which nobody heard.
+                        Some(Ok(_) | Err(ErrorCode::NodeExists)) => {
+                            paths.lock().expect("nobody panics").push(path);
+                            acknowledged.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Some(Err(code)) => panic!("{path}: {code}"),
+                        None => return,
+                    }
+                }
+            })
+        });
+        let writers = writers.collect();
+        Self { stop, acknowledged, paths, writers }
+    }
+
+    fn go_on(&self, more: usize) -> Duration {
+        let (began, before) = (Instant::now(), self.acknowledged.load(Ordering::Relaxed));
+        eventually("writes go on", || self.acknowledged.load(Ordering::Relaxed) >= before + more);
+        began.elapsed()
+    }
+
+    fn stop(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.writers.into_iter().for_each(|writer| writer.join().expect("it ends"));
+        self.paths.lock().expect("nobody panics").clone()
+    }
+}
+
+fn check_all(ensemble: &Ensemble, expected: &[String]) {
+    for at in 0..3 {
+        let mut client = Client::of(ensemble, at, 600_000);
+        client.sync();
+        let Ok(Answer::Names(names)) = client.insist(&Request::GetChildren { path: "/".to_owned(), watch: false }) else {
+            panic!("the root is there")
+        };
+        let names: BTreeSet<String> = names.into_iter().map(|name| format!("/{name}")).collect();
+        let lost: Vec<&String> = expected.iter().filter(|path| !names.contains(*path)).collect();
+        assert!(lost.is_empty(), "{} of {} were acknowledged, and are lost at server {at}: {:?}", lost.len(), expected.len(), lost.first());
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
+    let mut ensemble = Ensemble::new();
+    let leader = ensemble.wait_for_all();
+    let mut holder = Client::of(&ensemble, leader, 600_000);
+    holder.insist(&create("/held", CreateMode::Ephemeral)).expect("it is new");
+    let mut leaving = Client::of(&ensemble, (leader + 1) % 3, 600_000);
+    leaving.insist(&create("/left", CreateMode::Ephemeral)).expect("it is new");
+    let load = Load::start(&ensemble, "a");
+    load.go_on(200);
+    ensemble.kill(leader);
+    let took = load.go_on(1);
+    eprintln!("a write was acknowledged {} ms after the leader was killed", took.as_millis());
+    load.go_on(200);
+    assert!(holder.exists("/held"), "the session is at another server now, and its node is there");
+    leaving.insist(&Request::CloseSession).expect("it is there");
+    assert!(!holder.exists("/left"));
+    ensemble.start(leader);
+    ensemble.wait_for_all();
+    // One after the other, the last of them with an empty folder.
+    for at in 0..3 {
+        ensemble.kill(at);
+        load.go_on(50);
+        if at == 2 {
+            ensemble.empty(at);
+        }
+        ensemble.start(at);
+        ensemble.wait_for_all();
+        load.go_on(400);
+    }
+    assert!(holder.exists("/held"));
+    let expected = load.stop();
+    check_all(&ensemble, &expected);
+    (0..3).for_each(|at| ensemble.kill(at));
+    let folders: Vec<PathBuf> = (0..3).map(|at| ensemble.data(at)).collect();
+    let audit = audit_offline(&folders);
+    assert!(audit.is_clean() && audit.has_majority, "{audit:?}");
+}
+
+fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
+    let answer = runtime.block_on(order_drill(&ensemble.addresses[at].to_string(), what, path)).expect("it answers");
+    assert!(answer.starts_with("damaged"), "{answer}");
+}
+
+fn noticed(data: &Path) -> Option<String> {
+    evidence(data).ok()?.into_iter().map(|found| found.what).next()
+}
+
+#[test]
+fn the_server_that_is_wrong_is_the_one_that_stops() {
+    let mut ensemble = Ensemble::new();
+    let leader = ensemble.wait_for_all();
+    let others: Vec<usize> = (0..3).filter(|at| *at != leader).collect();
+    let load = Load::start(&ensemble, "a");
+    load.go_on(100);
+    // A follower that lost a transaction does not acknowledge the next.
+    drill(&ensemble, others[0], "drop", "/");
+    eventually("it is noticed", || noticed(&ensemble.data(others[0])).is_some());
+    load.go_on(200);
+    assert!(ensemble.mode(others[0]).is_none());
+    assert!(ensemble.word(others[0], "mntr").contains("zk_digest_mismatches_count\t1"));
+    assert!(ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"), "the leader knows who disagrees");
+    assert_eq!((noticed(&ensemble.data(leader)), noticed(&ensemble.data(others[1]))), (None, None));
+    // With an empty folder it takes over what the others have.
+    ensemble.kill(others[0]);
+    ensemble.empty(others[0]);
+    ensemble.start(others[0]);
+    let leader = ensemble.wait_for_all();
+    load.go_on(100);
+    // A leader that proposes something else than it foresaw is outvoted.
+    drill(&ensemble, leader, "proposal", "/");
+    eventually("it is noticed", || noticed(&ensemble.data(leader)).is_some());
+    eventually("another one leads", || ensemble.leader().is_some_and(|other| other != leader));
+    load.go_on(200);
+    assert!(ensemble.mode(leader).is_none());
+    assert!(noticed(&ensemble.data(leader)).is_some_and(|what| what.contains("a majority of the servers")));
+    for at in (0..3).filter(|at| *at != leader) {
+        assert_eq!(noticed(&ensemble.data(at)), None);
+    }
+    ensemble.kill(leader);
+    ensemble.empty(leader);
+    ensemble.start(leader);
+    ensemble.wait_for_all();
+    let expected = load.stop();
+    check_all(&ensemble, &expected);
+}
