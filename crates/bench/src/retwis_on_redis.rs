@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::Client;
+use client::{Client, CommitPath};
 use rand::Rng as _;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -175,7 +175,8 @@ impl Workload for RetwisOnRedis {
     fn transact<'a>(&'a self, _client: &'a Client, loop_client: &'a mut LoopClient) -> Work<'a, Done> {
         Box::pin(async move {
             self.run(loop_client).await.map_err(said)?;
-            Ok(Done { path: None, attempts: 1, broken: None })
+            // It has taken place, and nothing had to be agreed on.
+            Ok(Done { path: Some(CommitPath::Empty), attempts: 1, broken: None })
         })
     }
 }

@@ -43,17 +43,17 @@ impl Load {
     }
 }
 
-fn on_shards(effort: Effort, shards: u32, tables: &[Load], more: &str) -> Cluster {
-    let tables: Vec<String> = tables.iter().map(|load| load.bench(effort)).collect();
-    cluster(&format!("--engine augustus --shards {shards} {more}"), &tables.iter().map(String::as_str).collect::<Vec<_>>())
+fn on_shards(effort: Effort, shards: u32, table: Load, more: &str) -> Cluster {
+    cluster(&format!("--engine augustus --shards {shards} {more}"), &[&table.bench(effort)])
 }
 
 fn multi_shard(effort: Effort) -> Figure {
     let one = |load: Load, shards: u32, percent: u32| -> Point {
         let share = f64::from(percent) / 100.0;
         let bench = format!("{} --clients {CLIENTS} --multi-shard {share}", load.bench(effort));
-        // C and D read the tables of A and B.
-        point(load.id(shards, percent), f64::from(percent), on_shards(effort, shards, &[A, B], ""), &bench)
+        // C and D read the tables of A and B, each of which is the only one in its cluster.
+        let table = if load.is_large { B } else { A };
+        point(load.id(shards, percent), f64::from(percent), on_shards(effort, shards, table, ""), &bench)
     };
     let line = |load: Load, shards: u32| -> (String, Vec<Point>) {
         let mixes = if shards == 1 { &MIXES[..1] } else { &MIXES[..] };
@@ -144,7 +144,7 @@ fn cheats(effort: Effort) -> Figure {
         let (share, part) = (f64::from(on_two) / 100.0, f64::from(cheats) / 100.0);
         let bench =
             format!("{} --clients {CLIENTS} --multi-shard {share} --byzantine-clients {part} --strategy stall-early", load.bench(effort));
-        point(id(load, on_two, cheats), f64::from(cheats), on_shards(effort, SHARDS_CHEATED, &[A], "--clients 2"), &bench)
+        point(id(load, on_two, cheats), f64::from(cheats), on_shards(effort, SHARDS_CHEATED, A, "--clients 2"), &bench)
     };
     let line = |load: Load, on_two: u32| (format!("{on_two} % on two shards"), CHEATS.map(|cheats| one(load, on_two, cheats)).to_vec());
     let panel = |title, y, load: Load| Panel {
