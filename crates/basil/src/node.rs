@@ -143,7 +143,10 @@ impl<M: StorageBackend> Machine for Node<M> {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         // Whether or not it knows the time: a client that is revoked is so at once.
         let input = match input {
-            Input::Command(Reconfigure(cluster)) => return self.replica.reconfigure(cluster),
+            Input::Command(Reconfigure(cluster)) => {
+                self.replica.reconfigure(cluster.clone());
+                return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
+            }
             input => input,
         };
         let Some((now, input)) = self.step_clock(now, input, outbox) else { return };

@@ -9,7 +9,7 @@ use types::{ClientId, Cluster, ReplicaId};
 
 use crate::clock::ClockReport;
 use crate::outcome::Tell;
-use crate::request::Ask;
+use crate::request::{Ask, Request};
 
 /// What there is to know of an engine before it runs.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +103,11 @@ impl fmt::Display for Capability {
 pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Infallible> {
     /// Which engine it belongs to.
     fn profile(&self) -> &'static Profile;
+
+    /// What tells a session that the operators have changed the cluster, whose shape stays; nothing where an engine does not mind. It is not answered.
+    fn reconfigured(_cluster: Arc<Cluster>) -> Option<Request> {
+        None
+    }
 
     /// What it has done so far. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);

@@ -87,6 +87,11 @@ mutants! {
     GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
     GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";
     ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
+    EarlierKeyUnchecked: "configurations", "whatever is signed badly in the name of a place whose key was changed is forgiven";
+    EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
+    ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
+    HandedUnbounded: "configurations", "all connections are handed a configuration at once, however much waits then";
+    RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";

@@ -40,9 +40,13 @@ impl ReadLimiter {
 }
 
 impl<M: StorageBackend> Replica<M> {
-    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays.
+    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. Election
+    /// messages that an earlier key signed count no more.
     pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
         self.read_limiter.retain(&cluster);
+        for replica in cluster.replicas_of(self.me.shard).filter(|it| cluster.replica_key(*it) != self.cluster.replica_key(*it)) {
+            self.ballots.forget_sender(replica.index);
+        }
         if !broken(Mutant::RightsKept) {
             self.cluster = cluster;
         }
