@@ -389,6 +389,7 @@ impl From<Refusal> for engine::Refusal {
                 ClientLimit::Bytes => "bytes_max",
                 ClientLimit::ReadsPerSecond => "reads_per_second",
             }),
+            Refusal::Liar => Self::Liar,
             Refusal::TooLarge => Self::AnswerTooLarge,
             Refusal::Unknown => Self::Unknown,
         }

@@ -126,6 +126,11 @@ pub trait Replica: Durable + Machine<Command = Reconfigure> {
     /// What lie an event proves, if it does.
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
 
+    /// What proves it to everybody who has the cluster's public keys, where it is signed.
+    fn signed_proof(_event: &Self::Event) -> Option<bytes::Bytes> {
+        None
+    }
+
     /// How it stands with its clock, where it holds that near the other replicas'.
     fn clock(&self) -> Option<ClockReport> {
         None

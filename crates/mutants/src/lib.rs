@@ -96,6 +96,8 @@ mutants! {
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";
     ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
+    LiarServed: "evidence", "a client that was seen to lie is served as before";
+    HonestConvicted: "evidence", "a replica that repeats its vote counts as one that contradicts it";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";

@@ -26,7 +26,7 @@ impl Coordinator {
         if rotated.is_empty() || broken(Mutant::EarlierVotesKept) {
             return;
         }
-        // In the order of their ids, so that it does not depend on a hash.
+        #[expect(clippy::disallowed_methods, reason = "they are sorted before anything depends on their order")]
         let mut ids: Vec<TransactionId> = self.attempts.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
