@@ -359,8 +359,7 @@ impl<S: System> World<S> {
         let is_holder = cluster.replica_key(id) == Some(&secret.public());
         let verifier =
             Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 1 << 14).expect("keys drawn from a seed are good keys"));
-        let mut earlier: Vec<Cluster> =
-            member.takeover.chain().clusters().skip(1).take(crypto::EARLIER_KEYS_MAX).map(|(_, it)| it).collect();
+        let mut earlier: Vec<Cluster> = member.takeover.chain().clusters().skip(1).map(|(_, it)| it).collect();
         earlier.reverse();
         earlier.iter().for_each(|cluster| verifier.note_earlier(cluster));
         self.verifiers[at] = verifier.clone();
