@@ -4,11 +4,12 @@
 //!
 //! This file has a commit's whole way on the client's side: which message goes where, the votes (ST1, §4.2), the logged decision
 //! (ST2), and the writeback (§4.3). What votes amount to is in [`crate::tally`]. The folder has the rest: `reads` (§4.1), and the
-//! commit of what has only read; `scans`, which read ranges; `recovery` (§5); and `interface`, what a coordinator is asked and tells.
+//! commit of what has only read; `scans`, which read ranges; `recovery` (§5); `reconfiguration`, when the operators change a key; and `interface`, what a coordinator is asked and tells.
 
 mod interface;
 mod patience;
 mod reads;
+mod reconfiguration;
 mod recovery;
 mod scans;
 
@@ -89,6 +90,8 @@ pub struct Coordinator {
     suspects: Vec<Voters>,
     /// A client's, which begins transactions.
     clocks: Option<ReplicaClocks>,
+    /// The places that the operators have given another key last, and when.
+    rotated: Option<(Time, Vec<ReplicaId>)>,
     counts: CoordinatorCounts,
 }
 
@@ -121,6 +124,7 @@ impl Coordinator {
             recent_commits: RecentCommits::default(),
             suspects: vec![Voters::default(); shards],
             clocks: None,
+            rotated: None,
             counts: CoordinatorCounts::default(),
         }
     }
@@ -456,6 +460,8 @@ impl Coordinator {
         }
         self.counts.retries += 1;
         attempt.retries += 1;
+        self.recount_once_more(now, id);
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let (logging, retries) = (attempt.logging, attempt.retries);
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = attempt.elections > 0 || attempt.logged.count() >= self.quorums.logged();
@@ -622,6 +628,7 @@ impl Machine for Coordinator {
                 self.on_commit_command(now, Some(operation), transaction, dependencies, outbox);
             }
             Input::Command(Command::Finish { transaction }) => self.on_finish_command(now, transaction, outbox),
+            Input::Command(Command::Reconfigure { cluster }) => self.on_reconfigure_command(now, cluster, outbox),
             Input::Message { from: Party::Replica(from), message } => {
                 match message.into_inner() {
                     Message::ReadReply { request, clock, results, prepared } => {

@@ -29,7 +29,7 @@
 //! `transaction_table.rs` and `transaction_state.rs`. Pure rules stand alone and import no machine: [`check`] is Algorithm 1,
 //! [`tally`] what votes amount to, [`reading`] what replies amount to, [`read_only`] when reading alone commits, [`recovery`] how
 //! views and leaders go, [`quorum`] the numbers and why. [`certificate`] is proof for third parties, [`message`] what is said,
-//! [`transaction`] what is voted on, [`refresh`] when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
+//! [`witness`] what proves that a replica lies, [`transaction`] what is voted on, [`refresh`] when what was voted down is tried again, [`buffer`] a transaction before it is prepared.
 
 mod adaptive_timeout;
 pub mod buffer;
@@ -59,6 +59,7 @@ mod tombstones;
 pub mod transaction;
 mod transaction_state;
 mod transaction_table;
+pub mod witness;
 
 pub use buffer::Buffer;
 pub use certificate::{Certificate, Decision, Vote};

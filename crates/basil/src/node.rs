@@ -13,6 +13,7 @@ use crate::message::{Message, Refusal, Subject, Unsigned};
 use crate::peer_clocks::{PeerClocks, Standing};
 use crate::quorum::Quorums;
 use crate::replica::{Replica, ReplicaCounts, ReplicaEvent};
+use crate::witness::{Contradiction, Witness};
 
 /// What a node tells its own side.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub enum NodeEvent {
         /// The transaction, which proves it.
         transaction: Transaction,
     },
+    /// A replica has voted to commit and to abort one transaction: proof that it lies, or has forgotten, for everybody.
+    Contradiction(Contradiction),
     /// How it stands with its clock, now and then.
     Clock(ClockReport),
 }
@@ -34,6 +37,7 @@ pub struct Node<M: StorageBackend> {
     janitor: Coordinator,
     from_janitor: OutboxOf<Coordinator>,
     peers: Option<Peers>,
+    witness: Witness,
 }
 
 /// The other replicas, and their clocks.
@@ -46,7 +50,7 @@ impl<M: StorageBackend> Node<M> {
     /// Puts a replica and its janitor together.
     #[must_use]
     pub fn new(replica: Replica<M>, janitor: Coordinator) -> Self {
-        Self { replica, janitor, from_janitor: Outbox::default(), peers: None }
+        Self { replica, janitor, from_janitor: Outbox::default(), peers: None, witness: Witness::default() }
     }
 
     /// The same, with a clock that is held near those of the other replicas. Until enough of them have said what time it
@@ -65,6 +69,11 @@ impl<M: StorageBackend> Node<M> {
     #[must_use]
     pub fn replica(&self) -> &Replica<M> {
         &self.replica
+    }
+
+    /// Refuses what this client begins, as it was seen to lie before this process started, as long as it has that key.
+    pub fn refuse_liar(&mut self, client: ClientId, public_key: [u8; 32]) {
+        self.replica.refuse_liar(client, public_key);
     }
 
     /// What the janitor has done.
@@ -143,9 +152,15 @@ impl<M: StorageBackend> Machine for Node<M> {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         // Whether or not it knows the time: a client that is revoked is so at once.
         let input = match input {
-            Input::Command(Reconfigure(cluster)) => return self.replica.reconfigure(cluster),
+            Input::Command(Reconfigure(cluster)) => {
+                self.replica.reconfigure(cluster.clone());
+                return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
+            }
             input => input,
         };
+        if let Input::Message { message, .. } = &input {
+            self.witness.hear(message).into_iter().for_each(|contradiction| outbox.emit(NodeEvent::Contradiction(contradiction)));
+        }
         let Some((now, input)) = self.step_clock(now, input, outbox) else { return };
         match input {
             Input::Command(Reconfigure(_)) => {}
@@ -246,13 +261,24 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
     }
 
     fn misbehavior(event: &NodeEvent) -> Option<engine::Misbehavior> {
-        let NodeEvent::Misbehavior { client, transaction } = event else { return None };
-        let evidence = transaction.id().0.iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(engine::Misbehavior {
-            who: engine::Liar::Client(*client),
-            what: "this client claims to have read from its own future: it lies",
-            evidence,
-        })
+        let hex = |id: types::TransactionId| id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        match event {
+            NodeEvent::Misbehavior { client, transaction } => Some(engine::Misbehavior {
+                who: engine::Liar::Client(*client),
+                what: "this client claims to have read from its own future: it lies",
+                evidence: hex(transaction.id()),
+            }),
+            NodeEvent::Contradiction(contradiction) => Some(engine::Misbehavior {
+                who: engine::Liar::Replica(contradiction.replica),
+                what: "this replica signed a vote to commit and a vote to abort one transaction: it lies, or its disk has forgotten",
+                evidence: hex(contradiction.id),
+            }),
+            NodeEvent::Clock(_) => None,
+        }
+    }
+
+    fn signed_proof(event: &NodeEvent) -> Option<bytes::Bytes> {
+        if let NodeEvent::Contradiction(contradiction) = event { Some(contradiction.to_bytes()) } else { None }
     }
 
     fn clock(&self) -> Option<ClockReport> {

@@ -231,6 +231,11 @@ impl LoggedReplies {
         }
     }
 
+    /// Forgets what replica `index` said; gives whether it had said anything.
+    pub fn forget(&mut self, index: u16) -> bool {
+        self.0.remove(&index).is_some()
+    }
+
     /// Whether replica `index` has been heard.
     pub fn heard(&self, index: u16) -> bool {
         self.0.contains_key(&index)
@@ -326,6 +331,11 @@ impl Ballots {
             .map(|elect| (elect.replica.index, elect.statement.decision, elect.signature.clone()))
             .collect();
         (electors.len() == quorums.elected()).then_some(electors)
+    }
+
+    /// Forgets all of replica `index`, whose place has another key: it elects again, when it is asked again.
+    pub fn forget_sender(&mut self, index: u16) {
+        self.by_sender.remove(&index);
     }
 
     /// The transaction has ended.

@@ -22,7 +22,7 @@ mod restart;
 mod scans;
 mod stall_detector;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crypto::Verified;
@@ -30,7 +30,7 @@ use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
 use mutants::{Mutant, broken};
 use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
 use types::codec::Encode as _;
-use types::{Cluster, Party, ReplicaId, TransactionId};
+use types::{ClientId, Cluster, Party, ReplicaId, TransactionId};
 
 use self::abandonment_limiter::AbandonmentLimiter;
 use self::admission::{author, is_author, note_requester};
@@ -70,6 +70,8 @@ pub struct Replica<M: StorageBackend> {
     abandonment_limiter: AbandonmentLimiter,
     /// What clients have read whom the configuration limits.
     read_limiter: ReadLimiter,
+    /// Clients that were seen to lie, with the keys that they had.
+    liars: BTreeMap<ClientId, [u8; 32]>,
     /// Requests that came before their time.
     early: EarlyRequests,
     /// What others have said of old transactions that this replica holds undecided.
@@ -497,6 +499,7 @@ impl<M: StorageBackend> Replica<M> {
                 if abort_reason == AbortReason::Misbehavior {
                     let client = transaction.timestamp().client;
                     out.emit(ReplicaEvent::Misbehavior { client, transaction: transaction.clone() });
+                    self.refuse_known_liar(client);
                 }
                 let conflict = self.conflict_of(now, abort_reason);
                 self.cast(id, Vote::Abort, Some(abort_reason), conflict, out);

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use crate::transaction::{Transaction, TransactionError};
 use crypto::Verified;
@@ -15,7 +16,7 @@ use engine::{
 };
 use foldhash::{HashMap, HashMapExt as _};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
-use types::{ClusterId, Key, KeyRange, Timestamp, Value};
+use types::{Cluster, ClusterId, Key, KeyRange, Timestamp, Value};
 
 use crate::buffer::Buffer;
 use crate::certificate::Decision;
@@ -115,6 +116,9 @@ impl<D: Driver> Session<D> {
             Request::Commit(commit) => self.commit(now, operation, commit),
             Request::Private(private) => {
                 let command = private.take::<Command>().map_err(|_| Foreign)?;
+                if let Command::Reconfigure { .. } = command {
+                    return Ok(Begun::Command(command));
+                }
                 self.under_way.insert(operation, UnderWay::Private);
                 Ok(Begun::Command(command.numbered(operation)))
             }
@@ -229,6 +233,10 @@ impl<D: Driver> Durable for Session<D> {
 impl<D: Driver> engine::Session for Session<D> {
     fn profile(&self) -> &'static Profile {
         &PROFILE
+    }
+
+    fn reconfigured(cluster: Arc<Cluster>) -> Option<Request> {
+        Some(Request::Private(Private::new(Command::Reconfigure { cluster })))
     }
 
     fn statistics(&self, out: &mut Statistics) {
@@ -381,6 +389,7 @@ impl From<Refusal> for engine::Refusal {
                 ClientLimit::Bytes => "bytes_max",
                 ClientLimit::ReadsPerSecond => "reads_per_second",
             }),
+            Refusal::Liar => Self::Liar,
             Refusal::TooLarge => Self::AnswerTooLarge,
             Refusal::Unknown => Self::Unknown,
         }

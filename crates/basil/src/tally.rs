@@ -66,6 +66,17 @@ impl Tally {
         true
     }
 
+    /// Forgets what replica `index` has voted, and what was shown to be in the way: both may rest on a key that its place has no more. Gives whether
+    /// anything was forgotten.
+    pub fn forget(&mut self, index: u16) -> bool {
+        let had_conflict = self.conflict.take().is_some();
+        self.commits.retain(|(other, _)| *other != index);
+        self.aborts.retain(|(other, _)| *other != index);
+        let had_voted = self.voters.contains(index);
+        self.voters.remove(index);
+        had_voted || had_conflict
+    }
+
     /// Notes a committed transaction, shown to conflict, that is in the way.
     pub fn conflicts_with(&mut self, transaction: Transaction, certificate: Arc<Certificate>) {
         self.conflict = Some((transaction, certificate));

@@ -236,6 +236,7 @@ impl Desk {
             Refusal::AbandonLimit,
             Refusal::ClientLimit(basil::ClientLimit::Keys),
             Refusal::ClientLimit(basil::ClientLimit::ReadsPerSecond),
+            Refusal::Liar,
             Refusal::Unknown,
             Refusal::TooLarge,
             Refusal::NotKept { kept_ms: 30_000 },

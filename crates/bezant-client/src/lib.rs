@@ -90,6 +90,36 @@ pub fn verify_receipt(receipt: &Bytes, topology: &Topology) -> Result<(ProvenCom
     Err(why.unwrap_or_default())
 }
 
+/// A lie that is proven by what was signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProvenLie {
+    /// Which replica.
+    pub who: types::ReplicaId,
+    /// About which transaction.
+    pub transaction: TransactionId,
+    /// By the keys of which configuration.
+    pub configuration: u64,
+}
+
+/// Checks what a replica kept of another's lie, with nothing but what `cluster.toml` says and the configurations that followed: all that is signed must be by the
+/// keys of one of these.
+///
+/// # Errors
+/// Why it proves nothing, in words.
+pub fn verify_lie(bytes: &Bytes, topology: &Topology) -> Result<ProvenLie, String> {
+    if topology.engine.name != basil::PROFILE.name {
+        return Err(format!("replicas of {} sign nothing that is kept as evidence", topology.engine.name));
+    }
+    let mut first = None;
+    for (configuration, cluster) in topology.chain.clusters() {
+        match basil::witness::Contradiction::verify(bytes, Arc::new(cluster), topology.signatures) {
+            Ok(found) => return Ok(ProvenLie { who: found.replica, transaction: found.id, configuration }),
+            Err(error) => _ = first.get_or_insert(error.to_string()),
+        }
+    }
+    Err(first.unwrap_or_default())
+}
+
 fn augustus_session(config: &Config) -> impl FnOnce(Party) -> augustus::Session + use<> {
     let (cluster, timeout_ms) = (config.cluster().clone(), config.timeouts.operation_ms);
     move |party| augustus::Session::new(cluster, party, timeout_ms).expect("the cluster is of this engine, and clients have clients' names")

@@ -413,14 +413,14 @@ async fn hand_over(args: &ApplyArgs, topology: &Topology, client: &Client) -> Re
     let next = read(&args.file, &chain)?;
     let (version, digest) = (next.configuration.version, next.configuration.digest(chain.id()));
     let is_known = |configuration: &Configuration| configuration.version == version && configuration.digest(chain.id()) == digest;
-    // Applied again, it is handed to those that had not heard of it.
     if !chain.configurations().any(is_known) {
         chain.check(&next).map_err(|error| refused(&error, &args.file))?;
         if !args.force {
             refuse_while_others_are_out(topology, chain.newest(), &next.configuration).await?;
         }
-        client.take_over(next.clone()).map_err(|error| Failure::wrong(error.to_string()).at(args.file.display()))?;
     }
+    // Applied again, it is handed to those that had not heard of it.
+    client.take_over(next.clone()).map_err(|error| Failure::wrong(error.to_string()).at(args.file.display()))?;
     let changed = changed_places(chain.newest(), &next.configuration);
     let give_up = Instant::now() + Duration::from_secs(args.seconds);
     let expected: Vec<ReplicaId> = topology.cluster.replicas().filter(|replica| !changed.contains(replica)).collect();

@@ -1,6 +1,6 @@
 //! `bezant drill` and `bezant evidence`: damage on purpose, and what was noticed of damage.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -50,26 +50,15 @@ pub async fn run(command: &DrillCommand) -> Result<Done, Failure> {
     }
 }
 
-/// Whose evidence to show.
-#[derive(Args, Debug)]
-pub struct EvidenceArgs {
-    /// The server's dataDir
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// Carries out `bezant evidence`.
-pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
-    let place = args.folder.display();
-    let found = evidence(&args.folder).map_err(|error| {
+/// Carries out `bezant evidence` for the `dataDir` of a server for ZooKeeper's clients.
+pub fn show(folder: &Path, is_json: bool) -> Result<Done, Failure> {
+    let place = folder.display();
+    let found = evidence(folder).map_err(|error| {
         Failure::wrong(format!("cannot read what was kept: {error}"))
             .at(place)
-            .help("name the dataDir of a server started by bezant zookeeper")
+            .help("name a replica's folder, or the dataDir of a server started by bezant zookeeper")
     })?;
-    if args.json {
+    if is_json {
         out!("{}", json!({ "evidence": found.iter().map(zookeeper::Evidence::to_json).collect::<Vec<_>>() }));
     } else {
         for one in &found {

@@ -12,6 +12,7 @@ mod changes;
 mod confine;
 mod dev;
 mod drill;
+mod evidence;
 pub mod failure;
 mod given;
 mod init;
@@ -130,12 +131,15 @@ pub enum Command {
     #[command(subcommand, about = "Damages a server on purpose, to see that it is noticed")]
     Drill(drill::DrillCommand),
     #[command(
-        about = "Shows what a server for ZooKeeper's clients has noticed to be wrong with itself",
-        after_help = "Example:\n\
+        about = "Shows what a replica saw others lie about, or what a server for ZooKeeper's clients noticed to be wrong with itself",
+        after_help = "Examples:\n\
+        \x20 bezant evidence bezant-data/s0-r2\n\
+        \x20 bezant evidence lie-1760000000000-s0-r1-0.json --cluster bezant-data/cluster.toml\n\
+        \x20 bezant evidence bezant-data/s0-r2 --lift c7\n\
         \x20 bezant evidence /var/zk\n\n\
-        Ends with exit code 1 when there is any."
+        What is signed is checked with nothing but the cluster's public keys. Ends with exit code 1 when there is any evidence."
     )]
-    Evidence(drill::EvidenceArgs),
+    Evidence(evidence::EvidenceArgs),
 }
 
 /// How many cores a command can use.
@@ -185,7 +189,7 @@ impl Command {
             Self::Zookeeper(args) => standalone::run(&args).await,
             Self::Audit(command) => audit::run(&command).await,
             Self::Drill(command) => drill::run(&command).await,
-            Self::Evidence(args) => drill::show(&args),
+            Self::Evidence(args) => evidence::show(&args),
         }
     }
 }

@@ -22,13 +22,14 @@ use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
+use crate::evidence::{Keeper, Record, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use board::Board;
 use config::NodeConfig;
-use engine::{Misbehavior, Reconfigure, Replica};
+use engine::{Liar, Misbehavior, Reconfigure, Replica};
 pub use wiring::{changes_while_running, check_data, create_marked_data};
 
 /// How many checked roots a replica remembers.
@@ -208,6 +209,7 @@ struct Launch {
     board: Arc<Board>,
     window: LowPriority,
     newest: watch::Receiver<Newest>,
+    evidence: PathBuf,
 }
 
 impl Launch {
@@ -257,7 +259,8 @@ impl Launch {
             delays,
             changes,
         };
-        Ok(Self { replica, public_key: config.secret.public(), options, signer, board, window, newest })
+        let evidence = folder_of(&config.data);
+        Ok(Self { replica, public_key: config.secret.public(), options, signer, board, window, newest, evidence })
     }
 
     /// The same, with so many connections of clients at most.
@@ -274,13 +277,16 @@ impl Launch {
         R::Unsigned: Signable<Message = R::Message> + Send,
         R::Event: Send,
     {
-        let Self { replica, public_key, options, signer, board, window, newest } = self;
+        let Self { replica, public_key, options, signer, board, window, newest, evidence } = self;
         board.post_first(&machine);
         let (looker, accuser) = (board.clone(), board.clone());
+        let keeper = Keeper::start(evidence).attempt("start a thread for evidence", replica)?;
+        let known = newest.clone();
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
             if let Some(Misbehavior { who, what, evidence }) = R::misbehavior(&event) {
                 accuser.count_misbehavior();
+                keeper.keep(record(&known.borrow().cluster, who, what, &evidence, R::signed_proof(&event).map(hex::encode)));
                 // A liar can lie without end.
                 if let Some(left_out) = log.admit(Instant::now()) {
                     tracing::error!(%who, evidence, left_out = left_out.noted(), "{what}");
@@ -297,6 +303,16 @@ impl Launch {
         tell_of_changes(machine.handle(), newest.clone());
         Ok(Running { replica, public_key, newest, machine: Box::new(machine), _window: window, ready_at })
     }
+}
+
+/// What is kept of a lie.
+fn record(cluster: &Cluster, who: Liar, what: &str, transaction: &str, proof: Option<String>) -> Record {
+    let key = match who {
+        Liar::Client(client) => cluster.permission(client).map(|permission| hex::encode(permission.public_key)),
+        Liar::Replica(_) => None,
+    };
+    let (what, transaction) = (what.to_owned(), transaction.to_owned());
+    Record { time_ms: now_ms(), who: who.to_string(), key, what, transaction, proof, is_lifted: false }
 }
 
 /// Whose data a replica's are, as its disk has it.

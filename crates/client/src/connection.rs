@@ -14,7 +14,9 @@ use engine::{
 };
 use machine::turn::NoSigner;
 use runtime::clock::SteadyClock;
-use runtime::{ChangeOptions, Identity, KeepChain, Limits, Metrics, Newest, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire};
+use runtime::{
+    ChangeOptions, Identity, KeepChain, Limits, Metrics, Newest, NodeHandle, NodeOptions, NotTaken, NotTakenOver, PeerState, RunOn, Wire,
+};
 use tokio::sync::{broadcast, oneshot, watch};
 use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, ReplicaId, ShardId, Timestamp};
 
@@ -29,6 +31,8 @@ use crate::turns::{Turn, Turns};
 
 /// How many checked roots a client remembers.
 const ROOT_CACHE_MAX: usize = 16_384;
+/// The number of requests that are not answered.
+const UNANSWERED: u64 = u64::MAX;
 /// How many of a client's prefixes are named when none of them covers a key.
 const PREFIXES_SHOWN_MAX: usize = 8;
 
@@ -45,6 +49,29 @@ fn keep_in(file: PathBuf) -> KeepChain {
         }
         Ok(())
     })
+}
+
+/// Tells the session of each new configuration. What it missed while it was told of one is in the next.
+fn tell_of_changes<S: Session, W: Send + 'static>(handle: NodeHandle<Ask, W>, mut newest: watch::Receiver<Newest>) -> Telling {
+    let telling = tokio::spawn(async move {
+        while newest.changed().await.is_ok() {
+            let cluster = newest.borrow_and_update().cluster.clone();
+            let Some(request) = S::reconfigured(cluster) else { return };
+            if handle.command(Ask { operation: UNANSWERED, request }).await.is_err() {
+                return;
+            }
+        }
+    });
+    Telling(telling.abort_handle())
+}
+
+/// Ends with the connection, which it would keep alive.
+struct Telling(tokio::task::AbortHandle);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A running session.
@@ -74,6 +101,7 @@ pub(crate) struct Connection {
     turns: Arc<Turns>,
     /// Where it was opened, and runs.
     runtime: tokio::runtime::Handle,
+    _telling: Telling,
 }
 
 impl Connection {
@@ -120,6 +148,7 @@ impl Connection {
             session.statistics(&mut copy);
         };
         let node = runtime::start(node_options, session, NoSigner, on_written, on_event)?;
+        let telling = tell_of_changes::<S, W>(node.handle(), newest.clone());
         let connection = Self {
             newest,
             client: config.client,
@@ -140,6 +169,7 @@ impl Connection {
             pools,
             pool_metrics: OnceLock::new(),
             runtime: tokio::runtime::Handle::current(),
+            _telling: telling,
         };
         connection.ready(dialled, Duration::from_millis(config.timeouts.connect_ms)).await?;
         if let Some(warning) = connection.clock_warning() {

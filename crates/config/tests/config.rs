@@ -223,6 +223,19 @@ fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
     let loaded = load(folder.path()).expect("it follows");
     let permission = loaded.cluster().permission(ClientId(1)).expect("listed");
     assert_eq!((permission.write_prefixes.len(), permission.limits.keys, loaded.topology.chain.version()), (0, Some(3), 1));
+    // A process that knows less does not take away what another has written, and one that knows another of the same version is told.
+    config::write_chain(&file, &topology.chain).expect("nothing to write");
+    let mut fork = topology.chain.clone();
+    let other = crypto::Configuration { version: 1, previous: fork.digest(), ..fork.newest().clone() };
+    let signature = other.sign(fork.id(), &fork.newest().operators, &operator).expect("an operator");
+    fork.extend(crypto::SignedConfiguration { configuration: other, signatures: vec![signature] }).expect("it is signed");
+    let refused = config::write_chain(&file, &fork).expect_err("another one is there");
+    assert!(refused.to_string().contains("another configuration 1 stands in"), "{refused}");
+    assert_eq!(load(folder.path()).expect("as it was").topology.chain, chain);
+    let left = fs::read_dir(folder.path())
+        .expect("a folder")
+        .filter(|entry| entry.as_ref().is_ok_and(|it| it.path().to_string_lossy().contains(".new")));
+    assert_eq!(left.count(), 0);
     // Where hosts are called otherwise does not matter; who may do what does.
     fs::write(folder.path().join("cluster.toml"), text.replace("127.0.0.1", "localhost")).expect("written");
     load(folder.path()).expect("addresses do not count");
@@ -233,4 +246,6 @@ fn configurations_that_followed_are_read_and_rest_on_cluster_toml() {
     let bytes = fs::read(&file).expect("it is there");
     fs::write(&file, &bytes[..bytes.len() - 1]).expect("written");
     assert!(load(folder.path()).expect_err("it is cut").what.contains("ends inside a configuration"));
+    config::write_chain(&file, &chain).expect("what is damaged is written anew");
+    assert_eq!(load(folder.path()).expect("it is whole").topology.chain, chain);
 }

@@ -46,6 +46,16 @@ fn lost_disks_break_no_promise() {
     assert!(reports.iter().all(|report| report.counts.committed > 0) && reports.iter().any(|report| report.counts.disks_lost > 1));
 }
 
+/// Keys, replicas, limits and clients change while processes crash and links fail, and liars hand over other configurations.
+#[test]
+fn changes_of_the_cluster_break_no_promise() {
+    let reports: Vec<Report> = (1..=3).map(|seed| run(&scenario("changes").lasting_ms(4_000), seed, Tracing::Off)).collect();
+    for report in &reports {
+        assert!(report.is_clean(), "{report}");
+        assert!(report.counts.committed > 0 && report.counts.configurations > 1, "nothing was changed: {report}");
+    }
+}
+
 #[test]
 fn lying_replicas_break_no_promise() {
     keeps_its_promises("liars");

@@ -77,6 +77,7 @@ mod key;
 mod merkle;
 mod proven_tree;
 mod root_cache;
+pub mod takeover;
 mod verified;
 mod verifier;
 
@@ -86,5 +87,6 @@ pub use compression::{Compress, SignatureCompression};
 pub use configuration::{Chain, ChainError, Configuration, Holder, Operators, SignedConfiguration};
 pub use hash::digest;
 pub use key::{BadMember, KeyError, SecretKey, Signatures, check_members, check_public_key};
+pub use takeover::{PeerVersions, Takeover};
 pub use verified::{Claim, Rejection, SignatureClaims, Verified};
-pub use verifier::{Verifier, VerifierCounts};
+pub use verifier::{EARLIER_KEYS_MAX, Verifier, VerifierCounts};

@@ -64,6 +64,13 @@ pub enum Rejection {
         /// Whose signature it should be.
         signer: ReplicaId,
     },
+    /// A statement is signed by a key that its signer's place had before the operators gave it another. It counts no more, but a member that does
+    /// not know that yet may pass it on.
+    #[error("what {signer} is said to have said is signed by a key that its place had before")]
+    EarlierKey {
+        /// Whose signature it is.
+        signer: ReplicaId,
+    },
     /// The cluster has no such replica.
     #[error("the cluster has no replica {signer}")]
     UnknownSigner {
@@ -95,6 +102,7 @@ impl Rejection {
     pub fn label(&self) -> &'static str {
         match self {
             Self::BadSignature { .. } => "bad_signature",
+            Self::EarlierKey { .. } => "earlier_key",
             Self::UnknownSigner { .. } => "unknown_signer",
             Self::TooFewSigners { .. } => "too_few_signers",
             Self::NotDistinct { .. } => "not_distinct",

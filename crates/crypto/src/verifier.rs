@@ -23,6 +23,8 @@ const BATCH_ROOTS_MAX: usize = 64;
 /// The most memory for trees in one queue, in nodes: 1 MiB. The roots in it are not verified yet, so any sender could request as many and
 /// as large trees as fit in a frame. Claims under further roots are hashed in full.
 const QUEUE_TREES_NODES_MAX: usize = 32_768;
+/// So many of the keys that a place had before are remembered, the last ones, to tell what an earlier key signed from what nobody did.
+pub const EARLIER_KEYS_MAX: usize = 4;
 /// How many of the last queued roots are searched linearly. Certificates have at most this many signers.
 const RECENT_SUSPECTS: usize = 8;
 
@@ -36,6 +38,8 @@ pub struct Verifier {
     current: RwLock<Arc<Current>>,
     cache_capacity: usize,
     counters: Arc<Counters>,
+    /// The keys that places had before, by slot, the newest first.
+    earlier: RwLock<Vec<Vec<VerificationKey>>>,
 }
 
 /// The keys of one configuration, and the roots that were checked with them: where a key changes, nothing that the old one signed counts.
@@ -78,9 +82,40 @@ impl Verifier {
     /// [`BadMember`] when a replica's key is one that [`check_public_key`](crate::check_public_key) refuses. Without
     /// signatures no key is looked at.
     pub fn new(cluster: Arc<Cluster>, signatures: Signatures, cache_capacity: usize) -> Result<Self, BadMember> {
-        let counters = Arc::default();
+        let (counters, earlier) = (Arc::default(), RwLock::default());
         let current = Current::new(Arc::clone(&cluster), signatures, cache_capacity, Arc::clone(&counters))?;
-        Ok(Self { cluster, signatures, current: RwLock::new(Arc::new(current)), cache_capacity, counters })
+        Ok(Self { cluster, signatures, current: RwLock::new(Arc::new(current)), cache_capacity, counters, earlier })
+    }
+
+    /// Remembers the keys that places had in `before`, an earlier configuration, where they have others now; a later one than all so far. What these signed counts for
+    /// nothing, and is told from what nobody signed ([`Rejection::EarlierKey`]).
+    pub fn note_earlier(&self, before: &Cluster) {
+        if self.signatures != Signatures::Ed25519 {
+            return;
+        }
+        let current = self.current();
+        let mut earlier = self.earlier.write().unwrap_or_else(PoisonError::into_inner);
+        earlier.resize_with(current.keys.len(), Vec::new);
+        for replica in before.replicas() {
+            let key = before.replica_key(replica).filter(|key| current.cluster.replica_key(replica) != Some(key));
+            let Some(key) = key.and_then(|key| VerificationKey::try_from(*key).ok()) else { continue };
+            let known = &mut earlier[current.slot(replica)];
+            if !known.contains(&key) {
+                known.insert(0, key);
+                known.truncate(EARLIER_KEYS_MAX);
+            }
+        }
+    }
+
+    /// Which of the suspects that nobody's present key signed an earlier key of their signer's place signed.
+    fn check_earlier(&self, current: &Current, queue: &mut VerifyQueue) {
+        let earlier = self.earlier.read().unwrap_or_else(PoisonError::into_inner);
+        for suspect in queue.suspects.iter_mut().filter(|suspect| suspect.needed && !suspect.good) {
+            let Some(keys) = earlier.get(current.slot(suspect.signer)) else { continue };
+            let (signature, statement) = (Signature::from_bytes(&suspect.signed.signature), current.statement(suspect));
+            let is_signed = keys.iter().any(|key| key.verify(&signature, &statement).is_ok());
+            suspect.is_earlier = is_signed || (!keys.is_empty() && broken(Mutant::EarlierKeyUnchecked));
+        }
     }
 
     /// From now on checks by the keys that the replicas have in `cluster`, which has the shape of the first one.
@@ -95,6 +130,7 @@ impl Verifier {
         }
         let next = Current::new(cluster, self.signatures, self.cache_capacity, Arc::clone(&self.counters))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.note_earlier(&before.cluster);
         Ok(())
     }
 
@@ -110,6 +146,7 @@ impl Verifier {
         let (current, mut queue) = (self.current(), VerifyQueue::default());
         let needs = current.enqueue(&message, &mut Vec::new(), &mut queue)?;
         current.check_queued(&mut queue);
+        self.check_earlier(&current, &mut queue);
         queue.judge(&needs)?;
         Ok(Verified::vouch(message))
     }
@@ -137,6 +174,7 @@ impl Verifier {
         }
         drop(claims);
         current.check_queued(&mut queue);
+        self.check_earlier(&current, &mut queue);
         // The verdicts come first: else one message too many would be taken to find that there are no more.
         let judged = surveys.into_iter().zip(messages).map(|(enqueue, message)| (message, enqueue));
         judged.map(|(message, enqueue)| enqueue.and_then(|needs| queue.judge(&needs)).map(|()| Verified::vouch(message))).collect()
@@ -329,6 +367,8 @@ struct Suspect {
     /// Whether some message depends on this signature only.
     needed: bool,
     good: bool,
+    /// Whether a key that its signer's place had before signed it.
+    is_earlier: bool,
 }
 
 impl Suspect {
@@ -367,7 +407,7 @@ impl VerifyQueue {
         let memory_nodes = proven_tree::memory_nodes(usize::from(signature.signed.count));
         let with_tree = signature.signed.count > 1 && self.trees_nodes + memory_nodes <= QUEUE_TREES_NODES_MAX;
         let tree = with_tree.then(|| ProvenTree::new(&signature.signed));
-        let mut suspect = Suspect { signer, signed: Arc::clone(&signature.signed), tree, needed: false, good: false };
+        let mut suspect = Suspect { signer, signed: Arc::clone(&signature.signed), tree, needed: false, good: false, is_earlier: false };
         if !suspect.covers(signature, leaf) {
             return None;
         }
@@ -382,8 +422,11 @@ impl VerifyQueue {
 
     /// The verdict on a message that needs these roots to be good.
     fn judge(&self, needs: &Needs) -> Result<(), Rejection> {
-        match needs.iter().find(|at| !self.suspects[**at].good) {
-            Some(at) => Err(Rejection::BadSignature { signer: self.suspects[*at].signer }),
+        let bad = || needs.iter().map(|at| &self.suspects[*at]).filter(|suspect| !suspect.good);
+        // What nobody signed counts for more than what an earlier key signed.
+        match bad().find(|suspect| !suspect.is_earlier).or_else(|| bad().next()) {
+            Some(Suspect { signer, is_earlier: true, .. }) => Err(Rejection::EarlierKey { signer: *signer }),
+            Some(Suspect { signer, .. }) => Err(Rejection::BadSignature { signer: *signer }),
             None => Ok(()),
         }
     }

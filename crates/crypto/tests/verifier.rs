@@ -609,12 +609,21 @@ fn a_signature_by_a_key_that_has_gone_counts_no_more() {
     let keys = (0..6).map(|index| secret(if index == 1 { 11 } else { index }).public()).collect();
     let next = Cluster::new(CLUSTER, 1, Placement::Hash, vec![keys], vec![]).expect("the parts fit");
     verifier.reconfigure(Arc::new(next)).expect("the key is good");
-    assert_eq!(judge(&verifier, &gone), Err(refused(1)));
+    let by_earlier_key = Err(Rejection::EarlierKey { signer: replica(1) });
+    assert_eq!(judge(&verifier, &gone), by_earlier_key);
     assert_eq!(judge(&verifier, &stays), Ok(stays));
+    // What nobody signed is not forgiven because the key was changed.
+    let mut forged = batch(1, 0, 3);
+    for (_, _, signature) in &mut forged {
+        *signature = with_bytes(signature, [5; 64]);
+    }
+    assert_eq!(judge(&verifier, &letter(forged.clone())), Err(refused(1)));
+    forged.extend(batch(1, 0, 3));
+    assert_eq!(judge(&verifier, &letter(forged)), Err(refused(1)), "one that nobody signed is enough");
     // What a process signed by the earlier key meanwhile is not good because it was its own.
     let late = batch(1, 1, 1);
     verifier.signed(replica(1), &secret(1).public(), &late[0].2.signed);
-    assert_eq!(judge(&verifier, &letter(late)), Err(refused(1)));
+    assert_eq!(judge(&verifier, &letter(late)), by_earlier_key);
     let own = leaf(CLUSTER, replica(1), &Note(vec![7]));
     let signature = BatchSigner::new(secret(11), CLUSTER, replica(1), Signatures::Ed25519).sign(&[own]).remove(0);
     assert!(verifier.verify(letter(vec![(replica(1), Note(vec![7]), signature)])).is_ok());

@@ -9,7 +9,7 @@ use types::{ClientId, Cluster, ReplicaId};
 
 use crate::clock::ClockReport;
 use crate::outcome::Tell;
-use crate::request::Ask;
+use crate::request::{Ask, Request};
 
 /// What there is to know of an engine before it runs.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +104,11 @@ pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Inf
     /// Which engine it belongs to.
     fn profile(&self) -> &'static Profile;
 
+    /// What tells a session that the operators have changed the cluster, whose shape stays; nothing where an engine does not mind. It is not answered.
+    fn reconfigured(_cluster: Arc<Cluster>) -> Option<Request> {
+        None
+    }
+
     /// What it has done so far. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 }
@@ -120,6 +125,11 @@ pub trait Replica: Durable + Machine<Command = Reconfigure> {
 
     /// What lie an event proves, if it does.
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior>;
+
+    /// What proves it to everybody who has the cluster's public keys, where it is signed.
+    fn signed_proof(_event: &Self::Event) -> Option<bytes::Bytes> {
+        None
+    }
 
     /// How it stands with its clock, where it holds that near the other replicas'.
     fn clock(&self) -> Option<ClockReport> {

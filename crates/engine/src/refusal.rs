@@ -66,6 +66,11 @@ pub enum Refusal {
     /// The client is over a limit that the operators set for it, named as in the configuration.
     #[error("this client is over its limit {0}, which the operators set for it; ask for less, or come back later")]
     ClientLimit(&'static str),
+    /// The replicas have seen the client lie.
+    #[error(
+        "the replicas have seen this client lie, and take nothing new of it; its operators give it another key, or lift that (`bezant evidence`)"
+    )]
+    Liar,
     /// The client has no right to a key.
     #[error("this client has no right to a key it named; `bezant config show` tells its rights")]
     NotPermitted,
@@ -105,6 +110,7 @@ impl Refusal {
             | Self::OutcomeUnknown
             | Self::AbandonLimit
             | Self::ClientLimit(_)
+            | Self::Liar
             | Self::NotPermitted
             | Self::WrongShard
             | Self::Unknown

@@ -88,10 +88,17 @@ mutants! {
     GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
     GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";
     ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
+    EarlierKeyUnchecked: "configurations", "whatever is signed badly in the name of a place whose key was changed is forgiven";
+    EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
+    ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
+    HandedUnbounded: "configurations", "all connections are handed a configuration at once, however much waits then";
+    RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
     ClientLimitFinal: "configurations", "a client takes refusals for its limits to mean that its transaction never happens";
     ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
+    LiarServed: "evidence", "a client that was seen to lie is served as before";
+    HonestConvicted: "evidence", "a replica that repeats its vote counts as one that contradicts it";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";

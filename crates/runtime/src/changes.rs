@@ -10,17 +10,25 @@
 //! ```
 //!
 //! A configuration proves itself by its signatures. So it does not matter who hands it over, and one correct peer is enough to learn of it.
+//! How it is taken over, and what a peer is handed next, is in [`crypto::takeover`]; this is the shell around that. Replicas hand on what they learn. A client hands over only what its own side brings: there may be thousands of clients.
+//!
+//! All get the same bytes, encoded once. What waits to be written of them on all connections has a limit ([`HANDED_BYTES_MAX`]): beyond it clients get
+//! theirs later, one after the other ([`Changes::hand_later`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crypto::{Chain, ChainError, Configuration as Members, Signatures, SignedConfiguration, Verifier};
+use bytes::Bytes;
+pub use crypto::takeover::Control;
+use crypto::takeover::{AHEAD_MAX, Fault};
+use crypto::{Chain, ChainError, Configuration as Members, Signatures, SignedConfiguration, Takeover, Verifier};
 use mutants::{Mutant, broken};
 use tokio::sync::watch;
-use types::codec::{Decode, DecodeError, Encode, Reader};
+use types::codec::{Decode as _, Encode as _};
 use types::{Cluster, ClusterId, Party, ReplicaId};
 
 use crate::configuration::Configuration;
@@ -31,46 +39,15 @@ use crate::log_limit::LogLimit;
 use crate::member::{Member, Share};
 use crate::quota::Total;
 
-/// So many configurations are on their way to one peer at most, before it says that it has the first.
-const AHEAD_MAX: u64 = 4;
+/// While so many bytes of configurations wait to be written, clients get no more of them.
+const HANDED_BYTES_MAX: usize = 16 << 20;
+/// So long after that it is seen whether there is room again.
+const HAND_AGAIN: Duration = Duration::from_millis(10);
 /// For so long whoever was taken out may read why.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// For so long after a place got another key, what its earlier key signed is dropped without blame: correct members may still pass it on.
+/// Later it counts among what is bad otherwise.
 const BLAMELESS: Duration = Duration::from_secs(60);
-
-/// What members tell one another of configurations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// The sender knows all up to this version.
-    Version(u64),
-    /// The next one that the receiver may lack.
-    Configuration(Box<SignedConfiguration>),
-}
-
-impl Encode for Control {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Version(version) => {
-                out.push(1);
-                version.encode(out);
-            }
-            Self::Configuration(signed) => {
-                out.push(2);
-                signed.encode(out);
-            }
-        }
-    }
-}
-
-impl Decode for Control {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        match u8::decode(reader)? {
-            1 => Ok(Self::Version(u64::decode(reader)?)),
-            2 => Ok(Self::Configuration(Box::new(SignedConfiguration::decode(reader)?))),
-            _ => Err(DecodeError::UnknownTag("what is told of a configuration")),
-        }
-    }
-}
 
 /// The newest configuration that a node knows.
 #[derive(Clone, Debug)]
@@ -117,9 +94,6 @@ pub enum NotTakenOver {
     /// It could not be kept.
     #[error("the configuration cannot be kept: {0}")]
     NotKept(#[from] io::Error),
-    /// A replica's key cannot be used.
-    #[error(transparent)]
-    Member(#[from] crypto::BadMember),
     /// This node takes over none.
     #[error("this node's cluster cannot be changed")]
     Unchangeable,
@@ -137,11 +111,24 @@ pub(crate) struct View {
     moved: BTreeMap<ReplicaId, String>,
 }
 
+/// What a node goes by, and how it keeps what comes next.
+struct State {
+    takeover: Takeover,
+    keep: KeepChain,
+    taken: watch::Sender<Newest>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("State").field("version", &self.takeover.chain().version()).finish_non_exhaustive()
+    }
+}
+
 /// What changes of the cluster, for all connections of a node.
 #[derive(Debug)]
 pub(crate) struct Changes {
     view: RwLock<Arc<View>>,
-    options: Mutex<Option<ChangeOptions>>,
+    state: Mutex<Option<State>>,
     signatures: Signatures,
     limits: Limits,
     total: Arc<Total>,
@@ -149,6 +136,15 @@ pub(crate) struct Changes {
     verifier: Arc<Verifier>,
     /// Which places got another key of late.
     rotated: Mutex<BTreeMap<ReplicaId, Instant>>,
+    /// Whether this node is a client, and up to which version its own side has brought configurations.
+    is_client: bool,
+    brought: AtomicU64,
+    /// The configurations that were handed over last, encoded.
+    encoded: Mutex<BTreeMap<u64, Bytes>>,
+    /// Whether some are handed over later, as there was no room. Changed only while the chain is locked.
+    is_handing: AtomicBool,
+    /// Where what comes later runs.
+    runtime: tokio::runtime::Handle,
     /// Where replicas were at the start.
     addresses: BTreeMap<ReplicaId, String>,
     log: LogLimit,
@@ -162,8 +158,27 @@ fn addresses(members: &Members) -> BTreeMap<ReplicaId, String> {
     all.collect()
 }
 
+/// Who brings a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// This node's own side.
+    OwnSide,
+    /// A peer.
+    Peer,
+}
+
+/// Whether a peer has been handed what it may get for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    /// It has.
+    All,
+    /// There was no room for it.
+    Later,
+}
+
 impl Changes {
     pub fn new(
+        me: Party,
         cluster: Arc<Cluster>,
         options: Option<ChangeOptions>,
         limits: Limits,
@@ -178,8 +193,41 @@ impl Changes {
         let members = members(&cluster, &BTreeMap::new(), &limits, &total);
         let view = RwLock::new(Arc::new(View { version, cluster, configuration, members, moved: BTreeMap::new() }));
         let log = LogLimit::new(LOGGED_A_MINUTE_MAX);
-        let rotated = Mutex::default();
-        Self { view, options: Mutex::new(options), signatures, limits, total, links, verifier, rotated, addresses, log }
+        let (rotated, encoded, runtime) = (Mutex::default(), Mutex::default(), tokio::runtime::Handle::current());
+        let (is_client, brought, is_handing) = (matches!(me, Party::Client(..)), AtomicU64::new(0), AtomicBool::new(false));
+        let state = options.map(|ChangeOptions { chain, keep, taken }| State { takeover: Takeover::new(chain), keep, taken });
+        let changes = Self {
+            view,
+            state: Mutex::new(state),
+            signatures,
+            limits,
+            total,
+            links,
+            verifier,
+            rotated,
+            is_client,
+            brought,
+            encoded,
+            is_handing,
+            runtime,
+            addresses,
+            log,
+        };
+        changes.note_earlier();
+        changes
+    }
+
+    /// What was on its way when this process started may be signed by keys that had gone shortly before.
+    fn note_earlier(&self) {
+        let guard = self.state();
+        let Some(state) = guard.as_ref() else { return };
+        let mut last: Vec<Cluster> =
+            state.takeover.chain().clusters().take(crypto::EARLIER_KEYS_MAX + 1).map(|(_, cluster)| cluster).collect();
+        last.reverse();
+        for pair in last.windows(2) {
+            self.verifier.note_earlier(&pair[0]);
+            self.note_rotated(&pair[0], &pair[1]);
+        }
     }
 
     pub fn view(&self) -> Arc<View> {
@@ -192,16 +240,16 @@ impl Changes {
     }
 
     /// A connection was opened by who showed `key` and knows configurations up to `version`; nothing when it is no member any more.
-    pub fn opened(&self, link: &Link, key: &[u8; 32], version: u64) -> bool {
-        let options = self.options();
-        link.knows(version);
+    pub fn opened(self: &Arc<Self>, link: &Link, key: &[u8; 32], version: u64) -> bool {
+        let guard = self.state();
+        link.peer().knows(version);
         // A configuration that took it out may have been taken over between its greeting and now.
         if self.view().members.get(key).is_none_or(|(member, _)| *member != link.party().into()) {
             link.close(CloseReason::Removed);
             return false;
         }
-        if let Some(options) = options.as_ref() {
-            hand(link, &options.chain);
+        if let Some(state) = guard.as_ref() {
+            self.hand_in_turn(link, state.takeover.chain());
         }
         true
     }
@@ -210,47 +258,57 @@ impl Changes {
     ///
     /// # Errors
     /// Why the connection is to be closed.
-    pub fn hear(&self, link: &Link, control: Control) -> Result<(), CloseReason> {
+    pub fn hear(self: &Arc<Self>, link: &Link, control: Control) -> Result<(), CloseReason> {
         match control {
             // What says nothing new costs no more than a heartbeat.
             Control::Version(version) if version <= link.version() => return Ok(()),
-            Control::Version(version) => link.knows(version),
+            Control::Version(version) => link.peer().knows(version),
             Control::Configuration(signed) => {
                 let version = signed.configuration.version;
-                if version > self.view().version + 1 || !link.is_sent_anew(version) {
+                if version > self.view().version + 1 || !link.peer().hands_over(version) {
                     return Ok(());
                 }
-                match self.take_over(*signed) {
-                    Ok(()) => link.knows(version),
-                    Err(NotTakenOver::Refused(ChainError::Old { .. })) => link.knows(version),
-                    Err(NotTakenOver::Refused(ChainError::Early { .. })) | Err(NotTakenOver::Unchangeable) => {}
-                    Err(
-                        error @ NotTakenOver::Refused(ChainError::Fork { .. } | ChainError::OtherBefore { .. } | ChainError::NoOperators),
-                    ) => {
-                        self.warn(
-                            link,
-                            &error,
-                            "its configurations are not this node's: operators signed two of one version, or cluster.toml differs",
-                        );
-                    }
-                    Err(NotTakenOver::NotKept(error)) => {
-                        let kind = error.kind();
-                        self.warn(link, &NotTakenOver::NotKept(error), "a configuration could not be written, and is not gone by");
-                        // It comes again with the next connection.
-                        return Err(CloseReason::Broken(kind));
-                    }
-                    Err(error) => {
-                        // Every correct member checks what it passes on.
-                        self.warn(link, &error, "a configuration was refused");
-                        return Err(CloseReason::Rejections);
-                    }
-                }
+                self.hear_configuration(link, *signed)?;
             }
         }
-        if let Some(options) = self.options().as_ref() {
-            hand(link, &options.chain);
+        if let Some(state) = self.state().as_ref() {
+            self.hand_in_turn(link, state.takeover.chain());
         }
         Ok(())
+    }
+
+    /// The peer of `link` hands over a configuration.
+    fn hear_configuration(self: &Arc<Self>, link: &Link, signed: SignedConfiguration) -> Result<(), CloseReason> {
+        let version = signed.configuration.version;
+        let error = match self.take_over(signed, By::Peer) {
+            Ok(()) | Err(NotTakenOver::Refused(ChainError::Old { .. })) => {
+                link.peer().knows(version);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        match &error {
+            NotTakenOver::NotKept(cause) => {
+                let kind = cause.kind();
+                self.warn(link, &error, "a configuration could not be written, and is not gone by");
+                // It comes again with the next connection.
+                Err(CloseReason::Broken(kind))
+            }
+            NotTakenOver::Unchangeable => Ok(()),
+            NotTakenOver::Refused(cause) if Fault::of(cause) == Fault::None => Ok(()),
+            NotTakenOver::Refused(cause) if Fault::of(cause) == Fault::Apart => {
+                self.warn(
+                    link,
+                    &error,
+                    "its configurations are not this node's: operators signed two of one version, or cluster.toml differs",
+                );
+                Ok(())
+            }
+            NotTakenOver::Refused(_) => {
+                self.warn(link, &error, "a configuration was refused");
+                Err(CloseReason::Rejections)
+            }
+        }
     }
 
     fn warn(&self, link: &Link, error: &NotTakenOver, what: &str) {
@@ -259,40 +317,57 @@ impl Changes {
         }
     }
 
-    /// Takes over the next configuration: keeps it, goes by it, and hands it to everybody connected.
+    /// Takes over the next configuration from this node's own side, unless it is known already, and hands it to everybody connected who lacks it.
     ///
     /// # Errors
     /// [`NotTakenOver`]; then nothing has changed.
-    pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
-        let mut guard = self.options();
-        let options = guard.as_mut().ok_or(NotTakenOver::Unchangeable)?;
-        // Checked before all of it is copied.
-        options.chain.check(&next)?;
-        let mut chain = options.chain.clone();
-        let cluster = Arc::new(chain.extend(next)?);
-        // Durable before it is gone by: a node that comes back never goes by an earlier one again.
-        (options.keep)(&chain).or_else(|error| if broken(Mutant::ConfigurationUnkept) { Ok(()) } else { Err(error) })?;
-        self.verifier.reconfigure(Arc::clone(&cluster))?;
-        options.chain = chain;
+    pub fn bring(self: &Arc<Self>, next: SignedConfiguration) -> Result<(), NotTakenOver> {
+        let version = next.configuration.version;
+        match self.take_over(next, By::OwnSide) {
+            Err(NotTakenOver::Refused(ChainError::Old { .. })) => {
+                let guard = self.state();
+                self.brought.fetch_max(version, Ordering::SeqCst);
+                if let Some(state) = guard.as_ref() {
+                    self.links.all().iter().for_each(|link| self.hand_in_turn(link, state.takeover.chain()));
+                }
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes over the next configuration: keeps it, goes by it, and hands it to everybody connected.
+    fn take_over(self: &Arc<Self>, next: SignedConfiguration, by: By) -> Result<(), NotTakenOver> {
+        let mut guard = self.state();
+        let state = guard.as_mut().ok_or(NotTakenOver::Unchangeable)?;
+        let pending = state.takeover.check(next)?;
+        let kept = (state.keep)(pending.chain());
+        let cluster = state.takeover.go_by(pending, kept)?;
+        self.verifier.reconfigure(Arc::clone(&cluster)).expect("its keys were checked with it");
+        let chain = state.takeover.chain();
         let before = self.view();
         self.note_rotated(&before.cluster, &cluster);
-        let moved = addresses(options.chain.newest()).into_iter().filter(|(replica, address)| self.addresses.get(replica) != Some(address));
+        let moved = addresses(chain.newest()).into_iter().filter(|(replica, address)| self.addresses.get(replica) != Some(address));
         let view = View {
-            version: options.chain.version(),
-            configuration: Configuration::of(&cluster, self.signatures, options.chain.version()),
+            version: chain.version(),
+            configuration: Configuration::of(&cluster, self.signatures, chain.version()),
             members: members(&cluster, &before.members, &self.limits, &self.total),
             moved: moved.collect(),
             cluster: Arc::clone(&cluster),
         };
         let version = view.version;
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
-        drop(options.taken.send_replace(Newest { cluster: Arc::clone(&cluster), chain: Arc::new(options.chain.clone()) }));
+        drop(state.taken.send_replace(Newest { cluster: Arc::clone(&cluster), chain: Arc::new(chain.clone()) }));
+        if by == By::OwnSide {
+            self.brought.fetch_max(version, Ordering::SeqCst);
+        }
+        let told = Control::Version(version).to_bytes();
         for link in self.links.all() {
             // In this order: whoever is taken out learns why, if it reads.
-            link.send_control(&Control::Version(version));
-            hand(&link, &options.chain);
+            link.send_control(&told);
+            self.hand_in_turn(&link, chain);
             if !same_key(&before.cluster, &cluster, link.party()) && !broken(Mutant::RevokedStays) {
-                take_out(link);
+                self.take_out(link);
             }
         }
         tracing::info!(version, "goes by a new configuration");
@@ -306,20 +381,103 @@ impl Changes {
         rotated.extend(before.replicas().filter(|replica| before.replica_key(*replica) != after.replica_key(*replica)).map(|it| (it, now)));
     }
 
-    /// Whether a correct member may have passed on what `signer` signed, though the signature is bad by the keys that count here: the key was
-    /// changed of late.
+    /// Whether a correct member may still pass on what the earlier key of `signer` signed: it was changed of late.
     pub fn is_blameless(&self, signer: ReplicaId) -> bool {
         let rotated = self.rotated.lock().unwrap_or_else(PoisonError::into_inner);
         rotated.get(&signer).is_some_and(|at| at.elapsed() < BLAMELESS)
     }
 
-    /// Whether the peer of `link` may go by other keys: it is at another version.
-    pub fn is_apart(&self, link: &Link) -> bool {
-        link.version() != self.view().version
+    /// Whether the peer of `link` may go by keys that this node does not know yet.
+    pub fn is_ahead(&self, link: &Link) -> bool {
+        link.version() > self.view().version
     }
 
-    fn options(&self) -> MutexGuard<'_, Option<ChangeOptions>> {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Hands over what the peer of `link` lacks: at once where there is room and nobody waits for room. Called with the chain locked.
+    fn hand_in_turn(self: &Arc<Self>, link: &Link, chain: &Chain) {
+        let is_handing = self.is_handing.load(Ordering::SeqCst);
+        if (is_handing && matches!(link.party(), Party::Client(..))) || self.hand(link, chain) == Handed::All {
+            return;
+        }
+        if !self.is_handing.swap(true, Ordering::SeqCst) {
+            self.runtime.spawn(Arc::clone(self).hand_later());
+        }
+    }
+
+    /// Hands over what the peer of `link` lacks, a few at a time. Called with the chain locked, so that all comes in order.
+    fn hand(&self, link: &Link, chain: &Chain) -> Handed {
+        while let Some(next) = self.next_for(link, chain) {
+            // Replicas are few, and all others rest on what they know.
+            let is_client = matches!(link.party(), Party::Client(..));
+            if is_client && self.links.handing_bytes() >= HANDED_BYTES_MAX && !broken(Mutant::HandedUnbounded) {
+                return Handed::Later;
+            }
+            let Some(configuration) = self.encoded(next, chain) else { break };
+            link.send_configuration(&configuration);
+            link.peer().is_handed(next);
+        }
+        Handed::All
+    }
+
+    /// The next configuration that the peer of `link` is to be handed.
+    fn next_for(&self, link: &Link, chain: &Chain) -> Option<u64> {
+        let own = self.is_client && !broken(Mutant::ClientHandsOn);
+        let last = if own { self.brought.load(Ordering::SeqCst) } else { u64::MAX };
+        link.peer().next_of(last.min(chain.version()))
+    }
+
+    /// The configuration `version`, as it is told to all.
+    fn encoded(&self, version: u64, chain: &Chain) -> Option<Bytes> {
+        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = encoded.get(&version) {
+            return Some(known.clone());
+        }
+        let signed = chain.after(version.checked_sub(1)?).first()?;
+        let bytes = Bytes::from(Control::Configuration(Box::new(signed.clone())).to_bytes());
+        while encoded.len() >= AHEAD_MAX as usize {
+            encoded.pop_first();
+        }
+        encoded.insert(version, bytes.clone());
+        Some(bytes)
+    }
+
+    /// Goes round all connections, and waits at each until there is room for what its peer lacks, as long as anybody lacks anything. There will be
+    /// room: who does not read is closed.
+    async fn hand_later(self: Arc<Self>) {
+        loop {
+            for link in self.links.all() {
+                while self.hand_locked(&link) == Handed::Later {
+                    tokio::time::sleep(HAND_AGAIN).await;
+                }
+            }
+            let guard = self.state();
+            let is_owed = |link: Arc<Link>| {
+                link.is_open() && guard.as_ref().is_some_and(|state| self.next_for(&link, state.takeover.chain()).is_some())
+            };
+            if !self.links.all().into_iter().any(is_owed) {
+                self.is_handing.store(false, Ordering::SeqCst);
+                return;
+            }
+        }
+    }
+
+    fn hand_locked(&self, link: &Link) -> Handed {
+        match self.state().as_ref() {
+            Some(state) if link.is_open() => self.hand(link, state.takeover.chain()),
+            _ => Handed::All,
+        }
+    }
+
+    /// Closes a connection whose owner was taken out; before that, its owner may read why. What it has sent is dropped.
+    fn take_out(&self, link: Arc<Link>) {
+        link.finish(CloseReason::Removed);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(FAREWELL).await;
+            link.close(CloseReason::Removed);
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Up to which version each connected replica is known to have the configurations.
@@ -342,16 +500,6 @@ pub(crate) fn read_control(body: bytes::Bytes, cluster: ClusterId) -> Result<Con
     Ok(Control::from_bytes(body, cluster)?)
 }
 
-/// Closes a connection whose owner was taken out; before that, its owner may read why. What it asks meanwhile the machine refuses, which knows it
-/// no more.
-fn take_out(link: Arc<Link>) {
-    link.finish();
-    tokio::spawn(async move {
-        tokio::time::sleep(FAREWELL).await;
-        link.close(CloseReason::Removed);
-    });
-}
-
 /// Whether `party` has the same key in both.
 fn same_key(before: &Cluster, after: &Cluster, party: Party) -> bool {
     match party {
@@ -361,20 +509,6 @@ fn same_key(before: &Cluster, after: &Cluster, party: Party) -> bool {
             key(before) == key(after)
         }
     }
-}
-
-/// Hands over what the peer of `link` lacks, a few at a time. Called with the chain locked, so that all comes in order.
-fn hand(link: &Link, chain: &Chain) {
-    let known = link.version();
-    let mut handed = link.handed().max(known);
-    for signed in chain.after(handed) {
-        if handed >= known + AHEAD_MAX {
-            break;
-        }
-        handed = signed.configuration.version;
-        link.send_control(&Control::Configuration(Box::new(signed.clone())));
-    }
-    link.set_handed(handed);
 }
 
 /// The members of `cluster`; whoever was one before keeps what is counted of it.
@@ -400,4 +534,64 @@ fn members(
         members.insert(key, (member, share(&key, member)));
     }
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use crypto::{Configuration as Members, Holder, Operators, SecretKey};
+    use toy::fixture::{CLUSTER, cluster, replica};
+    use types::{ClientId, Key, Session};
+
+    use super::*;
+    use crate::frame::Frames;
+    use crate::metrics::Metrics;
+
+    const CONNECTIONS: u64 = 40;
+
+    /// A replica whose operators make a configuration of a megabyte.
+    fn changes(links: &Arc<Links>) -> (Arc<Changes>, SignedConfiguration) {
+        let (cluster, operator) = (cluster(CLUSTER, 3), SecretKey::from_bytes([201; 32]));
+        let holder = |replica| Holder {
+            public_key: *cluster.replica_key(replica).expect("it has one"),
+            address: "127.0.0.1:1".to_owned(),
+            http: "127.0.0.1:2".to_owned(),
+        };
+        let holders = cluster.shards().map(|shard| cluster.replicas_of(shard).map(holder).collect()).collect();
+        let operators = Operators { needed: 1, keys: vec![operator.public()] };
+        let first = Members::first(&cluster, "toy", Signatures::Ed25519, holders, operators.clone());
+        let chain = Chain::new((*cluster).clone(), first);
+        let mut next = Members { version: 1, previous: chain.digest(), ..chain.newest().clone() };
+        next.clients[0].1.read_prefixes = (0..1_000).map(|number: u16| Key::from(format!("{number:01000}").as_str())).collect();
+        let signature = next.sign(CLUSTER, &operators, &operator).expect("an operator");
+        let (taken, _) = watch::channel(Newest::of(chain.clone()));
+        let options = ChangeOptions { chain, keep: Box::new(|_| Ok(())), taken };
+        let limits = Limits::default();
+        let total = Arc::new(Total::new(limits.incoming_total_bytes_max, 8, Default::default()));
+        let verifier = Arc::new(Verifier::new(cluster.clone(), Signatures::Ed25519, 16).expect("the keys are good"));
+        let me = Party::Replica(replica(0));
+        let changes = Arc::new(Changes::new(me, cluster, Some(options), limits, total, Arc::clone(links), verifier));
+        (changes, SignedConfiguration { configuration: next, signatures: vec![signature] })
+    }
+
+    #[tokio::test]
+    async fn a_long_configuration_reaches_all_and_never_fills_the_memory() {
+        let metrics = Metrics::default();
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&metrics.shell)));
+        let (changes, next) = changes(&links);
+        let party = |session| Party::Client(ClientId(1), Session(session));
+        let open: Vec<_> = (0..CONNECTIONS).map(|session| links.open(party(session)).expect("there is a place")).collect();
+        changes.bring(next).expect("it is signed");
+        let mut frames = Frames::default();
+        let mut waiting_max = 0;
+        while open.iter().any(|open| open.link().peer().handed() < 1) || metrics.shell.outgoing_bytes.get() > 0 {
+            waiting_max = metrics.shell.outgoing_bytes.get().max(waiting_max);
+            for open in &open {
+                while open.link().poll_next(&Context::from_waker(Waker::noop()), &mut frames).is_ready() {}
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!((16 << 20..18 << 20).contains(&waiting_max), "{waiting_max} bytes waited");
+    }
 }

@@ -229,8 +229,9 @@ impl<C: Send + 'static, W: Wire> Reader<C, W> {
             tracing::warn!(party = %self.link.party(), %rejection, left_out = left_out.noted(), "a message was dropped");
         }
         // Every correct member checks what it passes on, and a bad signature costs more to find than to make.
-        let is_blameless = matches!(rejection, Rejection::BadSignature { signer } if self.changes.is_blameless(*signer));
-        let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !is_blameless && !self.changes.is_apart(&self.link);
+        let is_blameless = matches!(rejection, Rejection::EarlierKey { signer } if self.changes.is_blameless(*signer));
+        // By keys that this node has not heard of yet, it may be good. Its peer hands those over before it uses them, but for a few.
+        let is_signed_badly = matches!(rejection, Rejection::BadSignature { .. }) && !self.changes.is_ahead(&self.link);
         self.rejections += u32::from(!is_blameless);
         let is_bad = is_signed_badly || self.rejections >= self.intake.limits.rejections_max;
         if is_bad { Err(CloseReason::Rejections) } else { Ok(()) }
@@ -290,10 +291,10 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
                 continue;
             }
         };
-        if matches!(next, Next::Finish) {
+        if let Next::Finish(reason) = next {
             // Whether the peer hears the goodbye does not matter: every frame before it is complete.
             let _ = timeout(write_timeout, stream.shutdown()).await;
-            return CloseReason::Stopping;
+            return reason;
         }
         spoken |= frames.messages() > 0;
         for (at, chunk) in frames.bytes().chunks(WRITE_BYTES).enumerate() {

@@ -208,10 +208,10 @@ impl Frames {
         self.open();
     }
 
-    /// Adds a frame that tells of configurations.
-    pub fn add_control(&mut self, control: &impl Encode) {
+    /// Adds a frame that tells of configurations, in bytes that are encoded already: they are the same for many.
+    pub fn add_control(&mut self, control: &[u8]) {
         self.open();
-        control.encode(&mut self.bytes);
+        self.bytes.extend_from_slice(control);
         self.close_last();
         let counts = self.last_at + HEADER_BYTES;
         self.bytes[counts + 4..][..4].copy_from_slice(&CONTROL.to_le_bytes());

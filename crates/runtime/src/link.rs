@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use crypto::Compress;
+use crypto::{Compress, PeerVersions};
+use mutants::{Mutant, broken};
 use tokio::sync::Notify;
 use types::{ClientId, Party, Session};
 
-use crate::changes::Control;
 use crate::frame::{FrameError, Frames};
 use crate::injected_latency::{DelayLine, DelayedFrames, Delays, Distance};
 use crate::limits::Limits;
@@ -108,6 +108,11 @@ impl CloseReason {
     pub fn is_misbehavior(&self) -> bool {
         matches!(self, Self::Frame(_) | Self::Rejections)
     }
+
+    /// Whether what came before it is not taken in any more. Of all others the last words count: a client may say them and go.
+    fn discards(&self) -> bool {
+        matches!(self, Self::NotReading | Self::Expelled) || (matches!(self, Self::Removed) && !broken(Mutant::RevokedHeard))
+    }
 }
 
 impl fmt::Display for CloseReason {
@@ -155,6 +160,8 @@ pub(crate) struct Link {
     unread: AtomicUsize,
     /// The same over all links.
     total: Arc<AtomicUsize>,
+    /// How many bytes of configurations wait to be written over all links.
+    handing: Arc<AtomicUsize>,
     /// Whether the node loop holds back what came over it.
     holds_back: AtomicBool,
     /// Whether what came over it is not worth an answer any more.
@@ -163,11 +170,8 @@ pub(crate) struct Link {
     drained: Notify,
     /// Injected latency, where there is any.
     hold: Option<DelayLine>,
-    /// Up to which version its peer is known to have the configurations, and up to which they were sent.
-    version: AtomicU64,
-    handed: AtomicU64,
-    /// The newest configuration that its peer has sent.
-    sent_by_peer: AtomicU64,
+    /// What is known of the configurations that its peer has.
+    peer: Mutex<PeerVersions>,
 }
 
 #[derive(Debug, Default)]
@@ -177,9 +181,12 @@ struct Outgoing {
     held: DelayedFrames,
     /// How many bytes the writer has taken and not written.
     writing: usize,
+    /// How many bytes of configurations wait, and how many of these the writer has taken.
+    handing: usize,
+    handing_writing: usize,
     writer: Option<Waker>,
-    /// No more frames are accepted; the connection ends when the queued ones are written.
-    finishing: bool,
+    /// No more frames are accepted; the connection ends, for this reason, when the queued ones are written.
+    finishing: Option<CloseReason>,
     close_reason: Option<CloseReason>,
 }
 
@@ -195,8 +202,8 @@ impl Outgoing {
 pub(crate) enum Next {
     /// Write the given frames.
     Write,
-    /// Shut down: everything is written.
-    Finish,
+    /// Shut down, for this reason: everything is written.
+    Finish(CloseReason),
 }
 
 impl Link {
@@ -205,7 +212,7 @@ impl Link {
     pub fn send<'a, W: Compress + 'a>(&self, mut messages: impl Iterator<Item = &'a W>) -> usize {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
-        if outgoing.close_reason.is_some() || outgoing.finishing {
+        if outgoing.close_reason.is_some() || outgoing.finishing.is_some() {
             self.shell.count_unsent("closed", messages.count() as u64);
             return self.total.load(Ordering::Relaxed);
         }
@@ -243,11 +250,20 @@ impl Link {
         total
     }
 
-    /// Queues what is told of configurations.
-    pub fn send_control(&self, control: &Control) {
+    /// Queues what is told of configurations: an encoded [`Control`](crate::changes::Control).
+    pub fn send_control(&self, control: &[u8]) {
+        self.queue_control(control, 0);
+    }
+
+    /// The same of a whole configuration, of which it is counted how many bytes wait on all links.
+    pub fn send_configuration(&self, control: &[u8]) {
+        self.queue_control(control, control.len());
+    }
+
+    fn queue_control(&self, control: &[u8], counted: usize) {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
-        if outgoing.close_reason.is_some() || outgoing.finishing {
+        if outgoing.close_reason.is_some() || outgoing.finishing.is_some() {
             return;
         }
         let due = self.hold.as_ref().map(|hold| hold.due(Instant::now()));
@@ -257,6 +273,8 @@ impl Link {
         };
         let before = frames.bytes().len();
         frames.add_control(control);
+        outgoing.handing += counted;
+        self.handing.fetch_add(counted, Ordering::SeqCst);
         let added = frames.bytes().len() - before;
         if due.is_some() {
             outgoing.held.grown(added);
@@ -273,36 +291,20 @@ impl Link {
         }
     }
 
-    /// Its peer has all configurations up to `version`.
-    pub fn knows(&self, version: u64) {
-        self.version.fetch_max(version, Ordering::SeqCst);
+    /// What is known of the configurations that its peer has.
+    pub fn peer(&self) -> MutexGuard<'_, PeerVersions> {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to which version its peer is known to have the configurations.
+    /// Up to which version its peer has them.
     pub fn version(&self) -> u64 {
-        self.version.load(Ordering::SeqCst)
-    }
-
-    /// The peer has sent the configuration `version`. Gives whether it is newer than all that it has sent: a correct one sends each once, in
-    /// their order.
-    pub fn is_sent_anew(&self, version: u64) -> bool {
-        self.sent_by_peer.fetch_max(version, Ordering::SeqCst) < version
-    }
-
-    /// Up to which version the peer was sent configurations.
-    pub fn handed(&self) -> u64 {
-        self.handed.load(Ordering::SeqCst)
-    }
-
-    /// The peer was sent configurations up to `version`.
-    pub fn set_handed(&self, version: u64) {
-        self.handed.store(version, Ordering::SeqCst);
+        self.peer().known()
     }
 
     /// Queues a heartbeat, unless something is queued already.
     pub fn send_heartbeat(&self) {
         let mut outgoing = self.lock();
-        if outgoing.waiting_bytes() == 0 && !outgoing.finishing && outgoing.close_reason.is_none() {
+        if outgoing.waiting_bytes() == 0 && outgoing.finishing.is_none() && outgoing.close_reason.is_none() {
             outgoing.frames.add_heartbeat();
             self.queued(outgoing.frames.bytes().len());
         }
@@ -315,6 +317,9 @@ impl Link {
         let mut guard = self.lock();
         let outgoing = &mut *guard;
         self.unqueued(std::mem::take(&mut outgoing.writing));
+        let written = std::mem::take(&mut outgoing.handing_writing);
+        outgoing.handing -= written;
+        self.handing.fetch_sub(written, Ordering::SeqCst);
         if self.hold.is_some() {
             outgoing.held.take_due(Instant::now(), &mut outgoing.frames);
         }
@@ -322,6 +327,7 @@ impl Link {
             std::mem::swap(frames, &mut outgoing.frames);
             frames.finish();
             outgoing.writing = frames.bytes().len();
+            outgoing.handing_writing = outgoing.handing;
             return Poll::Ready(Next::Write);
         }
         if let (Some(hold), Some(due)) = (&self.hold, outgoing.held.due()) {
@@ -329,8 +335,8 @@ impl Link {
             hold.wake_at(due, context.waker().clone());
             return Poll::Pending;
         }
-        if outgoing.finishing {
-            return Poll::Ready(Next::Finish);
+        if let Some(reason) = &outgoing.finishing {
+            return Poll::Ready(Next::Finish(reason.clone()));
         }
         outgoing.writer = Some(context.waker().clone());
         Poll::Pending
@@ -344,13 +350,20 @@ impl Link {
         self.unqueued(bytes);
     }
 
-    /// Lets the writer finish what is queued, then ends the connection.
-    pub fn finish(&self) {
+    /// Lets the writer finish what is queued, then ends the connection for `reason`. The first reason counts.
+    pub fn finish(&self, reason: CloseReason) {
         let mut outgoing = self.lock();
-        outgoing.finishing = true;
+        self.is_discarded.fetch_or(reason.discards(), Ordering::SeqCst);
+        outgoing.finishing.get_or_insert(reason);
         if let Some(writer) = outgoing.writer.take() {
             writer.wake();
         }
+    }
+
+    /// Whether more may be queued.
+    pub fn is_open(&self) -> bool {
+        let outgoing = self.lock();
+        outgoing.close_reason.is_none() && outgoing.finishing.is_none()
     }
 
     /// Closes the connection at once. The first reason counts.
@@ -359,15 +372,15 @@ impl Link {
         if outgoing.close_reason.is_some() {
             return;
         }
-        // Of all others the last words count: a client may say them and go.
-        let is_discarded = matches!(close_reason, CloseReason::NotReading | CloseReason::Expelled | CloseReason::Removed);
-        self.is_discarded.store(is_discarded, Ordering::SeqCst);
+        self.is_discarded.fetch_or(close_reason.discards(), Ordering::SeqCst);
         outgoing.close_reason = Some(close_reason);
         self.unqueued(outgoing.waiting_bytes());
         let unsent = outgoing.frames.messages() + outgoing.held.messages();
         outgoing.frames.clear(0);
         outgoing.held = DelayedFrames::default();
         outgoing.writing = 0;
+        self.handing.fetch_sub(std::mem::take(&mut outgoing.handing), Ordering::SeqCst);
+        outgoing.handing_writing = 0;
         drop(outgoing);
         if unsent > 0 {
             self.shell.count_unsent("closed", unsent);
@@ -487,6 +500,7 @@ pub(crate) struct Links {
     limits: Arc<Limits>,
     shell: Arc<Shell>,
     total: Arc<AtomicUsize>,
+    handing: Arc<AtomicUsize>,
     /// Injected latency, where there are any.
     distance: Option<Distance>,
 }
@@ -500,7 +514,7 @@ struct LinksState {
 
 impl Links {
     pub fn new(limits: Limits, shell: Arc<Shell>) -> Self {
-        Self { state: RwLock::default(), limits: Arc::new(limits), shell, total: Arc::default(), distance: None }
+        Self { state: RwLock::default(), limits: Arc::new(limits), shell, total: Arc::default(), handing: Arc::default(), distance: None }
     }
 
     /// The same, with everybody as far away as `delays` says.
@@ -535,13 +549,12 @@ impl Links {
             shell: Arc::clone(&self.shell),
             unread: AtomicUsize::new(0),
             total: Arc::clone(&self.total),
+            handing: Arc::clone(&self.handing),
             holds_back: AtomicBool::new(false),
             is_discarded: AtomicBool::new(false),
             drained: Notify::new(),
             hold: self.distance.as_ref().and_then(|distance| distance.hold(party)),
-            version: AtomicU64::new(0),
-            handed: AtomicU64::new(0),
-            sent_by_peer: AtomicU64::new(0),
+            peer: Mutex::default(),
         });
         let replaced = state.open.insert(party, Arc::clone(&link));
         if let Some(replaced) = replaced {
@@ -594,6 +607,11 @@ impl Links {
             state.open.remove(&link.party);
         }
         self.shell.connections.set(signed(state.open.len()));
+    }
+
+    /// How many bytes of configurations wait to be written.
+    pub fn handing_bytes(&self) -> usize {
+        self.handing.load(Ordering::SeqCst)
     }
 
     /// All that are open.
@@ -767,6 +785,22 @@ mod tests {
         assert_eq!(close_reason(&link), Some("not_reading"));
         link.wrote(1 << 20);
         assert_eq!((metrics.shell.outgoing_bytes.get(), links.total.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn who_was_taken_out_is_told_so_and_what_it_sent_is_dropped() {
+        let links = Arc::new(Links::new(Limits::default(), Arc::clone(&Metrics::default().shell)));
+        let open = [party(1), party(2)].map(|party| links.open(party).expect("it is open"));
+        let [removed, other] = open.each_ref().map(OpenLink::link);
+        links.send(party(1), [Number(1, 100)].iter());
+        removed.finish(CloseReason::Removed);
+        removed.finish(CloseReason::Stopping);
+        other.finish(CloseReason::Stopping);
+        assert!(removed.is_discarded() && !other.is_discarded());
+        let mut frames = Frames::default();
+        let mut next = || removed.poll_next(&Context::from_waker(Waker::noop()), &mut frames);
+        assert!(matches!(next(), Poll::Ready(Next::Write)), "it still hears what is queued");
+        assert!(matches!(next(), Poll::Ready(Next::Finish(CloseReason::Removed))));
     }
 
     #[test]

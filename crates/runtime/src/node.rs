@@ -35,7 +35,7 @@ use crate::connection::{Intake, Wire};
 use crate::inbox::Inbox;
 use crate::injected_latency::Delays;
 use crate::limits::{LOGGED_OF_ALL_A_MINUTE_MAX, Limits};
-use crate::link::Links;
+use crate::link::{CloseReason, Links};
 use crate::log_limit::LogLimit;
 use crate::mailbox::{Inbound, Mailbox};
 use crate::metrics::Metrics;
@@ -197,12 +197,12 @@ impl<C, W> NodeHandle<C, W> {
         self.states.until(enough).await;
     }
 
-    /// Takes over the next configuration, as if a peer had sent it, and hands it to all peers.
+    /// Takes over the next configuration, unless it is known already, and hands it to all peers that lack it. A client hands over nothing else.
     ///
     /// # Errors
     /// [`NotTakenOver`]; then nothing has changed.
     pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
-        self.changes.take_over(next)
+        self.changes.bring(next)
     }
 
     /// Up to which version each connected replica is known to have the configurations.
@@ -320,7 +320,7 @@ impl<M: Machine, W> Node<M, W> {
         self.handle.command_permits.close();
         let machine = self.end().await;
         for link in self.links.stop_opening() {
-            link.finish();
+            link.finish(CloseReason::Stopping);
         }
         let finished = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(Duration::from_millis(self.limits.flush_timeout_ms), finished).await.is_err() {

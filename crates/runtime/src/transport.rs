@@ -161,7 +161,7 @@ impl<C: Send + 'static, W: Wire> Transport<C, W> {
         let states = Arc::new(PeerStates::new(identity.party(), &cluster, intake.shell.peers.clone()));
         let links = Arc::new(links);
         let (limits, verifier) = (intake.limits.clone(), Arc::clone(&intake.verifier));
-        let changes = Arc::new(Changes::new(Arc::clone(&cluster), changes, limits, total, Arc::clone(&links), verifier));
+        let changes = Arc::new(Changes::new(identity.party(), Arc::clone(&cluster), changes, limits, total, Arc::clone(&links), verifier));
         Ok(Arc::new(Self {
             identity,
             changes,

@@ -80,6 +80,8 @@ random::named! {
         Rebuild,
         /// A shard's replicas are stopped in good order, one after the other, and come back with other options.
         Upgrade,
+        /// The operators make another configuration.
+        Reconfigure,
     }
 }
 
@@ -99,6 +101,7 @@ impl FaultKind {
             Self::FlipBits => FaultClass::DiskDamage,
             Self::Rebuild => FaultClass::DiskLoss,
             Self::Upgrade => FaultClass::Upgrades,
+            Self::Reconfigure => FaultClass::Changes,
         }
     }
 
@@ -108,6 +111,7 @@ impl FaultKind {
             Self::Repair => 2,
             Self::CrashReplica => 4,
             Self::Rebuild => 3,
+            Self::Reconfigure => 8,
             _ => 1,
         }
     }
@@ -195,6 +199,7 @@ impl<S: System> World<S> {
             FaultKind::FlipBits => self.flip_bits(),
             FaultKind::Rebuild => self.rebuild_one(),
             FaultKind::Upgrade => self.begin_upgrade(),
+            FaultKind::Reconfigure => self.reconfigure(),
         }
         if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
             self.counts.network_faults += 1;
@@ -326,6 +331,7 @@ impl<S: System> World<S> {
             self.replicas[at].leaving = None;
             self.restart(at);
         }
+        self.settle();
         self.after(LOOK_MS * 1_000_000, Event::Look);
     }
 
@@ -370,6 +376,7 @@ impl<S: System> World<S> {
         }
         let rebuilding = self.replicas.iter().filter(|replica| replica.is_being_rebuilt());
         left.extend(rebuilding.map(|replica| format!("{} is not rebuilt", replica.id)));
+        left.extend(self.behind());
         left.extend(self.differences());
         if left.is_empty() {
             self.lose_power();

@@ -14,6 +14,7 @@
 //!   kernel                                   engine
 //!   world: time, queue, phases               machines of replicas and clients
 //!   network, disks, clocks, crashes          lies, delay attacks
+//!   operators who change the cluster
 //!   upgrades, fault budget                   checkers, what is undecided
 //!   settings in words, shrinking, traces     scenarios, its own settings and counts
 //! ```
@@ -30,6 +31,7 @@
 //! A run that fails is the same when it is run again with its seed, event for event ([`run`]), and can be made smaller ([`shrink`]).
 
 mod budget;
+mod changes;
 mod client;
 mod clock;
 pub mod dictionary;

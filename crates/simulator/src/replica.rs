@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crypto::{BatchSigner, Verified};
-use machine::Input;
+use crypto::{BatchSigner, SecretKey, Signatures, Verified, Verifier};
 use machine::turn::{Bounds, Turns, Written};
+use machine::{Input, Machine};
 use random::Random;
 use store::{Memory, Options};
 use types::{Cluster, Party, ReplicaId};
@@ -26,6 +26,8 @@ pub(crate) struct ReplicaActor<S: System> {
     batch_signer: BatchSigner,
     cluster: Arc<Cluster>,
     pub inbox: VecDeque<(Party, Verified<S::Message>)>,
+    /// What its own side tells it.
+    pub commands: VecDeque<<S::Replica as Machine>::Command>,
     /// When its next turn is, if it has one.
     pub turn_at: Option<u64>,
     /// Until when the last turn takes.
@@ -114,6 +116,7 @@ impl<S: System> ReplicaActor<S> {
             batch_signer,
             cluster,
             inbox: VecDeque::new(),
+            commands: VecDeque::new(),
             turn_at: None,
             busy_until: 0,
             armed: None,
@@ -148,6 +151,12 @@ impl<S: System> ReplicaActor<S> {
         self.node = Some(Turns::new(machine, Party::Replica(self.id), *bounds));
         (self.lives, self.started_at) = (self.lives + 1, now);
         Ok(())
+    }
+
+    /// Its next process belongs to `cluster`, and signs by this key.
+    pub fn belongs_to(&mut self, cluster: Arc<Cluster>, secret: SecretKey, verifier: Arc<Verifier>) {
+        self.batch_signer = BatchSigner::new(secret, cluster.id(), self.id, Signatures::Ed25519).known_to(verifier);
+        self.cluster = cluster;
     }
 
     /// The process is gone, and the power with it.
@@ -216,6 +225,7 @@ impl<S: System> ReplicaActor<S> {
     pub fn stop(&mut self) {
         self.node = None;
         self.inbox.clear();
+        self.commands.clear();
         self.turn_at = None;
         self.armed = None;
         self.pending_crash = None;
@@ -230,6 +240,11 @@ impl<S: System> ReplicaActor<S> {
         let local = self.clock.read(now);
         let mut lies = Lies::<S>::default();
         let mut turn = node.begin(local);
+        while turn.room() > 0
+            && let Some(command) = self.commands.pop_front()
+        {
+            turn.step(local, Input::Command(command));
+        }
         let inbox = self.inbox.make_contiguous();
         watch(&inbox[..turn.room().min(inbox.len())]);
         while turn.room() > 0

@@ -106,6 +106,8 @@ counts! {
     disks_lost: sum,
     /// Replicas stopped in good order and started again as another version.
     upgraded: sum,
+    /// Configurations that operators made.
+    configurations: sum,
     /// Messages that the network's adversary delayed.
     delayed: sum,
     /// Bits flipped on disks, counted by the time and not by the bit.

@@ -31,6 +31,8 @@ named! {
         Upgrades,
         /// Those who cheat see to it that leaders must be elected, and elect and lead badly.
         Elections,
+        /// Operators change the cluster while it runs.
+        Changes,
     }
 }
 

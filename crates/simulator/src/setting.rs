@@ -155,7 +155,7 @@ impl<S: System> Setting<S> {
                 _ => Clocks::Skewed,
             },
             segment_bytes_max: knob("segments").pick(&[4 << 10, 64 << 10, 16 << 20]),
-            verifiers: if knob("verifiers").chance(125) { Verifiers::Each } else { Verifiers::Shared },
+            verifiers: if knob("verifiers").chance(125) || has(FaultClass::Changes) { Verifiers::Each } else { Verifiers::Shared },
             engine: S::draw(scenario, seed),
         };
         S::adjust(scenario, &mut setting);
@@ -184,7 +184,7 @@ type Faulty<S> = BTreeMap<ReplicaId, ReplicaFault<<S as System>::ReplicaStrategy
 /// In each shard `f` replicas that lie or have damaged disks, where there are such faults; where disks are damaged and nobody
 /// lies, not in every shard.
 fn draw_faulty<S: System>(scenario: &Scenario<S>, random: &mut Random, shards: usize, faults: usize) -> Faulty<S> {
-    if scenario.has(FaultClass::Upgrades) {
+    if scenario.has(FaultClass::Upgrades) || scenario.has(FaultClass::Changes) {
         return draw_faulty_beside_upgrades(scenario, random, shards, faults);
     }
     let (lie, decay) = (scenario.has(FaultClass::ByzantineReplicas), scenario.has(FaultClass::DiskDamage));

@@ -164,6 +164,16 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
         false
     }
 
+    /// What tells a replica that the operators have changed the cluster; nothing where an engine does not mind.
+    fn replica_reconfigured(_cluster: Arc<Cluster>) -> Option<<Self::Replica as Machine>::Command> {
+        None
+    }
+
+    /// The same for a client.
+    fn client_reconfigured(_cluster: Arc<Cluster>) -> Option<<Self::Client as Machine>::Command> {
+        None
+    }
+
     /// A message in a line.
     fn describe(message: &Self::Message) -> String;
 }

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crypto::Verifier;
+use crypto::{SecretKey, Verifier};
 use machine::{Input, Machine as _};
 use random::Random;
 use types::{ClientId, Cluster, Party};
 
 use crate::budget::Budget;
+use crate::changes::{Changes, Told};
 use crate::client::ClientActor;
 use crate::clock::EPOCH_NS;
 use crate::faults::Phase;
@@ -29,6 +30,7 @@ use crate::trace::Trace;
 use crate::upgrade::Rollout;
 
 pub use setup::cluster;
+pub(crate) use setup::secret;
 
 /// Someone in the world, by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,12 @@ pub(crate) enum Event {
     Restart(usize),
     /// A shard's upgrade goes on.
     Upgrade(usize),
+    /// A replica is started with its new key.
+    Rekey { at: usize, secret: Arc<SecretKey> },
+    /// Somebody connects with somebody else.
+    Greet(Actor),
+    /// Somebody is told of configurations.
+    Tell(Told),
     /// The faults are over.
     Heal,
     /// Somebody looks whether all is done.
@@ -71,11 +79,13 @@ const SPINS_MAX: u64 = 1_000;
 pub(crate) struct World<S: System> {
     pub scenario: Scenario<S>,
     pub setting: Setting<S>,
-    seed: u64,
+    pub seed: u64,
     pub now: u64,
     queue: Queue<Event>,
     pub cluster: Arc<Cluster>,
-    verifiers: Vec<Arc<Verifier>>,
+    pub verifiers: Vec<Arc<Verifier>>,
+    /// Where operators change the cluster.
+    pub changes: Option<Changes>,
     pub replicas: Vec<ReplicaActor<S>>,
     pub clients: Vec<ClientActor<S>>,
     pub network: Network,
@@ -105,6 +115,10 @@ impl<S: System> World<S> {
         }
         for client in 0..self.auditor() {
             self.begin_after(client, 1_000_000, 20_000_000);
+        }
+        if self.changes.is_some() {
+            let replicas = (0..self.replicas.len()).map(Actor::Replica);
+            replicas.chain((0..self.clients.len()).map(Actor::Client)).collect::<Vec<_>>().into_iter().for_each(|actor| self.greet(actor));
         }
         self.after(100_000_000, Event::Fault);
         self.after(self.setting.fault_phase_ms * 1_000_000, Event::Heal);
@@ -208,6 +222,9 @@ impl<S: System> World<S> {
             Event::Fault => self.fault(),
             Event::Restart(replica) => self.restart(replica),
             Event::Upgrade(shard) => self.upgrade(shard),
+            Event::Rekey { at, secret } => self.rekey(at, &secret),
+            Event::Greet(actor) => self.greet(actor),
+            Event::Tell(told) => self.hear_told(told),
             Event::Heal => self.heal(),
             Event::Look => self.look(),
         }

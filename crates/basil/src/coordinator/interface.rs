@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::ReadMode;
 use machine::Voters;
-use types::{Key, KeyRange, Timestamp};
+use types::{Cluster, Key, KeyRange, Timestamp};
 
 use crate::certificate::Certificate;
 use crate::message::Refusal;
@@ -125,6 +125,11 @@ pub enum Command {
         /// The transaction.
         transaction: Transaction,
     },
+    /// The operators have changed the cluster, whose shape stays. What a key signed that is its place's no more is asked for again. Nobody is told.
+    Reconfigure {
+        /// The cluster as it is now.
+        cluster: Arc<Cluster>,
+    },
 }
 
 impl Command {
@@ -136,7 +141,7 @@ impl Command {
             | Self::Scan { operation, .. }
             | Self::Commit { operation, .. }
             | Self::CommitReads { operation, .. } => *operation = number,
-            Self::Finish { .. } => {}
+            Self::Finish { .. } | Self::Reconfigure { .. } => {}
         }
         self
     }

@@ -84,6 +84,8 @@ pub enum Refusal {
     AbandonLimit,
     /// The client is over a limit that the cluster's configuration sets for it.
     ClientLimit(ClientLimit),
+    /// The replica has seen the client lie, and takes nothing new of it until the operators give it another key.
+    Liar,
     /// The answer would be longer than a message may be; ask for fewer keys at once.
     TooLarge,
     /// The replica was told how a transaction ended but has never seen the transaction.
@@ -291,6 +293,7 @@ impl Encode for Refusal {
             Self::AbandonLimit => 8,
             Self::NotKept { .. } => 9,
             Self::ClientLimit(_) => 10,
+            Self::Liar => 11,
         });
         match self {
             Self::NotKept { kept_ms } => kept_ms.encode(out),
@@ -317,6 +320,7 @@ impl Decode for Refusal {
                 let tag = usize::from(u8::decode(reader)?);
                 Self::ClientLimit(*ClientLimit::ALL.get(tag).ok_or(DecodeError::UnknownTag("a client's limit"))?)
             }
+            11 => Self::Liar,
             _ => return Err(DecodeError::UnknownTag("a refusal")),
         })
     }

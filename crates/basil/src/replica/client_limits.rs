@@ -40,12 +40,36 @@ impl ReadLimiter {
 }
 
 impl<M: StorageBackend> Replica<M> {
-    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays.
+    /// The operators have changed the cluster: from now on this replica goes by its clients and their rights. What it has voted stays. Election
+    /// messages that an earlier key signed count no more.
     pub fn reconfigure(&mut self, cluster: std::sync::Arc<Cluster>) {
         self.read_limiter.retain(&cluster);
+        for replica in cluster.replicas_of(self.me.shard).filter(|it| cluster.replica_key(*it) != self.cluster.replica_key(*it)) {
+            self.ballots.forget_sender(replica.index);
+        }
+        self.liars.retain(|client, key| cluster.permission(*client).is_some_and(|permission| permission.public_key == *key));
         if !broken(Mutant::RightsKept) {
             self.cluster = cluster;
         }
+    }
+
+    /// Refuses what `client` begins as long as it has this key. Only what a client's own channel brought is a reason, so that nobody is refused for what
+    /// others say.
+    pub(crate) fn refuse_liar(&mut self, client: ClientId, public_key: [u8; 32]) {
+        if self.cluster.permission(client).is_some_and(|permission| permission.public_key == public_key) {
+            self.liars.insert(client, public_key);
+        }
+    }
+
+    pub(super) fn refuse_known_liar(&mut self, client: ClientId) {
+        if let Some(permission) = self.cluster.permission(client) {
+            self.liars.insert(client, permission.public_key);
+        }
+    }
+
+    fn is_no_liar(&self, party: Party) -> Result<(), Refusal> {
+        let is_liar = matches!(party, Party::Client(client, _) if self.liars.contains_key(&client));
+        if is_liar && !broken(Mutant::LiarServed) { Err(Refusal::Liar) } else { Ok(()) }
     }
 
     fn limits_of(&self, party: Party) -> Option<(ClientId, ClientLimits)> {
@@ -55,6 +79,7 @@ impl<M: StorageBackend> Replica<M> {
 
     /// Whether `from` may read at its rate.
     pub(super) fn may_read_more(&self, now: Time, from: Party) -> Result<(), Refusal> {
+        self.is_no_liar(from)?;
         match self.limits_of(from) {
             Some((client, ClientLimits { reads_per_second: Some(_), .. }))
                 if !self.read_limiter.admits(now, client) && !broken(Mutant::ClientLimitsIgnored) =>
@@ -75,6 +100,10 @@ impl<M: StorageBackend> Replica<M> {
     /// Whether `transaction`, which its author brings, is within the author's limits.
     pub(super) fn within_limits(&self, from: Party, transaction: &Transaction) -> Result<(), Refusal> {
         let Some((_, limits)) = self.limits_of(from).filter(|_| is_author(from, transaction)) else { return Ok(()) };
+        // What it has begun goes on, for the sake of others.
+        if self.table.get(transaction.id()).is_none() {
+            self.is_no_liar(from)?;
+        }
         if broken(Mutant::ClientLimitsIgnored) {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! How a replica comes back from its journal (beyond the paper).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -87,6 +87,7 @@ impl<M: StorageBackend> Replica<M> {
             rebuild: Rebuild::default(),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             read_limiter: ReadLimiter::default(),
+            liars: BTreeMap::new(),
             failure: None,
             failed: false,
             stall_timers,

@@ -981,6 +981,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::Overloaded { .. } => "too much",
         Refusal::AbandonLimit => "left too much",
         Refusal::ClientLimit(_) => "over its limit",
+        Refusal::Liar => "a liar's",
         Refusal::TooLarge => "too large",
         Refusal::Unknown => "unknown",
     }

@@ -12,6 +12,7 @@ use machine::Time;
 use store::{Disk, DiskOptions, Options, Store, StoreError};
 
 use super::{Launch, ROOT_CACHE_MAX, Running, owner};
+use crate::evidence::{self, folder_of};
 use crate::failure::{Attempt as _, Failure};
 
 /// Runs a replica of the cluster's engine.
@@ -75,13 +76,17 @@ async fn basil(config: &NodeConfig) -> Result<basil::Node<Disk>, Failure> {
         ..ReplicaOptions::default()
     };
     let place = data.display().to_string();
+    let evidence = folder_of(&data);
+    let refused = evidence::refused(&evidence).attempt("read what was kept of lies", evidence.display())?;
     let opened = tokio::task::spawn_blocking(move || {
         let disk = Disk::open(data, &owner, DiskOptions::default()).map_err(|error| error.to_string())?;
         let store = Store::open(disk, options).map_err(|error| error.to_string())?;
         let now = || Time(runtime::clock::wall());
         let opened = basil::Replica::open(cluster.clone(), replica, replica_options, store, now()).map_err(|error| error.to_string())?;
         let janitor = Coordinator::new(cluster.clone(), CoordinatorOptions::default());
-        Ok::<_, String>(basil::Node::with_peers(opened, janitor, &cluster, now()))
+        let mut node = basil::Node::with_peers(opened, janitor, &cluster, now());
+        refused.into_iter().for_each(|(client, key)| node.refuse_liar(client, key));
+        Ok::<_, String>(node)
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
 }

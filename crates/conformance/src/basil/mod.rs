@@ -17,7 +17,7 @@ mod setting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::basil::{Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, message};
+use ::basil::{Command, Coordinator, CoordinatorOptions, Message, Node, Replica, ReplicaOptions, message};
 pub use adversary::ClientStrategy;
 use machine::Time;
 use random::Random;
@@ -148,6 +148,12 @@ impl System for Basil {
             30_000,
             &[FaultClass::DiskLoss, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks],
             "replicas lose their disks, one after the other, and rebuild themselves from the others, while processes crash and links fail",
+        ),
+        scenario(
+            "changes",
+            20_000,
+            &[FaultClass::Changes, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks, FaultClass::ByzantineClients],
+            "operators change keys, replicas, limits and clients, while processes crash, links fail, and liars hand over other configurations",
         ),
         scenario("liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario(
@@ -326,6 +332,14 @@ impl System for Basil {
 
     fn is_rebuilding(replica: &Node<Memory>) -> bool {
         replica.replica().is_rebuilding()
+    }
+
+    fn replica_reconfigured(cluster: Arc<Cluster>) -> Option<engine::Reconfigure> {
+        Some(engine::Reconfigure(cluster))
+    }
+
+    fn client_reconfigured(cluster: Arc<Cluster>) -> Option<Command> {
+        Some(Command::Reconfigure { cluster })
     }
 
     fn describe(message: &Message) -> String {

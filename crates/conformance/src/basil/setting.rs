@@ -55,7 +55,7 @@ impl BasilSetting {
                 // Half of it is over while there are faults, and before most clients lose patience.
                 options if delays => ReplicaOptions { window_ms: knob("short window").pick(&SHORT_WINDOWS_MS), ..options },
                 // Whoever lost its disk is silent for longer than that.
-                options if scenario.has(FaultClass::DiskLoss) => {
+                options if scenario.has(FaultClass::DiskLoss) || scenario.has(FaultClass::Changes) => {
                     ReplicaOptions { window_ms: knob("short window").pick(&REBUILD_WINDOWS_MS), ..options }
                 }
                 options => options,

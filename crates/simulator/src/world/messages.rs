@@ -69,11 +69,12 @@ impl<S: System> World<S> {
             Actor::Client(at) => self.clients[at].party() == to_party,
         };
         self.trace.mark(self.now, (bytes.len() as u64) << 8 | u64::from(is_there));
-        if !is_there {
+        if !is_there || !self.are_connected(from, to) {
             return;
         }
         let Some(message) = self.believe(from, from_party, to, to_party, bytes) else { return };
         self.counts.messages += 1;
+        self.check_belief(to, &message);
         self.checker.believed(&message);
         self.trace.line(self.now, || format!("{to_party} hears {from_party}: {}", S::describe(&message)));
         match to {
@@ -94,6 +95,10 @@ impl<S: System> World<S> {
         let why = match S::Message::from_bytes(bytes, self.cluster.id()) {
             Ok(message) => match verifier.verify(message) {
                 Ok(message) => return Some(message),
+                Err(rejection) if self.may_differ(from, to, &rejection) => {
+                    self.trace.line(self.now, || format!("{to_party} goes by other keys than {from_party}: {rejection}"));
+                    return None;
+                }
                 Err(rejection) => rejection.to_string(),
             },
             Err(error) => error.to_string(),
@@ -167,6 +172,10 @@ impl<S: System> World<S> {
             return;
         }
         let id = self.replicas[at].id;
+        if !self.comes_back(at) {
+            self.trace.line(self.now, || format!("{id} does not start: another key has its place"));
+            return;
+        }
         match self.replicas[at].start(self.now) {
             Ok(()) => {
                 self.trace.mark(self.now, 0xa11e ^ at as u64);

@@ -8,11 +8,12 @@ use machine::turn::{Bounds, INPUTS_MAX};
 use random::Random;
 use types::{ClientId, Cluster, ClusterId, Key, Permission, Placement, ReplicaId, ShardId};
 
-use super::{World, client_id};
+use super::{Actor, World, client_id};
 use crate::budget::Budget;
+use crate::changes::Changes;
 use crate::client::ClientActor;
 use crate::clock::{Clock, EPOCH_NS};
-use crate::faults::Phase;
+use crate::faults::{FaultKind, Phase};
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::replica::{Parts, ReplicaActor};
@@ -23,7 +24,8 @@ use crate::setting::{ReplicaFault, Setting, Verifiers};
 use crate::system::{Clients, System};
 use crate::trace::{Trace, Tracing};
 
-fn secret(seed: u64, name: &str) -> SecretKey {
+/// A key that comes from the seed.
+pub(crate) fn secret(seed: u64, name: &str) -> SecretKey {
     let mut random = Random::stream(seed, name);
     let mut bytes = [0; 32];
     for word in bytes.chunks_mut(8) {
@@ -67,6 +69,12 @@ impl<S: System> World<S> {
         let client_keys = ids.enumerate().map(|(at, id)| (*id, secret(seed, &format!("client {at}")).public()));
         let replica_keys = secrets.iter().map(|shard| shard.iter().map(SecretKey::public).collect()).collect();
         let cluster = cluster(setting.faults, replica_keys, client_keys);
+        let changes = setting.fault_kinds.contains(&FaultKind::Reconfigure).then(|| {
+            let replicas = (0..).zip(secrets.iter().flatten()).map(|(at, key)| (Actor::Replica(at), SecretKey::from_bytes(key.to_bytes())));
+            let all = clients.honest.len() + clients.byzantine.len() + 1;
+            let of_clients = (0..all).map(|at| (Actor::Client(at), secret(seed, &format!("client {at}"))));
+            Changes::new(seed, &cluster, replicas.chain(of_clients))
+        });
         let verifier = || {
             let verifier = Verifier::new(cluster.clone(), Signatures::Ed25519, 1 << 14);
             Arc::new(verifier.expect("keys drawn from a seed are good keys"))
@@ -74,6 +82,7 @@ impl<S: System> World<S> {
         let participants = setting.shards * setting.replicas_per_shard() + clients.honest.len() + clients.byzantine.len() + 1;
         let verifiers = match setting.verifiers {
             Verifiers::Each => (0..participants).map(|_| verifier()).collect(),
+            Verifiers::Shared if changes.is_some() => (0..participants).map(|_| verifier()).collect(),
             Verifiers::Shared => vec![verifier(); participants],
         };
         let faults_end_at = EPOCH_NS + setting.fault_phase_ms * 1_000_000;
@@ -91,6 +100,7 @@ impl<S: System> World<S> {
             checker: S::checker(&cluster, &clients),
             cluster,
             verifiers,
+            changes,
             replicas: Vec::new(),
             clients: Vec::new(),
             budget: Budget::new(setting.faults),

@@ -1,0 +1,310 @@
+//! `bezant evidence`: what was noticed of lies and of damage. A replica keeps what it saw others do in `evidence`, beside its data: a file for each time, which
+//! nothing removes but people. Where it is signed, anybody can check it with the cluster's public keys alone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use std::time::SystemTime;
+
+use bezant_client::{ENGINES, verify_lie};
+use clap::Args;
+use config::{NodeConfig, Topology};
+use serde_json::{Value, json};
+use types::ClientId;
+
+use crate::failure::{Attempt as _, Done, Failure};
+use crate::out;
+
+/// The most files in a folder of evidence, and the most about one member: the first ones say more than one more would.
+const EVIDENCE_MAX: usize = 256;
+const EVIDENCE_OF_ONE_MAX: usize = 4;
+/// So many records wait to be written, at most. What is beyond that is counted and logged, and not kept.
+const WAITING_MAX: usize = 16;
+const PREFIX: &str = "lie-";
+
+/// Whose evidence to show.
+#[derive(Args, Debug)]
+pub struct EvidenceArgs {
+    /// A replica's folder, one file of its evidence, or the dataDir of a server for ZooKeeper's clients
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// The cluster.toml, or a folder with it, by which to check what is signed; without it, the replica's own
+    #[arg(long, value_name = "PATH")]
+    cluster: Option<PathBuf>,
+    /// Take this client, which the replica refuses for a lie, in again when the replica is started the next time; as cN
+    #[arg(long, value_name = "CLIENT")]
+    lift: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a replica saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Who lied, as `s0-r1` or `c7`.
+    pub who: String,
+    /// Its public key then, in hexadecimal digits, where it is a client: that is refused as long as it has this key.
+    pub key: Option<String>,
+    /// What it did.
+    pub what: String,
+    /// The transaction.
+    pub transaction: String,
+    /// What proves it to everybody, in hexadecimal digits, where it is signed.
+    pub proof: Option<String>,
+    /// Whether its operator has taken the client in again.
+    pub is_lifted: bool,
+}
+
+impl Record {
+    fn to_json(&self) -> Value {
+        json!({
+            "time_ms": self.time_ms,
+            "who": self.who,
+            "key": self.key,
+            "what": self.what,
+            "transaction": self.transaction,
+            "proof": self.proof,
+            "lifted": self.is_lifted,
+        })
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let text = |name: &str| json[name].as_str().map(str::to_owned);
+        Some(Self {
+            time_ms: json["time_ms"].as_u64()?,
+            who: text("who")?,
+            key: text("key"),
+            what: text("what")?,
+            transaction: text("transaction")?,
+            proof: text("proof"),
+            is_lifted: json["lifted"].as_bool()?,
+        })
+    }
+}
+
+/// Where a replica keeps its evidence.
+#[must_use]
+pub fn folder_of(data: &Path) -> PathBuf {
+    data.with_file_name("evidence")
+}
+
+/// Writes records on a thread of its own: whoever hears of a lie must not wait for the disk.
+pub struct Keeper(SyncSender<Record>);
+
+impl Keeper {
+    /// One that writes to `folder`.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(folder: PathBuf) -> io::Result<Self> {
+        let (queue, records) = sync_channel(WAITING_MAX);
+        let write = move || {
+            for record in records {
+                if let Err(error) = keep(&folder, &record) {
+                    tracing::error!(folder = %folder.display(), %error, "evidence cannot be kept");
+                }
+            }
+        };
+        drop(thread::Builder::new().name("evidence".to_owned()).spawn(write)?);
+        Ok(Self(queue))
+    }
+
+    /// Has `record` written, unless too many wait.
+    pub fn keep(&self, record: Record) {
+        let _ = self.0.try_send(record);
+    }
+}
+
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn keep(folder: &Path, record: &Record) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let known = list(folder)?;
+    let of_one = known.iter().filter(|(_, other)| other.who == record.who).count();
+    if known.len() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX {
+        return Ok(());
+    }
+    write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), record)
+}
+
+/// Writes a record so that whoever reads it finds all of it.
+fn write(path: &Path, record: &Record) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(format!("{:#}\n", record.to_json()).as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    let none = || io::Error::other(format!("{} is no evidence", path.display()));
+    let json: Value = serde_json::from_slice(&fs::read(path)?).map_err(|_| none())?;
+    Record::from_json(&json).ok_or_else(none)
+}
+
+/// All that is kept in `folder`, the oldest first.
+fn list(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(PREFIX) && name.ends_with(".json") {
+            let record = read(&path)?;
+            found.push((path, record));
+        }
+    }
+    found.sort_by_key(|(path, record)| (record.time_ms, path.clone()));
+    Ok(found)
+}
+
+/// The clients that a replica with this folder refuses, and their keys.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn refused(folder: &Path) -> io::Result<BTreeMap<ClientId, [u8; 32]>> {
+    let mut refused = BTreeMap::new();
+    for (_, record) in list(folder)?.into_iter().filter(|(_, record)| !record.is_lifted) {
+        let (Some(client), Some(key)) = (client(&record.who), record.key) else { continue };
+        let mut bytes = [0; 32];
+        if hex::decode_to_slice(key, &mut bytes).is_ok() {
+            refused.insert(client, bytes);
+        }
+    }
+    Ok(refused)
+}
+
+fn client(name: &str) -> Option<ClientId> {
+    name.strip_prefix('c').and_then(|number| number.parse().ok()).map(ClientId)
+}
+
+/// Carries out `bezant evidence`.
+pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
+    let is_replica = args.path.join("node.toml").exists();
+    if !is_replica && !args.path.is_file() {
+        return crate::drill::show(&args.path, args.json);
+    }
+    let own = if is_replica { Some(NodeConfig::load(&args.path, ENGINES)?) } else { None };
+    let topology = match (&args.cluster, &own) {
+        (Some(path), _) if path.is_dir() => Some(Topology::load(&path.join("cluster.toml"), ENGINES)?),
+        (Some(path), _) => Some(Topology::load(path, ENGINES)?),
+        (None, Some(own)) => Some(own.topology.clone()),
+        (None, None) => None,
+    };
+    let place = args.path.display();
+    let found = match &own {
+        Some(own) => list(&folder_of(&own.data)).attempt("read what was kept", place)?,
+        None => vec![(args.path.clone(), read(&args.path).attempt("read what was kept", place)?)],
+    };
+    if let Some(name) = &args.lift {
+        return lift(name, &found);
+    }
+    let checked: Vec<Option<Result<u64, String>>> = found.iter().map(|(_, record)| check(record, topology.as_ref())).collect();
+    if args.json {
+        let one = |((path, record), checked): (&(PathBuf, Record), &Option<Result<u64, String>>)| {
+            let mut shown = record.to_json();
+            shown["file"] = json!(path.display().to_string());
+            shown["proven_by_configuration"] = json!(checked.as_ref().and_then(|checked| checked.as_ref().ok()));
+            shown["refuted"] = json!(checked.as_ref().and_then(|checked| checked.as_ref().err()));
+            shown
+        };
+        out!("{}", json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>() }));
+    } else {
+        for ((path, record), checked) in found.iter().zip(&checked) {
+            out!("{}: {}: {} (transaction {})", path.display(), record.who, record.what, record.transaction);
+            match checked {
+                Some(Ok(version)) => out!("  proven by its signatures, by the keys of configuration {version}"),
+                Some(Err(why)) => out!("  its signatures prove nothing: {why}"),
+                None if record.proof.is_some() => out!("  signed; --cluster checks it"),
+                None => out!("  not signed: this replica alone knows it, from the member's own connection"),
+            }
+            if record.key.is_some() {
+                let state =
+                    if record.is_lifted { "taken in again from the next start on" } else { "refused here as long as it has that key" };
+                out!("  {}: {state}", record.who);
+            }
+        }
+        if found.is_empty() {
+            out!("nobody was ever seen to lie here");
+        }
+    }
+    Ok(if found.is_empty() { Done::Well } else { Done::Missing })
+}
+
+/// What comes of checking what is signed of `record`, if anything is and there is something to check it by.
+fn check(record: &Record, topology: Option<&Topology>) -> Option<Result<u64, String>> {
+    let (proof, topology) = (record.proof.as_ref()?, topology?);
+    let bytes = match hex::decode(proof) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    Some(verify_lie(&bytes.into(), topology).and_then(|lie| {
+        let is_same = lie.who.to_string() == record.who && hex::encode(lie.transaction.0) == record.transaction;
+        if is_same { Ok(lie.configuration) } else { Err("they are about something else than the file says".to_owned()) }
+    }))
+}
+
+fn lift(name: &str, found: &[(PathBuf, Record)]) -> Result<Done, Failure> {
+    let refused: Vec<_> = found.iter().filter(|(_, record)| record.who == name && record.key.is_some() && !record.is_lifted).collect();
+    if refused.is_empty() {
+        return Err(Failure::wrong(format!("no client {name:?} is refused here")).help("bezant evidence without --lift lists who is"));
+    }
+    for (path, record) in refused {
+        write(path, &Record { is_lifted: true, ..record.clone() }).attempt("note that it is lifted", path.display())?;
+    }
+    eprintln!("{name} is taken in again when this replica is started the next time");
+    Ok(Done::Well)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(who: &str, time_ms: u64) -> Record {
+        let key = client(who).map(|_| "07".repeat(32));
+        Record {
+            time_ms,
+            who: who.to_owned(),
+            key,
+            what: "it lies".to_owned(),
+            transaction: "00".to_owned(),
+            proof: None,
+            is_lifted: false,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_back_has_a_bound_and_can_be_lifted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().join("evidence");
+        assert_eq!(list(&folder).expect("nothing yet"), []);
+        for time in 0..2 * EVIDENCE_OF_ONE_MAX as u64 {
+            keep(&folder, &record("c7", time)).expect("it can be written");
+        }
+        assert_eq!(list(&folder).expect("it can be read").len(), EVIDENCE_OF_ONE_MAX);
+        for number in 0..EVIDENCE_MAX as u64 {
+            keep(&folder, &record(&format!("s0-r{number}"), 100 + number)).expect("it can be written");
+        }
+        let found = list(&folder).expect("it can be read");
+        assert_eq!((found.len(), &found[0].1), (EVIDENCE_MAX, &record("c7", 0)));
+        assert_eq!(refused(&folder).expect("it can be read"), BTreeMap::from([(ClientId(7), [7; 32])]));
+        assert!(lift("c8", &found).is_err());
+        lift("c7", &found).expect("it was refused");
+        assert_eq!(refused(&folder).expect("it can be read"), BTreeMap::new());
+    }
+}
