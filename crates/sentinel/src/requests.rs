@@ -58,7 +58,7 @@ pub(crate) enum Queued {
 }
 
 /// What a request proposes that has to be ordered, and what is answered then; or the request, if it is none.
-pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Request> {
+pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Box<Request>> {
     let one = |operation: Operation| {
         let wants_stat = wants_stat(&operation);
         (Proposal::One(operation), Awaited::One { wants_stat })
@@ -74,7 +74,7 @@ pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Reque
         }
         Request::CloseSession => (Proposal::CloseSession, Awaited::Close),
         Request::Sync { path } => (Proposal::Refused(ErrorCode::Unimplemented), Awaited::Sync { path }),
-        other => return Err(other),
+        other => return Err(Box::new(other)),
     })
 }
 
@@ -152,7 +152,7 @@ impl Server {
             (Role::Following { .. }, request) => self.on_request_following(connection, request, outbox),
             (Role::Alone | Role::Leading, Ok(Numbered { xid, request })) => match proposal_of(request) {
                 Ok((proposal, awaited)) => return self.on_write(now, connection, xid, proposal, awaited, outbox),
-                Err(request) => self.on_request_here(connection, Ok(Numbered { xid, request }), outbox),
+                Err(request) => self.on_request_here(connection, Ok(Numbered { xid, request: *request }), outbox),
             },
             (Role::Alone | Role::Leading, Err(reason)) => self.on_request_here(connection, Err(reason), outbox),
         }
