@@ -105,6 +105,8 @@ pub struct Member {
     streams: BTreeMap<u16, Stream>,
     disagree: BTreeMap<u16, Zxid>,
     disagreement: Option<Disagreement>,
+    /// Its state was found to be wrong, and what it held was dropped.
+    is_stopped: bool,
     snapshot: Option<Snapshot>,
     offer: Option<Snapshot>,
     /// An offer is being made of the state after this entry.
@@ -173,6 +175,7 @@ impl Member {
             streams: BTreeMap::new(),
             disagree: BTreeMap::new(),
             disagreement: None,
+            is_stopped: false,
             snapshot: None,
             offer: None,
             offering: None,
@@ -350,13 +353,13 @@ impl Member {
     fn carry_out(&mut self, now: Now, outbox: Outbox) {
         let Outbox { bytes, close, ordered, forwards, .. } = outbox;
         let is_wrong = self.server.corruption().is_some();
-        if is_wrong {
-            // Nothing of what it said or prepared is to be believed.
+        if is_wrong && !self.is_stopped {
+            // Nothing of what it said or prepared before is to be believed. What it says from now on is for operators.
+            self.is_stopped = true;
             self.held.clear();
             self.held_bytes = 0;
-            self.turn.bytes.clear();
             self.turn.sends.retain(|(_, message)| !matches!(message, Message::Order(_)));
-        } else {
+        } else if !is_wrong {
             for ordered in ordered {
                 if self.turn.reopen.is_some() {
                     return;
