@@ -372,7 +372,7 @@ fn the_server_that_is_wrong_is_the_one_that_stops() {
     load.go_on(200);
     assert!(ensemble.mode(others[0]).is_none());
     assert!(ensemble.word(others[0], "mntr").contains("zk_digest_mismatches_count\t1"));
-    assert!(ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"), "the leader knows who disagrees");
+    eventually("the leader knows who disagrees", || ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"));
     assert_eq!((noticed(&ensemble.data(leader)), noticed(&ensemble.data(others[1]))), (None, None));
     // With an empty folder it takes over what the others have.
     ensemble.kill(others[0]);

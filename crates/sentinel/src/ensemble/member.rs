@@ -83,6 +83,14 @@ struct Disagreement {
     heard: Time,
 }
 
+impl Disagreement {
+    /// What the leader is told of it.
+    fn say(&self) -> (u16, Message) {
+        let found = self.corruption.digests.as_ref().map_or_else(Default::default, |digests| digests.1);
+        (self.leader, Message::Disagree { epoch: self.epoch, zxid: self.zxid, found })
+    }
+}
+
 /// One server among several.
 pub struct Member {
     options: MemberOptions,
@@ -267,13 +275,11 @@ impl Member {
         }
         if let Some(disagreement) = &self.disagreement {
             self.heard_at_ms = now.steady_ms;
-            let Disagreement { leader, epoch, zxid, ref corruption, heard } = *disagreement;
-            if heard.after_ms(self.options.timeout_ms) <= time(now) {
+            if disagreement.heard.after_ms(self.options.timeout_ms) <= time(now) {
                 self.turn.reopen = Some("the leader with which this server disagreed is gone");
                 return;
             }
-            let found = corruption.digests.as_ref().map_or_else(Default::default, |digests| digests.1);
-            self.turn.sends.push((leader, Message::Disagree { epoch, zxid, found }));
+            self.turn.sends.push(disagreement.say());
             return;
         }
         let mut output = Output::default();
@@ -491,8 +497,11 @@ impl Member {
             return;
         };
         let zxid = Zxid(corruption.zxid.cast_unsigned());
-        self.disagreement = Some(Disagreement { leader, epoch, zxid, corruption, heard: time(now) });
-        self.heard_at_ms = now.steady_ms - HEARD_EVERY_MS;
+        let disagreement = Disagreement { leader, epoch, zxid, corruption, heard: time(now) };
+        // At once: it may hear in the next moment that it is wrong, and the leader has to know who that was.
+        self.turn.sends.push(disagreement.say());
+        self.disagreement = Some(disagreement);
+        self.heard_at_ms = now.steady_ms;
     }
 
     /// Serves nobody until there is a leader again.
