@@ -85,7 +85,8 @@ pub(crate) struct MemberTurns {
     config: Config,
     others: Others,
     member: Member,
-    storage: MemberStorage,
+    /// Nothing only while it is opened anew: a disk is open once at a time.
+    storage: Option<MemberStorage>,
     clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
     /// What clients asked that waits until less is under way.
     waiting: VecDeque<Event>,
@@ -122,7 +123,7 @@ impl MemberTurns {
             config,
             others,
             member,
-            storage,
+            storage: Some(storage),
             clients: BTreeMap::new(),
             waiting: VecDeque::new(),
             counters,
@@ -140,12 +141,13 @@ impl MemberTurns {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         loop {
             match runtime.block_on(self.turns(&mut inbox, &mut stopping))? {
-                End::Stopped => return Ok(self.storage.close()?),
+                End::Stopped => return Ok(self.storage().close()?),
                 End::Reopen(why) => {
                     tracing::warn!(why, "this server begins anew from its disk");
-                    self.storage.close()?;
-                    let now = self.now();
-                    (self.member, self.storage) = come_back(&self.config, &self.others, now)?;
+                    self.storage().close()?;
+                    drop(self.storage.take());
+                    let (member, storage) = come_back(&self.config, &self.others, self.now())?;
+                    (self.member, self.storage) = (member, Some(storage));
                     // Those that came meanwhile are not known to the machine.
                     self.clients.values().for_each(|client| client.close());
                     self.offers = mpsc::channel(1);
@@ -197,6 +199,10 @@ impl MemberTurns {
 
     fn now(&self) -> Now {
         now_since(self.started)
+    }
+
+    fn storage(&mut self) -> &mut MemberStorage {
+        self.storage.as_mut().expect("it is open whenever there are turns")
     }
 
     fn take_waiting(&mut self) {
@@ -266,7 +272,7 @@ impl MemberTurns {
     /// Makes durable what is to be, and only then says what is to be said. Gives why the server has to begin anew, if it has to.
     fn conclude(&mut self) -> Result<Option<&'static str>, StartError> {
         let now = self.now();
-        match self.storage.check_snapshot() {
+        match self.storage().check_snapshot() {
             Err(OpenError::Corrupt(corruption)) => self.member.stop(now, corruption),
             checked => {
                 if checked? {
@@ -274,20 +280,21 @@ impl MemberTurns {
                 }
             }
         }
-        if self.storage.is_snapshot_due(self.config.snapshot_every) {
+        let every = self.config.snapshot_every;
+        if self.storage().is_snapshot_due(every) {
             self.member.begin_snapshot();
         }
         let Turn { journal, sends, bytes, close, snapshot, offer, notes, reopen } = self.member.turn(now);
         for op in journal {
-            self.storage.write(op)?;
+            self.storage().write(op)?;
         }
         let syncing = Instant::now();
-        if self.storage.sync()? {
+        if self.storage().sync()? {
             self.syncs.add(ms_since(syncing));
         }
         if let Some(snapshot) = snapshot {
             self.snapshot_began = Instant::now();
-            self.storage.begin_snapshot(snapshot)?;
+            self.storage().begin_snapshot(snapshot)?;
         }
         if let Some(offer) = offer {
             self.begin_offer(offer)?;

@@ -109,6 +109,7 @@ impl Ensemble {
     fn word(&self, at: usize, word: &str) -> String {
         let mut said = String::new();
         let asked = TcpStream::connect(self.addresses[at]).and_then(|mut stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
             stream.write_all(word.as_bytes())?;
             stream.read_to_string(&mut said)
         });
@@ -286,10 +287,9 @@ impl Load {
         Self { stop, acknowledged, paths, writers }
     }
 
-    fn go_on(&self, more: usize) -> Duration {
-        let (began, before) = (Instant::now(), self.acknowledged.load(Ordering::Relaxed));
+    fn go_on(&self, more: usize) {
+        let before = self.acknowledged.load(Ordering::Relaxed);
         eventually("writes go on", || self.acknowledged.load(Ordering::Relaxed) >= before + more);
-        began.elapsed()
     }
 
     fn stop(self) -> Vec<String> {
@@ -323,8 +323,6 @@ fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
     let load = Load::start(&ensemble, "a");
     load.go_on(200);
     ensemble.kill(leader);
-    let took = load.go_on(1);
-    eprintln!("a write was acknowledged {} ms after the leader was killed", took.as_millis());
     load.go_on(200);
     assert!(holder.exists("/held"), "the session is at another server now, and its node is there");
     leaving.insist(&Request::CloseSession).expect("it is there");
@@ -374,7 +372,7 @@ fn the_server_that_is_wrong_is_the_one_that_stops() {
     load.go_on(200);
     assert!(ensemble.mode(others[0]).is_none());
     assert!(ensemble.word(others[0], "mntr").contains("zk_digest_mismatches_count\t1"));
-    assert!(ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"), "the leader knows who disagrees");
+    eventually("the leader knows who disagrees", || ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"));
     assert_eq!((noticed(&ensemble.data(leader)), noticed(&ensemble.data(others[1]))), (None, None));
     // With an empty folder it takes over what the others have.
     ensemble.kill(others[0]);

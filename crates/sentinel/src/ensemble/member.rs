@@ -83,6 +83,14 @@ struct Disagreement {
     heard: Time,
 }
 
+impl Disagreement {
+    /// What the leader is told of it.
+    fn say(&self) -> (u16, Message) {
+        let found = self.corruption.digests.as_ref().map_or_else(Default::default, |digests| digests.1);
+        (self.leader, Message::Disagree { epoch: self.epoch, zxid: self.zxid, found })
+    }
+}
+
 /// One server among several.
 pub struct Member {
     options: MemberOptions,
@@ -105,6 +113,8 @@ pub struct Member {
     streams: BTreeMap<u16, Stream>,
     disagree: BTreeMap<u16, Zxid>,
     disagreement: Option<Disagreement>,
+    /// Its state was found to be wrong, and what it held was dropped.
+    is_stopped: bool,
     snapshot: Option<Snapshot>,
     offer: Option<Snapshot>,
     /// An offer is being made of the state after this entry.
@@ -173,6 +183,7 @@ impl Member {
             streams: BTreeMap::new(),
             disagree: BTreeMap::new(),
             disagreement: None,
+            is_stopped: false,
             snapshot: None,
             offer: None,
             offering: None,
@@ -264,13 +275,11 @@ impl Member {
         }
         if let Some(disagreement) = &self.disagreement {
             self.heard_at_ms = now.steady_ms;
-            let Disagreement { leader, epoch, zxid, ref corruption, heard } = *disagreement;
-            if heard.after_ms(self.options.timeout_ms) <= time(now) {
+            if disagreement.heard.after_ms(self.options.timeout_ms) <= time(now) {
                 self.turn.reopen = Some("the leader with which this server disagreed is gone");
                 return;
             }
-            let found = corruption.digests.as_ref().map_or_else(Default::default, |digests| digests.1);
-            self.turn.sends.push((leader, Message::Disagree { epoch, zxid, found }));
+            self.turn.sends.push(disagreement.say());
             return;
         }
         let mut output = Output::default();
@@ -350,13 +359,13 @@ impl Member {
     fn carry_out(&mut self, now: Now, outbox: Outbox) {
         let Outbox { bytes, close, ordered, forwards, .. } = outbox;
         let is_wrong = self.server.corruption().is_some();
-        if is_wrong {
-            // Nothing of what it said or prepared is to be believed.
+        if is_wrong && !self.is_stopped {
+            // Nothing of what it said or prepared before is to be believed. What it says from now on is for operators.
+            self.is_stopped = true;
             self.held.clear();
             self.held_bytes = 0;
-            self.turn.bytes.clear();
             self.turn.sends.retain(|(_, message)| !matches!(message, Message::Order(_)));
-        } else {
+        } else if !is_wrong {
             for ordered in ordered {
                 if self.turn.reopen.is_some() {
                     return;
@@ -488,8 +497,11 @@ impl Member {
             return;
         };
         let zxid = Zxid(corruption.zxid.cast_unsigned());
-        self.disagreement = Some(Disagreement { leader, epoch, zxid, corruption, heard: time(now) });
-        self.heard_at_ms = now.steady_ms - HEARD_EVERY_MS;
+        let disagreement = Disagreement { leader, epoch, zxid, corruption, heard: time(now) };
+        // At once: it may hear in the next moment that it is wrong, and the leader has to know who that was.
+        self.turn.sends.push(disagreement.say());
+        self.disagreement = Some(disagreement);
+        self.heard_at_ms = now.steady_ms;
     }
 
     /// Serves nobody until there is a leader again.

@@ -342,6 +342,15 @@ fn a_leader_with_which_a_majority_disagrees_stops_and_the_others_go_on() {
     world.settle();
     world.pass(3_000);
     assert!(!world.is_whole(leader), "it is outvoted");
+    // Operators are answered, however many ask at once.
+    let now = world.now;
+    for connection in [ConnectionId(90), ConnectionId(91)] {
+        world.machine(leader).member.client(now, Input::Word { connection, word: *b"mntr" });
+    }
+    world.conclude(leader);
+    for connection in [ConnectionId(90), ConnectionId(91)] {
+        assert!(world.machine(leader).said.contains_key(&connection) && world.machine(leader).closed.contains(&connection));
+    }
     assert!(world.heard(client).is_empty(), "nobody was told of it");
     let next = world.leader();
     assert_ne!(next, leader);
