@@ -809,8 +809,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         })
     }
 
-    /// What is forgotten but for its outcome comes to `view`.
+    /// What is forgotten but for its outcome comes to `view`, or what is about to be: it lies below the watermark, and has its tombstone from now on.
     pub fn raise_tombstone(&mut self, id: TransactionId, view: u32) {
+        if let Some(state) = self.entries.get(&id)
+            && self.remembers(&state.transaction)
+            && !broken(Mutant::ViewUnremembered)
+        {
+            self.tombstones.note(&state.transaction, |_| state.outcome());
+        }
         let Some(tombstone) = self.tombstones.raise(id, view).filter(|_| !broken(Mutant::TombstoneViewUnlogged)) else { return };
         let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
         let record = Record::Tombstones { salt, complete_from, tombstones: vec![tombstone] };
@@ -943,6 +949,20 @@ mod tests {
         assert_eq!(table.knowledge(&transaction).expect("memory does not fail").unread(0), Unread::Unknown);
         table.store.commit(&key(1), Version { timestamp: at(5_000), value: Some(Value::from("1")) });
         assert_eq!(table.knowledge(&transaction).expect("memory does not fail").unread(0), Unread::Committed(at(5_000)));
+    }
+
+    #[test]
+    fn what_is_about_to_be_forgotten_stays_in_the_view_to_which_it_has_come() {
+        let mut table = table();
+        let id = *table.by_timestamp.values().nth(1).expect("there are a hundred");
+        let first = table.remembered_outcome(id).expect("it has ended");
+        let view = first.view.expect("something was said of it") + 1;
+        table.raise_tombstone(id, view);
+        let raised = RememberedOutcome { view: Some(view), ..first };
+        assert_eq!(table.remembered_outcome(id), Some(raised));
+        table.forget_below(at(90));
+        assert!(table.get(id).is_none());
+        assert_eq!(table.remembered_outcome(id), Some(raised));
     }
 
     #[test]

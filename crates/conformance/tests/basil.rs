@@ -138,6 +138,13 @@ fn no_answer_reaches_a_process_that_did_not_ask() {
     assert!(report.is_clean(), "{report}");
 }
 
+/// A replica went back to an earlier view of what it was about to forget.
+#[test]
+fn what_is_about_to_be_forgotten_stays_in_its_view() {
+    let report = run(&scenario("changes"), 205, Tracing::Off);
+    assert!(report.is_clean(), "{report}");
+}
+
 /// What only some replicas saw, and was cut off for longer than the window, was refused by the others as too old: it stayed
 /// undecided in these runs, or what was begun later waited for it.
 #[test]

@@ -190,6 +190,7 @@ mutants! {
     PageUnsettled: "rebuilding", "a replica that lost its disk goes on though more than f others show something newer";
     TombstoneUnlogged: "orphan resolution", "a replica that only remembers an outcome does not say that it logged it";
     TombstoneStays: "orphan resolution", "a replica that only remembers an outcome does not follow the others to later views";
+    ViewUnremembered: "orphan resolution", "a replica that is about to forget a transaction forgets to which view it followed the others";
     TombstoneViewUnlogged: "orphan resolution", "to which view such a replica followed the others is not written to the journal";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";

@@ -96,6 +96,8 @@ impl<M: StorageBackend> Replica<M> {
         let shown: Vec<u32> = shown.iter().map(|logged| logged.statement.view_current).collect();
         let view = if broken(Mutant::TombstoneStays) { own } else { next_view(own, Pace::Advance, &shown, self.quorums) };
         if view > own {
+            // Also when the clock is set back it is not known otherwise than by its tombstone.
+            self.table.raise_low_watermark(transaction.timestamp().time.saturating_add(1));
             self.table.raise_tombstone(id, view);
             self.sign_elect(ElectStatement { id, decision, view }, out);
         }
