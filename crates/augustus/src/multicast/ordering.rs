@@ -8,6 +8,7 @@ use types::{ClientId, Digest, Party};
 
 use super::application::{Answer, Application};
 use super::message::{Claim, Message, Status};
+use super::pool::Heard;
 use super::record::Record;
 use super::replica::Replica;
 use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, PAYLOAD_BYTES_MAX, Request, RequestId, list_digest, replica_of};
@@ -29,10 +30,12 @@ impl<A: Application> Replica<A> {
         match self.windows.standing(&request.key) {
             Standing::New => {
                 let id = request.id(self.cluster.id());
-                if self.pool.hear(now, request, &id) {
-                    self.vouches.push(id);
-                    self.has_heard = true;
+                match self.pool.hear(now, request, &id) {
+                    Heard::Refused => return,
+                    Heard::First => self.vouches.push(id),
+                    Heard::Again => self.vouches_again.push(id),
                 }
+                self.has_heard = true;
             }
             Standing::Delivered | Standing::TooOld => {
                 if let Some(answer) = self.application.answered(request) {
