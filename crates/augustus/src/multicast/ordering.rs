@@ -8,6 +8,7 @@ use types::{ClientId, Digest, Party};
 
 use super::application::{Answer, Application};
 use super::message::{Claim, Message, Status};
+use super::pool::Heard;
 use super::record::Record;
 use super::replica::Replica;
 use super::request::{BATCH_BYTES_MAX, BATCH_REQUESTS_MAX, PAYLOAD_BYTES_MAX, Request, RequestId, list_digest, replica_of};
@@ -29,10 +30,12 @@ impl<A: Application> Replica<A> {
         match self.windows.standing(&request.key) {
             Standing::New => {
                 let id = request.id(self.cluster.id());
-                if self.pool.hear(now, request, &id) {
-                    self.vouches.push(id);
-                    self.has_heard = true;
+                match self.pool.hear(now, request, &id) {
+                    Heard::Refused => return,
+                    Heard::First => self.vouches.push(id),
+                    Heard::Again => self.vouches_again.push(id),
                 }
+                self.has_heard = true;
             }
             Standing::Delivered | Standing::TooOld => {
                 if let Some(answer) = self.application.answered(request) {
@@ -116,6 +119,7 @@ impl<A: Application> Replica<A> {
         let is_asked = std::mem::take(&mut self.is_asked_to_pad);
         for sequence in self.waiting.clone() {
             self.consider(now, sequence, outbox);
+            self.vouch_for_waiting(sequence, outbox);
         }
         let leads = self.quorum.leader(self.view) == self.me.index && self.is_in_view() && !self.has_diverged;
         let is_idle = self.next == self.delivered.max(self.stable_sequence()) + 1 && self.pool.ready() == 0;
@@ -214,6 +218,19 @@ impl<A: Application> Replica<A> {
         };
         self.say(&said, outbox);
         self.check_prepared(now, sequence, outbox);
+    }
+
+    /// A list is waiting since the last tick, as not all of it is believed: perhaps each request is at another replica. So they tell each other
+    /// which of them they vouch for, once a view, rather than when it is these requests' turn among all that is pending.
+    fn vouch_for_waiting(&mut self, sequence: u64, outbox: &mut OutboxOf<Self>) {
+        let view = self.entered;
+        let Some(slot) = self.slots.get_mut(&sequence).filter(|slot| slot.proposed == Some(view)) else { return };
+        if slot.is_chosen || slot.is_committed || slot.accepted() == Some(view) || slot.vouched == Some(view) {
+            return;
+        }
+        slot.vouched = Some(view);
+        let own: Vec<RequestId> = slot.ids.iter().flat_map(|ids| ids.iter()).filter(|id| self.pool.believes(id)).copied().collect();
+        self.vouch_to_all(&own, outbox);
     }
 
     /// Writes down the requests of a list, once.

@@ -7,7 +7,8 @@
 //! * once `2f+1` vouch as one honest replica sees it, `f+1` honest ones do, so that every honest one will. Such a request is *due*: an honest
 //!   leader can have it ordered, and a replica may count on that.
 //!
-//! A replica vouches to its leader at once, and to all others with what it says again, if the request is pending by then.
+//! A replica vouches to its leader at once, and to all others with what it says again, if the request is pending by then, or once its client says
+//! it again.
 //!
 //! A replica that restarts forgets what it vouched for, so vouches are said again and again while a request is pending, and before a replica blames
 //! its leader, `2f+1` must have done so since the request became due.
@@ -54,11 +55,24 @@ pub struct Pool {
     deadlines: BTreeSet<(Time, u64)>,
     /// Of these, what this replica has not proposed in this view.
     ready: BTreeMap<u64, RequestId>,
+    /// What this replica vouches for.
+    own: BTreeSet<RequestId>,
     /// What `f+1` vouch for, and this replica lacks.
     wanted: BTreeSet<RequestId>,
     due_bytes: usize,
     next_ticket: u64,
     patience: Patience,
+}
+
+/// What becomes of a request that a client says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It has no room, or another one has its name.
+    Refused,
+    /// This replica vouches for it now.
+    First,
+    /// The client had given it already.
+    Again,
 }
 
 /// How long a leader may take.
@@ -117,6 +131,7 @@ impl Pool {
             due: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             ready: BTreeMap::new(),
+            own: BTreeSet::new(),
             wanted: BTreeSet::new(),
             due_bytes: 0,
             next_ticket: 0,
@@ -124,22 +139,22 @@ impl Pool {
         }
     }
 
-    /// The client itself says `request`. Whether this replica is to vouch for it (again).
-    pub fn hear(&mut self, now: Time, request: &Request, id: &RequestId) -> bool {
+    /// The client itself says `request`.
+    pub fn hear(&mut self, now: Time, request: &Request, id: &RequestId) -> Heard {
         let known = self.pending.get(&id.key).map_or(&[][..], Vec::as_slice);
         if let Some(first) = known.iter().find(|candidate| candidate.is_from_client) {
-            return first.digest == id.digest;
+            return if first.digest == id.digest { Heard::Again } else { Heard::Refused };
         }
         let bytes = request.payload.len();
         if !self.make_room(id.key.client, bytes) {
-            return false;
+            return Heard::Refused;
         }
         let usage = self.clients.entry(id.key.client).or_default();
         usage.requests += 1;
         usage.bytes += bytes;
         self.candidate(id).is_from_client = true;
         self.hold(now, request, id);
-        true
+        Heard::First
     }
 
     /// The replica `from` vouches for a request.
@@ -278,14 +293,11 @@ impl Pool {
         self.patience = patience;
     }
 
-    /// What this replica vouches for, by names, from behind `after`.
+    /// What this replica vouches for, by names, from behind `after`: however much others vouch for, it is not in the way.
     #[must_use]
-    pub fn own_vouches(&self, after: Option<RequestKey>, max: usize) -> Vec<RequestId> {
+    pub fn own_vouches(&self, after: Option<RequestId>, max: usize) -> Vec<RequestId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let candidates = self.pending.range((from, Bound::Unbounded)).take(max);
-        let all = candidates.flat_map(|(key, candidates)| candidates.iter().map(move |candidate| (key, candidate)));
-        let own = all.filter(|(_, candidate)| candidate.vouchers.contains(self.me));
-        own.map(|(key, candidate)| RequestId { key: *key, digest: candidate.digest }).take(max).collect()
+        self.own.range((from, Bound::Unbounded)).take(max).copied().collect()
     }
 
     /// Forgets all requests of this name: one was delivered, or none ever will be.
@@ -296,7 +308,9 @@ impl Pool {
     }
 
     fn forget(&mut self, key: &RequestKey, candidate: &Candidate) {
-        self.wanted.remove(&RequestId { key: *key, digest: candidate.digest });
+        let id = RequestId { key: *key, digest: candidate.digest };
+        self.wanted.remove(&id);
+        self.own.remove(&id);
         self.release(key.client, candidate.vouchers);
         if candidate.is_from_client
             && let Some(usage) = self.clients.get_mut(&key.client)
@@ -348,6 +362,9 @@ impl Pool {
             self.due.insert(ticket, *id);
             self.ready.insert(ticket, *id);
             self.deadlines.insert((deadline, ticket));
+        }
+        if from == me {
+            self.own.insert(*id);
         }
         let (all, place) = (self.quorum.all(), usize::from(from));
         self.vouched.entry(id.key.client).or_insert_with(|| vec![0; all])[place] += 1;
@@ -412,7 +429,7 @@ mod tests {
     fn due(pool: &mut Pool, ms: u64, number: u64) -> RequestId {
         let request = request(1, number, "payload");
         let id = request.id(CLUSTER);
-        assert!(pool.hear(Time::default().after_ms(ms), &request, &id));
+        assert_eq!(pool.hear(Time::default().after_ms(ms), &request, &id), Heard::First);
         for voucher in [1, 2] {
             pool.vouch(Time::default().after_ms(ms), voucher, &id);
         }
@@ -469,9 +486,19 @@ mod tests {
         let mut pool = self::pool();
         for number in 1..=CLIENT_REQUESTS_MAX as u64 + 10 {
             let request = request(1, number, "");
-            assert!(pool.hear(Time(0), &request, &request.id(CLUSTER)), "what never became due makes room");
+            let heard = pool.hear(Time(0), &request, &request.id(CLUSTER));
+            assert_eq!(heard, Heard::First, "what never became due makes room");
         }
         assert_eq!(pool.keys().count(), CLIENT_REQUESTS_MAX);
+    }
+
+    #[test]
+    fn what_others_vouch_for_hides_nothing_of_its_own() {
+        let mut pool = pool();
+        (0..2_000).for_each(|number| pool.vouch(Time(0), 3, &request(1, number, "made up").id(CLUSTER)));
+        let own: Vec<RequestId> = (0..3).map(|number| due(&mut pool, 0, 2_000 + number)).collect();
+        assert_eq!(pool.own_vouches(None, 2), own[..2]);
+        assert_eq!(pool.own_vouches(Some(own[1]), 2), own[2..]);
     }
 
     #[test]
@@ -481,7 +508,7 @@ mod tests {
             let id = due(&mut pool, 0, number);
             pool.remove(&id.key);
         }
-        assert!(pool.is_empty() && pool.clients.is_empty() && pool.vouched.is_empty() && pool.peers == [0; 4]);
+        assert!(pool.is_empty() && pool.clients.is_empty() && pool.own.is_empty() && pool.vouched.is_empty() && pool.peers == [0; 4]);
         assert_eq!((pool.deadline(), pool.due_bytes, pool.ready()), (None, 0, 0));
     }
 }

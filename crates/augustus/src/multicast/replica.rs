@@ -116,6 +116,8 @@ pub struct Replica<A: Application> {
     pub(super) queries: Queries,
     /// What it vouches for since this turn began, and says at its end.
     pub(super) vouches: Vec<RequestId>,
+    /// What clients said again in this turn.
+    pub(super) vouches_again: Vec<RequestId>,
     /// Whether more is believed or due since this turn began.
     pub(super) has_heard: bool,
 
@@ -138,8 +140,8 @@ pub struct Replica<A: Application> {
     is_replaying: bool,
     pub(super) ticks: u64,
     last_tick: Time,
-    /// Up to which name it last said what it vouches for.
-    vouched_to: Option<RequestKey>,
+    /// Up to which request it last said what it vouches for, if there were more.
+    vouched_to: Option<RequestId>,
     /// What it knows of the others while it comes back from an empty disk.
     pub(super) rebuild: Option<Rebuild>,
     /// Whether somebody who comes back has asked how far it is since it last proposed an empty list.
@@ -190,6 +192,7 @@ impl<A: Application> Replica<A> {
             delivered: 0,
             queries: Queries::default(),
             vouches: Vec::new(),
+            vouches_again: Vec::new(),
             has_heard: false,
             stable: None,
             checkpoints: BTreeMap::new(),
@@ -488,6 +491,11 @@ impl<A: Application> Replica<A> {
         }
     }
 
+    /// Tells all others.
+    pub(super) fn vouch_to_all(&self, ids: &[RequestId], outbox: &mut OutboxOf<Self>) {
+        ids.chunks(BATCH_REQUESTS_MAX).for_each(|ids| self.say(&Message::Vouch(ids.to_vec()), outbox));
+    }
+
     fn tick_due(&self) -> Time {
         self.last_tick.after_ms(if self.is_settled() { IDLE_MS } else { TICK_MS })
     }
@@ -536,7 +544,7 @@ impl<A: Application> Replica<A> {
             self.sign_view_change(outbox);
         }
         let ids = self.pool.own_vouches(self.vouched_to.take(), BATCH_REQUESTS_MAX);
-        self.vouched_to = ids.last().map(|id| id.key);
+        self.vouched_to = ids.get(BATCH_REQUESTS_MAX - 1).copied();
         if !ids.is_empty() && !broken(Mutant::VouchesUnrepeated) {
             self.say(&Message::Vouch(ids), outbox);
         }
@@ -559,10 +567,12 @@ impl<A: Application> Machine for Replica<A> {
     }
 
     /// Vouches for all that clients said in this turn at once, and proposes what has become due. The others hear of it only if it is still pending
-    /// when vouches are repeated: mostly it is delivered by then, and they had it from the client themselves.
+    /// when vouches are repeated, or its client says it again: mostly it is delivered by then, and they had it from the client themselves.
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         let vouches = std::mem::take(&mut self.vouches);
         self.vouch_to_leader(&vouches, outbox);
+        let again = std::mem::take(&mut self.vouches_again);
+        self.vouch_to_all(&again, outbox);
         if std::mem::take(&mut self.has_heard) {
             self.after_vouching(now, outbox);
         }

@@ -25,6 +25,8 @@ pub(super) struct Slot {
     pub voted: Option<(u64, Digest)>,
     /// The last view in which this replica prepared it. The paper's P.
     pub prepared: Option<u64>,
+    /// The last view in which this replica told all others which requests of the list it vouches for, as it does not believe all of them.
+    pub vouched: Option<u64>,
     /// Whether it is decided.
     pub is_committed: bool,
     /// Whether the journal has its requests.

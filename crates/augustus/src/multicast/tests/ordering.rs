@@ -1,8 +1,12 @@
 //! The normal case, and who may have what ordered.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use super::super::request::name_of;
 use super::super::{Message, Request, RequestKey};
-use super::world::{World, key, party, replica, request, without};
+use super::world::{CLUSTER, World, key, party, replica, request, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
 
@@ -113,4 +117,34 @@ fn one_replicas_word_makes_no_request() {
     }
     world.run_ms(3_000);
     world.assert_delivered(&[1, 2, 3], vec![]);
+}
+
+/// The leader proposes three requests at once, each of which two other replicas have, so that none of these believes all three.
+#[test]
+fn replicas_that_believe_parts_of_a_list_tell_each_other_which() {
+    let mut world = World::new();
+    let told = Rc::new(RefCell::new(BTreeMap::new()));
+    let heard = Rc::clone(&told);
+    world.bend = Box::new(move |from, to, message| match &message {
+        Message::Vouch(ids) if to != party(0) => {
+            heard.borrow_mut().insert((from, to), ids.len());
+            vec![message]
+        }
+        Message::Propose { .. } if from == party(0) => Vec::new(),
+        _ => vec![message],
+    });
+    // Of the ticks every second one says again what is vouched for: two are over.
+    world.run_ms(1_005);
+    let requests: Vec<_> = (1..=3).map(|number| request(number, 1, "payload")).collect();
+    for (request, to) in requests.iter().zip([[1, 2], [2, 3], [1, 3]]) {
+        world.ask(request, &to);
+    }
+    world.settle();
+    let ids: Vec<_> = requests.iter().map(|request| request.id(CLUSTER)).collect();
+    (1..=3).for_each(|to| world.inject(party(0), to, &Message::Propose { view: 0, sequence: 1, ids: ids.clone() }));
+    // The third tick.
+    world.run_ms(60);
+    assert_eq!((told.borrow().len(), told.borrow().values().all(|count| *count == 2)), (6, true), "{told:?}");
+    world.run_ms(200);
+    world.assert_delivered(&[1, 2, 3], requests.iter().map(|request| request.key).collect());
 }

@@ -3,7 +3,8 @@
 use types::Party;
 
 use super::super::Message;
-use super::world::{World, key, party, request, without};
+use super::super::request::{BATCH_REQUESTS_MAX, RequestId};
+use super::world::{CLUSTER, World, key, party, request, without};
 
 const ALL: &[u16] = &[0, 1, 2, 3];
 const HONEST: &[u16] = &[1, 2, 3];
@@ -25,6 +26,38 @@ fn a_leader_that_is_gone_is_replaced() {
     world.run_ms(3_000);
     world.assert_delivered(ALL, vec![key(1, 1), key(1, 2)]);
     assert_eq!(entered(&world, 0), 1, "it hears how the view began");
+}
+
+/// Replica 3 vouches for more requests of a client that comes before all others than are said again at a time.
+#[test]
+fn a_leader_that_is_gone_is_replaced_whatever_else_one_replica_vouches_for() {
+    let mut world = World::new();
+    let made_up: Vec<RequestId> = (1..=BATCH_REQUESTS_MAX as u64).map(|number| request(1, number, "made up").id(CLUSTER)).collect();
+    for ids in made_up.chunks(BATCH_REQUESTS_MAX) {
+        [1, 2].iter().for_each(|to| world.inject(party(3), *to, &Message::Vouch(ids.to_vec())));
+    }
+    world.crash(0);
+    world.ask_all(&request(2, 1, "b"));
+    world.run_ms(2_000);
+    world.assert_delivered(HONEST, vec![key(2, 1)]);
+}
+
+/// Nothing is said again by replicas themselves: it is their client who does.
+#[test]
+fn what_a_client_says_again_is_vouched_for_to_all() {
+    let mut world = World::new();
+    world.bend = Box::new(|from, to, message| match &message {
+        Message::Vouch(_) if to == party(2) && from != party(2) => vec![message],
+        Message::Vouch(_) => Vec::new(),
+        _ => vec![message],
+    });
+    let request = request(1, 1, "a");
+    world.ask(&request, &[1, 3]);
+    world.settle();
+    assert!(world.node(2).replica().unsettled().is_empty(), "the leader alone is told");
+    world.ask(&request, &[1, 3]);
+    world.settle();
+    assert_eq!(world.node(2).replica().unsettled().len(), 1, "it knows of it now");
 }
 
 #[test]
