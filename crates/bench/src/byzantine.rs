@@ -134,16 +134,14 @@ impl Plan {
                  start the cluster by `bezant-lab up` with BEZANT_MUTANT={GULLIBLE}, for this experiment only"
             )));
         }
-        if honest.topology.engine.name == "augustus" && (self.strategy != ClientStrategy::StallEarly || self.faulty_share < 1.0) {
-            return Err(BenchError::Settings(
-                "clients of this engine cheat by leaving all their transactions: --strategy stall-early, without --faulty-share".to_owned(),
-            ));
+        let cheating = Cheating { strategy: self.strategy, share: self.faulty_share, seed };
+        if let Some(refusal) = cheating.refusal(honest) {
+            return Err(BenchError::Settings(refusal.to_owned()));
         }
         let second = cluster_dir.join("client-2");
         let mut config = if second.join("client.toml").exists() { bezant_client::load(&second)? } else { honest.clone() };
         // Faulty transactions are not tried again.
         config.timeouts.retry_ms = 0;
-        let cheating = Cheating { strategy: self.strategy, share: self.faulty_share, seed };
         Ok(Arc::new(cheating::connect(config, cheating).await?))
     }
 

@@ -23,6 +23,16 @@ pub struct Cheating {
     pub seed: u64,
 }
 
+impl Cheating {
+    /// Why clients of this cluster's engine cannot cheat so, in words for a command line, if they cannot.
+    #[must_use]
+    pub fn refusal(&self, config: &Config) -> Option<&'static str> {
+        let leaves_all = self.strategy == ClientStrategy::StallEarly && self.share >= 1.0;
+        (config.topology.engine.name == augustus::PROFILE.name && !leaves_all)
+            .then_some("clients of this engine cheat by leaving all their transactions: --strategy stall-early, without --faulty-share")
+    }
+}
+
 /// Connects as a client that cheats.
 ///
 /// # Errors
