@@ -1,6 +1,6 @@
 //! `bezant node`: one replica, put together from its parts: files, disk, protocol, network, and the HTTP window.
 
-mod board;
+mod latest;
 mod wiring;
 
 use std::io::ErrorKind;
@@ -27,9 +27,9 @@ use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
-use board::Board;
 use config::NodeConfig;
 use engine::{Liar, Misbehavior, Reconfigure, Replica};
+use latest::Latest;
 pub use wiring::{changes_while_running, check_data, create_marked_data};
 
 /// How many checked roots a replica remembers.
@@ -109,15 +109,15 @@ impl Running {
         let metrics = Metrics::default();
         let (taken, newest) =
             watch::channel(Newest { cluster: config.topology.cluster.clone(), chain: Arc::new(config.topology.chain.clone()) });
-        let board = Board::new(&config, newest, broken_rule);
-        board.clone().show_in(&metrics);
+        let latest = Latest::new(&config, newest, broken_rule);
+        latest.clone().show_in(&metrics);
         monitoring::show_process(&metrics, env!("CARGO_PKG_VERSION"));
         monitoring::show_disk(&metrics, config.data.clone());
         let named = config.topology.endpoints.get(&replica).map(|endpoint| server::host_of(&endpoint.http).to_owned());
-        let site = Site { metrics: metrics.clone(), pages: board.clone().pages(), names: named.into_iter().collect() };
+        let site = Site { metrics: metrics.clone(), pages: latest.clone().pages(), names: named.into_iter().collect() };
         let window = server::start(http, site)
             .map_err(|error| Failure::failed(format!("{replica} cannot answer HTTP: {error}")).at(config.http_listen))?;
-        let launch = Launch::new(&config, listener, metrics, board, window, taken)
+        let launch = Launch::new(&config, listener, metrics, latest, window, taken)
             .await?
             .with_clients_max(confine::connections_of_clients_max(replicas));
         let running = wiring::run(&config, launch).await?;
@@ -206,7 +206,7 @@ struct Launch {
     public_key: [u8; 32],
     options: NodeOptions,
     signer: BatchSigner,
-    board: Arc<Board>,
+    latest: Arc<Latest>,
     window: LowPriority,
     newest: watch::Receiver<Newest>,
     evidence: PathBuf,
@@ -217,7 +217,7 @@ impl Launch {
         config: &NodeConfig,
         listener: TcpListener,
         metrics: Metrics,
-        board: Arc<Board>,
+        latest: Arc<Latest>,
         window: LowPriority,
         taken: watch::Sender<Newest>,
     ) -> Result<Self, Failure> {
@@ -260,7 +260,7 @@ impl Launch {
             changes,
         };
         let evidence = folder_of(&config.data);
-        Ok(Self { replica, public_key: config.secret.public(), options, signer, board, window, newest, evidence })
+        Ok(Self { replica, public_key: config.secret.public(), options, signer, latest, window, newest, evidence })
     }
 
     /// The same, with so many connections of clients at most.
@@ -277,9 +277,9 @@ impl Launch {
         R::Unsigned: Signable<Message = R::Message> + Send,
         R::Event: Send,
     {
-        let Self { replica, public_key, options, signer, board, window, newest, evidence } = self;
-        board.post_first(&machine);
-        let (looker, accuser) = (board.clone(), board.clone());
+        let Self { replica, public_key, options, signer, latest, window, newest, evidence } = self;
+        latest.post_first(&machine);
+        let (looker, accuser) = (latest.clone(), latest.clone());
         let keeper = Keeper::start(evidence).attempt("start a thread for evidence", replica)?;
         let known = newest.clone();
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
@@ -299,7 +299,7 @@ impl Launch {
         let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
         let ready_at = Instant::now() + warm_up;
-        board.serve(machine.handle(), ready_at);
+        latest.serve(machine.handle(), ready_at);
         tell_of_changes(machine.handle(), newest.clone());
         Ok(Running { replica, public_key, newest, machine: Box::new(machine), _window: window, ready_at })
     }

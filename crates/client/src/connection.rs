@@ -22,11 +22,11 @@ use types::{ClientId, Cluster, Key, KeyRange, Party, Permission, ReplicaId, Shar
 
 use crate::admission::{Admission, Kind, Slot};
 use crate::client::AsOf;
-use crate::door::{Door, Open, Peers};
 use crate::error::{ConnectError, Error};
 use crate::metrics::CommitMetrics;
 use crate::notices::{NOTICES_MAX, Notices};
 use crate::pool::PoolMetrics;
+use crate::session_handle::{Peers, RunningSession, SessionHandle};
 use crate::turns::{Turn, Turns};
 
 /// How many checked roots a client remembers.
@@ -81,7 +81,7 @@ pub(crate) struct Connection {
     client: ClientId,
     profile: &'static Profile,
     timeout_ms: u64,
-    door: Box<dyn Door>,
+    session: Box<dyn SessionHandle>,
     waiters: Waiters,
     operations: AtomicU64,
     last_time: AtomicU64,
@@ -154,7 +154,7 @@ impl Connection {
             client: config.client,
             profile,
             timeout_ms: config.timeouts.operation_ms,
-            door: Box::new(Open::new(node)),
+            session: Box::new(RunningSession::new(node)),
             waiters,
             operations: AtomicU64::new(0),
             last_time: AtomicU64::new(0),
@@ -183,16 +183,16 @@ impl Connection {
     async fn ready(&self, dialled: usize, longest: Duration) -> Result<(), ConnectError> {
         let began = Instant::now();
         let all_tried = |peers: &Peers| peers.len() == dialled && peers.values().all(|state| *state != PeerState::Connecting);
-        let all = self.door.peers_until(Box::new(all_tried));
+        let all = self.session.peers_until(Box::new(all_tried));
         let _ = tokio::time::timeout(longest.min(ALL_CONNECTED_WAIT), all).await;
         let cluster = self.cluster();
         let needed = (self.profile.quorum)(cluster.faults());
         let connected = |peers: &Peers| self.fewest(peers, |state| *state == PeerState::Connected);
         let possible = |peers: &Peers| self.fewest(peers, |state| !has_said_no(state));
         let is_decided = |peers: &Peers| connected(peers) >= needed || (peers.len() == dialled && possible(peers) < needed);
-        let decided = self.door.peers_until(Box::new(is_decided));
+        let decided = self.session.peers_until(Box::new(is_decided));
         let _ = tokio::time::timeout(longest.saturating_sub(began.elapsed()), decided).await;
-        let peers = self.door.peers();
+        let peers = self.session.peers();
         if connected(&peers) >= needed && self.knows_time(longest.saturating_sub(began.elapsed())).await {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl Connection {
     /// What is known of the replicas that are not connected, for people.
     pub fn troubles(&self) -> String {
         let mut text = String::new();
-        for (replica, state) in self.door.peers() {
+        for (replica, state) in self.session.peers() {
             match state {
                 PeerState::Connected | PeerState::Awaited => {}
                 PeerState::Connecting => write!(text, "\n  {replica}: no answer yet").expect("writing to a string succeeds"),
@@ -292,9 +292,9 @@ impl Connection {
         lock(&self.waiters).insert(operation, waiter);
         // Whoever goes away leaves nothing behind.
         let _waiting = Waiting { waiters: &self.waiters, operation };
-        match self.door.try_ask(Ask { operation, request }) {
+        match self.session.try_ask(Ask { operation, request }) {
             Ok(()) => {}
-            Err(NotTaken::Busy(ask)) => self.door.ask(ask).await.map_err(|_| Error::Closed)?,
+            Err(NotTaken::Busy(ask)) => self.session.ask(ask).await.map_err(|_| Error::Closed)?,
             Err(NotTaken::Stopped(_)) => return Err(Error::Closed),
         }
         asked();
@@ -445,12 +445,12 @@ impl Connection {
 
     /// Takes over the next configuration, and hands it to all replicas.
     pub fn take_over(&self, next: SignedConfiguration) -> Result<(), NotTakenOver> {
-        self.door.take_over(next)
+        self.session.take_over(next)
     }
 
     /// Up to which version each connected replica is known to have the configurations.
     pub fn versions(&self) -> BTreeMap<ReplicaId, u64> {
-        self.door.versions()
+        self.session.versions()
     }
 
     pub fn profile(&self) -> &'static Profile {
@@ -483,7 +483,7 @@ impl Connection {
     /// Writes what is queued and closes the connections; whoever waits hears [`Error::Closed`], or [`Error::OutcomeUnknown`] when a
     /// commit was under way.
     pub async fn close(&self) {
-        self.door.close().await;
+        self.session.close().await;
         lock(&self.notices).take();
         lock(&self.waiters).clear();
     }

@@ -9,11 +9,11 @@
 mod admission;
 mod client;
 mod connection;
-mod door;
 mod error;
 mod metrics;
 mod notices;
 mod pool;
+mod session_handle;
 mod transaction;
 mod turns;
 

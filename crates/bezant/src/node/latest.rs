@@ -1,4 +1,4 @@
-//! Looking at a running replica: after each write its counts are copied to a board, where `/status` and `/metrics` read
+//! What a running replica last said of itself: after each write its counts are copied to where `/status` and `/metrics` read
 //! them without ever waiting for the replica.
 
 use std::collections::BTreeMap;
@@ -102,8 +102,8 @@ impl ClockState {
     }
 }
 
-/// What is known of one replica, for whoever asks.
-pub struct Board {
+/// What one replica last said of itself, for whoever asks.
+pub struct Latest {
     me: Party,
     replica: String,
     cluster: String,
@@ -127,8 +127,8 @@ pub struct Board {
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
 }
 
-impl Board {
-    /// An empty board.
+impl Latest {
+    /// Nothing yet.
     pub fn new(config: &NodeConfig, newest: watch::Receiver<Newest>, broken_rule: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
             me: Party::Replica(config.replica),
@@ -196,7 +196,7 @@ impl Board {
         })
     }
 
-    /// Shows what is on the board among `metrics`.
+    /// Shows it among `metrics`.
     pub fn show_in(self: Arc<Self>, metrics: &Metrics) {
         metrics.register(|registry| registry.register_collector(Box::new(Shown(self))));
     }
@@ -312,8 +312,8 @@ fn peer_words(state: &PeerState) -> String {
     }
 }
 
-/// The board among the metrics.
-struct Shown(Arc<Board>);
+/// It among the metrics.
+struct Shown(Arc<Latest>);
 
 impl std::fmt::Debug for Shown {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -13,8 +13,8 @@ use types::ReplicaId;
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type Peers = BTreeMap<ReplicaId, PeerState>;
 
-/// A way to a running session. What happens for each request allocates nothing; the rest may.
-pub(crate) trait Door: Send + Sync {
+/// A handle on a running session. What happens for each request allocates nothing; the rest may.
+pub(crate) trait SessionHandle: Send + Sync {
     fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>>;
     fn ask(&self, ask: Ask) -> Later<'_, Result<(), Stopped<Ask>>>;
     fn peers(&self) -> Peers;
@@ -24,20 +24,20 @@ pub(crate) trait Door: Send + Sync {
     fn close(&self) -> Later<'_, ()>;
 }
 
-/// A running node.
-pub(crate) struct Open<M: Machine<Command = Ask>, W> {
+/// A running session, and the node that it is in.
+pub(crate) struct RunningSession<M: Machine<Command = Ask>, W> {
     handle: NodeHandle<Ask, W>,
     /// Until it is closed.
     node: Mutex<Option<Node<M, W>>>,
 }
 
-impl<M: Machine<Command = Ask>, W> Open<M, W> {
+impl<M: Machine<Command = Ask>, W> RunningSession<M, W> {
     pub fn new(node: Node<M, W>) -> Self {
         Self { handle: node.handle(), node: Mutex::new(Some(node)) }
     }
 }
 
-impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> Door for Open<M, W> {
+impl<M: Machine<Command = Ask> + Send + 'static, W: Wire> SessionHandle for RunningSession<M, W> {
     fn try_ask(&self, ask: Ask) -> Result<(), NotTaken<Ask>> {
         self.handle.try_command(ask)
     }
