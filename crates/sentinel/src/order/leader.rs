@@ -290,6 +290,12 @@ impl Replica {
 
     // Broadcast.
 
+    /// The epoch that it leads, or is about to.
+    #[must_use]
+    pub fn led_epoch(&self) -> Option<u32> {
+        if let Role::Leading(leading) = &self.role { leading.epoch } else { None }
+    }
+
     /// Whether the epoch has no numbers left.
     fn is_used_up(&self) -> bool {
         let last = self.log.last();
