@@ -100,6 +100,9 @@ pub enum Refused {
     /// Too much is under way.
     #[error("too much is under way")]
     Busy,
+    /// No server would take it.
+    #[error("it is longer than an entry may be")]
+    TooLong,
 }
 
 /// Why a journal cannot be read. Trying again does not help.

@@ -167,6 +167,18 @@ impl World {
 }
 
 #[test]
+fn an_entry_that_nobody_would_take_is_not_appended() {
+    let mut world = World::new(3);
+    world.pass(500);
+    let leader = world.leader().expect("somebody leads");
+    let before = world.replica(leader).last();
+    let mut refused = Ok(before);
+    let payload = Bytes::from(vec![0; super::message::PAYLOAD_BYTES_MAX + 1]);
+    world.step(leader, |replica, now, output| refused = replica.propose_prepared(now, payload, output));
+    assert_eq!((refused, world.replica(leader).last()), (Err(Refused::TooLong), before));
+}
+
+#[test]
 fn what_is_proposed_is_delivered_by_all_in_order() {
     let mut world = World::new(3);
     world.pass(500);
