@@ -8,6 +8,7 @@ use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, Err
 use types::codec::{Decode as _, Encode as _};
 
 use super::{Member, MemberOptions, Message, time};
+use crate::commands::Value;
 use crate::order::{self, JournalOp, Options, Output, Replica, Status, Zxid};
 use crate::{ConnectionId, Damage, Input, Now, Peer, Profile, Server, Settings, State};
 
@@ -183,6 +184,13 @@ impl World {
 
     fn has_session(&self, at: u16, session: i64) -> bool {
         self.machines[usize::from(at)].member.server().state().sessions.contains_key(&session)
+    }
+
+    /// How many servers disagree, as a leader shows it.
+    fn disagreeing(&mut self, at: u16) -> Option<Value> {
+        let member = &mut self.machine(at).member;
+        member.show_others();
+        member.server().others.iter().find(|(name, _)| name == "disagreeing_followers").map(|(_, value)| value.clone())
     }
 
     fn isolate(&mut self, at: u16) {
@@ -487,6 +495,16 @@ fn a_follower_with_another_digest_acknowledges_nothing_and_is_the_one_that_stops
     assert!(!world.is_whole(follower), "a majority has what it refused");
     assert_eq!(world.leader(), leader);
     assert_eq!(world.answers(client, create("/").opcode()).len(), 2);
+    assert_eq!(world.disagreeing(leader), Some(Value::from(1_usize)));
+    // It is brought back with an empty disk.
+    let now = world.now;
+    let machine = world.machine(follower);
+    machine.disk = Disk::default();
+    machine.member = open(follower, &machine.disk, now);
+    world.conclude(follower);
+    world.pass(2_000);
+    assert!(world.is_whole(follower) && world.has(follower, "/b"));
+    assert_eq!(world.disagreeing(leader), Some(Value::from(0_usize)));
 }
 
 #[test]
