@@ -1,7 +1,11 @@
 //! Every bound that a client could reach.
 
-/// The most bytes of paths of one session's ephemeral nodes: the transaction that ends the session names them all.
-pub const EPHEMERAL_BYTES_MAX: usize = 32 << 20;
+/// The most bytes of paths of one session's ephemeral nodes, four more for each: the transaction that ends the session names them all.
+pub const EPHEMERAL_BYTES_MAX: usize = 8 << 20;
+/// What one of these takes beside its path: the path's length.
+pub const EPHEMERAL_PATH_BYTES: usize = 4;
+/// The most bytes of a transaction. A request that comes to more fails. The order takes twice as much ([`crate::order::message::PAYLOAD_BYTES_MAX`]).
+pub const TRANSACTION_BYTES_MAX: usize = 16 << 20;
 /// The most lines of an ACL.
 pub const ACL_LINES_MAX: usize = 1_024;
 /// The most that a client may show of who it is.

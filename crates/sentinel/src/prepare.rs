@@ -13,7 +13,7 @@ use jute::{Create, CreateMode, ErrorCode, Id, Operation, PASSWORD_BYTES};
 
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
-use crate::limits::EPHEMERAL_BYTES_MAX;
+use crate::limits::{EPHEMERAL_BYTES_MAX, EPHEMERAL_PATH_BYTES, TRANSACTION_BYTES_MAX};
 use crate::node::{Lifetime, Persisted, Summary, TTL_MS_MAX, data_hash, session_leaf};
 use crate::path::{ROOT, is_fixed, is_valid, split};
 use crate::quota::{self, Record, Usage};
@@ -136,8 +136,8 @@ impl Preparer {
     /// Makes a transaction, which fails where the request does. It must be applied to `state`, and then be [noted](Self::applied).
     pub fn prepare(&mut self, state: &State, proposal: Proposal, origin: Origin<'_>) -> Transaction {
         let zxid = self.zxid + 1;
-        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), has_quota: false };
-        let prepared = staging.body(proposal);
+        let mut staging = Staging { preparer: self, state, origin, zxid, staged: BTreeMap::new(), ephemeral_bytes: 0, has_quota: false };
+        let prepared = staging.body(proposal).and_then(|body| if body.bytes() > TRANSACTION_BYTES_MAX { TOO_LARGE } else { Ok(body) });
         let (staged, has_quota) = (staging.staged, staging.has_quota);
         self.is_quota_coming |= has_quota;
         let body = match prepared {
@@ -212,6 +212,9 @@ impl Preparer {
 /// Why a request fails, and at which of its operations.
 type Failed = (ErrorCode, u32);
 
+/// A request comes to more than a transaction may hold, as with many `auth` lines, which stand for all that a client has shown to be.
+const TOO_LARGE: Result<Body, Failed> = Err((ErrorCode::MarshallingError, 0));
+
 /// One request being prepared.
 struct Staging<'a> {
     preparer: &'a Preparer,
@@ -219,6 +222,8 @@ struct Staging<'a> {
     origin: Origin<'a>,
     zxid: i64,
     staged: BTreeMap<String, Option<Summary>>,
+    /// How many bytes of ephemeral nodes are among what was staged, those that are deleted again as well.
+    ephemeral_bytes: usize,
     /// Whether a quota is among what was staged.
     has_quota: bool,
 }
@@ -316,9 +321,12 @@ impl Staging<'_> {
         let (_, name) = split(&path).ok_or(ErrorCode::BadArguments)?;
         let usage = Usage::of(data.as_ref());
         self.check_quota(&path, usage)?;
-        let ephemerals = self.state.ephemerals.get(&self.origin.session).map_or(0, |ephemerals| ephemerals.bytes);
-        if matches!(lifetime, Lifetime::Session(_)) && ephemerals + path.len() > EPHEMERAL_BYTES_MAX {
-            return Err(ErrorCode::QuotaExceeded);
+        if let Lifetime::Session(session) = lifetime {
+            let before = self.state.ephemerals.get(&session).map_or(0, |ephemerals| ephemerals.bytes);
+            self.ephemeral_bytes += path.len() + EPHEMERAL_PATH_BYTES;
+            if before + self.ephemeral_bytes > EPHEMERAL_BYTES_MAX {
+                return Err(ErrorCode::QuotaExceeded);
+            }
         }
         parent.stat.cversion = parent.stat.cversion.wrapping_add(1);
         parent.stat.pzxid = self.zxid;
@@ -487,4 +495,52 @@ fn valid(path: &str) -> Result<&str, ErrorCode> {
 /// The version after the present one, if that is the one expected.
 fn check_version(present: i32, expected: i32) -> Result<i32, ErrorCode> {
     if expected == -1 || expected == present { Ok(next_version(present)) } else { Err(ErrorCode::BadVersion) }
+}
+
+#[cfg(test)]
+mod tests {
+    use jute::{Acl, permissions};
+
+    use super::*;
+
+    fn begun() -> (State, Preparer) {
+        let mut state = State::new(Profile::Off, 1);
+        let mut preparer = Preparer::new(&state);
+        let proposal = Proposal::CreateSession { timeout_ms: 1_000, password: [1; PASSWORD_BYTES] };
+        let transaction = preparer.prepare(&state, proposal, Origin { session: 1, xid: 0, identities: &[], time_ms: 1 });
+        state.apply(&transaction).expect("it was prepared for this");
+        preparer.applied(&transaction);
+        (state, preparer)
+    }
+
+    fn create(path: String, mode: CreateMode, acl: Vec<Acl>) -> Operation {
+        Operation::Create(Create { path, data: None, acl, mode, sequential: false, wants_stat: false })
+    }
+
+    fn prepared(operations: Vec<Operation>, identities: &[Id]) -> Body {
+        let (mut state, mut preparer) = begun();
+        let transaction = preparer.prepare(&state, Proposal::Multi(operations), Origin { session: 1, xid: 1, identities, time_ms: 2 });
+        let mut encoded = Vec::new();
+        transaction.encode(&mut encoded);
+        assert!(encoded.len() <= TRANSACTION_BYTES_MAX + 128);
+        state.apply(&transaction).expect("whatever came of it");
+        transaction.body
+    }
+
+    #[test]
+    fn a_request_that_comes_to_too_much_fails() {
+        let shown: Vec<Id> = (0..8).map(|at| Id::new("digest", &format!("{at}{}:hash", "x".repeat(240)))).collect();
+        let auth = |permissions| Acl { permissions, id: Id::new("auth", "") };
+        let acl: Vec<Acl> = (0..100).map(|more| auth(permissions::ALL | more << 8)).collect();
+        let create = |at: usize| create(format!("/{at}"), CreateMode::Persistent, acl.clone());
+        assert!(matches!(prepared((0..70).map(create).collect(), &shown), Body::Changes(_)));
+        assert_eq!(prepared((0..90).map(create).collect(), &shown), Body::Failed { code: ErrorCode::MarshallingError, at: 0 });
+    }
+
+    #[test]
+    fn what_a_multi_stages_counts_among_the_ephemeral_nodes_of_its_session() {
+        let create = |at: usize| create(format!("/{at}{}", "x".repeat(1 << 20)), CreateMode::Ephemeral, vec![Acl::open()]);
+        assert!(matches!(prepared((0..7).map(create).collect(), &[]), Body::Changes(_)));
+        assert_eq!(prepared((0..8).map(create).collect(), &[]), Body::Failed { code: ErrorCode::QuotaExceeded, at: 7 });
+    }
 }

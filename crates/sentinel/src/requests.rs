@@ -57,6 +57,21 @@ pub(crate) enum Queued {
     Request { request: Result<Numbered, NotARequest>, bytes: usize },
 }
 
+/// Whether what is to be ordered waits behind it: it changes who the client is, or is to be ordered itself.
+pub(crate) fn must_not_be_overtaken(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Auth { .. }
+            | Request::Create(_)
+            | Request::Delete { .. }
+            | Request::SetData { .. }
+            | Request::SetAcl { .. }
+            | Request::Multi(_)
+            | Request::CloseSession
+            | Request::Sync { .. }
+    )
+}
+
 /// What a request proposes that has to be ordered, and what is answered then; or the request, if it is none.
 pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Box<Request>> {
     let one = |operation: Operation| {

@@ -21,7 +21,7 @@ use crate::expiry::Expiry;
 use crate::limits::{EXPIRED_AT_ONCE_MAX, REAPED_MAX};
 use crate::node::Lifetime;
 use crate::prepare::{Origin, Preparer, Proposal};
-use crate::requests::{Awaited, Opening, Queued};
+use crate::requests::{Opening, Queued};
 use crate::state::{Applied, Corruption, Event, State};
 use crate::statistics::Statistics;
 use crate::transaction::{Body, Transaction};
@@ -129,8 +129,8 @@ pub(crate) struct Connection {
     pub(crate) is_closing: bool,
     /// At a follower: what is not answered yet, in the order in which it is to be answered.
     pub(crate) queue: VecDeque<Queued>,
-    /// How many of these change who the client is.
-    pub(crate) auths_queued: usize,
+    /// How many of these wait, and must not be overtaken: they change who the client is, or are to be ordered.
+    pub(crate) blocking_queued: usize,
 }
 
 impl Connection {
@@ -350,7 +350,7 @@ impl Server {
             sent: 0,
             is_closing: false,
             queue: VecDeque::new(),
-            auths_queued: 0,
+            blocking_queued: 0,
         };
         self.connections.insert(connection, opened);
     }
@@ -398,11 +398,12 @@ impl Server {
         let opening = Opening { session, password: Some(request.password.clone()), last_zxid_seen, read_only };
         match self.role {
             // The leader knows whether the session is still there, and where it was until now.
-            Role::Following { .. } => self.forward_barrier(connection, session, Awaited::Session(opening), outbox),
-            Role::Leading | Role::Alone | Role::Looking => {
-                self.claim(session, outbox);
+            Role::Following { .. } => self.forward_claim(connection, opening, &request.password, outbox),
+            Role::Leading => {
+                self.claim(Source::default(), session, &request.password, outbox);
                 self.open_session(connection, opening, outbox);
             }
+            Role::Alone | Role::Looking => self.open_session(connection, opening, outbox),
         }
         Ok(())
     }
@@ -414,8 +415,8 @@ impl Server {
             self.close(connection, outbox);
             return;
         }
-        let known = self.state.sessions.get(&session);
-        let allowed = known.filter(|known| password.is_none_or(|password| password[..] == known.password[..]));
+        let is_allowed = password.is_none_or(|password| self.is_password(session, &password));
+        let allowed = self.state.sessions.get(&session).filter(|_| is_allowed);
         let response = match allowed {
             None => ConnectResponse::expired(read_only),
             Some(known) => ConnectResponse { timeout_ms: known.timeout_ms, session, password: known.password, read_only },
@@ -451,6 +452,15 @@ impl Server {
         let mut password = [0; PASSWORD_BYTES];
         password.copy_from_slice(&drawn.finalize()[..PASSWORD_BYTES]);
         (session, Proposal::CreateSession { timeout_ms, password })
+    }
+
+    /// What nobody else can foresee, for the state after entry `zxid`.
+    pub(crate) fn seed(&self, zxid: u64) -> u64 {
+        let mut drawn = Sha256::new();
+        drawn.update(self.settings.secret);
+        drawn.update(b"state");
+        drawn.update(zxid.to_be_bytes());
+        u64::from_be_bytes(*drawn.finalize().first_chunk().expect("a hash is longer"))
     }
 
     /// A session's client was heard of.

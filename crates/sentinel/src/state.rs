@@ -11,7 +11,7 @@ use jute::{Acl, EventKind, PASSWORD_BYTES, Stat};
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::drill::Damage;
-use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX};
+use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX, EPHEMERAL_PATH_BYTES};
 use crate::node::{Lifetime, Node, Persisted, data_hash, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
 use crate::quota::{self, Record, Usage};
@@ -506,7 +506,7 @@ impl State {
             Lifetime::Session(session) => {
                 let ephemerals = self.ephemerals.entry(session).or_default();
                 ephemerals.paths.insert(path.into());
-                ephemerals.bytes += path.len();
+                ephemerals.bytes += path.len() + EPHEMERAL_PATH_BYTES;
             }
             Lifetime::Container | Lifetime::Ttl(_) => {
                 self.mortal.insert(path.into());
@@ -530,7 +530,7 @@ impl State {
             Lifetime::Session(session) => {
                 if let Some(ephemerals) = self.ephemerals.get_mut(&session) {
                     ephemerals.paths.remove(path);
-                    ephemerals.bytes -= path.len();
+                    ephemerals.bytes -= path.len() + EPHEMERAL_PATH_BYTES;
                     if ephemerals.paths.is_empty() {
                         self.ephemerals.remove(&session);
                     }

@@ -102,6 +102,17 @@ pub struct Transaction {
 /// The format of the encoding, its first byte.
 const FORMAT: u8 = 1;
 
+impl Body {
+    /// About how many bytes it takes in a record: not less, and little more.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Changes(changes) => changes.iter().map(Change::bytes).sum(),
+            Self::CloseSession { paths } => paths.iter().map(|path| 4 + path.len()).sum(),
+            Self::Failed { .. } | Self::CreateSession { .. } => 0,
+        }
+    }
+}
+
 impl Transaction {
     /// Writes it.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -171,6 +182,17 @@ impl Change {
             | Self::SetAcl { path, .. }
             | Self::Check { path } => path,
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let (data, acl) = match self {
+            Self::Create { data, acl, .. } => (data.as_ref(), &acl[..]),
+            Self::SetData { data, .. } => (data.as_ref(), &[][..]),
+            Self::SetAcl { acl, .. } => (None, &acl[..]),
+            Self::Delete { .. } | Self::Check { .. } => (None, &[][..]),
+        };
+        let lines = acl.iter().map(|line| 12 + line.id.scheme.len() + line.id.id.len()).sum::<usize>();
+        32 + self.path().len() + data.map_or(0, Bytes::len) + lines
     }
 
     fn encode(&self, writer: &mut Writer<'_>) {

@@ -48,6 +48,8 @@ pub const PEER_UNSENT_BYTES_MAX: usize = 64 << 20;
 pub const PEER_WAITING_MAX: usize = 64;
 /// How many connections of other servers have not shown yet who they are.
 pub const PEER_STRANGERS_MAX: usize = 64;
+/// And how many of these come from one address. Servers may share a machine.
+pub const PEER_STRANGERS_OF_ADDRESS_MAX: usize = 8;
 /// How long connecting to another server may take, and greeting it.
 pub const PEER_GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a write to another server may take.

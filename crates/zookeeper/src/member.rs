@@ -61,13 +61,19 @@ impl Others {
             false => resolve(&own.host, own.port).await.map_err(failed)?,
         };
         let (tell, heard) = mpsc::channel(PEER_WAITING_MAX);
-        let peers = Peers::new(me, ensemble, config.profile.name(), tell)?;
+        let peers = Peers::new(me, ensemble, &digests(config), tell)?;
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let voters = servers.iter().filter(|server| !server.observes).count();
         let voters = u16::try_from(voters).expect("there are few");
         let links = peers.links();
         Ok((Self { me, voters, id, timeout_ms: ensemble.timeout_ms, links, heard }, peers.start(listener)))
     }
+}
+
+/// What servers must agree on of their digests: a leader that foresees none would have them compared by nobody.
+fn digests(config: &Config) -> String {
+    let detection = if config.is_realtime { "realtime" } else { "online" };
+    format!("bezant.digest={} bezant.detection={detection}", config.profile.name())
 }
 
 /// Which server this is, as ZooKeeper has it: the file `myid` in the `dataDir`.

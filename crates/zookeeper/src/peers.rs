@@ -4,9 +4,9 @@
 //! is set up; who is dialled checks that against the key that was shown and against its own file, and says why where it refuses. What is
 //! sent while a connection is down, or faster than it takes, is dropped: the order asks again, and streams of requests begin anew.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -26,8 +26,8 @@ use types::{ClusterId, Party, ReplicaId, ShardId};
 
 use crate::config::{EnsembleConfig, ServerConfig};
 use crate::limits::{
-    GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_UNSENT_BYTES_MAX,
-    PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY,
+    GREETING_BYTES_MAX, PEER_FRAME_BYTES_MAX, PEER_GREETING_TIMEOUT, PEER_SILENCE, PEER_STRANGERS_MAX, PEER_STRANGERS_OF_ADDRESS_MAX,
+    PEER_UNSENT_BYTES_MAX, PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY,
 };
 
 /// What another server said.
@@ -110,7 +110,8 @@ pub enum PeersError {
 }
 
 impl Peers {
-    pub(crate) fn new(me: u16, ensemble: &EnsembleConfig, profile: &str, heard: mpsc::Sender<FromPeer>) -> Result<Arc<Self>, PeersError> {
+    /// `digests` says how they are computed and compared.
+    pub(crate) fn new(me: u16, ensemble: &EnsembleConfig, digests: &str, heard: mpsc::Sender<FromPeer>) -> Result<Arc<Self>, PeersError> {
         let servers = places(ensemble);
         let secret: SecretKey = read_private_key(&ensemble.key)?;
         let own = &servers[usize::from(me)];
@@ -122,7 +123,7 @@ impl Peers {
         let identity = Identity::new(party, &secret, certificate)?;
         let each =
             servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex(&server.public_key)));
-        let setup = format!("bezant.digest={profile}{}", each.collect::<String>());
+        let setup = format!("{digests}{}", each.collect::<String>());
         let links = servers.iter().map(|_| Arc::default()).collect();
         Ok(Arc::new(Self { me, servers, identity, setup, links, heard }))
     }
@@ -146,6 +147,7 @@ impl Peers {
 
     async fn listen(self: Arc<Self>, listener: TcpListener) {
         let strangers = Arc::new(Semaphore::new(PEER_STRANGERS_MAX));
+        let by_address = Arc::default();
         let mut connections = JoinSet::new();
         loop {
             let Ok(permit) = strangers.clone().acquire_owned().await else { return };
@@ -153,9 +155,13 @@ impl Peers {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, address)) => {
                         let peers = Arc::clone(&self);
+                        let Some(counted) = Stranger::count(&by_address, address.ip()) else {
+                            tracing::debug!(%address, "too many connections of one address have not shown yet which servers they are");
+                            continue;
+                        };
                         connections.spawn(async move {
                             let greeted = timeout(PEER_GREETING_TIMEOUT, peers.greet(stream)).await;
-                            drop(permit);
+                            drop((permit, counted));
                             match greeted {
                                 Ok(Ok((from, reader))) => peers.hear(from, reader).await,
                                 Ok(Err(error)) => tracing::warn!(%address, %error, "a connection of a server is refused"),
@@ -200,7 +206,7 @@ impl Peers {
         }
         if greeting != self.setup {
             return Err(format!(
-                "server {} is set up in another way than this one: bezant.digest, the servers' numbers and roles, and their keys must be the same at all",
+                "server {} is set up in another way than this one: bezant.digest, bezant.detection, the servers' numbers and roles, and their keys must be the same at all",
                 server.id
             ));
         }
@@ -261,6 +267,38 @@ impl Peers {
         match read_text(&mut stream).await? {
             why if why.is_empty() => Ok(stream),
             why => Err(io::Error::other(format!("it refuses this server: {why}"))),
+        }
+    }
+}
+
+/// How many connections of each address have not shown yet who they are.
+type Strangers = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+
+/// One of them, counted while it lives.
+struct Stranger {
+    strangers: Strangers,
+    address: IpAddr,
+}
+
+impl Stranger {
+    /// Nothing where there are too many of its address.
+    fn count(strangers: &Strangers, address: IpAddr) -> Option<Self> {
+        let mut known = strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = known.get(&address).copied().unwrap_or(0);
+        if count >= PEER_STRANGERS_OF_ADDRESS_MAX {
+            return None;
+        }
+        known.insert(address, count + 1);
+        Some(Self { strangers: Arc::clone(strangers), address })
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut known = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get_mut(&self.address) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(known.remove(&self.address)),
         }
     }
 }
@@ -327,4 +365,24 @@ async fn write_text(writer: &mut (impl AsyncWrite + Unpin), text: &str) -> io::R
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_keep_others_out() {
+        let strangers = Strangers::default();
+        let [one, other] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)].map(IpAddr::from);
+        let mut of_one: Vec<Stranger> = std::iter::from_fn(|| Stranger::count(&strangers, one)).collect();
+        assert_eq!(of_one.len(), PEER_STRANGERS_OF_ADDRESS_MAX);
+        assert!(Stranger::count(&strangers, other).is_some());
+        of_one.pop();
+        assert!(Stranger::count(&strangers, one).is_some(), "its place is free again");
+        of_one.clear();
+        assert!(strangers.lock().expect("nobody panicked").is_empty());
+    }
 }

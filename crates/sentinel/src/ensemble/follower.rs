@@ -3,12 +3,12 @@
 //! A follower's clients are answered in the order in which they asked. Requests that write go to the leader at once, one behind the other; what
 //! is asked behind them waits for them in the connection's queue. When the follower applies what came of a request, it answers.
 
-use jute::{Answer, ErrorCode, NotARequest, Numbered, Request};
+use jute::{Answer, ErrorCode, NotARequest, Numbered, PASSWORD_BYTES};
 
 use super::message::{Forward, Forwarded, Ordered, OrderedBody, Source};
 use crate::limits::{FORWARDED_BYTES_MAX, FORWARDED_MAX};
 use crate::prepare::{Origin, Preparer, Proposal};
-use crate::requests::{Awaited, Opening, Queued, proposal_of};
+use crate::requests::{Awaited, Opening, Queued, must_not_be_overtaken, proposal_of};
 use crate::server::{ConnectionId, Now, Outbox, Role, Server};
 use crate::state::{Applied, Corruption, State};
 use crate::transaction::{Body, Transaction};
@@ -74,11 +74,14 @@ impl Server {
         self.forward(connection, Forward { session, identities: Vec::new(), what }, outbox);
     }
 
-    pub(crate) fn forward_barrier(&mut self, connection: ConnectionId, session: i64, awaited: Awaited, outbox: &mut Outbox) {
+    pub(crate) fn forward_claim(&mut self, connection: ConnectionId, opening: Opening, password: &[u8], outbox: &mut Outbox) {
+        // A password of another length is nobody's.
+        let claimed = password.try_into().ok().map(|password| (opening.session, password));
+        let (session, password) = claimed.unwrap_or((0, [0; PASSWORD_BYTES]));
         if let Some(known) = self.connections.get_mut(&connection) {
-            known.queue.push_back(Queued::Awaits { xid: 0, awaited });
+            known.queue.push_back(Queued::Awaits { xid: 0, awaited: Awaited::Session(opening) });
         }
-        self.forward(connection, Forward { session, identities: Vec::new(), what: Forwarded::Barrier }, outbox);
+        self.forward(connection, Forward { session, identities: Vec::new(), what: Forwarded::Barrier { password } }, outbox);
     }
 
     /// Has a request ordered, if it is one that is.
@@ -87,7 +90,9 @@ impl Server {
         let known = self.connections.get(&connection)?;
         let (session, identities) = (known.session?, known.identities.to_vec());
         let forward = match &awaited {
-            Awaited::Sync { .. } => Forward { session: 0, identities: Vec::new(), what: Forwarded::Barrier },
+            Awaited::Sync { .. } => {
+                Forward { session: 0, identities: Vec::new(), what: Forwarded::Barrier { password: [0; PASSWORD_BYTES] } }
+            }
             _ => Forward { session, identities, what: Forwarded::Request(numbered.clone()) },
         };
         self.forward(connection, forward, outbox);
@@ -97,7 +102,7 @@ impl Server {
     /// A follower's client asks for something.
     pub(crate) fn on_request_following(&mut self, connection: ConnectionId, request: Result<Numbered, NotARequest>, outbox: &mut Outbox) {
         let Some(known) = self.connections.get(&connection) else { return };
-        let may_go_ahead = known.session.is_some() && known.auths_queued == 0;
+        let may_go_ahead = known.session.is_some() && known.blocking_queued == 0;
         if may_go_ahead
             && let Ok(numbered) = &request
             && let Some(awaits) = self.forward_request(connection, numbered, outbox)
@@ -108,7 +113,7 @@ impl Server {
             return;
         }
         let Some(known) = self.connections.get_mut(&connection) else { return };
-        known.auths_queued += usize::from(is_auth(&request));
+        known.blocking_queued += usize::from(is_blocking(&request));
         let bytes = QUEUED_BYTES + request.as_ref().map_or(0, length);
         self.queued_bytes += bytes;
         known.queue.push_back(Queued::Request { request, bytes });
@@ -122,7 +127,7 @@ impl Server {
             let Some(Queued::Request { .. }) = known.queue.front() else { return };
             let Some(Queued::Request { request, bytes }) = known.queue.pop_front() else { return };
             self.queued_bytes -= bytes;
-            known.auths_queued -= usize::from(is_auth(&request));
+            known.blocking_queued -= usize::from(is_blocking(&request));
             if let Ok(numbered) = &request
                 && let Some(awaits) = self.forward_request(connection, numbered, outbox)
             {
@@ -205,15 +210,28 @@ impl Server {
 
     /// Whether a session was heard of at another server than the one that asks.
     fn has_moved(&mut self, session: i64, server: u16) -> bool {
-        session != 0 && *self.owners.entry(session).or_insert(server) != server
+        self.state.sessions.contains_key(&session) && *self.owners.entry(session).or_insert(server) != server
     }
 
-    /// As the leader: a session's client has come to this server.
-    pub(crate) fn claim(&mut self, session: i64, outbox: &mut Outbox) {
-        if self.role == Role::Leading {
-            self.owners.insert(session, Source::default().server);
-            self.order_barrier(Source::default(), session, outbox);
+    /// Whether this is the password of a session that is there.
+    pub(crate) fn is_password(&self, session: i64, password: &[u8]) -> bool {
+        // In constant time.
+        let differs = |known: &[u8; PASSWORD_BYTES]| known.iter().zip(password).fold(0, |differs, (one, other)| differs | (one ^ other));
+        let is_same = |known: &[u8; PASSWORD_BYTES]| password.len() == known.len() && differs(known) == 0;
+        self.state.sessions.get(&session).is_some_and(|known| is_same(&known.password))
+    }
+
+    /// As the leader: a client comes back to a session at server `source`. Without its password it moves nothing.
+    pub(crate) fn claim(&mut self, source: Source, session: i64, password: &[u8], outbox: &mut Outbox) {
+        let is_allowed = self.is_password(session, password);
+        if is_allowed {
+            self.owners.insert(session, source.server);
+            self.expiry.renew(session, self.steady_ms);
+            if source != Source::default() {
+                self.leave(session, outbox);
+            }
         }
+        self.order_barrier(source, if is_allowed { session } else { 0 }, outbox);
     }
 
     /// As the leader: makes a place in the order that changes nothing.
@@ -228,19 +246,11 @@ impl Server {
         let Forward { session, identities, what } = forward;
         self.steady_ms = now.steady_ms;
         let (proposal, xid) = match what {
-            Forwarded::Barrier => {
-                if session != 0 {
-                    self.leave(session, outbox);
-                    self.owners.insert(session, source.server);
-                    self.expiry.renew(session, now.steady_ms);
-                }
-                self.order_barrier(source, session, outbox);
+            Forwarded::Barrier { password } => {
+                self.claim(source, session, &password, outbox);
                 return Ok(());
             }
-            Forwarded::CreateSession { timeout_ms, password } => {
-                self.owners.insert(session, source.server);
-                (Proposal::CreateSession { timeout_ms, password }, 0)
-            }
+            Forwarded::CreateSession { timeout_ms, password } => (Proposal::CreateSession { timeout_ms, password }, 0),
             Forwarded::Request(Numbered { xid, request }) => {
                 self.expiry.renew(session, now.steady_ms);
                 let proposal = match proposal_of(request) {
@@ -257,8 +267,10 @@ impl Server {
         let committed = self.commit(proposal, origin, outbox);
         self.source = Source::default();
         let committed = committed?;
-        if matches!(committed.transaction.body, Body::CloseSession { .. }) {
-            self.leave(session, outbox);
+        match committed.transaction.body {
+            Body::CreateSession { .. } => drop(self.owners.insert(session, source.server)),
+            Body::CloseSession { .. } => self.leave(session, outbox),
+            Body::Changes(_) | Body::Failed { .. } => {}
         }
         Ok(())
     }
@@ -271,6 +283,6 @@ fn length(numbered: &Numbered) -> usize {
     body.len()
 }
 
-fn is_auth(request: &Result<Numbered, NotARequest>) -> bool {
-    matches!(request, Ok(Numbered { request: Request::Auth { .. }, .. }))
+fn is_blocking(request: &Result<Numbered, NotARequest>) -> bool {
+    request.as_ref().is_ok_and(|numbered| must_not_be_overtaken(&numbered.request))
 }

@@ -112,6 +112,8 @@ pub struct Member {
     /// As the leader.
     streams: BTreeMap<u16, Stream>,
     disagree: BTreeMap<u16, Zxid>,
+    /// The epoch that these disagree with, as its leader or when about to be.
+    disagree_epoch: u32,
     disagreement: Option<Disagreement>,
     /// Its state was found to be wrong, and what it held was dropped.
     is_stopped: bool,
@@ -182,6 +184,7 @@ impl Member {
             heard_at_ms: now.steady_ms,
             streams: BTreeMap::new(),
             disagree: BTreeMap::new(),
+            disagree_epoch: 0,
             disagreement: None,
             is_stopped: false,
             snapshot: None,
@@ -227,8 +230,14 @@ impl Member {
             return i64::MAX;
         }
         let order = i64::try_from(self.replica.deadline().0.div_ceil(1_000_000)).unwrap_or(i64::MAX);
-        let order = if self.disagreement.is_some() { self.heard_at_ms + HEARD_EVERY_MS } else { order };
-        order.min(self.server.deadline_ms())
+        let said = self.heard_at_ms + HEARD_EVERY_MS;
+        if self.disagreement.is_some() {
+            return said;
+        }
+        let follows = matches!(self.status, Status::Following { .. });
+        let order = if follows && !self.server.heard.is_empty() { order.min(said) } else { order };
+        // What is overdue waits until there is room for it.
+        if self.replica.may_propose().is_ok() { order.min(self.server.deadline_ms()) } else { order }
     }
 
     // Inputs.
@@ -250,6 +259,7 @@ impl Member {
         match message {
             Message::Order(message) if self.disagreement.is_some() => self.hear_disagreeing(now, from, &message),
             Message::Order(message) => {
+                self.forget_disagreement(from, &message);
                 let mut output = Output::default();
                 self.replica.hear(time(now), from, message, &mut output);
                 self.take(now, output);
@@ -261,6 +271,7 @@ impl Member {
             }
             Message::Refused { .. } => {}
             Message::Heard { sessions } if matches!(self.status, Status::Leading { .. }) => {
+                self.server.steady_ms = now.steady_ms;
                 sessions.into_iter().for_each(|session| self.server.hear_of(session));
             }
             Message::Heard { .. } => {}
@@ -296,6 +307,10 @@ impl Member {
 
     /// Hashes some nodes anew.
     pub fn scrub(&mut self, now: Now) {
+        if self.disagreement.is_some() || self.turn.reopen.is_some() {
+            // What its leader proposed may be applied in part: that is no damage of its own.
+            return;
+        }
         let mut outbox = Outbox::default();
         self.server.scrub(&mut outbox);
         self.carry_out(now, outbox);
@@ -425,10 +440,11 @@ impl Member {
             match event {
                 // What is delivered was applied when it was appended.
                 Event::Deliver { .. } => {}
-                Event::Install { zxid, bytes } => match State::read_snapshot(bytes, zxid.0) {
+                Event::Install { zxid, bytes } => match State::read_snapshot(bytes, self.server.seed(zxid.0)) {
                     Ok(state) => {
                         let is_realtime = self.server.state().is_realtime;
-                        self.server.play(Role::Looking, &mut outbox);
+                        // Its clients saw another state. It serves again once it plays its part anew.
+                        self.close_clients(now);
                         self.server.install(state.with_realtime(is_realtime));
                         self.applied = *zxid;
                     }
@@ -515,7 +531,6 @@ impl Member {
         self.status = Status::Looking;
         self.moved_at = time(now);
         self.streams.clear();
-        self.disagree.clear();
     }
 
     /// Plays the part that the order says.
@@ -632,11 +647,25 @@ impl Member {
         }
     }
 
+    /// A follower has by now what it disagreed with: it was brought back.
+    fn forget_disagreement(&mut self, from: u16, message: &order::Message) {
+        if let order::Message::Ack { epoch, last, .. } = message
+            && *epoch == self.disagree_epoch
+            && self.disagree.get(&from).is_some_and(|at| at <= last)
+        {
+            self.disagree.remove(&from);
+        }
+    }
+
     /// A follower comes to another digest.
     fn on_disagree(&mut self, now: Now, from: u16, epoch: u32, zxid: Zxid) {
-        let Status::Leading { epoch: own } = self.status else { return };
-        if own != epoch || from >= self.replica.voters() {
+        // Before the epoch is established, too: what is wrong may be part of its beginning, which nobody accepts then.
+        if self.replica.led_epoch() != Some(epoch) || from >= self.replica.voters() {
             return;
+        }
+        if self.disagree_epoch != epoch {
+            self.disagree.clear();
+            self.disagree_epoch = epoch;
         }
         if self.disagree.insert(from, zxid).is_none() {
             self.turn.notes.push(format!("server {from} of the order comes to another state than this leader at {zxid}"));
@@ -691,10 +720,11 @@ impl Member {
         let (followers, synced) = self.replica.followers();
         let mut others = vec![("quorum_size".to_owned(), Value::from(usize::from(self.replica.voters())))];
         if let Status::Leading { .. } = self.status {
-            let wrong = self.disagree.keys().map(|server| Value::from(i64::from(*server))).collect();
+            let is_present = self.replica.led_epoch() == Some(self.disagree_epoch);
+            let wrong: Vec<Value> = self.disagree.keys().filter(|_| is_present).map(|server| Value::from(i64::from(*server))).collect();
             others.push(("followers".to_owned(), followers.into()));
             others.push(("synced_followers".to_owned(), synced.into()));
-            others.push(("disagreeing_followers".to_owned(), self.disagree.len().into()));
+            others.push(("disagreeing_followers".to_owned(), wrong.len().into()));
             others.push(("disagreeing_servers".to_owned(), Value::List(wrong)));
         }
         self.server.others = others;

@@ -106,8 +106,8 @@ pub enum Forwarded {
     Request(Numbered),
     /// The session begins.
     CreateSession { timeout_ms: i32, password: [u8; PASSWORD_BYTES] },
-    /// What was ordered before is to be known here; and the session is here from now on, if there is one.
-    Barrier,
+    /// What was ordered before is to be known here; and the session is here from now on, if there is one and this is its password.
+    Barrier { password: [u8; PASSWORD_BYTES] },
 }
 
 impl Forward {
@@ -141,7 +141,10 @@ impl Forward {
                 timeout_ms.cast_unsigned().encode(out);
                 out.extend_from_slice(password);
             }
-            Forwarded::Barrier => out.push(3),
+            Forwarded::Barrier { password } => {
+                out.push(3);
+                out.extend_from_slice(password);
+            }
         }
     }
 
@@ -163,7 +166,7 @@ impl Forward {
                 Forwarded::Request(Numbered::decode(&body).map_err(malformed)?)
             }
             2 => Forwarded::CreateSession { timeout_ms: u32::decode(reader)?.cast_signed(), password: reader.array()? },
-            3 => Forwarded::Barrier,
+            3 => Forwarded::Barrier { password: reader.array()? },
             _ => return Err(DecodeError::UnknownTag("what is forwarded")),
         };
         Ok(Self { session, identities, what })

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::Bytes;
-use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
+use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Operation, Reply, Request};
 use types::codec::{Decode as _, Encode as _};
 
 use super::{Member, MemberOptions, Message, time};
+use crate::commands::Value;
 use crate::order::{self, JournalOp, Options, Output, Replica, Status, Zxid};
 use crate::{ConnectionId, Damage, Input, Now, Peer, Profile, Server, Settings, State};
 
@@ -51,7 +52,7 @@ fn open(me: u16, disk: &Disk, now: Now) -> Member {
         Some((zxid, bytes)) => (*zxid, State::read_snapshot(bytes, 1).expect("it was written")),
         None => (Zxid::default(), State::new(Profile::Sha256Wide, 1)),
     };
-    let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, kept_max: 8, ..Options::default() };
+    let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, kept_max: 24, ..Options::default() };
     let mut replica = Replica::new(me, 3, options, applied).expect("there are three");
     for record in &disk.records {
         replica.replay(record.clone().into()).expect("it wrote it");
@@ -143,6 +144,15 @@ impl World {
         panic!("they never stop talking");
     }
 
+    fn settle_until(&mut self, is_done: impl Fn(&Self) -> bool) {
+        while !is_done(self) {
+            let (from, to, message) = self.queue.pop_front().expect("it comes to that");
+            if !self.cut.contains(&(from, to)) {
+                self.step(to, |member, now| member.hear(now, from, message));
+            }
+        }
+    }
+
     fn pass(&mut self, milliseconds: i64) {
         for _ in 0..milliseconds / 10 {
             self.now.steady_ms += 10;
@@ -172,6 +182,17 @@ impl World {
         self.machines[usize::from(at)].member.server().state().nodes.get(path).is_some()
     }
 
+    fn has_session(&self, at: u16, session: i64) -> bool {
+        self.machines[usize::from(at)].member.server().state().sessions.contains_key(&session)
+    }
+
+    /// How many servers disagree, as a leader shows it.
+    fn disagreeing(&mut self, at: u16) -> Option<Value> {
+        let member = &mut self.machine(at).member;
+        member.show_others();
+        member.server().others.iter().find(|(name, _)| name == "disagreeing_followers").map(|(_, value)| value.clone())
+    }
+
     fn isolate(&mut self, at: u16) {
         self.cut = (0..3).filter(|other| *other != at).flat_map(|other| [(at, other), (other, at)]).collect();
     }
@@ -190,12 +211,16 @@ impl World {
     }
 
     fn open_session(&mut self, at: u16, session: i64, password: &[u8]) -> Client {
+        self.open_session_for(at, session, password, 600_000)
+    }
+
+    fn open_session_for(&mut self, at: u16, session: i64, password: &[u8], timeout_ms: i32) -> Client {
         let machine = self.machine(at);
         machine.opened += 1;
         let connection = ConnectionId(machine.opened);
         let peer = Peer { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 1, certificate: None };
         self.step(at, |member, now| member.client(now, Input::Opened { connection, peer }));
-        let request = ConnectRequest { session, password: password.to_vec(), timeout_ms: 600_000, ..Default::default() };
+        let request = ConnectRequest { session, password: password.to_vec(), timeout_ms, ..Default::default() };
         self.step(at, |member, now| member.client(now, Input::Connect { connection, request }));
         self.settle();
         let client = Client { at, connection, session, password: [0; 16] };
@@ -224,9 +249,13 @@ struct Client {
     password: [u8; 16],
 }
 
+fn created() -> Create {
+    let acl = vec![Acl::open()];
+    Create { path: String::new(), data: None, acl, mode: CreateMode::Persistent, sequential: false, wants_stat: false }
+}
+
 fn create(path: &str) -> Request {
-    let (path, acl) = (path.to_owned(), vec![Acl::open()]);
-    Request::Create(Create { path, data: None, acl, mode: CreateMode::Persistent, sequential: false, wants_stat: false })
+    Request::Create(Create { path: path.to_owned(), ..created() })
 }
 
 fn exists(path: &str) -> Request {
@@ -293,6 +322,142 @@ fn a_session_moves_and_its_server_before_lets_it_go() {
 }
 
 #[test]
+fn a_session_that_only_pings_at_a_follower_of_an_idle_leader_goes_on() {
+    let mut world = World::new();
+    let follower = (world.leader() + 1) % 3;
+    let client = world.open_session_for(follower, 0, &[], 2_000);
+    for xid in 0..40 {
+        world.pass(500);
+        world.ask(client, xid, Request::Ping);
+    }
+    assert!((0..3).all(|at| world.has_session(at, client.session)));
+    world.pass(4_000);
+    assert!(!(0..3).any(|at| world.has_session(at, client.session)), "and ends when nothing is heard of it");
+}
+
+#[test]
+fn writes_behind_an_authentication_are_ordered_and_answered_as_they_were_asked() {
+    let mut world = World::new();
+    let follower = (world.leader() + 1) % 3;
+    let client = world.open_session(follower, 0, &[]);
+    world.ask(client, 0, create("/0"));
+    world.ask(client, -4, Request::Auth { scheme: "digest".to_owned(), credentials: b"ann:secret".to_vec().into() });
+    world.ask(client, 1, create("/1"));
+    world.ask(client, 2, create("/2"));
+    world.settle_until(|world| world.has(follower, "/0"));
+    world.ask(client, 3, create("/3"));
+    world.settle();
+    world.pass(100);
+    let mut answered = Vec::new();
+    for frame in world.heard(client) {
+        let xid = i32::from_be_bytes(*frame.first_chunk().expect("a reply has a head"));
+        if xid >= 0 {
+            let reply = Reply::decode(&frame, create("/").opcode()).expect("a server answers so");
+            assert_eq!(reply.answer, Ok(Answer::Path(format!("/{xid}"))));
+        }
+        answered.push(xid);
+    }
+    assert_eq!(answered, [0, -4, 1, 2, 3]);
+}
+
+#[test]
+fn nobody_without_its_password_moves_a_session_or_keeps_it() {
+    let mut world = World::new();
+    let leader = world.leader();
+    for (at, thief_at) in [(leader, leader + 1), (leader + 1, leader), (leader + 1, leader + 2)].map(|(at, thief)| (at % 3, thief % 3)) {
+        let client = world.open_session(at, 0, &[]);
+        for password in [&[9; 16][..], &[], &[9; 40]] {
+            assert_eq!(world.open_session(thief_at, client.session, password).session, 0);
+            world.pass(100);
+        }
+        assert!(!world.machine(at).closed.contains(&client.connection), "it stays where it was: at {at}");
+        let path = format!("/{at}-{thief_at}");
+        world.ask(client, 1, create(&path));
+        world.settle();
+        world.pass(100);
+        assert_eq!(world.answers(client, create("/").opcode()), [(1, Ok(Answer::Path(path)))]);
+    }
+    let left = world.open_session_for((leader + 1) % 3, 0, &[], 2_000);
+    for _ in 0..12 {
+        world.pass(500);
+        world.open_session((leader + 2) % 3, left.session, &[9; 16]);
+    }
+    assert!(!world.has_session(leader, left.session), "its client is gone");
+    let known: Vec<i64> = world.machine(leader).member.server().owners.keys().copied().collect();
+    assert!(known.into_iter().all(|session| world.has_session(leader, session)), "no more is kept than there are sessions");
+}
+
+#[test]
+fn a_follower_that_takes_over_a_snapshot_serves_clients() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let follower = (leader + 1) % 3;
+    let client = world.open_session(leader, 0, &[]);
+    world.cut = vec![(leader, follower), (follower, leader)];
+    for number in 0..40 {
+        world.ask(client, number, create(&format!("/{number}")));
+        world.settle();
+    }
+    world.cut.clear();
+    assert!(matches!(world.status(follower), Status::Following { .. }), "it has not noticed anything");
+    world.pass(1_000);
+    assert!(world.machine(follower).disk.snapshot.is_some(), "what it lacks is in no log");
+    assert!(world.has(follower, "/39"));
+    let near = world.open_session(follower, 0, &[]);
+    world.ask(near, 1, create("/near"));
+    world.settle();
+    world.pass(100);
+    assert_eq!(world.answers(near, create("/").opcode()), [(1, Ok(Answer::Path("/near".to_owned())))]);
+}
+
+#[test]
+fn a_leader_whose_beginning_is_wrong_stops_and_the_others_go_on() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    // Only the leader has what is wrong; it is elected again for it.
+    world.cut = (0..3).flat_map(|from| (0..3).map(move |to| (from, to))).collect();
+    world.machine(leader).member.damage_proposal();
+    world.ask(client, 1, create("/a"));
+    world.pass(2_000);
+    world.cut.clear();
+    world.pass(6_000);
+    assert!(!world.is_whole(leader), "it is outvoted");
+    let next = world.leader();
+    assert!((0..3).filter(|at| *at != leader).all(|at| world.is_whole(at) && !world.has(at, "/a")));
+    let again = world.open_session(next, client.session, &client.password);
+    world.ask(again, 1, create("/b"));
+    world.settle();
+    world.pass(100);
+    assert_eq!(world.answers(again, create("/").opcode()), [(1, Ok(Answer::Path("/b".to_owned())))]);
+}
+
+#[test]
+fn a_server_that_disagrees_does_not_blame_itself_for_what_it_applied_in_part() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.ask(client, 0, create("/b"));
+    world.settle();
+    for other in [(leader + 1) % 3, (leader + 2) % 3] {
+        world.machine(other).member.server_mut().damage(Damage::Drop, "/").expect("there is a root");
+    }
+    world.ask(client, 1, create("/a"));
+    world.settle();
+    // The first of these fits, and the second does not.
+    let first = Operation::SetData { path: "/b".to_owned(), data: Some(Bytes::from_static(b"b")), version: -1 };
+    let second = Operation::Create(Create { path: "/a/b".to_owned(), ..created() });
+    world.ask(client, 2, Request::Multi(vec![first, second]));
+    let disagrees = |world: &World| world.queue.iter().find(|(_, _, said)| matches!(said, Message::Disagree { .. })).map(|said| said.0);
+    world.settle_until(|world| disagrees(world).is_some());
+    let follower = disagrees(&world).expect("it was found");
+    for _ in 0..4_096 {
+        world.step(follower, Member::scrub);
+    }
+    assert!(world.is_whole(follower));
+}
+
+#[test]
 fn a_request_behind_one_that_is_lost_is_not_ordered() {
     let mut world = World::new();
     let follower = (world.leader() + 1) % 3;
@@ -330,6 +495,16 @@ fn a_follower_with_another_digest_acknowledges_nothing_and_is_the_one_that_stops
     assert!(!world.is_whole(follower), "a majority has what it refused");
     assert_eq!(world.leader(), leader);
     assert_eq!(world.answers(client, create("/").opcode()).len(), 2);
+    assert_eq!(world.disagreeing(leader), Some(Value::from(1_usize)));
+    // It is brought back with an empty disk.
+    let now = world.now;
+    let machine = world.machine(follower);
+    machine.disk = Disk::default();
+    machine.member = open(follower, &machine.disk, now);
+    world.conclude(follower);
+    world.pass(2_000);
+    assert!(world.is_whole(follower) && world.has(follower, "/b"));
+    assert_eq!(world.disagreeing(leader), Some(Value::from(0_usize)));
 }
 
 #[test]
@@ -391,7 +566,11 @@ fn no_message_of_another_server_stops_one() {
     let zxid = Zxid(u64::MAX >> 1);
     for from in 0..5 {
         for at in 0..3 {
-            let forward = super::message::Forward { session: 7, identities: Vec::new(), what: super::message::Forwarded::Barrier };
+            let forward = super::message::Forward {
+                session: 7,
+                identities: Vec::new(),
+                what: super::message::Forwarded::Barrier { password: [0; 16] },
+            };
             // Only who has no voice goes as far as that: the others go on from what they have said.
             let stream = if from > 2 { u64::MAX } else { 1 };
             let epoch = u32::from(from > 2);

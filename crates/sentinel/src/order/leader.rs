@@ -6,7 +6,7 @@ use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
 
-use super::message::{Body, EPOCH_MAX, Entry, History, Leadership, Message, PAGE_BYTES_MAX, Promise, Zxid};
+use super::message::{Body, EPOCH_MAX, Entry, History, Leadership, Message, PAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Promise, Zxid};
 use super::replica::{Event, Output, Refused, Replica, Role, Status};
 use super::servers::{Servers, Standing};
 
@@ -290,6 +290,12 @@ impl Replica {
 
     // Broadcast.
 
+    /// The epoch that it leads, or is about to.
+    #[must_use]
+    pub fn led_epoch(&self) -> Option<u32> {
+        if let Role::Leading(leading) = &self.role { leading.epoch } else { None }
+    }
+
     /// Whether the epoch has no numbers left.
     fn is_used_up(&self) -> bool {
         let last = self.log.last();
@@ -312,7 +318,7 @@ impl Replica {
     /// Proposes an entry: its place.
     ///
     /// # Errors
-    /// As [`Replica::may_propose`].
+    /// As [`Replica::may_propose`] and [`Replica::propose_prepared`].
     pub fn propose(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
         self.may_propose()?;
         self.propose_prepared(now, payload, output)
@@ -321,10 +327,13 @@ impl Replica {
     /// The same, however much is under way: for what was prepared together. Whoever prepares asks [`Replica::may_propose`] first.
     ///
     /// # Errors
-    /// [`Refused::NotLeading`].
+    /// [`Refused::NotLeading`], or [`Refused::TooLong`].
     pub fn propose_prepared(&mut self, now: Time, payload: Bytes, output: &mut Output) -> Result<Zxid, Refused> {
         if self.may_propose() == Err(Refused::NotLeading) {
             return Err(Refused::NotLeading);
+        }
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Refused::TooLong);
         }
         let zxid = self.next();
         if let Some(leading) = self.leading() {

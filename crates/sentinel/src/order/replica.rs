@@ -100,6 +100,9 @@ pub enum Refused {
     /// Too much is under way.
     #[error("too much is under way")]
     Busy,
+    /// No server would take it.
+    #[error("it is longer than an entry may be")]
+    TooLong,
 }
 
 /// Why a journal cannot be read. Trying again does not help.
@@ -168,6 +171,8 @@ pub struct Replica {
     head: Option<Head>,
     /// Whether the log is the one that the snapshot begins.
     is_anchored: bool,
+    /// The base of the last head that was read, where the log does not go as far: a snapshot was taken over that is not there.
+    unreached: Option<Zxid>,
     /// Entries after this one are kept while there is room: a snapshot of it is being made.
     held_from: Option<Zxid>,
 }
@@ -200,6 +205,7 @@ impl Replica {
             loaded,
             head: None,
             is_anchored: false,
+            unreached: None,
             held_from: None,
         })
     }
@@ -221,13 +227,20 @@ impl Replica {
                 self.incarnation = head.incarnation;
                 self.is_member |= head.is_member;
                 (self.promise, self.accepted) = (head.promise, head.accepted);
+                let base = head.base;
                 self.head = Some(head);
                 self.load(self.loaded);
+                self.unreached = (self.is_anchored && !self.log.has(base)).then_some(base);
             }
             Record::Promise(promise) => self.promise = promise,
-            Record::Accepted(epoch) => self.accepted = epoch,
+            Record::Accepted(epoch) => {
+                self.check_reached()?;
+                self.accepted = epoch;
+            }
             Record::Member => self.is_member = true,
             Record::Entry(entry) if self.is_anchored && entry.zxid > self.log.last() => {
+                // It may be an epoch's first, which could follow any entry.
+                self.check_reached()?;
                 if !self.log.last().is_followed_by(entry.zxid) {
                     return Err(ReplayError::Gap(self.log.last(), entry.zxid));
                 }
@@ -239,6 +252,11 @@ impl Replica {
         Ok(())
     }
 
+    /// What was written on top of a snapshot makes no sense without it.
+    fn check_reached(&self) -> Result<(), ReplayError> {
+        self.unreached.map_or(Ok(()), |base| Err(ReplayError::Gap(self.log.last(), base)))
+    }
+
     /// The snapshot after entry `zxid` is there as well: the last head that was read may go with it.
     pub(super) fn load(&mut self, zxid: Zxid) {
         self.loaded = zxid;
@@ -247,7 +265,7 @@ impl Replica {
         if !(self.is_anchored && self.log.has(zxid)) {
             self.log = Log::new(zxid, head.servers.clone());
         }
-        (self.delivered, self.is_anchored) = (zxid, true);
+        (self.delivered, self.is_anchored, self.unreached) = (zxid, true, None);
     }
 
     /// Begins, once the journal is read. A server whose disk is empty is `incarnation` from now on: nobody may have drawn that before.
@@ -264,6 +282,12 @@ impl Replica {
         }
         if !self.is_anchored {
             return Err(ReplayError::NoHead);
+        }
+        if self.unreached.take().is_some() {
+            // A crash came between a head and its snapshot. What is written from now on goes on from the log that is there.
+            let head = self.head_at(self.log.base());
+            output.write(&Record::Head(head.clone()));
+            self.head = Some(head);
         }
         self.tick_at = now.after_ms(self.options.tick_ms);
         self.look(now, output);

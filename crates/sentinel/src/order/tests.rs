@@ -167,6 +167,18 @@ impl World {
 }
 
 #[test]
+fn an_entry_that_nobody_would_take_is_not_appended() {
+    let mut world = World::new(3);
+    world.pass(500);
+    let leader = world.leader().expect("somebody leads");
+    let before = world.replica(leader).last();
+    let mut refused = Ok(before);
+    let payload = Bytes::from(vec![0; super::message::PAYLOAD_BYTES_MAX + 1]);
+    world.step(leader, |replica, now, output| refused = replica.propose_prepared(now, payload, output));
+    assert_eq!((refused, world.replica(leader).last()), (Err(Refused::TooLong), before));
+}
+
+#[test]
 fn what_is_proposed_is_delivered_by_all_in_order() {
     let mut world = World::new(3);
     world.pass(500);
@@ -309,16 +321,22 @@ fn a_server_that_lost_its_disk_counts_only_once_it_knows_that_it_does() {
     assert!(world.delivered(leader).is_empty(), "the leader and a server that forgot are no majority");
 }
 
-/// A server to be spoken to, which founded with two others and knows `entries`.
-fn lone(records: &[Record]) -> (Replica, Output) {
-    use types::codec::Encode as _;
+/// What a server writes that begins with an empty disk.
+fn begun_journal() -> Vec<Vec<u8>> {
     let mut replica = Replica::new(0, 3, Options::default(), Zxid::default()).expect("three servers");
     let mut output = Output::default();
     replica.begin(Time(0), 7, &mut output).expect("it is new");
-    let first = output.journal.into_iter().map(|op| match op {
+    let appended = |op| match op {
         JournalOp::Append(record) => record,
         other => panic!("{other:?}"),
-    });
+    };
+    output.journal.into_iter().map(appended).collect()
+}
+
+/// A server to be spoken to, which founded with two others and knows `records`.
+fn lone(records: &[Record]) -> (Replica, Output) {
+    use types::codec::Encode as _;
+    let first = begun_journal().into_iter();
     let more = records.iter().map(Record::to_bytes);
     let mut replica = Replica::new(0, 3, Options::default(), Zxid::default()).expect("three servers");
     first.chain(more).for_each(|record| replica.replay(record.into()).expect("it is a journal"));
@@ -336,6 +354,40 @@ fn founded() -> Vec<Record> {
         Record::Accepted(1),
         entry(Zxid::new(1, 2), Body::Payload(Bytes::from_static(b"a"))),
     ]
+}
+
+#[test]
+fn what_was_written_on_top_of_a_snapshot_needs_it() {
+    use super::message::{Body, Entry};
+    use super::record::Head;
+    use types::codec::Encode as _;
+    let (replica, _) = lone(&founded());
+    let servers = replica.log.servers().clone();
+    let base = Zxid::new(1, 9);
+    let head = Head { incarnation: 7, is_member: true, promise: Promise { epoch: 2, to: 1 }, accepted: 1, base, servers };
+    let mut records: Vec<Vec<u8>> = begun_journal();
+    records.extend(founded().iter().map(Record::to_bytes));
+    records.push(Record::Head(head).to_bytes());
+    let entry = |zxid| Record::Entry(Entry { zxid, body: Body::Payload(Bytes::from_static(b"b")) }).to_bytes();
+    let begin = |records: &[Vec<u8>], loaded| {
+        let mut replica = Replica::new(0, 3, Options::default(), loaded).expect("three servers");
+        let read = records.iter().try_for_each(|record| replica.replay(record.clone().into()));
+        let mut output = Output::default();
+        read.and_then(|()| replica.begin(Time(0), 8, &mut output)).map(|()| (replica.last(), output.journal))
+    };
+    // A crash came before the snapshot: what comes then goes on from the log before.
+    let (last, journal) = begin(&records, Zxid::default()).expect("nothing is missing");
+    assert_eq!(last, Zxid::new(1, 2));
+    let written = journal.into_iter().filter_map(|op| if let JournalOp::Append(record) = op { Some(record) } else { None });
+    let again: Vec<Vec<u8>> = records.iter().cloned().chain(written).chain([entry(Zxid::new(2, 1))]).collect();
+    assert_eq!(begin(&again, Zxid::default()).expect("it goes on").0, Zxid::new(2, 1));
+    // The snapshot was there once, and is needed.
+    records.push(entry(Zxid::new(2, 1)));
+    assert_eq!(begin(&records, Zxid::default()).err(), Some(super::replica::ReplayError::Gap(Zxid::new(1, 2), base)));
+    assert_eq!(begin(&records, base).expect("it is there").0, Zxid::new(2, 1));
+    records.pop();
+    records.push(Record::Accepted(2).to_bytes());
+    assert_eq!(begin(&records, Zxid::default()).err(), Some(super::replica::ReplayError::Gap(Zxid::new(1, 2), base)));
 }
 
 const LEADER_1: Message =
