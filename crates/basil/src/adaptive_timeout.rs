@@ -8,7 +8,7 @@
 /// The longest grace where logging takes less, in microseconds.
 const WAIT_US_MAX: u64 = 50_000;
 /// The shortest grace, in microseconds.
-const WAIT_US_MIN: u64 = 2_000;
+pub(crate) const WAIT_US_MIN: u64 = 2_000;
 
 /// What is known of one shard's last votes.
 #[derive(Clone, Copy, Debug)]

@@ -271,16 +271,13 @@ pub fn conflict_at(cluster: &Cluster, shard: ShardId, transaction: &Transaction,
     if transaction.id() == other.id() {
         return false;
     }
-    let missed = other.timestamp() < transaction.timestamp()
-        && transaction
-            .reads()
-            .iter()
-            .any(|read| cluster.shard_of(&read.key) == shard && read.version < other.timestamp() && other.write_of(&read.key).is_some());
-    let read_past = transaction.timestamp() < other.timestamp()
-        && other.reads().iter().any(|read| {
-            cluster.shard_of(&read.key) == shard && read.version < transaction.timestamp() && transaction.write_of(&read.key).is_some()
-        });
-    missed || read_past || broken(Mutant::ConflictInvented)
+    // Whether `writer`, which comes first, writes a key there of which `reader` read an older version.
+    let misses = |reader: &Transaction, writer: &Transaction| {
+        let is_older = |read: &&Read| cluster.shard_of(&read.key) == shard && read.version < writer.timestamp();
+        writer.timestamp() < reader.timestamp()
+            && reader.examine(|parts| writer.examine(|other| parts.reads.iter().filter(is_older).any(|read| other.writes_key(&read.key))))
+    };
+    misses(transaction, other) || misses(other, transaction) || broken(Mutant::ConflictInvented)
 }
 
 /// Whether `other` may stand in the way of `transaction` at a key of `shard`, for all that the two show: they conflict, or one writes in

@@ -27,7 +27,7 @@ use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 use self::patience::Patience;
 use self::reads::{ReadOperation, ReadRequest};
 use self::scans::{ScanOperation, ScanRequest};
-use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, wait_us};
+use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait_us};
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
 use crate::commit_relay::{RecentCommits, Relays};
@@ -228,6 +228,8 @@ impl Coordinator {
             asked_at: now,
             retries: 0,
             commit_quorum_at: None,
+            last_waited_for: now,
+            waits_since: now,
         };
         self.attempts.insert(id, attempt);
         self.ask_votes(id, out);
@@ -259,11 +261,6 @@ impl Coordinator {
             return;
         }
         self.round_trips.note(replica, RequestKind::Vote, now.since(attempt.asked_at));
-        let lag_us = attempt.commit_quorum_at.map_or(0, |at| now.since(at) / 1_000);
-        let shard = usize::from(replica.shard.0);
-        if lag_us <= self.adaptive_timeout[shard].wait_us(self.round_trips.round_us(replica.shard)) {
-            self.patience.prompt(replica);
-        }
         let mut stalled = None;
         let in_the_way = |other: &Transaction| {
             let conflicts = check::conflict_at(&self.cluster, replica.shard, &attempt.transaction, other);
@@ -287,9 +284,25 @@ impl Coordinator {
             }
             _ => {}
         }
+        self.note_promptness(now, id, replica);
         self.evaluate(now, id, out);
         if let Some(transaction) = stalled {
             self.on_finish_command(now, transaction, out); // Whoever is stopped by a stalled transaction finishes it (§5).
+        }
+    }
+
+    /// The vote of `replica` has come: in time, or later than was worth waiting for. Who was late when the wait was over has been counted then.
+    fn note_promptness(&mut self, now: Time, id: TransactionId, replica: ReplicaId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let since = attempt.commit_quorum_at.unwrap_or(now);
+        let lag_us = now.since(since) / 1_000;
+        if lag_us <= WAIT_US_MIN || lag_us <= attempt.worth_us(&self.round_trips) {
+            self.patience.prompt(replica);
+        } else if attempt.fast_path_wait != FastPathWait::Over {
+            self.patience.late(replica, now, since);
+        }
+        if self.patience.is_waited_for(replica.shard, replica.index, now) {
+            attempt.last_waited_for = now;
         }
     }
 
@@ -301,7 +314,8 @@ impl Coordinator {
             && let Some((decision, proofs)) = attempt.fast_decision(quorums)
         {
             if decision == Decision::Commit {
-                let lag = attempt.commit_quorum_at.map_or(0, |at| now.since(at));
+                // Those who are not waited for say nothing of how long to wait.
+                let lag = attempt.commit_quorum_at.map_or(0, |at| attempt.last_waited_for.since(at));
                 for shard in &attempt.participants {
                     self.adaptive_timeout[usize::from(shard.0)].unanimous(lag);
                 }
@@ -323,12 +337,9 @@ impl Coordinator {
             FastPathWait::Over => self.log(now, id, decision, out),
             FastPathWait::Running => {}
             FastPathWait::NotBegun => {
-                // Waiting for the last votes is worth as long as logging would take.
-                let logging_us = logging_shard(&attempt.participants, id).map_or(0, |shard| self.round_trips.round_us(shard));
-                let wait_us =
-                    attempt.participants.iter().map(|shard| self.adaptive_timeout[usize::from(shard.0)].wait_us(logging_us)).max();
-                attempt.fast_path_wait = FastPathWait::Running;
-                self.timers.set(Timer::FastPathWait(id), now.after_us(wait_us.unwrap_or(0)));
+                let wait_us = attempt.wait_us(&self.round_trips, &self.adaptive_timeout);
+                (attempt.fast_path_wait, attempt.waits_since) = (FastPathWait::Running, now);
+                self.timers.set(Timer::FastPathWait(id), now.after_us(wait_us));
             }
         }
     }
@@ -336,9 +347,11 @@ impl Coordinator {
     fn on_fast_path_wait_over(&mut self, now: Time, id: TransactionId, out: &mut Out) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         attempt.fast_path_wait = FastPathWait::Over;
-        for tally in &attempt.tallies {
+        // A shard that has no quorum yet is further away, and nobody there has been waited for.
+        let is_slow = |tally: &&Tally| matches!(tally.outcome(self.quorums), Outcome::CommitSlow | Outcome::AbortSlow);
+        for tally in attempt.tallies.iter().filter(is_slow) {
             for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
-                self.patience.late(replica, now);
+                self.patience.late(replica, now, attempt.waits_since);
             }
         }
         self.evaluate(now, id, out);
@@ -524,6 +537,10 @@ struct CommitAttempt {
     pub asked_at: Time,
     pub retries: u32,
     pub commit_quorum_at: Option<Time>,
+    /// When the last vote came of a replica that is waited for.
+    pub last_waited_for: Time,
+    /// When it began to wait for the last votes.
+    pub waits_since: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -548,6 +565,18 @@ impl CommitAttempt {
             }
         }
         Vec::new()
+    }
+
+    /// How long to wait for the last votes, in microseconds: as they usually come, within what such a wait may take at most.
+    fn wait_us(&self, round_trips: &RoundTrips, adaptive_timeout: &[AdaptiveTimeout]) -> u64 {
+        let logging_us = logging_shard(&self.participants, self.transaction.id()).map_or(0, |shard| round_trips.round_us(shard));
+        self.participants.iter().map(|shard| adaptive_timeout[usize::from(shard.0)].wait_us(logging_us)).max().unwrap_or(0)
+    }
+
+    /// How long the last votes are worth waiting for, in microseconds: as long as logging takes while the replicas are as busy as they are.
+    fn worth_us(&self, round_trips: &RoundTrips) -> u64 {
+        let shard = logging_shard(&self.participants, self.transaction.id());
+        shard.map_or(0, |shard| round_trips.round_us(shard).max(round_trips.usual_vote_us(shard)))
     }
 
     /// A decision that needs no logging, with its proofs: (3) everywhere, or (4) or (5) anywhere.

@@ -128,6 +128,11 @@ impl RoundTrips {
         self.of_most(shard, Known::quickest_us_ever).unwrap_or(0)
     }
 
+    /// How long it usually takes to hear the votes of `n - f` of `shard` as busy as they are, in microseconds; 0 while nobody has voted.
+    pub fn usual_vote_us(&self, shard: ShardId) -> u64 {
+        self.of_most(shard, |known| known.votes.is_known.then_some(known.votes.smoothed_us)).unwrap_or(0)
+    }
+
     /// The most that a replica may be away to be as good as the `count` nearest of `shard`, in microseconds. Those who
     /// have not been heard may be as near as any.
     pub fn near_us(&self, shard: ShardId, count: usize) -> u64 {

@@ -85,10 +85,10 @@ struct Content {
 }
 
 /// What the bytes of a transaction hold.
-struct Parts {
-    reads: Vec<Read>,
-    ranges: Vec<KeyRange>,
-    writes: Vec<Write>,
+pub(crate) struct Parts {
+    pub reads: Vec<Read>,
+    pub ranges: Vec<KeyRange>,
+    pub writes: Vec<Write>,
 }
 
 /// How much a transaction holds.
@@ -99,6 +99,21 @@ struct Sizes {
 }
 
 impl Parts {
+    /// Every key; one both read and written comes twice.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.reads.iter().map(|read| &read.key).chain(self.writes.iter().map(|write| &write.key))
+    }
+
+    /// Whether `key` is written.
+    pub fn writes_key(&self, key: &Key) -> bool {
+        self.writes.binary_search_by(|write| write.key.cmp(key)).is_ok()
+    }
+
+    /// Whether `shard` may hold keys of a range.
+    fn scans(&self, cluster: &Cluster, shard: ShardId) -> bool {
+        self.ranges.iter().any(|range| cluster.part_of(shard, range).is_some())
+    }
+
     fn sizes(&self) -> Sizes {
         // Limits keep both far below.
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -165,11 +180,21 @@ impl Transaction {
 
     /// What it holds.
     fn parts(&self) -> &Parts {
-        self.0.parts.get_or_init(|| {
-            // The id is known, so the cluster does not matter here.
-            let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
-            Box::new(parse(&mut reader).expect("these bytes were made or parsed here before").1)
-        })
+        self.0.parts.get_or_init(|| Box::new(self.parsed()))
+    }
+
+    fn parsed(&self) -> Parts {
+        // The id is known, so the cluster does not matter here.
+        let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
+        parse(&mut reader).expect("these bytes were made or parsed here before").1
+    }
+
+    /// Looks at what it holds, without keeping that where only its bytes are kept ([`Transaction::pack`]).
+    pub(crate) fn examine<T>(&self, look: impl FnOnce(&Parts) -> T) -> T {
+        match self.0.parts.get() {
+            Some(parts) => look(parts),
+            None => look(&self.parsed()),
+        }
     }
 
     /// Its name.
@@ -226,7 +251,7 @@ impl Transaction {
 
     /// Every key it touches; one both read and written comes twice.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.reads().iter().map(|read| &read.key).chain(self.writes().iter().map(|write| &write.key))
+        self.parts().keys()
     }
 
     /// The shards that it touches, in order, each once.
@@ -234,22 +259,19 @@ impl Transaction {
     /// They follow from the keys and are never claimed, so no client can leave one out (§4.2 (1)).
     #[must_use]
     pub fn participants(&self, cluster: &Cluster) -> Vec<ShardId> {
-        let mut shards = cluster.shards_of(self.keys());
-        if !self.ranges().is_empty() {
-            shards = cluster.shards().filter(|shard| shards.contains(shard) || self.scans(cluster, *shard)).collect();
-        }
-        shards
+        self.examine(|parts| {
+            let mut shards = cluster.shards_of(parts.keys());
+            if !parts.ranges.is_empty() {
+                shards = cluster.shards().filter(|shard| shards.contains(shard) || parts.scans(cluster, *shard)).collect();
+            }
+            shards
+        })
     }
 
     /// Whether `shard` is one of them.
     #[must_use]
     pub fn touches(&self, cluster: &Cluster, shard: ShardId) -> bool {
-        self.keys().any(|key| cluster.shard_of(key) == shard) || self.scans(cluster, shard)
-    }
-
-    /// Whether `shard` may hold keys of a range that it read.
-    fn scans(&self, cluster: &Cluster, shard: ShardId) -> bool {
-        self.ranges().iter().any(|range| cluster.part_of(shard, range).is_some())
+        self.examine(|parts| parts.keys().any(|key| cluster.shard_of(key) == shard) || parts.scans(cluster, shard))
     }
 
     /// The length of its encoding, in bytes.
@@ -261,6 +283,9 @@ impl Transaction {
     /// The same transaction in memory of its own, so that keeping it does not keep a whole received frame.
     #[must_use]
     pub fn detached(&self) -> Self {
+        if !self.is_whole() {
+            return self.clone(); // It has memory of its own.
+        }
         let Content { id, timestamp, sizes, .. } = *self.0;
         let encoded = Bytes::copy_from_slice(&self.0.encoded);
         Self(Arc::new(Content { id, timestamp, encoded, parts: OnceLock::new(), sizes }))
@@ -297,6 +322,17 @@ impl Transaction {
         };
         let keys: Result<_, DecodeError> = read();
         keys.expect("these bytes were made or parsed here before")
+    }
+
+    /// Whether it writes `key`, for whom it is not worth keeping what it holds.
+    pub(crate) fn does_write(&self, key: &Key) -> bool {
+        self.examine(|parts| parts.writes_key(key))
+    }
+
+    /// Only its bytes are kept.
+    #[cfg(test)]
+    pub(crate) fn is_packed(&self) -> bool {
+        self.0.parts.get().is_none()
     }
 
     /// How many keys and ranges it has read, and keys it writes.

@@ -866,7 +866,7 @@ mod tests {
 
     use super::knowledge::{READERS_EACH_MAX, READERS_MAX};
     use super::*;
-    use crate::check::{Knowledge as _, ReaderPast, Unread};
+    use crate::check::{Dependency, Knowledge as _, ReaderPast, Unread};
 
     const AUTHOR: ClientId = ClientId(1);
 
@@ -904,6 +904,29 @@ mod tests {
     fn a_clock_that_is_set_back_stays_at_what_was_voted_for() {
         let table = table();
         assert_eq!((table.clock(Time(50)), table.clock(Time(200))), (99, 200));
+    }
+
+    #[test]
+    fn of_what_has_ended_only_its_bytes_are_kept_whoever_looks_at_it() {
+        let mut table = table();
+        let id = table.by_timestamp[&(at(1), 2)];
+        let read = Read { key: Key::from("a"), version: at(1), dependency: Some(id) };
+        let reader = Transaction::new(table.cluster.id(), at(1_000), vec![read], vec![]).expect("it is small");
+        let known = table.knowledge(&reader).expect("memory does not fail");
+        assert_eq!(known.dependency(id, &Key::from("a"), at(1)), Dependency::Committed);
+        assert_eq!(known.dependency(id, &Key::from("b"), at(1)), Dependency::Invalid);
+        let ended = &table.get(id).expect("it has ended").transaction;
+        assert_eq!(ended.participants(&table.cluster), [ShardId(0)]);
+        assert!(!crate::check::conflict_at(&table.cluster, ShardId(0), &reader, ended));
+        assert!(ended.is_packed());
+        assert!(ended.reads().is_empty() && !ended.is_packed(), "this is kept");
+    }
+
+    #[test]
+    fn what_is_without_its_values_can_be_taken_out_of_its_frame() {
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let transaction = Transaction::new(ClusterId::new([1; 16]), at(1), vec![], vec![write]).expect("it is small").without_values();
+        assert_eq!(transaction.detached().writes(), [Write { key: Key::from("a"), value: None }]);
     }
 
     #[test]

@@ -5,17 +5,21 @@
 //! anyway: one whose votes come in time again is waited for again at once, after a number of them that doubles likewise, so that nobody can be
 //! late and prompt in turns and have most transactions wait.
 //!
+//! A vote is late when it comes later, after all that is needed without it, than logging the decision would take: it was not worth waiting for then,
+//! even if it made the fast path. So a replica that lags again and again cannot have itself waited for by the lag that it is known for. Several
+//! transactions that wait at once for one replica that is held up for a moment are one lateness.
+//!
 //! **Invariant.** Nothing here decides anything: a vote that comes counts, whoever it is from, and whether to wait for one changes only when a decision that
 //! the votes justify already is logged. So a mistake costs latency, and nothing else.
 
 use machine::Time;
 use types::{ReplicaId, ShardId};
 
-/// So often in a row a replica is late before it is not waited for.
+/// So often a replica is late, with too few votes in time in between, before it is not waited for.
 const LATE_MAX: u32 = 4;
 /// For so long it is not waited for the first time, in milliseconds.
 const PAUSE_MS: u64 = 200;
-/// So many votes in a row have to be in time, the first time, for it to be waited for again before that.
+/// So many votes in a row have to be in time, the first time, for what was late to be forgotten, and for it to be waited for again before that.
 const PROMPT_MIN: u32 = 16;
 /// Both are doubled so many times at most.
 const DOUBLED_MAX: u32 = 7;
@@ -25,8 +29,10 @@ const FORGIVEN: u32 = 64;
 /// How prompt one replica's votes are.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promptness {
-    /// How often in a row it was late while it was waited for.
+    /// How often it was late while it was waited for.
     late: u32,
+    /// When it was counted as late last.
+    late_at: Time,
     /// How many votes in a row were in time.
     prompt: u32,
     /// How often it was found to be late still.
@@ -54,25 +60,28 @@ impl Patience {
     /// Its vote came in time.
     pub fn prompt(&mut self, replica: ReplicaId) {
         let Some(known) = self.of(replica) else { return };
-        known.late = 0;
         known.prompt = known.prompt.saturating_add(1);
         let needed = PROMPT_MIN << known.doubled;
         if known.prompt >= needed {
-            known.not_before = Time(0);
+            (known.late, known.not_before) = (0, Time(0));
         }
         if known.prompt >= needed * FORGIVEN {
             (known.prompt, known.doubled) = (needed, known.doubled.saturating_sub(1));
         }
     }
 
-    /// Its vote has not come in time.
-    pub fn late(&mut self, replica: ReplicaId, now: Time) {
+    /// Its vote has not come in time, for a transaction that has waited `since` then.
+    pub fn late(&mut self, replica: ReplicaId, now: Time, since: Time) {
         let Some(known) = self.of(replica) else { return };
         known.prompt = 0;
         if known.not_before > now {
             return; // Those who began to wait before.
         }
+        if known.late > 0 && since < known.late_at {
+            return; // Both waited at once: it is one lateness.
+        }
         known.late += 1;
+        known.late_at = now;
         if known.late >= LATE_MAX {
             known.not_before = now.after_ms(PAUSE_MS << known.doubled);
             known.doubled = (known.doubled + 1).min(DOUBLED_MAX);
@@ -96,20 +105,29 @@ mod tests {
         patience.is_waited_for(SLOW.shard, SLOW.index, Time(0).after_ms(at_ms))
     }
 
+    const WAIT_MS: u64 = 2;
+
     fn late(patience: &mut Patience, at_ms: u64) {
-        patience.late(SLOW, Time(0).after_ms(at_ms));
+        patience.late(SLOW, Time(0).after_ms(at_ms), Time(0).after_ms(at_ms - WAIT_MS));
+    }
+
+    /// It is late `times` times, the last time at `at_ms`.
+    fn late_often(patience: &mut Patience, times: u32, at_ms: u64) {
+        (0..u64::from(times)).rev().for_each(|before| late(patience, at_ms - before * WAIT_MS));
     }
 
     #[test]
     fn who_is_late_again_and_again_is_not_waited_for_for_a_time_that_doubles() {
         let (mut patience, mut at_ms) = (Patience::new(1, 6), 1_000);
         for _ in 1..LATE_MAX {
-            late(&mut patience, at_ms);
+            // As many as waited with it are one.
+            (0..10).for_each(|_| late(&mut patience, at_ms));
+            late(&mut patience, at_ms + WAIT_MS - 1);
             assert!(is_waited_for(&patience, at_ms));
+            at_ms += WAIT_MS;
         }
         for doubled in [0, 1, 2, 3, 4, 5, 6, 7, 7, 7] {
             late(&mut patience, at_ms);
-            // As many as waited with it change nothing.
             (0..500).for_each(|_| late(&mut patience, at_ms));
             let pause_ms = PAUSE_MS << doubled;
             assert!(!is_waited_for(&patience, at_ms + pause_ms - 1) && is_waited_for(&patience, at_ms + pause_ms));
@@ -121,14 +139,25 @@ mod tests {
     #[test]
     fn who_is_prompt_again_is_waited_for_at_once() {
         let mut patience = Patience::new(1, 6);
-        (0..LATE_MAX).for_each(|_| late(&mut patience, 1_000));
+        late_often(&mut patience, LATE_MAX, 1_000);
         for number in 1..=2 * PROMPT_MIN {
             assert!(!is_waited_for(&patience, 1_000), "after {number}");
             patience.prompt(SLOW);
         }
         assert!(is_waited_for(&patience, 1_000));
-        (1..LATE_MAX).for_each(|_| late(&mut patience, 1_001));
-        assert!(is_waited_for(&patience, 1_001), "it has been prompt since");
+        late_often(&mut patience, LATE_MAX - 1, 1_100);
+        assert!(is_waited_for(&patience, 1_100), "it has been prompt since");
+    }
+
+    #[test]
+    fn who_is_prompt_now_and_then_is_still_late() {
+        let mut patience = Patience::new(1, 6);
+        for round in 0..LATE_MAX {
+            assert!(is_waited_for(&patience, 1_000), "after {round}");
+            late(&mut patience, 1_000 + u64::from(round) * WAIT_MS);
+            (1..PROMPT_MIN).for_each(|_| patience.prompt(SLOW));
+        }
+        assert!(!is_waited_for(&patience, 1_000 + u64::from(LATE_MAX) * WAIT_MS));
     }
 
     #[test]
@@ -140,7 +169,7 @@ mod tests {
             if patience.is_waited_for(SLOW.shard, SLOW.index, now)
                 && patience.of(SLOW).is_some_and(|known| known.not_before == Time(0) || known.late > 0)
             {
-                patience.late(SLOW, now);
+                patience.late(SLOW, now, now);
                 waited_for += 1;
             } else {
                 patience.prompt(SLOW);
@@ -152,7 +181,7 @@ mod tests {
     #[test]
     fn what_was_slow_once_is_forgiven() {
         let mut patience = Patience::new(1, 6);
-        (0..20).for_each(|number| late(&mut patience, 1_000_000 * number));
+        (1..=20).for_each(|number| late(&mut patience, 1_000_000 * number));
         (0..2 * FORGIVEN * (PROMPT_MIN << DOUBLED_MAX)).for_each(|_| patience.prompt(SLOW));
         assert_eq!(patience.of(SLOW).map(|known| known.doubled), Some(0));
     }
@@ -161,7 +190,7 @@ mod tests {
     fn nobody_is_known_beyond_the_cluster() {
         let mut patience = Patience::new(1, 6);
         let other = ReplicaId { shard: ShardId(9), index: 9 };
-        patience.late(other, Time(0));
+        patience.late(other, Time(0), Time(0));
         patience.prompt(other);
         assert!(patience.is_waited_for(other.shard, other.index, Time(0)));
     }

@@ -191,8 +191,9 @@ impl<M: StorageBackend> Replica<M> {
     pub(super) fn may_client_see(&self, client: ClientId, transaction: &Transaction) -> bool {
         let permission = self.cluster.permission(client);
         let may_read_all = |permission: &Permission| {
-            transaction.keys().all(|key| permission.may_read(key))
-                && transaction.ranges().iter().all(|range| permission.may_read_range(range))
+            transaction.examine(|parts| {
+                parts.keys().all(|key| permission.may_read(key)) && parts.ranges.iter().all(|range| permission.may_read_range(range))
+            })
         };
         permission.is_some_and(may_read_all) || broken(Mutant::SecretShown)
     }

@@ -169,10 +169,37 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
             if let Some(transaction) = &transaction {
                 table.enter_detached(transaction, now, quota);
             }
+            drop(transaction); // The table alone has it, and packs it.
             // Where the transaction is not known, its segment was released after its writes were checkpointed.
             if table.get(id).is_some_and(|state| state.decision().is_none()) {
                 table.conclude(id, decision, None);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{Memory, Options, Store};
+    use types::{Cluster, ClusterId, Key, Placement, ShardId, Timestamp, Value};
+
+    use super::*;
+    use crate::certificate::Decision;
+    use crate::transaction::{Transaction, Write};
+
+    #[test]
+    fn of_a_decision_that_stands_alone_only_the_bytes_are_kept() {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = Cluster::new(ClusterId::new([1; 16]), 1, Placement::Hash, vec![keys], vec![]);
+        let cluster = Arc::new(cluster.expect("the parts fit"));
+        let store = Store::open(Memory::new("restart"), Options::default()).expect("a new store opens");
+        let mut table = TransactionTable::new(cluster.clone(), ShardId(0), store, 7, 16);
+        assert!(table.store.replay().expect("it is new").is_none());
+        let write = Write { key: Key::from("a"), value: Some(Value::from("1")) };
+        let transaction = Transaction::new(cluster.id(), Timestamp::new(5, ClientId(1)), vec![], vec![write]).expect("it is small");
+        let id = transaction.id();
+        let record = Record::Decided { transaction: Some(transaction), id, decision: Decision::Commit };
+        restore(&mut table, record, Quota::prepare(QuotaOwner::Client(ClientId(1))), Time(0));
+        assert!(table.get(id).expect("it is there").transaction.is_packed());
     }
 }

@@ -62,7 +62,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     /// A transaction that is not known is no valid dependency: a version's timestamp alone does not tell who wrote it.
     fn dependency(&self, id: TransactionId, key: &Key, version: Timestamp) -> Dependency {
         let Some(state) = self.table.get(id) else { return Dependency::Invalid };
-        let is_other = state.transaction.timestamp() != version || state.transaction.write_of(key).is_none();
+        let is_other = state.transaction.timestamp() != version || !state.transaction.does_write(key);
         if is_other && !broken(Mutant::DependencyOfOther) {
             return Dependency::Invalid;
         }
