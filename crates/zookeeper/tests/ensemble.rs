@@ -52,11 +52,11 @@ impl Ensemble {
         let free: Vec<TcpListener> = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let ports: Vec<u16> = free.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect();
         let mut servers = String::new();
-        for at in 0..3 {
+        for (at, port) in ports[..3].iter().enumerate() {
             let secret = crypto::SecretKey::generate();
             runtime::tls::write_private_key(&folder.path().join(format!("key-{at}.pem")), &secret).expect("it is new");
             let public: String = secret.public().iter().map(|byte| format!("{byte:02x}")).collect();
-            let (id, port) = (at + 1, ports[at]);
+            let id = at + 1;
             servers += &format!("server.{id}=127.0.0.1:{port}:{port}\nbezant.server.{id}={public}\n");
         }
         for at in 0..3 {
