@@ -57,21 +57,13 @@ pub(crate) enum Queued {
     Request { request: Result<Numbered, NotARequest>, bytes: usize },
 }
 
-/// A request, by whether it has to be ordered.
-pub(crate) enum Sorted {
-    /// What it proposes, and what is answered when that is ordered.
-    Ordered(Proposal, Awaited),
-    /// It is answered from the state.
-    Here(Request),
-}
-
-/// Whether a request has to be ordered.
-pub(crate) fn sort(request: Request) -> Sorted {
+/// What a request proposes that has to be ordered, and what is answered then; or the request, if it is none.
+pub(crate) fn proposal_of(request: Request) -> Result<(Proposal, Awaited), Box<Request>> {
     let one = |operation: Operation| {
         let wants_stat = wants_stat(&operation);
         (Proposal::One(operation), Awaited::One { wants_stat })
     };
-    let (proposal, awaited) = match request {
+    Ok(match request {
         Request::Create(create) => one(Operation::Create(create)),
         Request::Delete { path, version } => one(Operation::Delete { path, version }),
         Request::SetData { path, data, version } => one(Operation::SetData { path, data, version }),
@@ -82,9 +74,8 @@ pub(crate) fn sort(request: Request) -> Sorted {
         }
         Request::CloseSession => (Proposal::CloseSession, Awaited::Close),
         Request::Sync { path } => (Proposal::Refused(ErrorCode::Unimplemented), Awaited::Sync { path }),
-        other => return Sorted::Here(other),
-    };
-    Sorted::Ordered(proposal, awaited)
+        other => return Err(Box::new(other)),
+    })
 }
 
 impl Awaited {
@@ -159,9 +150,9 @@ impl Server {
         match (role, request) {
             (Role::Looking, _) => self.close(connection, outbox),
             (Role::Following { .. }, request) => self.on_request_following(connection, request, outbox),
-            (Role::Alone | Role::Leading, Ok(Numbered { xid, request })) => match sort(request) {
-                Sorted::Ordered(proposal, awaited) => return self.on_write(now, connection, xid, proposal, awaited, outbox),
-                Sorted::Here(request) => self.on_request_here(connection, Ok(Numbered { xid, request }), outbox),
+            (Role::Alone | Role::Leading, Ok(Numbered { xid, request })) => match proposal_of(request) {
+                Ok((proposal, awaited)) => return self.on_write(now, connection, xid, proposal, awaited, outbox),
+                Err(request) => self.on_request_here(connection, Ok(Numbered { xid, request: *request }), outbox),
             },
             (Role::Alone | Role::Leading, Err(reason)) => self.on_request_here(connection, Err(reason), outbox),
         }

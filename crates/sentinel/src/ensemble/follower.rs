@@ -8,7 +8,7 @@ use jute::{Answer, ErrorCode, NotARequest, Numbered, Request};
 use super::message::{Forward, Forwarded, Ordered, OrderedBody, Source};
 use crate::limits::{FORWARDED_BYTES_MAX, FORWARDED_MAX};
 use crate::prepare::{Origin, Preparer, Proposal};
-use crate::requests::{Awaited, Opening, Queued, Sorted, sort};
+use crate::requests::{Awaited, Opening, Queued, proposal_of};
 use crate::server::{ConnectionId, Now, Outbox, Role, Server};
 use crate::state::{Applied, Corruption, State};
 use crate::transaction::{Body, Transaction};
@@ -83,7 +83,7 @@ impl Server {
 
     /// Has a request ordered, if it is one that is.
     fn forward_request(&mut self, connection: ConnectionId, numbered: &Numbered, outbox: &mut Outbox) -> Option<Queued> {
-        let Sorted::Ordered(_, awaited) = sort(numbered.request.clone()) else { return None };
+        let (_, awaited) = proposal_of(numbered.request.clone()).ok()?;
         let known = self.connections.get(&connection)?;
         let (session, identities) = (known.session?, known.identities.to_vec());
         let forward = match &awaited {
@@ -243,11 +243,11 @@ impl Server {
             }
             Forwarded::Request(Numbered { xid, request }) => {
                 self.expiry.renew(session, now.steady_ms);
-                let proposal = match sort(request) {
+                let proposal = match proposal_of(request) {
                     _ if self.has_moved(session, source.server) => Proposal::Refused(ErrorCode::SessionMoved),
-                    Sorted::Ordered(proposal, _) => proposal,
+                    Ok((proposal, _)) => proposal,
                     // Nobody forwards this.
-                    Sorted::Here(_) => Proposal::Refused(ErrorCode::Unimplemented),
+                    Err(_) => Proposal::Refused(ErrorCode::Unimplemented),
                 };
                 (proposal, xid)
             }
