@@ -2,6 +2,7 @@
 
 mod knowledge;
 mod ranges;
+mod remembering;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::check::AbortReason;
 use crate::message::{ClientLimit, CommitDigest, KeyVersion, Place};
 use crate::range_timestamps::RangeTimestamps;
 use crate::read_timestamps::ReadTimestamps;
-use crate::record::{Record, TOMBSTONES_MAX};
+use crate::record::Record;
 use crate::timestamp_index::{OrderKey, TimestampIndex};
-use crate::tombstones::{RememberedOutcome, Tombstone, Tombstones};
+use crate::tombstones::{RememberedOutcome, Tombstones};
 use crate::transaction_state::{Conclusion, CountedAs, Phase, Purpose, Quota, TransactionState};
 
 /// How far ahead reading is allowed at once, in nanoseconds. A replica that comes back votes against writes for about as long;
@@ -316,22 +317,6 @@ impl<M: StorageBackend> TransactionTable<M> {
         if let Some((up_to, is_rebuilding)) = self.disk_lost {
             self.set_disk_lost(up_to, is_rebuilding);
         }
-    }
-
-    /// Logs the tombstones again: a segment of the journal that held some of them is about to be released.
-    pub fn log_tombstones(&mut self) {
-        let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
-        let mut logged = self.tombstones.logged();
-        while logged.len() > 0 {
-            let record = Record::Tombstones { salt, complete_from, tombstones: logged.by_ref().take(TOMBSTONES_MAX).collect() };
-            self.store.append_with(|bytes| record.encode(bytes));
-        }
-    }
-
-    /// An earlier incarnation kept these tombstones. What else it forgot is older than `complete_from`, or in the journal.
-    pub fn restore_tombstones(&mut self, salt: u64, complete_from: u64, tombstones: Vec<Tombstone>) {
-        self.tombstones.restore(salt, complete_from, tombstones);
-        self.has_logged_tombstones = true;
     }
 
     /// Takes over committed versions of an orphan's keys ([`crate::orphan_resolution`]), and releases it unless it is known how it ended.
@@ -785,47 +770,6 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.forget(id);
         }
         is_forgotten
-    }
-
-    /// Earlier incarnations may have forgotten anything up to `time`, unless they logged their tombstones.
-    pub fn may_have_forgotten_up_to(&mut self, time: u64) {
-        if !self.has_logged_tombstones {
-            self.tombstones.anything_up_to(time);
-        }
-    }
-
-    /// True if this replica retains every statement it made about `transaction`, except possibly a vote to abort.
-    pub fn remembers(&self, transaction: &Transaction) -> bool {
-        !self.tombstones.may_have(transaction) && !self.lost_what_was_said_at(transaction.timestamp().time)
-    }
-
-    /// How `id` ended, as far as this replica remembers.
-    pub fn remembered_outcome(&self, id: TransactionId) -> Option<RememberedOutcome> {
-        self.tombstones.remembered_outcome(id).or_else(|| {
-            let state = self.entries.get(&id)?;
-            let RememberedOutcome { decision, view } = state.outcome()?;
-            // Where it may have been forgotten before, and has come back, what it once logged is not known.
-            Some(RememberedOutcome { decision, view: view.filter(|_| self.remembers(&state.transaction)) })
-        })
-    }
-
-    /// What is forgotten but for its outcome comes to `view`, or what is about to be: it lies below the watermark, and has its tombstone from now on.
-    pub fn raise_tombstone(&mut self, id: TransactionId, view: u32) {
-        if let Some(state) = self.entries.get(&id)
-            && self.remembers(&state.transaction)
-            && !broken(Mutant::ViewUnremembered)
-        {
-            self.tombstones.note(&state.transaction, |_| state.outcome());
-        }
-        let Some(tombstone) = self.tombstones.raise(id, view).filter(|_| !broken(Mutant::TombstoneViewUnlogged)) else { return };
-        let (salt, complete_from) = (self.tombstones.salt(), self.tombstones.logged_from());
-        let record = Record::Tombstones { salt, complete_from, tombstones: vec![tombstone] };
-        self.store.append_with(|bytes| record.encode(bytes));
-    }
-
-    /// An earlier incarnation has logged its tombstones.
-    pub fn has_logged_tombstones(&self) -> bool {
-        self.has_logged_tombstones
     }
 
     /// Forgets one transaction altogether.
