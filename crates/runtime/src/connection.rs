@@ -297,17 +297,19 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
             return reason;
         }
         spoken |= frames.messages() > 0;
+        let mut paced = 0;
         for (at, chunk) in frames.bytes().chunks(WRITE_BYTES).enumerate() {
             if at > 0 {
+                paced += WRITE_BYTES;
                 link.wrote(WRITE_BYTES);
                 intake.release(link);
+                share.pace(WRITE_BYTES).await;
             }
             match timeout(write_timeout, stream.write_all(chunk)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return CloseReason::Broken(error.kind()),
                 Err(_) => return CloseReason::NotReading,
             }
-            share.pace(chunk.len()).await;
         }
         match timeout(write_timeout, stream.flush()).await {
             Ok(Ok(())) => {}
@@ -319,5 +321,7 @@ async fn write_all<C, W>(mut stream: WriteHalf<Stream>, link: &Link, intake: &In
         shell.frames_sent.inc_by(frames.frames());
         shell.messages_sent.inc_by(frames.messages());
         shell.bytes_sent.inc_by(frames.bytes().len() as u64);
+        // Last, so that nothing that is written waits for this.
+        share.pace(frames.bytes().len() - paced).await;
     }
 }
