@@ -478,13 +478,15 @@ impl Coordinator {
         let (logging, retries) = (attempt.logging, attempt.retries);
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = attempt.elections > 0 || attempt.logged.count() >= self.quorums.logged();
+        // The votes may be forgotten where the decision is not: a replica that has logged nothing goes by those who have.
+        let needs_more = logging.is_none() && retries > 1 && attempt.logged.count() >= self.quorums.weak();
         self.set_retry(now, id, retries);
         match logging {
             None => self.ask_votes(id, out),
             Some(_) if is_split => {}
             Some(decision) => self.log(now, id, decision, out),
         }
-        if is_split {
+        if is_split || needs_more {
             self.invoke_fallback(now, id, out); // §5 (5), not validated: (1) again, with the views heard since.
         }
         self.finish_dependencies(now, id, out);

@@ -192,6 +192,7 @@ mutants! {
     TombstoneStays: "orphan resolution", "a replica that only remembers an outcome does not follow the others to later views";
     ViewUnremembered: "orphan resolution", "a replica that is about to forget a transaction forgets to which view it followed the others";
     TombstoneViewUnlogged: "orphan resolution", "to which view such a replica followed the others is not written to the journal";
+    LoggedByOthersIgnored: "§5 (1)", "a replica that has logged nothing does not go by what f+1 have logged";
     LeaderUncalled: "§5 (1)", "nobody calls for a leader";
     ViewPassedQuorum: "§5 (2)", "one replica fewer than 3f+1 brings a view to its end";
     ViewFollowedOfOne: "§5 (2)", "one replica's word is enough to follow it to its view";

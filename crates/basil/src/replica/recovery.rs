@@ -37,6 +37,7 @@ impl<M: StorageBackend> Replica<M> {
         if !self.admit_decision(now, from, transaction, out) {
             return;
         }
+        let justified = justified.or_else(|| self.logged_by_a_correct_one(views));
         // First a decision, as if ST2 had come: a replica without one would enter the view with nothing to elect with.
         if !broken(Mutant::UnloggedEntersView) {
             self.log_first_decision(id, justified);
@@ -61,6 +62,14 @@ impl<M: StorageBackend> Replica<M> {
         // With the view it is in now, so that whoever waits in vain for this leader can call for the next one.
         self.tell_logged(from, id, out);
         self.elect(id, out);
+    }
+
+    /// What `f + 1` of the logging shard have signed to have logged: one of them is correct, and had the votes for it, or a leader's word. So those who
+    /// have never logged anything may, when the votes are not remembered any more.
+    fn logged_by_a_correct_one(&self, views: &[SignedLogged]) -> Option<Decision> {
+        let count = |decision| views.iter().filter(|logged| logged.statement.decision == decision).count();
+        let is_logged = |decision: &Decision| count(*decision) >= self.quorums.weak() && !broken(Mutant::LoggedByOthersIgnored);
+        [Decision::Commit, Decision::Abort].into_iter().find(is_logged)
     }
 
     /// §5 (2): sends what it has logged to the leader of its view, unless that leader has been heard.
