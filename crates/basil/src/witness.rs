@@ -2,7 +2,7 @@
 //! after a crash and under another key; a replica that lost its disk never speaks again of what it may have voted on. So whoever holds both has proof, and needs
 //! nobody's word for it. (The holder of the key may be to blame without meaning to: its disk may have forgotten.)
 //!
-//! A [`Witness`] looks at what a replica's process hears, and remembers a bounded number of votes. What it does not see it does not prove: it is a help for
+//! A `Witness` looks at what a replica's process hears, and remembers a bounded number of votes. What it does not see it does not prove: it is a help for
 //! operators, and no promise rests on it. Votes to commit that come in the proof of a commit are not remembered, as that is what mostly comes; they are compared
 //! with what is known.
 
