@@ -479,7 +479,7 @@ impl Coordinator {
         // So many answers would make a certificate if they were equal: the others may never come.
         let is_split = attempt.elections > 0 || attempt.logged.count() >= self.quorums.logged();
         // The votes may be forgotten where the decision is not: a replica that has logged nothing goes by those who have.
-        let needs_more = logging.is_none() && retries > 1 && attempt.logged.count() >= self.quorums.weak();
+        let needs_more = logging.is_none() && retries > 1 && attempt.may_log_by_others(self.quorums);
         self.set_retry(now, id, retries);
         match logging {
             None => self.ask_votes(id, out),
@@ -617,6 +617,14 @@ impl CommitAttempt {
                 sets.filter(|set| set.voters.len() >= quorums.abort_slow()).take(1).collect()
             }
         }
+    }
+
+    /// Whether enough of the logging shard have answered to elect a leader, and some of them have logged something.
+    pub fn may_log_by_others(&self, quorums: Quorums) -> bool {
+        let Some(shard) = logging_shard(&self.participants, self.transaction.id()) else { return false };
+        let has_voted = |index| self.tallies.iter().any(|tally| tally.shard() == shard && tally.heard(index));
+        let heard = (0..).take(quorums.replicas()).filter(|index| has_voted(*index) || self.logged.heard(*index)).count();
+        self.logged.count() >= quorums.weak() && heard >= quorums.logged()
     }
 
     /// Whether votes still to come, of those who are `waited_for`, could make `decision` end fast.

@@ -182,6 +182,7 @@ scripts! {
     replies_of_an_earlier_round_still_count
     statements_on_a_released_orphan_survive_a_crash
     the_fast_path_wait_follows_the_logging_round_trip
+    who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
     who_votes_later_than_logging_takes_is_not_waited_for
     the_janitor_aborts_a_transaction_prepared_at_one_replica
     the_janitor_finishes_an_abandoned_transaction

@@ -91,7 +91,6 @@ mutants! {
     EarlierKeyUnchecked: "configurations", "whatever is signed badly in the name of a place whose key was changed is forgiven";
     EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
     ClientHandsOn: "configurations", "clients hand on every configuration that they hear of";
-    HandedUnbounded: "configurations", "all connections are handed a configuration at once, however much waits then";
     RevokedHeard: "configurations", "what was sent by who was taken out is still taken in";
     RevokedStays: "configurations", "who was taken out keeps its connections";
     RightsKept: "configurations", "a replica goes on by the rights that it began with";
