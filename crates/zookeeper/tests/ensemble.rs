@@ -62,7 +62,7 @@ impl Ensemble {
         for at in 0..3 {
             let text = format!(
                 "tickTime=1000\nclientPort={}\nclientPortAddress=127.0.0.1\ndataDir={}\nsnapCount=300\nmaxSessionTimeout=600000\n4lw.commands.whitelist=*\n\
-                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=1500\n{servers}",
+                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=3000\n{servers}",
                 ports[3 + at],
                 folder.path().join(format!("data-{at}")).display(),
                 folder.path().join(format!("key-{at}.pem")).display(),
