@@ -7,11 +7,12 @@
 //! commit of what has only read; `scans`, which read ranges; `recovery` (§5); `reconfiguration`, when the operators change a key; and `interface`, what a coordinator is asked and tells.
 
 mod interface;
-mod patience;
+
 mod reads;
 mod reconfiguration;
 mod recovery;
 mod scans;
+mod slow_replicas;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::{Cluster, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
-use self::patience::Patience;
 use self::reads::{ReadOperation, ReadRequest};
 use self::scans::{ScanOperation, ScanRequest};
+use self::slow_replicas::SlowReplicas;
 use crate::adaptive_timeout::{AdaptiveTimeout, MedianDuration, WAIT_US_MIN, wait_us};
 use crate::certificate::{Certificate, Decision, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement, logging_shard};
 use crate::check;
@@ -79,7 +80,7 @@ pub struct Coordinator {
     finishing: usize,
     timers: Timers<Timer>,
     adaptive_timeout: Vec<AdaptiveTimeout>,
-    patience: Patience,
+    slow_replicas: SlowReplicas,
     round_trips: RoundTrips,
     /// How long this process's own transactions take from ST1 to their end, when they wait for nobody else's.
     usual_commit: MedianDuration,
@@ -105,7 +106,7 @@ impl Coordinator {
         let quorums = Quorums::new(cluster.faults());
         Self {
             round_trips: RoundTrips::new(quorums, shards),
-            patience: Patience::new(shards, quorums.replicas()),
+            slow_replicas: SlowReplicas::new(shards, quorums.replicas()),
             quorums,
             cluster,
             options,
@@ -297,11 +298,11 @@ impl Coordinator {
         let since = attempt.commit_quorum_at.unwrap_or(now);
         let lag_us = now.since(since) / 1_000;
         if lag_us <= WAIT_US_MIN || lag_us <= attempt.worth_us(&self.round_trips) {
-            self.patience.prompt(replica);
+            self.slow_replicas.prompt(replica);
         } else if attempt.fast_path_wait != FastPathWait::Over {
-            self.patience.late(replica, now, since);
+            self.slow_replicas.late(replica, now, since);
         }
-        if self.patience.is_waited_for(replica.shard, replica.index, now) {
+        if self.slow_replicas.is_waited_for(replica.shard, replica.index, now) {
             attempt.last_waited_for = now;
         }
     }
@@ -330,7 +331,7 @@ impl Coordinator {
         if attempt.commit_quorum_at.is_none() && decision == Decision::Commit {
             attempt.commit_quorum_at = Some(now);
         }
-        let waited_for = |shard, index| self.patience.is_waited_for(shard, index, now);
+        let waited_for = |shard, index| self.slow_replicas.is_waited_for(shard, index, now);
         let hopeful = self.options.fast_path == FastPath::On && attempt.may_end_fast(decision, quorums, waited_for);
         match attempt.fast_path_wait {
             _ if !hopeful => self.log(now, id, decision, out),
@@ -351,7 +352,7 @@ impl Coordinator {
         let is_slow = |tally: &&Tally| matches!(tally.outcome(self.quorums), Outcome::CommitSlow | Outcome::AbortSlow);
         for tally in attempt.tallies.iter().filter(is_slow) {
             for replica in self.cluster.replicas_of(tally.shard()).filter(|replica| !tally.heard(replica.index)) {
-                self.patience.late(replica, now, attempt.waits_since);
+                self.slow_replicas.late(replica, now, attempt.waits_since);
             }
         }
         self.evaluate(now, id, out);

@@ -184,7 +184,8 @@ impl Transaction {
     }
 
     fn parsed(&self) -> Parts {
-        // The id is known, so the cluster does not matter here.
+        // Bytes that a peer sent become a transaction only if `parse` has taken them, so it takes them again. The id is known, so the cluster does
+        // not matter here.
         let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
         parse(&mut reader).expect("these bytes were made or parsed here before").1
     }
@@ -320,6 +321,7 @@ impl Transaction {
             let count = reader.count("a transaction's reads", TRANSACTION_READS_MAX)?;
             (0..count).map(|_| Read::decode(&mut reader).map(|read| read.key)).collect()
         };
+        // `parse` has taken these bytes before, or they were made here: see `parsed`.
         let keys: Result<_, DecodeError> = read();
         keys.expect("these bytes were made or parsed here before")
     }

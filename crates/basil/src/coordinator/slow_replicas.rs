@@ -43,11 +43,11 @@ struct Promptness {
 
 /// How prompt the replicas are, as far as a coordinator has noticed.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SlowReplicas {
     shards: Vec<Vec<Promptness>>,
 }
 
-impl Patience {
+impl SlowReplicas {
     pub fn new(shards: usize, replicas: usize) -> Self {
         Self { shards: vec![vec![Promptness::default(); replicas]; shards] }
     }
@@ -101,78 +101,78 @@ mod tests {
 
     const SLOW: ReplicaId = ReplicaId { shard: ShardId(0), index: 3 };
 
-    fn is_waited_for(patience: &Patience, at_ms: u64) -> bool {
-        patience.is_waited_for(SLOW.shard, SLOW.index, Time(0).after_ms(at_ms))
+    fn is_waited_for(slow: &SlowReplicas, at_ms: u64) -> bool {
+        slow.is_waited_for(SLOW.shard, SLOW.index, Time(0).after_ms(at_ms))
     }
 
     const WAIT_MS: u64 = 2;
 
-    fn late(patience: &mut Patience, at_ms: u64) {
-        patience.late(SLOW, Time(0).after_ms(at_ms), Time(0).after_ms(at_ms - WAIT_MS));
+    fn late(slow: &mut SlowReplicas, at_ms: u64) {
+        slow.late(SLOW, Time(0).after_ms(at_ms), Time(0).after_ms(at_ms - WAIT_MS));
     }
 
     /// It is late `times` times, the last time at `at_ms`.
-    fn late_often(patience: &mut Patience, times: u32, at_ms: u64) {
-        (0..u64::from(times)).rev().for_each(|before| late(patience, at_ms - before * WAIT_MS));
+    fn late_often(slow: &mut SlowReplicas, times: u32, at_ms: u64) {
+        (0..u64::from(times)).rev().for_each(|before| late(slow, at_ms - before * WAIT_MS));
     }
 
     #[test]
     fn who_is_late_again_and_again_is_not_waited_for_for_a_time_that_doubles() {
-        let (mut patience, mut at_ms) = (Patience::new(1, 6), 1_000);
+        let (mut slow, mut at_ms) = (SlowReplicas::new(1, 6), 1_000);
         for _ in 1..LATE_MAX {
             // As many as waited with it are one.
-            (0..10).for_each(|_| late(&mut patience, at_ms));
-            late(&mut patience, at_ms + WAIT_MS - 1);
-            assert!(is_waited_for(&patience, at_ms));
+            (0..10).for_each(|_| late(&mut slow, at_ms));
+            late(&mut slow, at_ms + WAIT_MS - 1);
+            assert!(is_waited_for(&slow, at_ms));
             at_ms += WAIT_MS;
         }
         for doubled in [0, 1, 2, 3, 4, 5, 6, 7, 7, 7] {
-            late(&mut patience, at_ms);
-            (0..500).for_each(|_| late(&mut patience, at_ms));
+            late(&mut slow, at_ms);
+            (0..500).for_each(|_| late(&mut slow, at_ms));
             let pause_ms = PAUSE_MS << doubled;
-            assert!(!is_waited_for(&patience, at_ms + pause_ms - 1) && is_waited_for(&patience, at_ms + pause_ms));
-            assert!(patience.is_waited_for(SLOW.shard, 2, Time(0).after_ms(at_ms)), "the others are");
+            assert!(!is_waited_for(&slow, at_ms + pause_ms - 1) && is_waited_for(&slow, at_ms + pause_ms));
+            assert!(slow.is_waited_for(SLOW.shard, 2, Time(0).after_ms(at_ms)), "the others are");
             at_ms += pause_ms;
         }
     }
 
     #[test]
     fn who_is_prompt_again_is_waited_for_at_once() {
-        let mut patience = Patience::new(1, 6);
-        late_often(&mut patience, LATE_MAX, 1_000);
+        let mut slow = SlowReplicas::new(1, 6);
+        late_often(&mut slow, LATE_MAX, 1_000);
         for number in 1..=2 * PROMPT_MIN {
-            assert!(!is_waited_for(&patience, 1_000), "after {number}");
-            patience.prompt(SLOW);
+            assert!(!is_waited_for(&slow, 1_000), "after {number}");
+            slow.prompt(SLOW);
         }
-        assert!(is_waited_for(&patience, 1_000));
-        late_often(&mut patience, LATE_MAX - 1, 1_100);
-        assert!(is_waited_for(&patience, 1_100), "it has been prompt since");
+        assert!(is_waited_for(&slow, 1_000));
+        late_often(&mut slow, LATE_MAX - 1, 1_100);
+        assert!(is_waited_for(&slow, 1_100), "it has been prompt since");
     }
 
     #[test]
     fn who_is_prompt_now_and_then_is_still_late() {
-        let mut patience = Patience::new(1, 6);
+        let mut slow = SlowReplicas::new(1, 6);
         for round in 0..LATE_MAX {
-            assert!(is_waited_for(&patience, 1_000), "after {round}");
-            late(&mut patience, 1_000 + u64::from(round) * WAIT_MS);
-            (1..PROMPT_MIN).for_each(|_| patience.prompt(SLOW));
+            assert!(is_waited_for(&slow, 1_000), "after {round}");
+            late(&mut slow, 1_000 + u64::from(round) * WAIT_MS);
+            (1..PROMPT_MIN).for_each(|_| slow.prompt(SLOW));
         }
-        assert!(!is_waited_for(&patience, 1_000 + u64::from(LATE_MAX) * WAIT_MS));
+        assert!(!is_waited_for(&slow, 1_000 + u64::from(LATE_MAX) * WAIT_MS));
     }
 
     #[test]
     fn who_is_late_and_prompt_in_turns_is_waited_for_seldom() {
-        let (mut patience, mut waited_for) = (Patience::new(1, 6), 0);
+        let (mut slow, mut waited_for) = (SlowReplicas::new(1, 6), 0);
         // Ten thousand transactions a second, for a minute.
         for number in 0..600_000_u64 {
             let now = Time(number * 100_000);
-            if patience.is_waited_for(SLOW.shard, SLOW.index, now)
-                && patience.of(SLOW).is_some_and(|known| known.not_before == Time(0) || known.late > 0)
+            if slow.is_waited_for(SLOW.shard, SLOW.index, now)
+                && slow.of(SLOW).is_some_and(|known| known.not_before == Time(0) || known.late > 0)
             {
-                patience.late(SLOW, now, now);
+                slow.late(SLOW, now, now);
                 waited_for += 1;
             } else {
-                patience.prompt(SLOW);
+                slow.prompt(SLOW);
             }
         }
         assert!(waited_for < 600_000 / 100, "{waited_for} times");
@@ -180,18 +180,18 @@ mod tests {
 
     #[test]
     fn what_was_slow_once_is_forgiven() {
-        let mut patience = Patience::new(1, 6);
-        (1..=20).for_each(|number| late(&mut patience, 1_000_000 * number));
-        (0..2 * FORGIVEN * (PROMPT_MIN << DOUBLED_MAX)).for_each(|_| patience.prompt(SLOW));
-        assert_eq!(patience.of(SLOW).map(|known| known.doubled), Some(0));
+        let mut slow = SlowReplicas::new(1, 6);
+        (1..=20).for_each(|number| late(&mut slow, 1_000_000 * number));
+        (0..2 * FORGIVEN * (PROMPT_MIN << DOUBLED_MAX)).for_each(|_| slow.prompt(SLOW));
+        assert_eq!(slow.of(SLOW).map(|known| known.doubled), Some(0));
     }
 
     #[test]
     fn nobody_is_known_beyond_the_cluster() {
-        let mut patience = Patience::new(1, 6);
+        let mut slow = SlowReplicas::new(1, 6);
         let other = ReplicaId { shard: ShardId(9), index: 9 };
-        patience.late(other, Time(0), Time(0));
-        patience.prompt(other);
-        assert!(patience.is_waited_for(other.shard, other.index, Time(0)));
+        slow.late(other, Time(0), Time(0));
+        slow.prompt(other);
+        assert!(slow.is_waited_for(other.shard, other.index, Time(0)));
     }
 }
