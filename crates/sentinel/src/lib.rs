@@ -22,6 +22,7 @@ mod digest;
 mod drill;
 pub mod ensemble;
 mod expiry;
+mod four_letter_words;
 pub mod limits;
 mod node;
 pub mod order;
@@ -38,7 +39,6 @@ mod statistics;
 mod transaction;
 mod tree;
 mod watches;
-mod words;
 
 #[cfg(test)]
 mod detection;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::order::Zxid;
 use crate::prepare::{Origin, Preparer, Proposal};
-use crate::snapshot::{NotWritten, SnapshotError};
+use crate::snapshot::SnapshotError;
 use crate::state::{Applied, Corruption, State};
 use crate::transaction::Transaction;
 
@@ -73,16 +73,7 @@ impl Replicated {
     /// # Errors
     /// When the state in memory is damaged.
     pub fn snapshot(&self) -> Result<Bytes, Corruption> {
-        let mut bytes = Vec::new();
-        let written = self.state.write_snapshot(|piece| {
-            bytes.extend_from_slice(piece);
-            Ok::<(), std::convert::Infallible>(())
-        });
-        match written {
-            Ok(()) => Ok(bytes.into()),
-            Err(NotWritten::Corrupt(corruption)) => Err(corruption),
-            Err(NotWritten::Failed(never)) => match never {},
-        }
+        self.state.snapshot()
     }
 
     /// Takes over a state in place of its own. `seed` is for the tree in memory.

@@ -9,6 +9,9 @@
 //! It is exactly the state after one transaction, never a mixture of several: a copy of the nodes costs nearly nothing (`tree.rs`).
 //! Whoever writes it hashes every node anew, and whoever reads it too, so that a snapshot neither keeps nor brings damage unseen.
 
+use std::convert::Infallible;
+
+use bytes::Bytes;
 use jute::{Malformed, Reader, Writer, read_acls, write_acls};
 
 use crate::digest::{Checksum, Leaf, Profile};
@@ -51,6 +54,23 @@ pub enum NotWritten<E> {
 }
 
 impl State {
+    /// A snapshot of this state, in memory.
+    ///
+    /// # Errors
+    /// When a node does not hash to its leaf.
+    pub fn snapshot(&self) -> Result<Bytes, Corruption> {
+        let mut bytes = Vec::new();
+        let written = self.write_snapshot(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok::<(), Infallible>(())
+        });
+        match written {
+            Ok(()) => Ok(bytes.into()),
+            Err(NotWritten::Corrupt(corruption)) => Err(corruption),
+            Err(NotWritten::Failed(never)) => match never {},
+        }
+    }
+
     /// Gives a snapshot of this state to `sink`, piece by piece. Each node is hashed anew and compared with its leaf.
     ///
     /// # Errors

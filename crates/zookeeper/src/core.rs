@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jute::Request;
 use runtime::LowPriority;
-use sentinel::{ConnectionId, Fields, Input, Latency, Now, Outbox, Peer, Server, Settings, latency_fields};
+use sentinel::{ConnectionId, Fields, Input, Latency, Now, Outbox, Peer, Server, Settings, State, latency_fields};
 use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -275,30 +275,14 @@ pub(crate) fn wall_ms() -> i64 {
 
 impl Turns {
     fn open(config: &Config, counters: Arc<Counters>) -> Result<Self, StartError> {
-        let mut drawn = [0; 40];
-        getrandom::fill(&mut drawn).map_err(|error| StartError::Randomness(error.to_string()))?;
-        let (secret, seed) = drawn.split_first_chunk::<32>().expect("forty bytes were drawn");
-        let seed = u64::from_le_bytes(seed.try_into().expect("eight are left"));
+        let (secret, seed) = drawn()?;
         let opened = Storage::open(&config.data, &config.log, config.profile, config.snapshots_kept, seed, None);
         if let Err(OpenError::Corrupt(corruption)) = &opened {
             evidence::keep(&config.data, corruption, config.profile.name(), "start", wall_ms()).map_err(StartError::Evidence)?;
         }
         let (storage, state) = opened?;
-        let state = state.with_realtime(config.is_realtime);
         tracing::info!(zxid = state.zxid(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
-        let settings = Settings {
-            server_id: 0,
-            timeout_ms_min: config.timeout_ms_min,
-            timeout_ms_max: config.timeout_ms_max,
-            reap_every_ms: config.reap_every_ms,
-            words: config.words.clone(),
-            superuser: config.superuser.clone(),
-            secret: *secret,
-            configuration: shown(config).into_iter().chain([("serverId".to_owned(), "0".to_owned())]).collect(),
-        };
-        let server = Server::new(state, settings, Now { wall_ms: wall_ms(), steady_ms: 0 })
-            .with_quotas_enforced(config.enforces_quotas)
-            .with_superuser_certificate(config.superuser_certificate.clone());
+        let server = server(config, state, 0, secret, Now { wall_ms: wall_ms(), steady_ms: 0 });
         Ok(Self {
             server,
             storage,
@@ -476,8 +460,34 @@ fn writes(request: &Request) -> bool {
     )
 }
 
+/// What a process draws when it starts: the secret of its sessions' passwords, and what its state's hashing is seeded with.
+pub(crate) fn drawn() -> Result<([u8; 32], u64), StartError> {
+    let (mut secret, mut seed) = ([0; 32], [0; 8]);
+    for bytes in [&mut secret[..], &mut seed[..]] {
+        getrandom::fill(bytes).map_err(|error| StartError::Randomness(error.to_string()))?;
+    }
+    Ok((secret, u64::from_le_bytes(seed)))
+}
+
+/// A server of this state, set up as `config` says, with this number.
+pub(crate) fn server(config: &Config, state: State, server_id: u8, secret: [u8; 32], now: Now) -> Server {
+    let settings = Settings {
+        server_id,
+        timeout_ms_min: config.timeout_ms_min,
+        timeout_ms_max: config.timeout_ms_max,
+        reap_every_ms: config.reap_every_ms,
+        words: config.words.clone(),
+        superuser: config.superuser.clone(),
+        secret,
+        configuration: shown(config).into_iter().chain([("serverId".to_owned(), server_id.to_string())]).collect(),
+    };
+    Server::new(state.with_realtime(config.is_realtime), settings, now)
+        .with_quotas_enforced(config.enforces_quotas)
+        .with_superuser_certificate(config.superuser_certificate.clone())
+}
+
 /// What `conf` shows.
-pub(crate) fn shown(config: &Config) -> Vec<(String, String)> {
+fn shown(config: &Config) -> Vec<(String, String)> {
     let port = |address: Option<SocketAddr>| address.map_or(-1, |address| i32::from(address.port())).to_string();
     let lines = [
         ("clientPort", port(config.listen)),

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn, time};
 use sentinel::order::{Options, Zxid};
-use sentinel::{ConnectionId, Corruption, Input, Latency, Now, Server, Settings};
+use sentinel::{ConnectionId, Corruption, Input, Latency, Now};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, EnsembleConfig};
 use crate::connection::{Counters, Event, Outgoing};
-use crate::core::{StartError, measured, ms_since, shown, wall_ms};
+use crate::core::{StartError, drawn, measured, ms_since, server, wall_ms};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
-use crate::member_storage::{MemberStorage, Opened, Place, serialized};
+use crate::member_storage::{MemberStorage, Opened, Place};
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
 use crate::storage::OpenError;
 use crate::{drill, evidence};
@@ -64,7 +64,7 @@ impl Others {
         let peers = Peers::new(me, ensemble, &digests(config), tell)?;
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let voters = servers.iter().filter(|server| !server.observes).count();
-        let voters = u16::try_from(voters).expect("there are few");
+        let voters = u16::try_from(voters).expect("a file with more than SERVERS_MAX servers is refused");
         let links = peers.links();
         Ok((Self { me, voters, id, timeout_ms: ensemble.timeout_ms, links, heard }, peers.start(listener)))
     }
@@ -208,7 +208,7 @@ impl MemberTurns {
     }
 
     fn storage(&mut self) -> &mut MemberStorage {
-        self.storage.as_mut().expect("it is open whenever there are turns")
+        self.storage.as_mut().expect("it is closed only to be opened anew before the next turn")
     }
 
     fn take_waiting(&mut self) {
@@ -341,7 +341,7 @@ impl MemberTurns {
     fn begin_offer(&self, offer: Snapshot) -> Result<(), StartError> {
         let finished = self.offers.0.clone();
         let writing = std::thread::Builder::new().name("offer".to_owned()).spawn(move || {
-            let bytes = serialized(&offer);
+            let bytes = offer.state.snapshot();
             // Nobody wants it any more once the server has begun anew.
             let _ = finished.blocking_send((offer.zxid, bytes));
         });
@@ -351,28 +351,13 @@ impl MemberTurns {
 
 /// Comes back from the disk.
 fn come_back(config: &Config, others: &Others, now: Now) -> Result<(Member, MemberStorage), StartError> {
-    let mut drawn = [0; 40];
-    getrandom::fill(&mut drawn).map_err(|error| StartError::Randomness(error.to_string()))?;
-    let (secret, seed) = drawn.split_first_chunk::<32>().expect("forty bytes were drawn");
-    let seed = u64::from_le_bytes(seed.try_into().expect("eight are left"));
+    let (secret, seed) = drawn()?;
     let tick_ms = others.timeout_ms / TICKS_A_TIMEOUT;
     let options = Options { tick_ms, timeout_ms: others.timeout_ms, ..Options::default() };
     let place = Place { me: others.me, voters: others.voters, options, profile: config.profile, seed };
     let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, place, time(now))?;
     let Opened { storage, replica, state, applied, output } = opened;
-    let settings = Settings {
-        server_id: others.id,
-        timeout_ms_min: config.timeout_ms_min,
-        timeout_ms_max: config.timeout_ms_max,
-        reap_every_ms: config.reap_every_ms,
-        words: config.words.clone(),
-        superuser: config.superuser.clone(),
-        secret: *secret,
-        configuration: shown(config).into_iter().chain([("serverId".to_owned(), others.id.to_string())]).collect(),
-    };
-    let server = Server::new(state.with_realtime(config.is_realtime), settings, now)
-        .with_quotas_enforced(config.enforces_quotas)
-        .with_superuser_certificate(config.superuser_certificate.clone());
+    let server = server(config, state, others.id, secret, now);
     let first_stream = wall_ms().unsigned_abs() << 20;
     let options = MemberOptions { me: others.me, timeout_ms: others.timeout_ms, first_stream };
     let member = Member::new(options, replica, server, applied, output, now).map_err(|corruption| {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use machine::Time;
 use sentinel::ensemble::Snapshot;
 use sentinel::order::{Body, JournalOp, Options, Output, Replica, Zxid};
-use sentinel::{Corruption, NotWritten, Profile, State};
+use sentinel::{NotWritten, Profile, State};
 use store::{Disk, DiskOptions, Store, StoreError};
 
 use crate::limits::MEMBER_LOG_BYTES_MAX;
@@ -129,6 +129,7 @@ impl MemberStorage {
             }
             JournalOp::Snapshot { zxid, bytes } => {
                 self.log.sync()?;
+                // The member itself puts a rotation to the same zxid before each snapshot, whatever others sent.
                 assert_eq!(self.part.0, zxid, "the log goes on after the snapshot");
                 self.take_over(&bytes).map_err(failed("write a snapshot in", &self.snapshots))?;
                 purge(&mut self.log, &self.snapshots, self.kept)?;
@@ -166,6 +167,7 @@ impl MemberStorage {
     /// Begins to write a snapshot in the background: the log has begun a part for it.
     pub(crate) fn begin_snapshot(&mut self, snapshot: Snapshot) -> Result<(), OpenError> {
         self.finish()?;
+        // A turn that asks for a snapshot has asked for a rotation to the same zxid before.
         assert_eq!(self.part.0, snapshot.zxid, "the log goes on after the snapshot");
         let (sender, receiver) = sync_channel(1);
         let (name, folder) = (self.name(), self.snapshots.clone());
@@ -214,19 +216,5 @@ impl MemberStorage {
             finished => finished?,
         }
         Ok(self.log.close()?)
-    }
-}
-
-/// A snapshot for other servers.
-pub(crate) fn serialized(snapshot: &Snapshot) -> Result<Bytes, Corruption> {
-    let mut bytes = Vec::new();
-    let written = snapshot.state.write_snapshot(|piece| {
-        bytes.extend_from_slice(piece);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    match written {
-        Ok(()) => Ok(bytes.into()),
-        Err(NotWritten::Corrupt(corruption)) => Err(corruption),
-        Err(NotWritten::Failed(never)) => match never {},
     }
 }
