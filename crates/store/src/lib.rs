@@ -63,6 +63,7 @@ mod versions;
 pub use backend::{Checkpoint, Row, StorageBackend};
 pub use disk::{Disk, DiskOptions};
 pub use error::StoreError;
+pub use index::Index;
 pub use journal::{BATCH_BYTES_MAX, Batch, OWNER_BYTES_MAX, RECORD_BYTES_MAX, SegmentNumber};
 pub use memory::{Crash, Memory};
 pub use row::Version;
