@@ -1,5 +1,7 @@
 //! Where bytes are kept. A backend moves bytes; it does not know about batches, checksums or versions.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
@@ -15,7 +17,7 @@ pub struct Checkpoint {
     /// What is at or below was committed late: the base table may have newer ones.
     late_to: Timestamp,
     /// The versions.
-    logs: Vec<Log>,
+    logs: Arc<[Log]>,
 }
 
 /// A row of the base table: a key, and its encoded newest version.
@@ -29,7 +31,7 @@ pub struct Row<'a> {
 
 impl Checkpoint {
     /// Checkpoints what is in `logs`, at or below `watermark`.
-    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Vec<Log>) -> Self {
+    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Arc<[Log]>) -> Self {
         Self { watermark, late_to, logs }
     }
 

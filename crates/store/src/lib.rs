@@ -66,6 +66,6 @@ pub use error::StoreError;
 pub use index::Index;
 pub use journal::{BATCH_BYTES_MAX, Batch, OWNER_BYTES_MAX, RECORD_BYTES_MAX, SegmentNumber};
 pub use memory::{Crash, Memory};
-pub use row::Version;
+pub use row::{Version, VersionRef};
 pub use store::{Options, Page, PageLimits, Statistics, Store};
 pub use table::KeyMeta;
