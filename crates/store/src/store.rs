@@ -51,6 +51,10 @@ pub struct Statistics {
     pub memtable_versions: usize,
     /// About how much memory they take.
     pub memtable_bytes: usize,
+    /// About how much memory those of them take that should be in the base table by now.
+    pub overdue_bytes: usize,
+    /// How long syncs have waited since so much was overdue, in microseconds.
+    pub paced_us: u64,
     /// About how much memory the cache takes: keys, and versions that are also in the base table.
     pub cache_bytes: u64,
     /// Bytes of the journal in use now.
@@ -80,6 +84,10 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     /// The watermark of the last finished checkpoint. Of each key, the base table has the newest version at or below it that was not late.
     checkpointed: Timestamp,
     running: Option<RunningCheckpoint>,
+    /// About how much memory the versions take that should be in the base table by now.
+    overdue_bytes: usize,
+    /// How much has come into memory since the last sync.
+    added_bytes: usize,
     next_checkpoint: CheckpointNumber,
     /// Why the store is closed.
     closed: Option<String>,
@@ -167,6 +175,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             watermark,
             checkpointed: watermark,
             running: None,
+            overdue_bytes: 0,
+            added_bytes: 0,
             next_checkpoint: 1,
             closed: None,
             statistics: Statistics::default(),
@@ -185,6 +195,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let result = self.journal.replay(&mut self.backend);
         if self.journal.is_replayed() {
             self.new_keys = self.unflushed.listed().collect();
+            self.added_bytes = 0; // Nobody has written this now.
         }
         self.close_on_error(result)
     }
@@ -210,7 +221,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.journal.is_pending()
     }
 
-    /// Makes all appended records durable with one write and one sync; does nothing when there are none.
+    /// Makes all appended records durable with one write and one sync; does nothing when there are none. While much is
+    /// [overdue](Store::expect_checkpointed), it waits a moment.
     ///
     /// # Errors
     /// When the backend fails. Nobody knows then what is durable, so the store closes.
@@ -223,6 +235,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let (batches, bytes) = self.close_on_error(result)?;
         self.statistics.batches += batches;
         self.statistics.journal_bytes_written += bytes;
+        let waited = self.backend.pace(std::mem::take(&mut self.added_bytes), self.overdue_bytes);
+        self.statistics.paced_us += u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         Ok(())
     }
 
@@ -259,7 +273,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         entry.versions.trim(self.checkpointed);
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
         if entry.versions.insert(&version, late_for) {
+            let before = self.unflushed.size().memory;
             self.unflushed.push(&entry.key, &version, !is_listed);
+            self.added_bytes += self.unflushed.size().memory - before;
             if !is_listed && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
             }
@@ -431,6 +447,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     #[must_use]
     pub fn full_checkpoints(&self, watermark: Timestamp) -> usize {
         self.unflushed.versions_up_to(watermark) / self.options.checkpoint_versions_max.max(1)
+    }
+
+    /// What is at or below `watermark` should be in the base table by now. Say so every few milliseconds while a checkpoint runs: the more is overdue, the
+    /// longer [`Store::sync`] waits, so that no more comes into memory than leaves it.
+    pub fn expect_checkpointed(&mut self, watermark: Timestamp) {
+        let taken = self.running.as_ref().filter(|running| !running.is_done).map_or(0, |running| running.taken.memory);
+        self.overdue_bytes = taken + self.unflushed.memory_up_to(watermark);
     }
 
     /// Whether a checkpoint runs.
@@ -618,6 +641,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Statistics {
             memtable_versions: self.unflushed.size().versions,
             memtable_bytes: self.unflushed.size().memory,
+            overdue_bytes: self.overdue_bytes,
             cache_bytes: self.cache_bytes() as u64,
             journal_bytes: self.journal_bytes(),
             ..self.statistics

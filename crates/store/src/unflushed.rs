@@ -222,6 +222,12 @@ impl Unflushed {
         self.buckets.range(..end).map(|(_, log)| log.versions).sum()
     }
 
+    /// About how much memory these take.
+    pub fn memory_up_to(&self, watermark: Timestamp) -> usize {
+        let end = watermark.time >> BUCKET_BITS;
+        self.buckets.range(..end).map(|(_, log)| log.memory()).sum()
+    }
+
     /// The base table now has the versions that were taken.
     pub fn release(&mut self, taken: Size) {
         self.size.versions -= taken.versions;

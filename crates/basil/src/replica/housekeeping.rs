@@ -116,6 +116,7 @@ impl<M: StorageBackend> Replica<M> {
     /// down anew so that they outlive them, and checkpoints when what is old makes some full checkpoints, when memory or journal have grown over their
     /// bounds, or when nothing else is to be done: it costs nothing then. So whoever starts again has little more to replay than a window.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
+        self.expect_checkpointed(now);
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.table.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
@@ -149,6 +150,12 @@ impl<M: StorageBackend> Replica<M> {
         Ok(())
     }
 
+    /// What has left the window should be in the base table. Where the disk is too slow for that, this replica does less in a turn, and takes in less.
+    fn expect_checkpointed(&mut self, now: Time) {
+        let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        self.table.store.expect_checkpointed(Timestamp::new(foldable, ClientId(0)));
+    }
+
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         if self.table.store.begin_checkpoint(Timestamp::new(self.fold_wanted, ClientId(0)))? {
             self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
@@ -160,6 +167,7 @@ impl<M: StorageBackend> Replica<M> {
     /// would not make a full one.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        self.expect_checkpointed(now);
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.fold_poll_at = None;
