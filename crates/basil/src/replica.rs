@@ -100,6 +100,8 @@ pub struct Replica<M: StorageBackend> {
     fold_all: bool,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
+    /// The bytes of the journal when the last of them was closed, less what was released since.
+    journal_bytes_closed: u64,
     /// The newest watermark whose fold is known to be durable.
     checkpointed: u64,
 }
