@@ -100,6 +100,8 @@ pub struct Replica<M: StorageBackend> {
     fold_all: bool,
     /// Closed journal segments, oldest first, each with the highest timestamp it can hold.
     segments: VecDeque<(SegmentNumber, u64)>,
+    /// The bytes of the journal when the last of them was closed, less what was released since.
+    journal_bytes_closed: u64,
     /// The newest watermark whose fold is known to be durable.
     checkpointed: u64,
 }
@@ -488,7 +490,7 @@ impl<M: StorageBackend> Replica<M> {
                 self.table.prepare(id, pending.len()); // L14-15
                 for dependency in &pending {
                     if let Some(state) = self.table.get_mut(*dependency) {
-                        state.dependents.push(id);
+                        state.add_dependent(id);
                     }
                 }
                 if pending.is_empty() {
@@ -520,7 +522,7 @@ impl<M: StorageBackend> Replica<M> {
             return;
         }
         let Some(state) = self.table.get_mut(id) else { return };
-        let requesters = std::mem::take(&mut state.requesters);
+        let requesters = state.take_requesters();
         let record = Record::Voted { transaction: state.transaction.clone(), vote };
         if !broken(Mutant::VoteUnlogged) {
             self.table.store.append_with(|bytes| record.encode(bytes));
@@ -741,7 +743,7 @@ impl<M: StorageBackend> Replica<M> {
         let mut waiting: Vec<Party> = Vec::new();
         if let Some(state) = self.table.get_mut(id) {
             self.counts.conclude(decision, certificate.as_deref(), now.since(state.since));
-            waiting.extend(std::mem::take(&mut state.requesters));
+            waiting.extend(state.take_requesters());
             let election = state.logged.as_mut().and_then(|logged| logged.election.as_mut());
             waiting.extend(election.into_iter().flat_map(|election| std::mem::take(&mut election.interested)));
         }

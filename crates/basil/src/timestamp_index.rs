@@ -7,34 +7,38 @@ use types::Timestamp;
 /// When a transaction is, and which of them it is here: two may claim one timestamp.
 pub(crate) type OrderKey = (Timestamp, u64);
 
-/// Transactions in the order of timestamps. Most keys have one at a time, which stands in place; of many, new ones mostly come
-/// last and old ones leave first, so both ends are cheap. The newest is in place: mostly it alone is asked about.
+/// Transactions in the order of timestamps. Most keys have none, and spend one word on that. Of many, new ones mostly come
+/// last and old ones leave first, so both ends are cheap. The newest is at hand: mostly it alone is asked about.
 #[derive(Debug)]
-pub(crate) struct TimestampIndex<T> {
-    newest: Option<(OrderKey, T)>,
-    #[expect(clippy::box_collection, reason = "most keys have none, and should spend one word on that instead of four")]
+pub(crate) struct TimestampIndex<T>(Option<Box<Present<T>>>);
+
+/// What there is, where there is any.
+#[derive(Debug)]
+struct Present<T> {
+    newest: (OrderKey, T),
+    #[expect(clippy::box_collection, reason = "most have no others, and should spend one word on that instead of four")]
     others: Option<Box<VecDeque<(OrderKey, T)>>>,
 }
 
 impl<T> Default for TimestampIndex<T> {
     fn default() -> Self {
-        Self { newest: None, others: None }
+        Self(None)
     }
 }
 
 impl<T: Copy> TimestampIndex<T> {
     pub fn is_empty(&self) -> bool {
-        self.newest.is_none()
+        self.0.is_none()
     }
 
     /// Adds one, which must not be there.
     pub fn add(&mut self, at: OrderKey, what: T) {
-        let Some(newest) = &mut self.newest else {
-            self.newest = Some((at, what));
+        let Some(Present { newest, others }) = self.0.as_deref_mut() else {
+            self.0 = Some(Box::new(Present { newest: (at, what), others: None }));
             return;
         };
         let older = if at > newest.0 { std::mem::replace(newest, (at, what)) } else { (at, what) };
-        let others = self.others.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
+        let others = others.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
         if others.back().is_none_or(|(last, _)| *last < older.0) {
             others.push_back(older);
             return;
@@ -45,48 +49,51 @@ impl<T: Copy> TimestampIndex<T> {
 
     /// Takes one out, if it is there.
     pub fn remove(&mut self, at: OrderKey) {
-        let Some(others) = &mut self.others else {
-            self.newest.take_if(|(newest, _)| *newest == at);
+        let Some(Present { newest, others: older }) = self.0.as_deref_mut() else { return };
+        let Some(others) = older else {
+            if newest.0 == at {
+                self.0 = None;
+            }
             return;
         };
-        if self.newest.is_some_and(|(newest, _)| newest == at) {
-            self.newest = others.pop_back();
+        if newest.0 == at {
+            *newest = others.pop_back().expect("where there are others there is one");
         } else if others.front().is_some_and(|(oldest, _)| *oldest == at) {
             others.pop_front();
         } else if let Ok(place) = others.binary_search_by_key(&at, |(other, _)| *other) {
             others.remove(place);
         }
         if others.is_empty() {
-            self.others = None;
+            *older = None;
         }
     }
 
     /// The oldest.
     pub fn oldest(&self) -> Option<OrderKey> {
-        let others = self.others.as_deref().and_then(VecDeque::front);
-        others.or(self.newest.as_ref()).map(|(at, _)| *at)
+        let Present { newest, others } = self.0.as_deref()?;
+        let oldest = others.as_deref().and_then(VecDeque::front).unwrap_or(newest);
+        Some(oldest.0)
     }
 
     /// The newest below `before`.
     pub fn newest_below(&self, before: Timestamp) -> Option<OrderKey> {
-        let (newest, _) = self.newest.as_ref()?;
+        let Present { newest: (newest, _), others } = self.0.as_deref()?;
         if newest.0 < before {
             return Some(*newest);
         }
-        let others = self.others.as_deref()?;
+        let others = others.as_deref()?;
         let below = others.partition_point(|((timestamp, _), _)| *timestamp < before);
         others.get(below.checked_sub(1)?).map(|(at, _)| *at)
     }
 
     /// Those above `after`, oldest first.
     pub fn above(&self, after: Timestamp) -> impl Iterator<Item = &(OrderKey, T)> {
-        let newest = self.newest.iter().filter(move |((timestamp, _), _)| *timestamp > after);
-        let is_any = newest.clone().next().is_some();
-        let others = self.others.as_deref().filter(|_| is_any).into_iter().flat_map(move |others| {
+        let present = self.0.as_deref().filter(move |present| present.newest.0.0 > after);
+        let others = present.and_then(|present| present.others.as_deref()).into_iter().flat_map(move |others| {
             let above = others.partition_point(|((timestamp, _), _)| *timestamp <= after);
             others.range(above..)
         });
-        others.chain(newest)
+        others.chain(present.map(|present| &present.newest))
     }
 }
 

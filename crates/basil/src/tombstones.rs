@@ -15,8 +15,8 @@
 use std::collections::VecDeque;
 
 use crate::transaction::Transaction;
-use foldhash::{HashMap, HashMapExt as _};
 use sha2::{Digest as _, Sha256};
+use store::Index;
 use types::TransactionId;
 use types::codec::{Decode, DecodeError, Encode, Reader};
 
@@ -64,6 +64,18 @@ impl Decode for Tombstone {
     }
 }
 
+/// So many bits of a place are kept, which tell all that are there from one another.
+const PLACE_MASK: u32 = u32::MAX >> 1;
+
+fn place(counted: u64) -> u32 {
+    counted as u32 & PLACE_MASK
+}
+
+/// A name is a hash already.
+fn hash(name: u64) -> u32 {
+    (name >> 32) as u32
+}
+
 /// The tombstones of one replica.
 #[derive(Debug)]
 pub(crate) struct Tombstones {
@@ -73,8 +85,8 @@ pub(crate) struct Tombstones {
     /// for it while transactions wait. Should two ever have the same name, one stands for both, with the later time, and an end only where
     /// they agree.
     kept: VecDeque<Tombstone>,
-    /// The place of each name, counted from the first that was ever kept.
-    places: HashMap<u64, u64>,
+    /// The place of each name, counted from the first that was ever kept, and so many bits of it.
+    places: Index,
     /// How many were let go before the first of these.
     let_go: u64,
     /// Whatever was forgotten with a time from here on is kept, in nanoseconds.
@@ -90,7 +102,7 @@ impl Tombstones {
         Self {
             salt,
             kept: VecDeque::new(),
-            places: HashMap::new(),
+            places: Index::default(),
             let_go: 0,
             complete_from: 0,
             logged_from: 0,
@@ -120,9 +132,9 @@ impl Tombstones {
     }
 
     fn keep(&mut self, trace: Tombstone) {
-        let not_logged = self.kept.len().saturating_sub(self.logged_max);
-        match self.places.get(&trace.name).map(|place| self.index(*place)) {
+        match self.index_of(trace.name) {
             Some(index) => {
+                let not_logged = self.kept.len().saturating_sub(self.logged_max);
                 let Tombstone { time, end, .. } = &mut self.kept[index];
                 *time = trace.time.max(*time);
                 // A released orphan may be concluded later, by others.
@@ -138,37 +150,40 @@ impl Tombstones {
                 }
             }
             None => {
-                self.places.insert(trace.name, self.let_go + self.kept.len() as u64);
+                // Before it comes: room for one more would be room for twice as many.
+                while self.kept.len() >= self.kept_max.max(1) {
+                    let Some(oldest) = self.kept.pop_front() else { break };
+                    self.places.remove(hash(oldest.name), place(self.let_go));
+                    self.let_go += 1;
+                    self.anything_up_to(oldest.time);
+                }
+                let not_logged = self.kept.len().saturating_sub(self.logged_max);
+                self.places.insert(hash(trace.name), place(self.let_go + self.kept.len() as u64));
                 self.kept.push_back(trace);
                 if self.kept.len() > self.logged_max {
                     self.logged_from = self.logged_from.max(self.kept[not_logged].time.saturating_add(1));
                 }
             }
         }
-        while self.kept.len() > self.kept_max {
-            let Some(oldest) = self.kept.pop_front() else { break };
-            self.places.remove(&oldest.name);
-            self.let_go += 1;
-            self.anything_up_to(oldest.time);
-        }
     }
 
     /// The transaction `id`, of which only this is kept, comes to `view`.
     pub fn raise(&mut self, id: TransactionId, view: u32) -> Option<Tombstone> {
-        let index = self.index(*self.places.get(&self.name(id))?);
+        let index = self.index_of(self.name(id))?;
         let tombstone = &mut self.kept[index];
         let reached = tombstone.end.as_mut()?.view.as_mut()?;
         *reached = view.max(*reached);
         Some(*tombstone)
     }
 
-    /// Where in [`Tombstones::kept`] a place is.
-    fn index(&self, place: u64) -> usize {
-        usize::try_from(place - self.let_go).expect("a name that was let go has no place")
+    /// Where in [`Tombstones::kept`] a name is.
+    fn index_of(&self, name: u64) -> Option<usize> {
+        let index = |number: u32| (number.wrapping_sub(place(self.let_go)) & PLACE_MASK) as usize;
+        self.places.find(hash(name), |number| self.kept[index(number)].name == name).map(index)
     }
 
     fn find(&self, name: u64) -> Option<&Tombstone> {
-        self.places.get(&name).map(|place| &self.kept[self.index(*place)])
+        self.index_of(name).map(|index| &self.kept[index])
     }
 
     /// The time from which on the tombstones that are logged again are complete.
@@ -187,7 +202,7 @@ impl Tombstones {
             // The first of such records comes before nearly any name. Should there be some, it is not known any more whose they are.
             let latest = self.kept.iter().map(|tombstone| tombstone.time).max();
             latest.into_iter().for_each(|time| self.anything_up_to(time));
-            self.places.clear();
+            self.places = Index::default();
             self.kept.clear();
             self.salt = salt;
         }
@@ -197,7 +212,7 @@ impl Tombstones {
 
     /// Whether `transaction` may have been forgotten.
     pub fn may_have(&self, transaction: &Transaction) -> bool {
-        transaction.timestamp().time < self.complete_from || self.places.contains_key(&self.name(transaction.id()))
+        transaction.timestamp().time < self.complete_from || self.index_of(self.name(transaction.id())).is_some()
     }
 
     /// How `id` ended, if that is remembered.
@@ -326,7 +341,7 @@ mod tests {
         for time in [11, 12, 13] {
             tombstones.note(&transaction(time), |_| None);
         }
-        assert!(!tombstones.places.contains_key(&name));
+        assert!(tombstones.index_of(name).is_none());
         assert!(tombstones.may_have(&transaction(30)));
     }
 

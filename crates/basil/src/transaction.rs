@@ -16,8 +16,10 @@ use types::{Cluster, ClusterId, Key, KeyRange, ShardId, Timestamp, TransactionId
 const FORMAT: u8 = 1;
 /// The same of one that has read ranges; what has read none is never written so.
 const FORMAT_WITH_RANGES: u8 = 2;
-/// What a replica keeps of each transaction besides its bytes: its state, and its places in three tables.
-const KEPT_BYTES: usize = 600;
+/// What a replica keeps of each transaction besides its bytes: its state, its places in three tables, and at two keys that it has read.
+const KEPT_BYTES: usize = 560;
+/// Bytes of a transaction that are cheaper to copy than to share.
+const COPIED_BYTES_MAX: usize = 2_048;
 /// What a transaction's hash begins with, so that it is the hash of nothing else.
 const DOMAIN: &[u8] = b"bezant/transaction/1";
 
@@ -186,8 +188,15 @@ impl Transaction {
     fn parsed(&self) -> Parts {
         // Bytes that a peer sent become a transaction only if `parse` has taken them, so it takes them again. The id is known, so the cluster does
         // not matter here.
-        let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
+        let mut reader = Reader::new(self.readable(), ClusterId::new([0; 16]));
         parse(&mut reader).expect("these bytes were made or parsed here before").1
+    }
+
+    /// Its bytes, to be read. Sharing them would take memory for a count of who shares them, which stays for as long as they do; a copy of few is
+    /// gone with what was read from it.
+    fn readable(&self) -> Bytes {
+        let encoded = &self.0.encoded;
+        if encoded.len() <= COPIED_BYTES_MAX { Bytes::copy_from_slice(encoded) } else { encoded.clone() }
     }
 
     /// Looks at what it holds, without keeping that where only its bytes are kept ([`Transaction::pack`]).
@@ -315,7 +324,7 @@ impl Transaction {
         if let Some(parts) = self.0.parts.get() {
             return parts.reads.iter().map(|read| read.key.clone()).collect();
         }
-        let mut reader = Reader::new(self.0.encoded.clone(), ClusterId::new([0; 16]));
+        let mut reader = Reader::new(self.readable(), ClusterId::new([0; 16]));
         let mut read = || {
             let _format_and_timestamp = (u8::decode(&mut reader)?, Timestamp::decode(&mut reader)?);
             let count = reader.count("a transaction's reads", TRANSACTION_READS_MAX)?;

@@ -17,8 +17,8 @@ use crate::transaction::Transaction;
 #[derive(Debug)]
 pub(crate) struct TransactionState {
     pub transaction: Transaction,
-    /// Its place among the transactions of this replica.
-    pub order_key: OrderKey,
+    /// Which it is among the transactions of this replica.
+    pub number: u64,
     /// When this replica, or this process of it, first met the transaction.
     pub since: Time,
     /// What its contents count as.
@@ -26,10 +26,8 @@ pub(crate) struct TransactionState {
     pub phase: Phase,
     /// What this replica has logged about it, as a member of the logging shard.
     pub logged: Option<LoggedDecision>,
-    /// Transactions whose votes wait for this one's outcome.
-    pub dependents: Vec<TransactionId>,
-    /// Who waits for the vote.
-    pub requesters: SmallVec<[Party; 1]>,
+    /// Who waits for it, while anybody does: of those that are kept for half a minute, hardly any.
+    waiters: Option<Box<Waiters>>,
     /// The relays whose notice of its commit has arrived since this process started.
     pub commit_notices: Voters,
     /// Its author's own channel brought it, or enough votes showed that the author sent it.
@@ -38,6 +36,15 @@ pub(crate) struct TransactionState {
     pub awaits_author: bool,
     /// The time at which this replica finishes it was already brought forward.
     pub is_expedited: bool,
+}
+
+/// Who waits for a transaction.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// Transactions whose votes wait for its outcome.
+    dependents: Vec<TransactionId>,
+    /// Who waits for the vote.
+    requesters: SmallVec<[Party; 1]>,
 }
 
 /// What undecided work is taken in for. Each has room of its own, so that whoever prepares much keeps nobody from finishing it.
@@ -90,7 +97,7 @@ pub(crate) enum Phase {
     /// L19: prepared, and voted to commit.
     VotedCommit,
     /// Voted to abort; the reason is known to the process that cast the vote.
-    VotedAbort { reason: Option<AbortReason> },
+    VotedAbort { reason: Option<Box<AbortReason>> },
     /// Released as an orphan ([`crate::orphan_resolution`]): it counts in no check any more, but what was said of it stands.
     Released { vote: Vote },
     /// The outcome is known.
@@ -103,7 +110,7 @@ pub(crate) struct Conclusion {
     pub decision: Decision,
     /// The replica's own vote, which may differ from the decision.
     pub vote: Option<Vote>,
-    pub reason: Option<AbortReason>,
+    pub reason: Option<Box<AbortReason>>,
     /// The proof, kept while others are likely to ask for it.
     pub certificate: Option<Arc<Certificate>>,
     /// Set when somebody else ended it and the author has not come since: until when it counts against the author.
@@ -149,21 +156,54 @@ impl From<Party> for QuotaOwner {
 }
 
 impl TransactionState {
-    pub fn new(transaction: Transaction, order_key: OrderKey, since: Time, quota: Quota) -> Self {
+    pub fn new(transaction: Transaction, number: u64, since: Time, quota: Quota) -> Self {
         Self {
             transaction,
-            order_key,
+            number,
             since,
             counted_as: CountedAs::Undecided(quota),
             phase: Phase::Unjudged,
             logged: None,
-            dependents: Vec::new(),
-            requesters: SmallVec::new(),
+            waiters: None,
             commit_notices: Voters::default(),
             authored: false,
             awaits_author: false,
             is_expedited: false,
         }
+    }
+
+    /// Its place among the transactions of this replica.
+    pub fn order_key(&self) -> OrderKey {
+        (self.transaction.timestamp(), self.number)
+    }
+
+    /// The vote of `dependent` waits for its outcome.
+    pub fn add_dependent(&mut self, dependent: TransactionId) {
+        self.waiters.get_or_insert_default().dependents.push(dependent);
+    }
+
+    /// Those whose votes wait for its outcome. They wait no more.
+    pub fn take_dependents(&mut self) -> Vec<TransactionId> {
+        let dependents = self.waiters.as_mut().map(|waiters| std::mem::take(&mut waiters.dependents)).unwrap_or_default();
+        self.waiters.take_if(|waiters| waiters.requesters.is_empty());
+        dependents
+    }
+
+    /// Who waits for the vote.
+    pub fn requesters(&self) -> &[Party] {
+        self.waiters.as_ref().map_or(&[], |waiters| &waiters.requesters)
+    }
+
+    /// `party` waits for the vote.
+    pub fn add_requester(&mut self, party: Party) {
+        self.waiters.get_or_insert_default().requesters.push(party);
+    }
+
+    /// Who has waited for the vote. They wait no more.
+    pub fn take_requesters(&mut self) -> SmallVec<[Party; 1]> {
+        let requesters = self.waiters.as_mut().map(|waiters| std::mem::take(&mut waiters.requesters)).unwrap_or_default();
+        self.waiters.take_if(|waiters| waiters.dependents.is_empty());
+        requesters
     }
 
     /// The vote, once cast: it is final.
@@ -180,14 +220,15 @@ impl TransactionState {
     /// Why the vote is to abort, if this process cast it.
     pub fn abort_reason(&self) -> Option<AbortReason> {
         match &self.phase {
-            Phase::VotedAbort { reason } => *reason,
-            Phase::Concluded(conclusion) => conclusion.reason,
+            Phase::VotedAbort { reason } => reason.as_deref().copied(),
+            Phase::Concluded(conclusion) => conclusion.reason.as_deref().copied(),
             Phase::Unjudged | Phase::Waiting { .. } | Phase::VotedCommit | Phase::Released { .. } => None,
         }
     }
 
     /// Sets the vote. A known outcome stays known.
     pub fn set_vote(&mut self, vote: Vote, reason: Option<AbortReason>) {
+        let reason = reason.map(Box::new);
         match (&mut self.phase, vote) {
             (Phase::Concluded(conclusion), _) => (conclusion.vote, conclusion.reason) = (Some(vote), reason),
             (phase, Vote::Commit) => *phase = Phase::VotedCommit,
@@ -292,6 +333,20 @@ impl TransactionState {
     /// It must be kept while it is undecided: others here wait for it, or the replica's statements about it bind. Only a vote to
     /// abort on which nothing depends does not.
     pub fn is_binding(&self) -> bool {
-        self.vote() != Some(Vote::Abort) || self.is_prepared() || self.logged.is_some() || !self.dependents.is_empty()
+        self.vote() != Some(Vote::Abort)
+            || self.is_prepared()
+            || self.logged.is_some()
+            || self.waiters.as_ref().is_some_and(|waiters| !waiters.dependents.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_that_nobody_waits_for_takes_two_cache_lines() {
+        // There may be half a million in the window: each byte is half a megabyte.
+        assert!(size_of::<TransactionState>() <= 128, "{} bytes", size_of::<TransactionState>());
     }
 }

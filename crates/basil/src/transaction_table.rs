@@ -11,7 +11,7 @@ use crate::transaction::Transaction;
 use foldhash::{HashMap, HashMapExt as _};
 use machine::Time;
 use mutants::{Mutant, broken};
-use store::{KeyMeta, StorageBackend, Store, StoreError, Version};
+use store::{KeyMeta, StorageBackend, Store, StoreError, Version, VersionRef};
 use types::codec::Encode as _;
 use types::{ClientId, ClientLimits, Cluster, Key, KeyRange, ShardId, Timestamp, TransactionId};
 
@@ -98,12 +98,12 @@ pub(crate) struct TransactionTable<M: StorageBackend> {
     /// Boxed, so that a table that grows moves little: with entries in place, a shard stood still for a third of a second.
     entries: HashMap<TransactionId, Box<TransactionState>>,
     by_timestamp: BTreeMap<OrderKey, TransactionId>,
+    /// The prepared or committed transaction of each timestamp: its number among those of this replica.
+    timestamp_holders: HashMap<Timestamp, u64>,
     /// Up to where [`TransactionTable::forget_some`] has come.
     forgotten_up_to: OrderKey,
     /// How many transactions were ever entered.
     entered: u64,
-    /// The prepared or committed transaction of each timestamp.
-    timestamp_holders: HashMap<Timestamp, TransactionId>,
     undecided: BTreeMap<Purpose, Load>,
     undecided_of: BTreeMap<Quota, Load>,
     /// Orphans that were released and are undecided, oldest first, and their bytes.
@@ -178,9 +178,9 @@ impl<M: StorageBackend> TransactionTable<M> {
             read_ceiling: 0,
             entries: HashMap::new(),
             by_timestamp: BTreeMap::new(),
+            timestamp_holders: HashMap::new(),
             forgotten_up_to: (Timestamp::ZERO, 0),
             entered: 0,
-            timestamp_holders: HashMap::new(),
             undecided: BTreeMap::new(),
             undecided_of: BTreeMap::new(),
             released: BTreeSet::new(),
@@ -209,7 +209,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.is_restoring = false;
         for id in undecided {
             let Some(state) = self.get(*id).filter(|state| state.is_prepared()) else { continue };
-            let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+            let (transaction, order_key) = (state.transaction.clone(), state.order_key());
             self.index(&transaction, order_key, Decision::Abort);
         }
     }
@@ -421,7 +421,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             self.entered += 1;
             let order_key = (transaction.timestamp(), self.entered);
             self.by_timestamp.insert(order_key, id);
-            self.entries.insert(id, Box::new(TransactionState::new(kept(transaction), order_key, now, quota)));
+            self.entries.insert(id, Box::new(TransactionState::new(kept(transaction), order_key.1, now, quota)));
         }
         self.entries.get_mut(&id).expect("it was there or has just been entered")
     }
@@ -456,7 +456,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// From now on `id` counts as something else.
     fn count_as(&mut self, id: TransactionId, what: CountedAs) {
         let Some(state) = self.entries.get_mut(&id) else { return };
-        let (load, memory, order_key) = (Load::of(&state.transaction), state.transaction.memory_bytes(), state.order_key);
+        let (load, memory, order_key) = (Load::of(&state.transaction), state.transaction.memory_bytes(), state.order_key());
         let bytes = load.bytes;
         match std::mem::replace(&mut state.counted_as, what) {
             CountedAs::Undecided(quota) => self.release_quota(quota, load),
@@ -513,9 +513,14 @@ impl<M: StorageBackend> TransactionTable<M> {
         &mut self,
         key: &Key,
         before: Timestamp,
-        take: impl FnOnce(&Version) -> T,
+        take: impl FnOnce(VersionRef<'_>) -> T,
     ) -> Result<(Option<T>, Option<OrderKey>), StoreError> {
         self.store.with_latest_before(key, before, |committed, state| (committed.map(take), state.writers.newest_below(before)))
+    }
+
+    /// The prepared or committed transaction at `timestamp`.
+    fn holder_of(&self, timestamp: Timestamp) -> Option<TransactionId> {
+        self.by_timestamp.get(&(timestamp, *self.timestamp_holders.get(&timestamp)?)).copied()
     }
 
     /// The id of a transaction that is entered at a key.
@@ -540,7 +545,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         let Some(state) = self.entries.get_mut(&id).filter(|state| !state.is_prepared() && state.decision().is_none()) else { return };
         state.phase = Phase::Waiting { dependencies };
         if !broken(Mutant::PreparedUnseen) {
-            let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+            let (transaction, order_key) = (state.transaction.clone(), state.order_key());
             self.index(&transaction, order_key, Decision::Abort);
         }
     }
@@ -572,7 +577,7 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// waited for it.
     pub fn conclude(&mut self, id: TransactionId, decision: Decision, certificate: Option<Arc<Certificate>>) -> Vec<TransactionId> {
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key, state.is_prepared());
+        let (transaction, order_key, was_indexed) = (state.transaction.clone(), state.order_key(), state.is_prepared());
         match decision {
             Decision::Commit if !was_indexed || self.is_restoring => self.index(&transaction, order_key, Decision::Commit),
             Decision::Commit => {}
@@ -580,9 +585,9 @@ impl<M: StorageBackend> TransactionTable<M> {
         }
         self.count_as(id, CountedAs::Decided);
         let Some(state) = self.entries.get_mut(&id) else { return Vec::new() };
-        let (vote, reason, is_news) = (state.vote(), state.abort_reason(), state.decision().is_none());
+        let (vote, reason, is_news) = (state.vote(), state.abort_reason().map(Box::new), state.decision().is_none());
         state.phase = Phase::Concluded(Conclusion { decision, vote, reason, certificate, abandoned_until: None, is_relayed: false });
-        let dependents = std::mem::take(&mut state.dependents);
+        let dependents = state.take_dependents();
         if decision == Decision::Commit {
             self.make_versions(&transaction, order_key);
             if is_news {
@@ -644,7 +649,7 @@ impl<M: StorageBackend> TransactionTable<M> {
 
     fn make_versions(&mut self, transaction: &Transaction, order_key: OrderKey) {
         let timestamp = transaction.timestamp();
-        self.timestamp_holders.insert(timestamp, transaction.id());
+        self.timestamp_holders.insert(timestamp, order_key.1);
         self.store.prefetch(transaction.writes().iter().map(|write| &write.key));
         if broken(Mutant::CommittedReaderMissed) {
             transaction.reads().iter().for_each(|read| self.store.update_meta_if_present(&read.key, |key| key.readers.remove(order_key)));
@@ -671,7 +676,7 @@ impl<M: StorageBackend> TransactionTable<M> {
             }
             return;
         }
-        self.timestamp_holders.entry(order_key.0).or_insert(transaction.id());
+        self.timestamp_holders.entry(order_key.0).or_insert(order_key.1);
         for read in transaction.reads() {
             if self.holds(&read.key) {
                 self.store.update_meta(&read.key, |key| key.readers.add(order_key, read.version));
@@ -698,9 +703,9 @@ impl<M: StorageBackend> TransactionTable<M> {
     /// Takes a transaction's reads and writes out again. What a committed one wrote has become versions and stays.
     fn unindex(&mut self, id: TransactionId) {
         let Some(state) = self.entries.get(&id).filter(|state| state.is_prepared()) else { return };
-        let (transaction, order_key) = (state.transaction.clone(), state.order_key);
+        let (transaction, order_key) = (state.transaction.clone(), state.order_key());
         let means_to_write = state.decision() != Some(Decision::Commit);
-        if self.timestamp_holders.get(&order_key.0) == Some(&id) {
+        if self.timestamp_holders.get(&order_key.0) == Some(&order_key.1) {
             self.timestamp_holders.remove(&order_key.0);
         }
         if self.is_restoring {
@@ -789,7 +794,7 @@ impl<M: StorageBackend> TransactionTable<M> {
         if state.decision() == Some(Decision::Commit) {
             self.forget_commit(&state.transaction);
         }
-        self.by_timestamp.remove(&state.order_key);
+        self.by_timestamp.remove(&state.order_key());
     }
 }
 

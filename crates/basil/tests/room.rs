@@ -505,6 +505,42 @@ fn what_is_old_is_forgotten_in_steps_that_come_to_an_end() {
     assert!(replica.store().statistics().checkpoints > checkpoints_before, "it folds on");
 }
 
+/// A checkpoint is made when there is enough for one, and releases whole segments. Whoever starts again reads what is left: the window, and what comes
+/// between two checkpoints, but not that twice.
+#[test]
+fn the_journal_is_released_in_short_parts() {
+    const TURN_MS: u64 = 100;
+    const A_TURN: u64 = 100;
+    let members = members(1);
+    let options = Options { checkpoint_versions_max: 4_000, ..Options::default() };
+    let store = Store::open(Memory::new("room"), options).expect("a new store opens");
+    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let value = Value::new(vec![7; 2_000]).expect("it is short");
+    let (mut written, mut longest) = (0, 0);
+    for turn in 0..150 {
+        let now_ms = NOW_MS + turn * TURN_MS;
+        replica.step(Time(now_ms * 1_000_000), Input::Tick, &mut Outbox::default());
+        for number in 0..A_TURN {
+            let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
+            let write = Write { key: Key::from(number.to_string().as_str()), value: Some(value.clone()) };
+            let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
+            let certificate = Arc::new(committed(&members, &transaction));
+            let message = members
+                .stranger()
+                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
+                .expect("it is signed");
+            replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
+        }
+        replica.persist().expect("memory does not fail");
+        written = replica.store().statistics().journal_bytes_written;
+        longest = longest.max(replica.store().journal_bytes());
+    }
+    // A checkpoint takes four seconds' worth, which with a window of one second and two looks at it makes six.
+    let seconds = longest as f64 / (written as f64 / 15.0);
+    assert!(seconds < 7.5, "{seconds} seconds' worth of the journal were left");
+}
+
 /// A turn of a node that has had more to do than time.
 #[test]
 fn with_too_much_to_do_reads_are_refused_before_anything_is_done_and_what_has_begun_goes_on() {

@@ -65,7 +65,7 @@ struct Settings {
 #[derive(Default)]
 struct Readers {
     count: u64,
-    _others: [u64; 11],
+    _others: [u64; 1],
 }
 
 impl KeyMeta for Readers {

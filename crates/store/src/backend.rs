@@ -1,10 +1,13 @@
 //! Where bytes are kept. A backend moves bytes; it does not know about batches, checksums or versions.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
-use crate::unflushed::Log;
+use crate::unflushed::{Log, Size};
 use crate::{SegmentNumber, StoreError, row};
 
 /// What is to be checkpointed into the base table.
@@ -15,7 +18,7 @@ pub struct Checkpoint {
     /// What is at or below was committed late: the base table may have newer ones.
     late_to: Timestamp,
     /// The versions.
-    logs: Vec<Log>,
+    logs: Arc<[Log]>,
 }
 
 /// A row of the base table: a key, and its encoded newest version.
@@ -29,8 +32,13 @@ pub struct Row<'a> {
 
 impl Checkpoint {
     /// Checkpoints what is in `logs`, at or below `watermark`.
-    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Vec<Log>) -> Self {
+    pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Arc<[Log]>) -> Self {
         Self { watermark, late_to, logs }
+    }
+
+    /// About how much memory its versions take.
+    pub(crate) fn memory(&self) -> usize {
+        Size::of(&self.logs).memory
     }
 
     /// The rows to write, ascending by key: the newest version of each. `base` says when the row was written that the base table has of a
@@ -171,4 +179,10 @@ pub trait StorageBackend: Send {
     /// # Errors
     /// When the checkpoint failed.
     fn checkpoint_done(&mut self) -> Result<bool, StoreError>;
+
+    /// Versions of `added` bytes of memory have come since this was called last, and `overdue` bytes of memory should have been checkpointed by now.
+    /// Where checkpoints take time, whoever writes waits a moment, the more the more is overdue. Gives how long it waited.
+    fn pace(&mut self, _added: usize, _overdue: usize) -> Duration {
+        Duration::ZERO
+    }
 }

@@ -22,6 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use types::codec::Encode;
@@ -29,6 +30,7 @@ use types::{ClientId, Key, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::{Base, Mergers};
+use crate::pace::{Pace, PaceOptions};
 use crate::{Checkpoint, OWNER_BYTES_MAX, SegmentNumber, StorageBackend, StoreError, row};
 
 const LOCK: &str = "bezant.lock";
@@ -53,16 +55,18 @@ const WATERMARK_BYTES: usize = 28;
 /// How nice checkpointing and merging are to the rest: with all cores busy they still get a third of what others do, so that they keep up.
 #[cfg(target_os = "linux")]
 const BACKGROUND_NICE: i32 = 5;
-/// How many files a [`Disk`] may keep.
+/// How many files a [`Disk`] may keep, and what may be overdue on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
     /// Released segments kept to be recycled.
     pub spare_segments_max: usize,
+    /// When whoever writes is slowed since checkpoints are late.
+    pub pace: PaceOptions,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        Self { spare_segments_max: 8 }
+        Self { spare_segments_max: 8, pace: PaceOptions::default() }
     }
 }
 
@@ -82,6 +86,7 @@ pub struct Disk {
     _mergers: Mergers,
     /// The thread that writes the checkpoint that has begun.
     checkpoint: Option<JoinHandle<Result<(), StoreError>>>,
+    pace: Pace,
     /// Dropped last: until then, nobody else may use the directory.
     _lock: File,
 }
@@ -154,6 +159,7 @@ impl Disk {
             base,
             _mergers: mergers,
             checkpoint: None,
+            pace: Pace::new(options.pace),
             _lock: lock,
         })
     }
@@ -337,6 +343,7 @@ impl StorageBackend for Disk {
     fn begin_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<(), StoreError> {
         assert!(self.checkpoint.is_none(), "the store checkpoints one thing at a time");
         let (directory, base) = (self.directory.clone(), self.base.clone());
+        self.pace.begin(Instant::now(), checkpoint.memory());
         self.checkpoint = Some(in_background("store-checkpoint", move || {
             write_watermark(&directory, checkpoint.watermark)?;
             let written_at = |key: &[u8]| base.get(key)?.map(|row| row::written_at(key, row)).transpose();
@@ -350,7 +357,16 @@ impl StorageBackend for Disk {
             return Ok(false);
         }
         self.finish_checkpoint()?;
+        self.pace.end(Instant::now());
         Ok(true)
+    }
+
+    fn pace(&mut self, added: usize, overdue: usize) -> Duration {
+        let wait = self.pace.wait(Instant::now(), added, overdue);
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+        wait
     }
 }
 

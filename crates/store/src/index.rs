@@ -8,8 +8,10 @@ const EMPTY: u64 = 0;
 /// The smallest index has this many bits.
 const BITS_MIN: u32 = 4;
 
-/// Numbers by hash. Several may have the same hash; the caller tells them apart.
-pub(crate) struct Index {
+/// Numbers by hash. Several may have the same hash; the caller tells them apart. It takes eight bytes a word, and is three quarters full at most;
+/// nothing that is taken out leaves anything behind, so that it is never put in order all at once.
+#[derive(Debug)]
+pub struct Index {
     /// The hash in the upper half and the number plus one in the lower. A word is at its hash's home position or behind it, with no gap between.
     words: Box<[u64]>,
     bits: u32,
@@ -23,11 +25,20 @@ impl Default for Index {
 }
 
 impl Index {
+    /// How many numbers there are.
+    #[must_use]
     pub fn len(&self) -> usize {
         self.used
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     /// The number with this `hash` for which `is_it` is true.
+    #[must_use]
     pub fn find(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
@@ -40,11 +51,12 @@ impl Index {
     }
 
     /// The word at the home position of `hash`. Reading it also caches its neighbours.
+    #[must_use]
     pub fn first_word(&self, hash: u32) -> u64 {
         self.words[self.home(hash)]
     }
 
-    /// Adds a number, which must not be there.
+    /// Adds a number below `u32::MAX`, which must not be there.
     pub fn insert(&mut self, hash: u32, number: u32) {
         if (self.used + 1) * 4 > self.words.len() * 3 {
             self.grow();

@@ -15,6 +15,24 @@ pub struct Version {
     pub value: Option<Value>,
 }
 
+/// The same in the store's memory, where its value stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionRef<'a> {
+    /// As in [`Version`].
+    pub timestamp: Timestamp,
+    /// As in [`Version`].
+    pub value: Option<&'a [u8]>,
+}
+
+impl VersionRef<'_> {
+    /// A copy.
+    #[must_use]
+    pub fn to_version(self) -> Version {
+        let value = self.value.map(|value| Value::copied(value).expect("it was a value before it came here"));
+        Version { timestamp: self.timestamp, value }
+    }
+}
+
 /// The format of a row; its first byte.
 const ROW_FORMAT: u8 = 1;
 

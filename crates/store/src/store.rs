@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::journal::Journal;
 use crate::table::{Entry, EntryId, KeyMeta, Table};
-use crate::unflushed::{Log, Size, Unflushed};
+use crate::unflushed::{Listed, Log, Size, Unflushed};
 use crate::versions::{CheckpointNumber, Versions};
-use crate::{Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, row};
+use crate::{Batch, Checkpoint, SegmentNumber, StorageBackend, StoreError, Version, VersionRef, row};
 
 /// How much memory and how large steps a store may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,10 @@ pub struct Statistics {
     pub memtable_versions: usize,
     /// About how much memory they take.
     pub memtable_bytes: usize,
+    /// About how much memory those of them take that should be in the base table by now.
+    pub overdue_bytes: usize,
+    /// How long syncs have waited since so much was overdue, in microseconds.
+    pub paced_us: u64,
     /// About how much memory the cache takes: keys, and versions that are also in the base table.
     pub cache_bytes: u64,
     /// Bytes of the journal in use now.
@@ -68,8 +73,6 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     unflushed: Unflushed,
     /// The keys that have versions and that the base table may lack, in order. A checkpoint leaves some that it has for a while.
     new_keys: BTreeSet<Key>,
-    /// Those of them that were committed while the journal is replayed, in any order: put in order once, at its end.
-    replayed_keys: Vec<Key>,
     /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
     /// How much memory all entries take that have versions, or are known to have none.
@@ -81,6 +84,10 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     /// The watermark of the last finished checkpoint. Of each key, the base table has the newest version at or below it that was not late.
     checkpointed: Timestamp,
     running: Option<RunningCheckpoint>,
+    /// About how much memory the versions take that should be in the base table by now.
+    overdue_bytes: usize,
+    /// How much has come into memory since the last sync.
+    added_bytes: usize,
     next_checkpoint: CheckpointNumber,
     /// Why the store is closed.
     closed: Option<String>,
@@ -94,9 +101,8 @@ struct RunningCheckpoint {
     taken: Size,
     /// The keys whose late versions it writes and that are not cleaned up yet.
     late_keys: Vec<Key>,
-    /// The keys that were listed in [`Store::new_keys`] with versions that it writes, in a list for each stretch of time, and that are not
-    /// cleaned up yet.
-    listed: Vec<Vec<(Timestamp, Key)>>,
+    /// The keys that were listed in [`Store::new_keys`] with versions that it writes, and that are not cleaned up yet.
+    listed: Listed,
     is_done: bool,
 }
 
@@ -122,10 +128,12 @@ pub struct PageLimits {
 
 /// How many keys with late versions are cleaned up in one call after a checkpoint. It bounds the pause.
 const LATE_STEP: usize = 1_024;
-/// After how many keys a call ends, after that, in which new keys that the base table has now are removed.
+/// After how many keys a call ends, after that, in which new keys that the base table has now are removed. Passing a version whose key was not listed
+/// costs a small part of that.
 const KEYS_STEP: usize = 1_024;
+const PASSED_FOR_A_KEY: usize = 16;
 /// The memory of an entry and its word in the index.
-const ENTRY_BYTES: usize = 272;
+pub(crate) const ENTRY_BYTES: usize = 112;
 /// How many entries the clock hand passes, while the cache is full, for each entry's worth of memory that is added.
 const SWEEP_STEP: usize = 16;
 
@@ -161,14 +169,15 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             table: Table::default(),
             unflushed: Unflushed::default(),
             new_keys: BTreeSet::new(),
-            replayed_keys: Vec::new(),
             late_keys: Vec::new(),
             rows_bytes: 0,
             sweep_due: 0,
             watermark,
             checkpointed: watermark,
             running: None,
-            next_checkpoint: CheckpointNumber::MIN,
+            overdue_bytes: 0,
+            added_bytes: 0,
+            next_checkpoint: 1,
             closed: None,
             statistics: Statistics::default(),
         }
@@ -185,7 +194,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.check_open()?;
         let result = self.journal.replay(&mut self.backend);
         if self.journal.is_replayed() {
-            self.new_keys.extend(std::mem::take(&mut self.replayed_keys).into_iter().collect::<BTreeSet<Key>>());
+            self.new_keys = self.unflushed.listed().collect();
+            self.added_bytes = 0; // Nobody has written this now.
         }
         self.close_on_error(result)
     }
@@ -211,7 +221,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.journal.is_pending()
     }
 
-    /// Makes all appended records durable with one write and one sync; does nothing when there are none.
+    /// Makes all appended records durable with one write and one sync; does nothing when there are none. While much is
+    /// [overdue](Store::expect_checkpointed), it waits a moment.
     ///
     /// # Errors
     /// When the backend fails. Nobody knows then what is durable, so the store closes.
@@ -224,6 +235,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let (batches, bytes) = self.close_on_error(result)?;
         self.statistics.batches += batches;
         self.statistics.journal_bytes_written += bytes;
+        let waited = self.backend.pace(std::mem::take(&mut self.added_bytes), self.overdue_bytes);
+        self.statistics.paced_us += u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         Ok(())
     }
 
@@ -255,19 +268,16 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
 
     fn commit_at(&mut self, id: EntryId, version: Version) {
         let late_for = (version.timestamp <= self.watermark).then_some(self.next_checkpoint);
-        // Copied into a buffer of its own, since it may be a slice of a whole frame.
-        let version = Version { timestamp: version.timestamp, value: version.value.map(|value| value.detached()) };
         let entry = self.table.entry_mut(id);
         let before = size(entry);
         entry.versions.trim(self.checkpointed);
         let is_listed = entry.versions.is_unflushed(self.checkpointed) || entry.versions.has_row(self.checkpointed);
-        let inserted = entry.versions.insert(version, late_for);
-        if let Some(version) = inserted {
-            self.unflushed.push(&entry.key, version, !is_listed);
+        if entry.versions.insert(&version, late_for) {
+            let before = self.unflushed.size().memory;
+            self.unflushed.push(&entry.key, &version, !is_listed);
+            self.added_bytes += self.unflushed.size().memory - before;
             if !is_listed && self.journal.is_replayed() {
                 self.new_keys.insert(entry.key.clone());
-            } else if !is_listed {
-                self.replayed_keys.push(entry.key.clone());
             }
             if late_for.is_some() && self.late_keys.last() != Some(&entry.key) {
                 self.late_keys.push(entry.key.clone());
@@ -307,7 +317,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// # Errors
     /// When the base table fails, and [`StoreError::BelowWatermark`] when a checkpoint has removed the version asked for.
     pub fn latest_before(&mut self, key: &Key, before: Timestamp) -> Result<Option<Version>, StoreError> {
-        self.with_latest_before(key, before, |newest, _| newest.cloned())
+        self.with_latest_before(key, before, |newest, _| newest.map(VersionRef::to_version))
     }
 
     /// When the newest version of `key` older than `before` was written. Nothing when there is none.
@@ -326,7 +336,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         &mut self,
         key: &Key,
         before: Timestamp,
-        look: impl FnOnce(Option<&Version>, &K) -> T,
+        look: impl FnOnce(Option<VersionRef<'_>>, &K) -> T,
     ) -> Result<T, StoreError> {
         self.check_open()?;
         let known = self.table.find(key).filter(|id| self.table.entry(*id).newest_before(before).is_some());
@@ -358,7 +368,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let before = size(entry);
         entry.is_complete = true;
         if let Some(row) = row {
-            entry.versions.insert(row, None);
+            entry.versions.insert(&row, None);
         }
         let after = size(entry);
         self.resize(before, after);
@@ -419,8 +429,9 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         }
         // The base table must never have a version whose record may still be lost.
         self.sync()?;
-        let (reached, mut logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
-        let (taken, listed) = (Size::of(&logs), logs.iter_mut().map(Log::take_new_keys).collect());
+        let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
+        let logs: Arc<[Log]> = logs.into();
+        let (taken, listed) = (Size::of(&logs), Listed::new(logs.clone()));
         let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs));
         self.close_on_error(begun)?;
         let mut late_keys = std::mem::take(&mut self.late_keys);
@@ -436,6 +447,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     #[must_use]
     pub fn full_checkpoints(&self, watermark: Timestamp) -> usize {
         self.unflushed.versions_up_to(watermark) / self.options.checkpoint_versions_max.max(1)
+    }
+
+    /// What is at or below `watermark` should be in the base table by now. Say so every few milliseconds while a checkpoint runs: the more is overdue, the
+    /// longer [`Store::sync`] waits, so that no more comes into memory than leaves it.
+    pub fn expect_checkpointed(&mut self, watermark: Timestamp) {
+        let taken = self.running.as_ref().filter(|running| !running.is_done).map_or(0, |running| running.taken.memory);
+        self.overdue_bytes = taken + self.unflushed.memory_up_to(watermark);
     }
 
     /// Whether a checkpoint runs.
@@ -488,12 +506,11 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// are written now, and not at all that are new: these may be as many as the window has writes. One that stays, since its row was
     /// evicted and another version came, is listed with that one.
     fn clean_up_keys(&mut self, running: &mut RunningCheckpoint) -> bool {
-        for _ in 0..KEYS_STEP {
-            let Some(listed) = running.listed.last_mut() else { return false };
-            let Some((_, key)) = listed.pop() else {
-                running.listed.pop();
-                continue;
-            };
+        let mut left = KEYS_STEP * PASSED_FOR_A_KEY;
+        while left > 0 {
+            let Some(looked_at) = running.listed.step() else { return false };
+            left = left.saturating_sub(if looked_at.is_some() { PASSED_FOR_A_KEY } else { 1 });
+            let Some(key) = looked_at else { continue };
             let versions = self.table.find(&key).map(|id| &self.table.entry(id).versions);
             let is_new = |versions: &&Versions| versions.is_unflushed(self.checkpointed) && !versions.has_row(self.checkpointed);
             match versions.filter(is_new).and_then(Versions::newest) {
@@ -563,7 +580,8 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             keys.next_if(|key| **key == next);
             let row = rows.next_if(|(key, _)| *key == next).map(|(_, version)| version);
             // What is in memory is newer than the row, or it is the row, or an older version that came late.
-            let in_memory = self.table.find(&next).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to)).cloned();
+            let in_memory =
+                self.table.find(&next).and_then(|id| self.table.entry(id).versions.newest_up_to(up_to)).map(VersionRef::to_version);
             let newest = [row, in_memory].into_iter().flatten().max_by_key(|version| version.timestamp);
             if let Some(version) = newest {
                 bytes += next.as_bytes().len() + version.value.as_ref().map_or(0, |value| value.as_bytes().len());
@@ -623,6 +641,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         Statistics {
             memtable_versions: self.unflushed.size().versions,
             memtable_bytes: self.unflushed.size().memory,
+            overdue_bytes: self.overdue_bytes,
             cache_bytes: self.cache_bytes() as u64,
             journal_bytes: self.journal_bytes(),
             ..self.statistics

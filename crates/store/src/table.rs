@@ -12,7 +12,7 @@ use mutants::{Mutant, broken};
 use smallvec::SmallVec;
 use types::{Key, Timestamp};
 
-use crate::Version;
+use crate::VersionRef;
 use crate::index::Index;
 use crate::versions::Versions;
 
@@ -53,7 +53,7 @@ pub(crate) struct Entry<K> {
 impl<K: KeyMeta> Entry<K> {
     /// The newest version before `before`, if this tells. A version that is not late does: it was newer than all that the base table had when it
     /// came, and what came since is here, unless the base table's row was forgotten, and then it went too.
-    pub fn newest_before(&self, before: Timestamp) -> Option<Option<&Version>> {
+    pub fn newest_before(&self, before: Timestamp) -> Option<Option<VersionRef<'_>>> {
         let newest = self.versions.newest_before(before);
         let is_told = self.is_complete || newest.is_some_and(|(_, is_late)| !is_late || broken(Mutant::LateTaken));
         is_told.then(|| newest.map(|(version, _)| version))
@@ -183,6 +183,12 @@ mod tests {
         fn is_empty(&self) -> bool {
             !self.0
         }
+    }
+
+    #[test]
+    fn an_entry_takes_what_is_counted_for_it() {
+        // With what a replica keeps with a key, two words, and its word in an index that is half full.
+        assert_eq!(size_of::<Entry<[u64; 2]>>() + 2 * size_of::<u64>(), crate::store::ENTRY_BYTES);
     }
 
     #[test]

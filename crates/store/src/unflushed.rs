@@ -3,6 +3,7 @@
 //! A checkpoint takes whole buckets of time and sorts their rows on its own thread; it needs no look-up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use types::{ClientId, Key, Timestamp};
 
@@ -17,16 +18,19 @@ const CHUNK_BYTES_MIN: usize = 4 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// The two lengths before each key and row.
 const HEADER_BYTES: usize = 6;
+/// In the length of a key: it was listed as new with this version.
+const LISTED: u16 = 1 << 15;
 
 /// The versions committed within one time bucket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// For each version: the length of its key (two bytes), the length of its row (four), the key, the row. None lies in two chunks.
+    /// For each version: the length of its key (two bytes, the highest bit of which says whether the key was listed as new with it), the length of
+    /// its row (four), the key, the row. None lies in two chunks.
     chunks: Vec<Vec<u8>>,
     /// How many bytes there are.
     bytes: usize,
-    /// The keys that were listed as new with one of these versions.
-    new_keys: Vec<(Timestamp, Key)>,
+    /// The keys that were listed as new with one of these versions when that was here already.
+    listed_again: Vec<(Timestamp, Key)>,
     /// How many versions there are.
     pub versions: usize,
     /// How many bytes their values have.
@@ -34,14 +38,15 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    fn push(&mut self, key: &[u8], version: &Version) {
+    fn push(&mut self, key: &[u8], version: &Version, is_listed: bool) {
         let chunk = self.room(HEADER_BYTES + key.len() + row::encoded_bytes(version));
         let start = chunk.len();
         chunk.extend_from_slice(&[0; HEADER_BYTES]);
         chunk.extend_from_slice(key);
         let row_at = chunk.len();
         row::encode(version, chunk);
-        let key_bytes = u16::try_from(key.len()).expect("KEY_BYTES_MAX fits in u16");
+        let key_bytes = u16::try_from(key.len()).ok().filter(|bytes| bytes & LISTED == 0).expect("KEY_BYTES_MAX fits in 15 bits");
+        let key_bytes = if is_listed { key_bytes | LISTED } else { key_bytes };
         let row_bytes = u32::try_from(chunk.len() - row_at).expect("VALUE_BYTES_MAX fits in u32");
         chunk[start..start + 2].copy_from_slice(&key_bytes.to_le_bytes());
         chunk[start + 2..start + HEADER_BYTES].copy_from_slice(&row_bytes.to_le_bytes());
@@ -64,41 +69,94 @@ impl Log {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        self.listed_or_not().map(|(row, _)| row)
+    }
+
+    fn listed_or_not(&self) -> impl Iterator<Item = (Row<'_>, bool)> {
         self.chunks.iter().flat_map(|chunk| {
             let mut rest = chunk.as_slice();
             std::iter::from_fn(move || {
-                let (key_bytes, after) = rest.split_first_chunk::<2>()?;
-                let (row_bytes, after) = after.split_first_chunk::<4>()?;
-                let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*key_bytes)));
-                let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
+                let (row, is_listed, after) = split(rest)?;
                 rest = after;
-                Some(Row { key, row })
+                Some((row, is_listed))
             })
         })
     }
 
-    /// Takes out the keys that were listed as new with one of these versions.
-    pub fn take_new_keys(&mut self) -> Vec<(Timestamp, Key)> {
-        std::mem::take(&mut self.new_keys)
+    /// The keys that were listed as new with one of these versions.
+    pub fn listed(&self) -> impl Iterator<Item = Key> {
+        let with_rows = self.listed_or_not().filter(|(_, is_listed)| *is_listed).map(|(row, _)| key_of(row.key));
+        with_rows.chain(self.listed_again.iter().map(|(_, key)| key.clone()))
     }
 
     /// Splits off what is above `watermark`.
     fn split_above(&mut self, watermark: Timestamp) -> Self {
         let (mut below, mut above) = (Self::default(), Self::default());
-        for Row { key, row } in self.iter() {
+        for (Row { key, row }, is_listed) in self.listed_or_not() {
             let part = if row::timestamp(row) <= watermark { &mut below } else { &mut above };
             let chunk = part.room(HEADER_BYTES + key.len() + row.len());
-            chunk.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            let key_bytes = if is_listed { key.len() as u16 | LISTED } else { key.len() as u16 };
+            chunk.extend_from_slice(&key_bytes.to_le_bytes());
             chunk.extend_from_slice(&(row.len() as u32).to_le_bytes());
             chunk.extend_from_slice(key);
             chunk.extend_from_slice(row);
             part.versions += 1;
             part.value_bytes += row::value_bytes(row);
         }
-        let new_keys = std::mem::take(&mut self.new_keys);
-        (below.new_keys, above.new_keys) = new_keys.into_iter().partition(|(timestamp, _)| *timestamp <= watermark);
+        let again = std::mem::take(&mut self.listed_again);
+        (below.listed_again, above.listed_again) = again.into_iter().partition(|(timestamp, _)| *timestamp <= watermark);
         *self = below;
         above
+    }
+}
+
+/// The first version in a part of a chunk, whether its key was listed with it, and what follows; nothing at the end.
+fn split(chunk: &[u8]) -> Option<(Row<'_>, bool, &[u8])> {
+    let (key_bytes, after) = chunk.split_first_chunk::<2>()?;
+    let (row_bytes, after) = after.split_first_chunk::<4>()?;
+    let key_bytes = u16::from_le_bytes(*key_bytes);
+    let (key, after) = after.split_at(usize::from(key_bytes & !LISTED));
+    let (row, after) = after.split_at(u32::from_le_bytes(*row_bytes) as usize);
+    Some((Row { key, row }, key_bytes & LISTED != 0, after))
+}
+
+fn key_of(bytes: &[u8]) -> Key {
+    Key::copied(bytes).expect("it was a key before it came here")
+}
+
+/// The keys that were listed as new with versions that a checkpoint has taken, one after the other.
+pub(crate) struct Listed {
+    logs: Arc<[Log]>,
+    /// The log and the chunk that it has come to, and how far in that.
+    log: usize,
+    chunk: usize,
+    at: usize,
+    /// How many of the log's keys that were listed again.
+    again: usize,
+}
+
+impl Listed {
+    pub fn new(logs: Arc<[Log]>) -> Self {
+        Self { logs, log: 0, chunk: 0, at: 0, again: 0 }
+    }
+
+    /// Looks at the next version. Gives nothing at the end, and else the key, if it was listed.
+    pub fn step(&mut self) -> Option<Option<Key>> {
+        let log = self.logs.get(self.log)?;
+        if let Some(chunk) = log.chunks.get(self.chunk) {
+            let Some((row, is_listed, rest)) = split(&chunk[self.at..]) else {
+                (self.chunk, self.at) = (self.chunk + 1, 0);
+                return Some(None);
+            };
+            self.at = chunk.len() - rest.len();
+            return Some(is_listed.then(|| key_of(row.key)));
+        }
+        if let Some((_, key)) = log.listed_again.get(self.again) {
+            self.again += 1;
+            return Some(Some(key.clone()));
+        }
+        (self.log, self.chunk, self.at, self.again) = (self.log + 1, 0, 0, 0);
+        Some(None)
     }
 }
 
@@ -136,10 +194,7 @@ impl Unflushed {
     pub fn push(&mut self, key: &Key, version: &Version, is_listed_now: bool) {
         let log = self.buckets.entry(version.timestamp.time >> BUCKET_BITS).or_default();
         let (memory, value_bytes) = (log.memory(), log.value_bytes);
-        log.push(key.as_bytes(), version);
-        if is_listed_now {
-            log.new_keys.push((version.timestamp, key.clone()));
-        }
+        log.push(key.as_bytes(), version, is_listed_now);
         self.size.versions += 1;
         self.size.value_bytes += log.value_bytes - value_bytes;
         self.size.memory += log.memory() - memory;
@@ -148,7 +203,12 @@ impl Unflushed {
     /// The key of a version that is there is listed as new with it.
     pub fn list(&mut self, timestamp: Timestamp, key: Key) {
         let log = self.buckets.get_mut(&(timestamp.time >> BUCKET_BITS)).expect("the version is there");
-        log.new_keys.push((timestamp, key));
+        log.listed_again.push((timestamp, key));
+    }
+
+    /// All keys that are listed as new.
+    pub fn listed(&self) -> impl Iterator<Item = Key> {
+        self.buckets.values().flat_map(Log::listed)
     }
 
     /// The size of all versions, including those of a running checkpoint until they are [released](Unflushed::release).
@@ -160,6 +220,12 @@ impl Unflushed {
     pub fn versions_up_to(&self, watermark: Timestamp) -> usize {
         let end = watermark.time >> BUCKET_BITS;
         self.buckets.range(..end).map(|(_, log)| log.versions).sum()
+    }
+
+    /// About how much memory these take.
+    pub fn memory_up_to(&self, watermark: Timestamp) -> usize {
+        let end = watermark.time >> BUCKET_BITS;
+        self.buckets.range(..end).map(|(_, log)| log.memory()).sum()
     }
 
     /// The base table now has the versions that were taken.
@@ -220,11 +286,18 @@ mod tests {
                     let mut unflushed = Unflushed::default();
                     for (number, time) in times.into_iter().enumerate() {
                         let key = Key::from(format!("key {number}").as_str());
-                        unflushed.push(&key, &Version { timestamp: at(time), value: None }, true);
+                        unflushed.push(&key, &Version { timestamp: at(time), value: None }, number < 8);
                     }
-                    let (reached, mut taken) = unflushed.take(at(floor), at(watermark), count);
-                    let listed = taken.iter_mut().flat_map(Log::take_new_keys).map(|(timestamp, _)| timestamp);
-                    assert!(listed.eq(times.into_iter().map(at).filter(|timestamp| *timestamp <= reached)));
+                    // All were listed with their versions, but for the last, which was listed again.
+                    unflushed.list(at(times[8]), Key::from("again"));
+                    let (reached, taken) = unflushed.take(at(floor), at(watermark), count);
+                    let mut listed = Listed::new(taken.clone().into());
+                    let listed: Vec<Key> = std::iter::from_fn(|| listed.step()).flatten().collect();
+                    let is_taken = |number: usize| times.get(number).is_none_or(|time| at(*time) <= reached);
+                    let number = |number: usize| Key::from(format!("key {number}").as_str());
+                    let mut expected: Vec<Key> = (0..8).filter(|number| is_taken(*number)).map(number).collect();
+                    expected.extend(is_taken(8).then(|| Key::from("again")));
+                    assert_eq!(listed, expected);
                     assert!(at(floor) <= reached && reached <= at(watermark));
                     let taken: Vec<Timestamp> = taken.iter().flat_map(|log| log.iter().map(|row| row::timestamp(row.row))).collect();
                     let expected: Vec<Timestamp> = times.into_iter().map(at).filter(|timestamp| *timestamp <= reached).collect();

@@ -1,79 +1,112 @@
 //! The committed versions of one key that are in memory.
 
-use std::num::NonZeroU32;
+use types::{Timestamp, Value};
 
-use smallvec::SmallVec;
-use types::Timestamp;
+use crate::{Version, VersionRef};
 
-use crate::Version;
-
-/// The versions of a key, ascending. Most keys have one or two, stored inline. A hot key has as many as fit into the window, so
+/// The versions of a key, ascending. Most keys have one, which stands in place. A hot key has as many as fit into the window, so
 /// the operations of each transaction touch few of them.
 #[derive(Default)]
-pub(crate) struct Versions {
-    held: SmallVec<[Held; 2]>,
+pub(crate) enum Versions {
+    #[default]
+    None,
+    One(Held),
+    Many(Box<Many>),
+}
+
+/// Moving this many versions is cheap enough for any call.
+const FEW: usize = 8;
+
+/// A version in memory. A table of a million keys has a million of these: each byte is a megabyte.
+pub(crate) struct Held {
+    timestamp: Timestamp,
+    value: Option<Box<[u8]>>,
+    /// The checkpoint that writes it, when it is late: committed below the watermark, so the base table may have a newer one.
+    late_for: Option<CheckpointNumber>,
+}
+
+/// The versions of a key that has several.
+pub(crate) struct Many {
+    held: Vec<Held>,
     /// How many of them are late.
     late: usize,
     /// How many bytes their values have.
     value_bytes: usize,
 }
 
-/// Moving this many versions is cheap enough for any call.
-const FEW: usize = 8;
-
-struct Held {
-    version: Version,
-    /// The checkpoint that writes it, when it is late: committed below the watermark, so the base table may have a newer one.
-    late_for: Option<CheckpointNumber>,
-}
-
 /// Checkpoints are numbered from 1.
-pub(crate) type CheckpointNumber = NonZeroU32;
+pub(crate) type CheckpointNumber = u32;
 
 impl Held {
     fn value_bytes(&self) -> usize {
-        self.version.value.as_ref().map_or(0, |value| value.as_bytes().len())
+        self.value.as_ref().map_or(0, |value| value.len())
+    }
+
+    fn show(&self) -> VersionRef<'_> {
+        VersionRef { timestamp: self.timestamp, value: self.value.as_deref() }
     }
 }
 
 impl Versions {
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        matches!(self, Self::None)
     }
 
-    /// About how much memory they take outside of the inline storage.
+    fn held(&self) -> &[Held] {
+        match self {
+            Self::None => &[],
+            Self::One(held) => std::slice::from_ref(held),
+            Self::Many(many) => &many.held,
+        }
+    }
+
+    /// How many are late.
+    fn late(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(held) => usize::from(held.late_for.is_some()),
+            Self::Many(many) => many.late,
+        }
+    }
+
+    /// About how much memory they take outside of what stands in place.
     pub fn memory(&self) -> usize {
-        self.value_bytes + self.held.len().saturating_sub(self.held.inline_size()) * size_of::<Held>()
+        match self {
+            Self::None => 0,
+            Self::One(held) => held.value_bytes(),
+            Self::Many(many) => size_of::<Many>() + many.held.len() * size_of::<Held>() + many.value_bytes,
+        }
     }
 
     /// The newest one.
-    pub fn newest(&self) -> Option<&Version> {
-        self.held.last().map(|held| &held.version)
+    pub fn newest(&self) -> Option<VersionRef<'_>> {
+        self.held().last().map(Held::show)
     }
 
     /// The newest one older than `before`, and whether it is late.
-    pub fn newest_before(&self, before: Timestamp) -> Option<(&Version, bool)> {
-        let last = self.held.last().filter(|held| held.version.timestamp < before);
+    pub fn newest_before(&self, before: Timestamp) -> Option<(VersionRef<'_>, bool)> {
+        let all = self.held();
+        let last = all.last().filter(|held| held.timestamp < before);
         let found = last.or_else(|| {
-            let older = self.held.partition_point(|held| held.version.timestamp < before);
-            self.held[..older].last()
+            let older = all.partition_point(|held| held.timestamp < before);
+            all[..older].last()
         });
-        found.map(|held| (&held.version, held.late_for.is_some()))
+        found.map(|held| (held.show(), held.late_for.is_some()))
     }
 
     /// The newest one at or below `timestamp`.
-    pub fn newest_up_to(&self, timestamp: Timestamp) -> Option<&Version> {
-        self.held[..self.up_to(timestamp)].last().map(|held| &held.version)
+    pub fn newest_up_to(&self, timestamp: Timestamp) -> Option<VersionRef<'_>> {
+        self.held()[..self.up_to(timestamp)].last().map(Held::show)
     }
 
     /// Whether some are not in the base table, whose newest checkpoint was up to `checkpointed`.
     pub fn is_unflushed(&self, checkpointed: Timestamp) -> bool {
-        self.late > 0 || self.newest().is_some_and(|newest| newest.timestamp > checkpointed)
+        self.late() > 0 || self.newest().is_some_and(|newest| newest.timestamp > checkpointed)
     }
 
     /// The newest version at or below `checkpointed` that is not late. After a checkpoint up to there, the base table has it.
-    pub fn newest_checkpointed(&self, checkpointed: Timestamp) -> Option<&Version> {
-        self.held[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(|held| &held.version)
+    pub fn newest_checkpointed(&self, checkpointed: Timestamp) -> Option<VersionRef<'_>> {
+        self.held()[..self.up_to(checkpointed)].iter().rev().find(|held| held.late_for.is_none()).map(Held::show)
     }
 
     /// Whether they show that the base table has a row of the key, after a checkpoint up to `checkpointed`.
@@ -83,23 +116,52 @@ impl Versions {
 
     /// How many are at or below `timestamp`.
     fn up_to(&self, timestamp: Timestamp) -> usize {
-        self.held.partition_point(|held| held.version.timestamp <= timestamp)
+        self.held().partition_point(|held| held.timestamp <= timestamp)
     }
 
-    /// Adds a version and returns it; `None` when it is there already. Adding it again as not late makes it not late.
-    pub fn insert(&mut self, version: Version, late_for: Option<CheckpointNumber>) -> Option<&Version> {
+    /// Adds a copy of a version. Gives `false` when it is there already. Adding it again as not late makes it not late.
+    pub fn insert(&mut self, version: &Version, late_for: Option<CheckpointNumber>) -> bool {
         let index = self.up_to(version.timestamp);
-        if let Some(held) = self.held[..index].last_mut().filter(|held| held.version.timestamp == version.timestamp) {
-            if late_for.is_none() && held.late_for.take().is_some() {
-                self.late -= 1;
+        if let Some(same) = index.checked_sub(1).filter(|same| self.held()[*same].timestamp == version.timestamp) {
+            if late_for.is_none() {
+                self.be_not_late(same);
             }
-            return None;
+            return false;
         }
-        let held = Held { version, late_for };
-        self.late += usize::from(late_for.is_some());
-        self.value_bytes += held.value_bytes();
-        self.held.insert(index, held);
-        Some(&self.held[index].version)
+        // In memory of its own, since it may be a slice of a whole frame.
+        let value = version.value.as_ref().map(Value::as_bytes).map(Box::from);
+        let held = Held { timestamp: version.timestamp, value, late_for };
+        if matches!(self, Self::None) {
+            *self = Self::One(held);
+            return true;
+        }
+        let many = self.many();
+        many.late += usize::from(held.late_for.is_some());
+        many.value_bytes += held.value_bytes();
+        many.held.insert(index, held);
+        true
+    }
+
+    /// As many, whatever they were.
+    fn many(&mut self) -> &mut Many {
+        if !matches!(self, Self::Many(_)) {
+            let (late, mut held) = (self.late(), Vec::with_capacity(2));
+            if let Self::One(one) = std::mem::take(self) {
+                held.push(one);
+            }
+            let value_bytes = held.iter().map(Held::value_bytes).sum();
+            *self = Self::Many(Box::new(Many { held, late, value_bytes }));
+        }
+        let Self::Many(many) = self else { unreachable!("it was made so above") };
+        many
+    }
+
+    fn be_not_late(&mut self, index: usize) {
+        match self {
+            Self::None => {}
+            Self::One(held) => held.late_for = None,
+            Self::Many(many) => many.late -= usize::from(many.held[index].late_for.take().is_some()),
+        }
     }
 
     /// Evicts versions at or below `checkpointed` that are not late: the base table has the newest of them.
@@ -110,11 +172,12 @@ impl Versions {
     /// Removes versions older than the newest checkpointed one, which nobody reads. It does nothing while some are late, and waits until half
     /// of many versions can be removed, so that each is moved about once.
     pub fn trim(&mut self, checkpointed: Timestamp) {
-        if self.held.len() < 2 || self.late > 0 {
+        let count = self.held().len();
+        if count < 2 || self.late() > 0 {
             return;
         }
         let behind = self.up_to(checkpointed).saturating_sub(1);
-        if behind > 0 && (self.held.len() <= FEW || behind * 2 >= self.held.len()) {
+        if behind > 0 && (count <= FEW || behind * 2 >= count) {
             self.forget(behind, |_| true);
         }
     }
@@ -123,23 +186,33 @@ impl Versions {
     /// (or `complete`) show what the base table had before. Otherwise they are evicted: the base table may have a newer one and must be read.
     pub fn checkpoint_finished(&mut self, number: CheckpointNumber, checkpointed: Timestamp, complete: bool) {
         let is_told = complete || self.newest_checkpointed(checkpointed).is_some();
+        let count = self.held().len();
         if !is_told {
-            self.forget(self.held.len(), |held| held.late_for.is_some_and(|late_for| late_for <= number));
+            self.forget(count, |held| held.late_for.is_some_and(|late_for| late_for <= number));
             return;
         }
-        for held in &mut self.held {
-            if held.late_for.is_some_and(|late_for| late_for <= number) {
-                held.late_for = None;
-                self.late -= 1;
+        for index in 0..count {
+            if self.held()[index].late_for.is_some_and(|late_for| late_for <= number) {
+                self.be_not_late(index);
             }
         }
     }
 
     /// Removes those of the first `count` versions for which `leaves` is true.
     fn forget(&mut self, count: usize, leaves: impl Fn(&Held) -> bool) {
+        let many = match self {
+            Self::None => return,
+            Self::One(held) => {
+                if count > 0 && leaves(held) {
+                    *self = Self::None;
+                }
+                return;
+            }
+            Self::Many(many) => many,
+        };
         let mut index = 0;
-        let (value_bytes, late) = (&mut self.value_bytes, &mut self.late);
-        self.held.retain(|held| {
+        let (value_bytes, late) = (&mut many.value_bytes, &mut many.late);
+        many.held.retain(|held| {
             index += 1;
             let is_left = index <= count && leaves(held);
             if is_left {
@@ -148,8 +221,10 @@ impl Versions {
             }
             !is_left
         });
-        if self.held.spilled() && self.held.capacity() > 4 * self.held.len() || self.held.len() <= self.held.inline_size() {
-            self.held.shrink_to_fit();
+        if many.held.len() < 2 {
+            *self = many.held.pop().map_or(Self::None, Self::One);
+        } else if many.held.capacity() > 4 * many.held.len() {
+            many.held.shrink_to_fit();
         }
     }
 }
@@ -158,11 +233,11 @@ impl Versions {
 mod tests {
     use std::collections::BTreeMap;
 
-    use types::{ClientId, Value};
+    use types::ClientId;
 
     use super::*;
 
-    const FIRST: CheckpointNumber = CheckpointNumber::MIN;
+    const FIRST: CheckpointNumber = 1;
 
     fn at(time: u64) -> Timestamp {
         Timestamp::new(time, ClientId(1))
@@ -170,12 +245,15 @@ mod tests {
 
     /// Newest first, and whether they are late.
     fn times(versions: &Versions) -> Vec<(u64, bool)> {
-        versions.held.iter().rev().map(|held| (held.version.timestamp.time, held.late_for.is_some())).collect()
+        versions.held().iter().rev().map(|held| (held.timestamp.time, held.late_for.is_some())).collect()
     }
 
     fn is_counted(versions: &Versions) -> bool {
         let late = times(versions).iter().filter(|(_, is_late)| *is_late).count();
-        (versions.value_bytes, versions.late) == (versions.held.len(), late)
+        let value_bytes = versions.held().iter().map(Held::value_bytes).sum::<usize>();
+        let is_small = versions.held().len() > 1 || !matches!(versions, Versions::Many(_));
+        let counted = if let Versions::Many(many) = versions { many.value_bytes } else { value_bytes };
+        is_small && (counted, versions.late()) == (versions.held().len(), late)
     }
 
     #[test]
@@ -188,7 +266,7 @@ mod tests {
                 let (time, is_late) = (digit / 2 * 10, digit % 2 == 1);
                 let is_new = !model.contains_key(&time);
                 let version = Version { timestamp: at(time), value: Some(Value::from("v")) };
-                assert_eq!(versions.insert(version.clone(), is_late.then_some(FIRST)), is_new.then_some(&version));
+                assert_eq!(versions.insert(&version, is_late.then_some(FIRST)), is_new);
                 model.entry(time).and_modify(|was_late| *was_late &= is_late).or_insert(is_late);
             }
             let all: Vec<(u64, bool)> = model.iter().rev().map(|(time, is_late)| (*time, *is_late)).collect();
@@ -220,9 +298,9 @@ mod tests {
 
     #[test]
     fn what_is_late_for_the_next_checkpoint_stays_so() {
-        let (mut versions, second) = (Versions::default(), FIRST.saturating_add(1));
+        let (mut versions, second) = (Versions::default(), FIRST + 1);
         for (time, late_for) in [(5, None), (6, Some(FIRST)), (7, Some(second))] {
-            versions.insert(Version { timestamp: at(time), value: Some(Value::from("v")) }, late_for);
+            versions.insert(&Version { timestamp: at(time), value: Some(Value::from("v")) }, late_for);
         }
         versions.checkpoint_finished(FIRST, at(9), false);
         assert!(times(&versions) == [(7, true), (6, false), (5, false)] && is_counted(&versions));
@@ -236,11 +314,11 @@ mod tests {
         let mut versions = Versions::default();
         for time in 1..10_000_u64 {
             versions.trim(at(time.saturating_sub(100)));
-            assert!(versions.insert(Version { timestamp: at(time), value: Some(Value::from("v")) }, None).is_some());
-            assert!(versions.held.len() <= 202 && versions.held.len() as u64 >= time.min(100), "{} at {time}", versions.held.len());
+            assert!(versions.insert(&Version { timestamp: at(time), value: Some(Value::from("v")) }, None));
+            assert!(versions.held().len() <= 202 && versions.held().len() as u64 >= time.min(100), "{} at {time}", versions.held().len());
         }
         versions.trim(at(9_999));
         assert!(times(&versions) == [(9_999, false)] && is_counted(&versions));
-        assert!(!versions.held.spilled());
+        assert!(matches!(versions, Versions::One(_)));
     }
 }

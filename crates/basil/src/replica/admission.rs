@@ -220,10 +220,10 @@ fn share(all: usize, max: usize) -> usize {
 
 pub(super) fn note_requester(state: &mut TransactionState, from: Party) {
     let authored = is_author(from, &state.transaction);
-    if !state.requesters.contains(&from)
-        && (state.requesters.len() < REQUESTERS_MAX || (authored && state.requesters.len() < 2 * REQUESTERS_MAX))
+    if !state.requesters().contains(&from)
+        && (state.requesters().len() < REQUESTERS_MAX || (authored && state.requesters().len() < 2 * REQUESTERS_MAX))
     {
-        state.requesters.push(from);
+        state.add_requester(from);
     }
 }
 

@@ -22,7 +22,10 @@ const PROOF_STEP_MS: u64 = 250;
 /// How often a fold is looked after, in milliseconds.
 const FOLD_POLL_MS: u64 = 3;
 /// So many full checkpoints are waited for: what is released of the journal then is worth the tombstones that are logged again.
-const FULL_CHECKPOINTS: usize = 2;
+const FULL_CHECKPOINTS: usize = 1;
+/// The journal's segment is closed when it has grown by so much since the last time, whether or not there is anything to checkpoint: a segment goes as a
+/// whole, once the newest that it holds is checkpointed, so what lies in shorter ones goes sooner, and whoever starts again has less to read.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// How long others get between two steps of forgetting, in milliseconds.
 const FORGET_PAUSE_MS: u64 = 2;
 /// A step looks at this many transactions at least, which takes a tenth of a millisecond.
@@ -116,6 +119,7 @@ impl<M: StorageBackend> Replica<M> {
     /// down anew so that they outlive them, and checkpoints when what is old makes some full checkpoints, when memory or journal have grown over their
     /// bounds, or when nothing else is to be done: it costs nothing then. So whoever starts again has little more to replay than a window.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
+        self.expect_checkpointed(now);
         self.checkpoint_at = next_checkpoint(now, self.options.checkpoint_ms, self.me, &self.cluster);
         let undecided = self.table.forget_below(Timestamp::new(self.watermark(now), ClientId(0)));
         let checkpointed = if broken(Mutant::ReleasedUnflushed) { u64::MAX } else { self.checkpointed };
@@ -126,7 +130,9 @@ impl<M: StorageBackend> Replica<M> {
         while self.segments.front().is_some_and(|(_, highest)| *highest < checkpointed) {
             let Some((segment, _)) = self.segments.pop_front() else { break };
             self.table.store.sync()?; // What was written anew is durable before its first copy goes.
+            let before = self.table.store.journal_bytes();
             self.table.store.release(segment)?;
+            self.journal_bytes_closed = self.journal_bytes_closed.saturating_sub(before - self.table.store.journal_bytes());
         }
         let store = &self.table.store;
         let grown = store.memtable_bytes() > self.options.memtable_bytes_max || store.journal_bytes() > self.options.journal_bytes_max;
@@ -134,7 +140,8 @@ impl<M: StorageBackend> Replica<M> {
         let is_all_old = self.table.tracked() == 0 && self.table.highest() < foldable;
         let idle = is_all_old && store.memtable_bytes() > 0 && store.watermark().time < foldable;
         let full = store.full_checkpoints(Timestamp::new(foldable, ClientId(0))) >= FULL_CHECKPOINTS;
-        if (grown || idle || full) && self.fold_poll_at.is_none() {
+        let is_long = store.journal_bytes().saturating_sub(self.journal_bytes_closed) >= SEGMENT_BYTES_MIN;
+        if (grown || idle || full || is_long) && self.fold_poll_at.is_none() {
             // Every segment before the new one is closed. No record there has a timestamp above the highest so far; and
             // however old what it holds is, only a fold that begins from now on has all of it.
             let current = self.table.store.rotate()?;
@@ -143,10 +150,19 @@ impl<M: StorageBackend> Replica<M> {
             }
             let highest = self.table.highest().max(self.checkpointed);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
-            (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
-            self.begin_checkpoint(now)?;
+            self.journal_bytes_closed = self.table.store.journal_bytes();
+            if grown || idle || full {
+                (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
+                self.begin_checkpoint(now)?;
+            }
         }
         Ok(())
+    }
+
+    /// What has left the window should be in the base table. Where the disk is too slow for that, this replica does less in a turn, and takes in less.
+    fn expect_checkpointed(&mut self, now: Time) {
+        let foldable = now.0.saturating_sub(self.options.window_ms * 1_000_000);
+        self.table.store.expect_checkpointed(Timestamp::new(foldable, ClientId(0)));
     }
 
     fn begin_checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
@@ -160,6 +176,7 @@ impl<M: StorageBackend> Replica<M> {
     /// would not make a full one.
     fn look_after_fold(&mut self, now: Time) -> Result<(), StoreError> {
         self.fold_poll_at = Some(now.after_ms(FOLD_POLL_MS));
+        self.expect_checkpointed(now);
         if let Some(watermark) = self.table.store.checkpoint_finished()? {
             self.checkpointed = watermark.time;
             self.fold_poll_at = None;

@@ -327,7 +327,7 @@ impl<M: StorageBackend> Replica<M> {
             self.conclude(now, transaction, decision, None, out);
             return;
         }
-        let dependents = self.table.get_mut(id).map(|state| std::mem::take(&mut state.dependents)).unwrap_or_default();
+        let dependents = self.table.get_mut(id).map(TransactionState::take_dependents).unwrap_or_default();
         for dependent in dependents {
             self.dependency_ended(now, dependent, Decision::Abort, out);
         }

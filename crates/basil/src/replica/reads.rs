@@ -49,7 +49,7 @@ impl<M: StorageBackend> Replica<M> {
             if !broken(Mutant::ReadTimestampUnraised) {
                 self.table.raise_read_timestamp(key, timestamp);
             }
-            let (committed, prepared_last) = self.table.newest_before(key, timestamp, Version::clone)?;
+            let (committed, prepared_last) = self.table.newest_before(key, timestamp, |committed| committed.to_version())?;
             results.push(self.show(from, committed, prepared_last, &mut shown));
             if shown.bytes > READ_REPLY_BYTES_MAX {
                 self.refuse(from, Subject::Request(request), Refusal::TooLarge, out);

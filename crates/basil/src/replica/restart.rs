@@ -99,6 +99,7 @@ impl<M: StorageBackend> Replica<M> {
             fold_wanted: 0,
             fold_all: false,
             segments: VecDeque::new(),
+            journal_bytes_closed: 0,
             checkpointed: 0,
         })
     }

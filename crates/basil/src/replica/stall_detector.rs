@@ -199,7 +199,7 @@ impl<M: StorageBackend> Replica<M> {
             let is_expedited = std::mem::take(&mut state.is_expedited);
             let is_waiting = matches!(state.phase, Phase::Waiting { .. }) && !broken(Mutant::WaitingFinished);
             if is_stalled && (!is_waiting || is_expedited) {
-                due.push((state.order_key, id, is_waiting));
+                due.push((state.order_key(), id, is_waiting));
             }
         }
         due.sort_unstable();

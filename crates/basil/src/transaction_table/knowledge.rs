@@ -56,7 +56,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     }
 
     fn timestamp_holder(&self) -> Option<TransactionId> {
-        self.table.timestamp_holders.get(&self.timestamp).copied().filter(|other| *other != self.id)
+        self.table.holder_of(self.timestamp).filter(|other| *other != self.id)
     }
 
     /// A transaction that is not known is no valid dependency: a version's timestamp alone does not tell who wrote it.
@@ -88,7 +88,7 @@ impl<M: StorageBackend> Knowledge for TableKnowledge<'_, M> {
     }
 
     fn writer_of(&self, version: Timestamp) -> Option<TransactionId> {
-        let id = *self.table.timestamp_holders.get(&version)?;
+        let id = self.table.holder_of(version)?;
         (self.table.get(id)?.decision() == Some(Decision::Commit)).then_some(id)
     }
 
