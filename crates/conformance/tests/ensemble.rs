@@ -40,6 +40,9 @@ fn mistakes_of_the_past_stay_mended() {
     assert!(run(&scenario("ensemble-calm", "kept=0"), 1, Tracing::Off).is_clean());
     // A leader whose log's end nobody had delivered waited for that before it gave its state to those whom it needed to deliver it.
     assert!(run(&scenario("ensemble-rebuild", "kept=16384"), 8, Tracing::Off).is_clean());
+    // The same while it led.
+    assert!(run(&scenario("ensemble", ""), 42, Tracing::Off).is_clean());
+    assert!(run(&scenario("ensemble-rebuild", ""), 97, Tracing::Off).is_clean());
 }
 
 #[test]

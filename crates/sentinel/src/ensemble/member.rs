@@ -122,6 +122,8 @@ pub struct Member {
     offer: Option<Snapshot>,
     /// The state that it came back with, until there is a leader: what its log has beyond that may not be delivered.
     base: Option<Snapshot>,
+    /// Since when an offer waits for its entry to be delivered, and for which.
+    offer_waits: Option<(Zxid, Time)>,
     /// An offer is being made of the state after this entry.
     offering: Option<Zxid>,
     /// In a drill: the next entry that is proposed is another one than was applied.
@@ -204,6 +206,7 @@ impl Member {
             snapshot: None,
             offer: None,
             base: None,
+            offer_waits: None,
             offering: None,
             is_proposal_damaged: false,
         };
@@ -321,6 +324,7 @@ impl Member {
         }
         self.carry_out(now, outbox);
         self.tick_following(now);
+        self.tick_offer(now);
     }
 
     /// Hashes some nodes anew.
@@ -727,6 +731,21 @@ impl Member {
             None => self.turn.reopen = Some("others lack what only the snapshot on the disk has"),
         }
         self.hold();
+    }
+
+    /// An offer whose entry is not delivered for long waits for those who wait for the offer.
+    fn tick_offer(&mut self, now: Now) {
+        let delivered = self.replica.delivered();
+        let waits = self.offer.as_ref().map(|offer| offer.zxid).filter(|zxid| *zxid > delivered);
+        self.offer_waits = match (waits, self.offer_waits) {
+            (Some(zxid), Some((before, since))) if zxid == before => Some((zxid, since)),
+            (waits, _) => waits.map(|zxid| (zxid, time(now))),
+        };
+        if self.offer_waits.is_some_and(|(_, since)| since.after_ms(self.options.timeout_ms * 2) <= time(now)) && self.turn.reopen.is_none()
+        {
+            self.turn.reopen = Some("others lack what only the snapshot on the disk has");
+            self.close_clients(now);
+        }
     }
 
     /// Takes the snapshots whose entry is delivered.
