@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use ::sentinel::Body;
 use ::sentinel::ensemble::{self, Member};
 use ::sentinel::order::{Body as EntryBody, Status, Zxid};
-use ::sentinel::{Body, Input};
 use machine::Time;
 
 use super::message::Report;
@@ -16,7 +16,6 @@ use super::message::Report;
 pub struct ExpiryWatch {
     heard: BTreeMap<i64, Time>,
     timeouts: BTreeMap<i64, u64>,
-    connections: BTreeMap<::sentinel::ConnectionId, i64>,
     /// Since when it leads, and in which epoch.
     leads: Option<(u32, Time)>,
     /// The last entry of the log that was looked at.
@@ -30,22 +29,6 @@ impl ExpiryWatch {
     pub fn hear(&mut self, message: &ensemble::Message, now: Time) {
         if let ensemble::Message::Heard { sessions } = message {
             self.heard.extend(sessions.iter().map(|session| (*session, now)));
-        }
-    }
-
-    /// A client says something.
-    pub fn take(&mut self, input: &Input, now: Time) {
-        match input {
-            Input::Connect { connection, request } if request.session != 0 => {
-                self.connections.insert(*connection, request.session);
-            }
-            Input::Request { connection, .. } => {
-                if let Some(session) = self.connections.get(connection) {
-                    self.heard.insert(*session, now);
-                }
-            }
-            Input::Closed { connection } => drop(self.connections.remove(connection)),
-            _ => {}
         }
     }
 

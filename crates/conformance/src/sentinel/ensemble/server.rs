@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use ::sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn, time};
+use ::sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn};
 use ::sentinel::order::{Status, Zxid};
 use ::sentinel::{ConnectionId, Input as ServerInput, Now, Peer, Settings};
 use bytes::Bytes;
@@ -347,7 +347,6 @@ impl Running {
         while !self.member.is_congested()
             && let Some(input) = self.waiting.pop_front()
         {
-            self.expiry.take(&input, time(clock));
             self.member.client(clock, input);
         }
     }
