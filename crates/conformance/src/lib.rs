@@ -8,6 +8,7 @@
 //! | [`augustus`] | `augustus::multicast::Node` above a history | lying replicas, lying clients | six, of the order |
 //! | [`augustus::whole`] | the same above `augustus::Shard`, `augustus::Session` | the same | up to strict serializability |
 //! | [`sentinel`] | `sentinel::order::Node` above a history | none: its servers do not lie | five, of the order |
+//! | [`sentinel::ensemble`] | `sentinel::ensemble::Member` | damage in servers' memory | twelve, against the tree's past |
 //! | [`basil`] | `basil::Node`, `basil::Coordinator` | lying replicas, `adversary`'s clients, delays that read messages | ten, up to serializability |
 //!
 //! ```

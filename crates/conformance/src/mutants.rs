@@ -7,6 +7,7 @@ use crate::augustus::Order;
 use crate::augustus::whole::Augustus;
 use crate::basil::Basil;
 use crate::sentinel::Zab;
+use crate::sentinel::ensemble::Ensemble;
 
 /// Where a mutant is looked for: a scenario of any engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Ground {
     Augustus(Scenario<Augustus>),
     /// Of Sentinel's order.
     Zab(Scenario<Zab>),
+    /// Of whole servers of Sentinel.
+    Ensemble(Scenario<Ensemble>),
 }
 
 /// What a run broke: nothing when it is clean.
@@ -36,7 +39,8 @@ impl Ground {
     pub fn named(name: &str) -> Option<Self> {
         let of_basil = Scenario::named(name).map(Self::Basil);
         let others = || Scenario::named(name).map(Self::Order).or_else(|| Scenario::named(name).map(Self::Augustus));
-        of_basil.or_else(others).or_else(|| Scenario::named(name).map(Self::Zab))
+        let of_sentinel = || Scenario::named(name).map(Self::Zab).or_else(|| Scenario::named(name).map(Self::Ensemble));
+        of_basil.or_else(others).or_else(of_sentinel)
     }
 
     /// The same with some of it set by hand.
@@ -49,6 +53,7 @@ impl Ground {
             Self::Order(scenario) => Self::Order(scenario.with(words)?),
             Self::Augustus(scenario) => Self::Augustus(scenario.with(words)?),
             Self::Zab(scenario) => Self::Zab(scenario.with(words)?),
+            Self::Ensemble(scenario) => Self::Ensemble(scenario.with(words)?),
         })
     }
 
@@ -60,6 +65,7 @@ impl Ground {
             Self::Order(scenario) => scenario.name,
             Self::Augustus(scenario) => scenario.name,
             Self::Zab(scenario) => scenario.name,
+            Self::Ensemble(scenario) => scenario.name,
         }
     }
 
@@ -71,6 +77,7 @@ impl Ground {
             Self::Order(scenario) => scenario.words(),
             Self::Augustus(scenario) => scenario.words(),
             Self::Zab(scenario) => scenario.words(),
+            Self::Ensemble(scenario) => scenario.words(),
         }
     }
 
@@ -86,6 +93,7 @@ impl Ground {
             Self::Order(scenario) => run(scenario, seed),
             Self::Augustus(scenario) => run(scenario, seed),
             Self::Zab(scenario) => run(scenario, seed),
+            Self::Ensemble(scenario) => run(scenario, seed),
         }
     }
 
@@ -123,5 +131,6 @@ pub fn grounds() -> Vec<Ground> {
     let of_basil = Scenario::all().into_iter().map(Ground::Basil);
     let of_augustus = Scenario::all().into_iter().map(Ground::Augustus);
     let of_zab = Scenario::all().into_iter().map(Ground::Zab);
-    narrow.chain(of_basil).chain(of_augustus).chain(of_zab).collect()
+    let of_ensemble = Scenario::all().into_iter().map(Ground::Ensemble);
+    narrow.chain(of_basil).chain(of_augustus).chain(of_zab).chain(of_ensemble).collect()
 }

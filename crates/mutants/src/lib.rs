@@ -307,6 +307,14 @@ mutants! {
     OtherDigestAcknowledged: "an ensemble's server", "an entry is acknowledged that makes another digest than was foreseen";
     MinorityDeposes: "an ensemble's server", "a leader with which one follower disagrees gives up";
     ForwardsWithGaps: "an ensemble's server", "a leader takes a follower's request though one before it is missing";
+    TakenBackKept: "an ensemble's server", "a state keeps what was taken back from its log";
+    HeardIgnored: "an ensemble's server, sessions", "a leader ends sessions that followers heard of in time";
+    MovedSessionObeyed: "an ensemble's server, sessions", "a leader takes a session's requests from a server that the session has left";
+    PasswordUnchecked: "an ensemble's server, sessions", "any password resumes a session";
+    StaleServerTaken: "an ensemble's server, sessions", "a client comes to a server that has seen less than it";
+    ReadsOvertake: "an ensemble's server, sessions", "a follower answers a read before the writes that were asked before it";
+    SyncUnordered: "an ensemble's server, sync", "a leader answers a sync as of its state, though another may lead by now";
+    MissedUntold: "an ensemble's server, watches", "who comes back with its watches is not told what it missed";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";
     PathUnchecked: "signatures", "a batch signature covers whatever it is shown with";

@@ -7,6 +7,7 @@ use jute::{
     Answer, ClientInfo, ErrorCode, EventKind, Id, Malformed, NotARequest, Numbered, Operation, OperationResult, Request, SetWatches, Stat,
     WatchMode,
 };
+use mutants::{Mutant, broken};
 
 use crate::acl::{digest_id, superuser};
 use crate::ensemble::message::Source;
@@ -189,7 +190,7 @@ impl Server {
         let identities = known.identities.clone();
         if let Awaited::Sync { path } = awaited {
             let is_there = self.state.sessions.contains_key(&session);
-            if self.role == Role::Leading {
+            if self.role == Role::Leading && !broken(Mutant::SyncUnordered) {
                 // Answered when a majority has it: until then another may lead.
                 self.order_barrier(Source::default(), 0, outbox);
             }
@@ -340,6 +341,7 @@ impl Server {
                     (_, Some(stat)) => (stat.mzxid > since).then_some(kind),
                 };
                 match missed {
+                    Some(_) if broken(Mutant::MissedUntold) => {}
                     Some(kind) => self.tell(connection, kind, path, NO_ZXID, outbox),
                     None if kind == EventKind::ChildrenChanged => self.watches.watch_children(connection, path)?,
                     None => self.watches.watch_data(connection, path)?,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use jute::{
     Answer, ConnectRequest, ConnectResponse, ErrorCode, EventKind, Id, NotARequest, Numbered, PASSWORD_BYTES, Reply, WatchedEvent, Writer,
 };
+use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 
 use crate::acl;
@@ -375,7 +376,7 @@ impl Server {
     fn on_connect(&mut self, now: Now, connection: ConnectionId, request: &ConnectRequest, outbox: &mut Outbox) -> Result<(), Corruption> {
         self.statistics.connected += 1;
         let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none() && known.queue.is_empty());
-        let has_seen_more = request.last_zxid_seen > self.state.zxid;
+        let has_seen_more = request.last_zxid_seen > self.state.zxid && !broken(Mutant::StaleServerTaken);
         if !is_first || self.role == Role::Looking || (has_seen_more && self.prepares()) {
             // Whoever has seen more than this server would be shown the past.
             self.close(connection, outbox);
@@ -411,7 +412,7 @@ impl Server {
     /// Answers a client that begins or resumes a session, which is there by now if it ever will be.
     pub(crate) fn open_session(&mut self, connection: ConnectionId, opening: Opening, outbox: &mut Outbox) {
         let Opening { session, password, last_zxid_seen, read_only } = opening;
-        if last_zxid_seen > self.state.zxid {
+        if last_zxid_seen > self.state.zxid && !broken(Mutant::StaleServerTaken) {
             self.close(connection, outbox);
             return;
         }

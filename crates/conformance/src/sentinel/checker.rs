@@ -81,8 +81,8 @@ impl Checker<Zab> for ZabChecker {
         &mut self.violations
     }
 
-    fn signs(&mut self, _by: ReplicaId, unsigned: &Nothing, _is_honest: bool) {
-        match *unsigned {}
+    fn signs(&mut self, _by: ReplicaId, unsigned: &Nothing<Message>, _is_honest: bool) {
+        unsigned.never();
     }
 
     fn says(&mut self, by: ReplicaId, _to: Party, message: &Message) {

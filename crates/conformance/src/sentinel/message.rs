@@ -1,6 +1,8 @@
 //! What is said in the world of the order: the order's own messages, and what clients ask.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::marker::PhantomData;
 
 use ::sentinel::order::{self, Zxid};
 use bytes::Bytes;
@@ -165,18 +167,39 @@ impl SignatureClaims for Message {
     }
 }
 
-/// What servers sign: nothing.
-#[derive(Clone, Copy, Debug)]
-pub enum Nothing {}
+/// What servers sign, in place of `M`: nothing.
+pub struct Nothing<M> {
+    never: Infallible,
+    message: PhantomData<M>,
+}
 
-impl Signable for Nothing {
-    type Message = Message;
+impl<M> Nothing<M> {
+    /// There is none.
+    pub(super) fn never(&self) {
+        match self.never {}
+    }
+}
+
+impl<M> Clone for Nothing<M> {
+    fn clone(&self) -> Self {
+        match self.never {}
+    }
+}
+
+impl<M> fmt::Debug for Nothing<M> {
+    fn fmt(&self, _formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.never {}
+    }
+}
+
+impl<M> Signable for Nothing<M> {
+    type Message = M;
 
     fn leaf(&self, _cluster: ClusterId, _signer: ReplicaId) -> Digest {
-        match *self {}
+        match self.never {}
     }
 
-    fn with_signature(self, _signature: BatchSignature) -> Message {
-        match self {}
+    fn with_signature(self, _signature: BatchSignature) -> M {
+        match self.never {}
     }
 }

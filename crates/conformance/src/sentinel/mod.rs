@@ -6,6 +6,7 @@
 
 mod checker;
 mod client;
+pub mod ensemble;
 mod message;
 mod server;
 
@@ -49,7 +50,7 @@ impl Named for NoStrategy {
 #[derive(Clone, Copy, Debug)]
 pub struct NoLiar;
 
-impl Liar<Zab> for NoLiar {}
+impl<S: System> Liar<S> for NoLiar {}
 
 /// What a server's process is started with.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +113,7 @@ const fn scenario(name: &'static str, fault_phase_ms: u64, faults: &'static [Fau
 
 impl System for Zab {
     type Message = Message;
-    type Unsigned = Nothing;
+    type Unsigned = Nothing<Message>;
     type Replica = Server;
     type Client = ZabClient;
     type Liar = NoLiar;

@@ -195,7 +195,7 @@ impl Machine for Server {
     type Command = Infallible;
     type Received = Verified<Message>;
     type Message = Message;
-    type Unsigned = Nothing;
+    type Unsigned = Nothing<Message>;
     type Event = Infallible;
 
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {

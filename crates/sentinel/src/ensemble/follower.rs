@@ -4,6 +4,7 @@
 //! is asked behind them waits for them in the connection's queue. When the follower applies what came of a request, it answers.
 
 use jute::{Answer, ErrorCode, NotARequest, Numbered, PASSWORD_BYTES};
+use mutants::{Mutant, broken};
 
 use super::message::{Forward, Forwarded, Ordered, OrderedBody, Source};
 use crate::limits::{FORWARDED_BYTES_MAX, FORWARDED_MAX};
@@ -112,6 +113,9 @@ impl Server {
             }
             return;
         }
+        if !is_blocking(&request) && broken(Mutant::ReadsOvertake) {
+            return self.on_request_here(connection, request, outbox);
+        }
         let Some(known) = self.connections.get_mut(&connection) else { return };
         known.blocking_queued += usize::from(is_blocking(&request));
         let bytes = QUEUED_BYTES + request.as_ref().map_or(0, length);
@@ -210,14 +214,16 @@ impl Server {
 
     /// Whether a session was heard of at another server than the one that asks.
     fn has_moved(&mut self, session: i64, server: u16) -> bool {
-        self.state.sessions.contains_key(&session) && *self.owners.entry(session).or_insert(server) != server
+        let is_elsewhere = self.state.sessions.contains_key(&session) && *self.owners.entry(session).or_insert(server) != server;
+        is_elsewhere && !broken(Mutant::MovedSessionObeyed)
     }
 
     /// Whether this is the password of a session that is there.
     pub(crate) fn is_password(&self, session: i64, password: &[u8]) -> bool {
         // In constant time.
         let differs = |known: &[u8; PASSWORD_BYTES]| known.iter().zip(password).fold(0, |differs, (one, other)| differs | (one ^ other));
-        let is_same = |known: &[u8; PASSWORD_BYTES]| password.len() == known.len() && differs(known) == 0;
+        let is_same =
+            |known: &[u8; PASSWORD_BYTES]| (password.len() == known.len() && differs(known) == 0) || broken(Mutant::PasswordUnchecked);
         self.state.sessions.get(&session).is_some_and(|known| is_same(&known.password))
     }
 

@@ -12,6 +12,7 @@ use crate::limits::{FORWARDS_WAITING_MAX, HEARD_SESSIONS_MAX, HELD_BYTES_MAX};
 use crate::order::{self, Body, Event, JournalOp, Output, Replica, Status, Zxid};
 use crate::server::{ConnectionId, Input, Now, Outbox, Role, Server};
 use crate::state::{Corruption, State};
+use crate::transaction::Transaction;
 
 /// How often a follower tells the leader which sessions were heard of, in milliseconds.
 const HEARD_EVERY_MS: i64 = 300;
@@ -119,6 +120,10 @@ pub struct Member {
     is_stopped: bool,
     snapshot: Option<Snapshot>,
     offer: Option<Snapshot>,
+    /// The state that it came back with, until there is a leader: what its log has beyond that may not be delivered.
+    base: Option<Snapshot>,
+    /// Since when an offer waits for its entry to be delivered, and for which.
+    offer_waits: Option<(Zxid, Time)>,
     /// An offer is being made of the state after this entry.
     offering: Option<Zxid>,
     /// In a drill: the next entry that is proposed is another one than was applied.
@@ -135,6 +140,17 @@ pub fn apply_payload(state: &mut State, zxid: Zxid, payload: &Bytes) -> Result<(
         OrderedBody::Transaction(transaction) => state.apply(&transaction).map(drop),
         OrderedBody::Barrier { .. } => Ok(()),
     }
+}
+
+/// The transaction that was ordered at `zxid`; nothing where it is an entry that changes nothing.
+///
+/// # Errors
+/// When it is nothing known.
+pub fn ordered_transaction(zxid: Zxid, payload: &Bytes) -> Result<Option<Transaction>, Corruption> {
+    Ok(match read(zxid, payload)?.body {
+        OrderedBody::Transaction(transaction) => Some(transaction),
+        OrderedBody::Barrier { .. } => None,
+    })
 }
 
 fn read(zxid: Zxid, payload: &Bytes) -> Result<Ordered, Corruption> {
@@ -189,11 +205,16 @@ impl Member {
             is_stopped: false,
             snapshot: None,
             offer: None,
+            base: None,
+            offer_waits: None,
             offering: None,
             is_proposal_damaged: false,
         };
         let mut outbox = Outbox::default();
         member.server.play(Role::Looking, &mut outbox);
+        if member.replica.last() > applied {
+            member.base = Some(Snapshot { zxid: applied, state: member.server.state().frozen() });
+        }
         member.apply_log(&mut outbox)?;
         member.take(now, output);
         Ok(member)
@@ -270,7 +291,7 @@ impl Member {
                 self.begin_stream(now);
             }
             Message::Refused { .. } => {}
-            Message::Heard { sessions } if matches!(self.status, Status::Leading { .. }) => {
+            Message::Heard { sessions } if matches!(self.status, Status::Leading { .. }) && !broken(Mutant::HeardIgnored) => {
                 self.server.steady_ms = now.steady_ms;
                 sessions.into_iter().for_each(|session| self.server.hear_of(session));
             }
@@ -303,6 +324,7 @@ impl Member {
         }
         self.carry_out(now, outbox);
         self.tick_following(now);
+        self.tick_offer(now);
     }
 
     /// Hashes some nodes anew.
@@ -438,7 +460,14 @@ impl Member {
         let mut outbox = Outbox::default();
         for event in &events {
             match event {
-                // What is delivered was applied when it was appended.
+                // What is appended and delivered in one step may not be in memory any more: the log keeps only so much of what is delivered.
+                Event::Deliver { zxid, payload } if *zxid > self.applied => {
+                    if let Err(corruption) = self.apply(*zxid, payload, &mut outbox) {
+                        self.disagree_at(now, corruption);
+                        return;
+                    }
+                }
+                // Mostly it was applied when it was appended.
                 Event::Deliver { .. } => {}
                 Event::Install { zxid, bytes } => match State::read_snapshot(bytes, self.server.seed(zxid.0)) {
                     Ok(state) => {
@@ -456,14 +485,10 @@ impl Member {
                         return;
                     }
                 },
-                Event::WantSnapshot if self.offer.is_none() && self.offering.is_none() => {
-                    self.offer = Some(Snapshot { zxid: self.replica.last(), state: self.server.state().frozen() });
-                    self.hold();
-                }
-                Event::WantSnapshot => {}
+                Event::WantSnapshot => self.want_snapshot(),
             }
         }
-        if self.replica.last() < self.applied {
+        if self.replica.last() < self.applied && !broken(Mutant::TakenBackKept) {
             // What was taken back is in the state. Nothing is kept of this but what the disk is told.
             self.turn.journal.extend(journal);
             self.turn.reopen = Some("entries that no majority had were taken back");
@@ -484,18 +509,24 @@ impl Member {
     fn apply_log(&mut self, outbox: &mut Outbox) -> Result<(), Corruption> {
         let entries: Vec<order::Entry> = self.replica.entries_after(self.applied).cloned().collect();
         for entry in entries {
-            let zxid = entry.zxid;
-            if let Body::Payload(payload) = entry.body {
-                let Ordered { source, body } = read(zxid, &payload)?;
-                let is_own = source.server == self.options.me && source.stream == self.stream && source.number == self.returned;
-                self.returned += u64::from(is_own);
-                let applied = self.server.apply_ordered(is_own, body, outbox);
-                if !broken(Mutant::OtherDigestAcknowledged) {
-                    applied?;
-                }
+            match entry.body {
+                Body::Payload(payload) => self.apply(entry.zxid, &payload, outbox)?,
+                Body::Founders(_) | Body::Joins { .. } => self.applied = entry.zxid,
             }
-            self.applied = zxid;
         }
+        Ok(())
+    }
+
+    /// Applies the next entry.
+    fn apply(&mut self, zxid: Zxid, payload: &Bytes, outbox: &mut Outbox) -> Result<(), Corruption> {
+        let Ordered { source, body } = read(zxid, payload)?;
+        let is_own = source.server == self.options.me && source.stream == self.stream && source.number == self.returned;
+        self.returned += u64::from(is_own);
+        let applied = self.server.apply_ordered(is_own, body, outbox);
+        if !broken(Mutant::OtherDigestAcknowledged) {
+            applied?;
+        }
+        self.applied = zxid;
         Ok(())
     }
 
@@ -549,6 +580,7 @@ impl Member {
         let mut outbox = Outbox::default();
         self.server.play(role, &mut outbox);
         self.status = status;
+        self.base = self.base.take().filter(|_| status == Status::Looking);
         (self.stream, self.sent, self.returned) = (self.stream.saturating_add(1), 0, 0);
         self.turn.notes.push(format!("{status:?}"));
     }
@@ -683,6 +715,37 @@ impl Member {
     fn hold(&mut self) {
         let wanted = [self.snapshot.as_ref().map(|taken| taken.zxid), self.offer.as_ref().map(|taken| taken.zxid), self.offering];
         self.replica.hold(wanted.into_iter().flatten().min());
+    }
+
+    /// Others lack what the log does not have any more. The state as it is will do where all in it is delivered, or will be. A leader that
+    /// needs those others to establish its epoch has that only on its disk: nothing of its log's end is delivered before.
+    fn want_snapshot(&mut self) {
+        if self.offering.is_some() {
+            return;
+        }
+        let is_delivered = self.replica.last() == self.replica.delivered() || matches!(self.replica.status(), Status::Leading { .. });
+        match &self.base {
+            _ if is_delivered && self.offer.is_some() => {}
+            _ if is_delivered => self.offer = Some(Snapshot { zxid: self.replica.last(), state: self.server.state().frozen() }),
+            Some(base) => self.offer = Some(Snapshot { zxid: base.zxid, state: base.state.frozen() }),
+            None => self.turn.reopen = Some("others lack what only the snapshot on the disk has"),
+        }
+        self.hold();
+    }
+
+    /// An offer whose entry is not delivered for long waits for those who wait for the offer.
+    fn tick_offer(&mut self, now: Now) {
+        let delivered = self.replica.delivered();
+        let waits = self.offer.as_ref().map(|offer| offer.zxid).filter(|zxid| *zxid > delivered);
+        self.offer_waits = match (waits, self.offer_waits) {
+            (Some(zxid), Some((before, since))) if zxid == before => Some((zxid, since)),
+            (waits, _) => waits.map(|zxid| (zxid, time(now))),
+        };
+        if self.offer_waits.is_some_and(|(_, since)| since.after_ms(self.options.timeout_ms * 2) <= time(now)) && self.turn.reopen.is_none()
+        {
+            self.turn.reopen = Some("others lack what only the snapshot on the disk has");
+            self.close_clients(now);
+        }
     }
 
     /// Takes the snapshots whose entry is delivered.

@@ -27,5 +27,5 @@ pub mod message;
 #[cfg(test)]
 mod tests;
 
-pub use member::{Member, MemberOptions, Snapshot, Turn, apply_payload, time};
+pub use member::{Member, MemberOptions, Snapshot, Turn, apply_payload, ordered_transaction, time};
 pub use message::Message;

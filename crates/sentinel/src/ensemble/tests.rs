@@ -285,6 +285,17 @@ fn nobody_is_told_what_a_majority_does_not_have() {
 }
 
 #[test]
+fn a_leader_that_is_cut_off_answers_no_sync() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.isolate(leader);
+    world.ask(client, 1, Request::Sync { path: "/".to_owned() });
+    world.settle();
+    assert!(world.heard(client).is_empty(), "another may lead by now, and have acknowledged what is not here");
+}
+
+#[test]
 fn a_follower_answers_in_order_and_knows_what_it_has_answered() {
     let mut world = World::new();
     let follower = (world.leader() + 1) % 3;
