@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connection::DRILL;
+use crate::evidence;
 use crate::limits::DRILL_BYTES_MAX;
 use crate::storage::{LOG, SNAPSHOTS};
 
@@ -22,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: &str) -> Result<String, String> {
     let (what, path) = order.split_once(' ').unwrap_or((order, "/"));
     match what {
-        "snapshot" => flip(&data.join(SNAPSHOTS), |name| !name.starts_with("corruption-")),
+        "snapshot" => flip(&data.join(SNAPSHOTS), |name| !evidence::is_record(name)),
         "log" => flip(&log.join(LOG).join("journal"), |_| true),
         "proposal" => Err("only the leader of several servers proposes".to_owned()),
         _ => {
