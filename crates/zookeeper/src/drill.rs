@@ -24,7 +24,8 @@ pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: 
     let (what, path) = order.split_once(' ').unwrap_or((order, "/"));
     match what {
         "snapshot" => flip(&data.join(SNAPSHOTS), |name| !evidence::is_record(name)),
-        "log" => flip(&log.join(LOG).join("journal"), |_| true),
+        // Files beside the log's are spare ones, which hold nothing.
+        "log" => flip(&log.join(LOG).join("journal"), |name| name.ends_with(".log")),
         "proposal" => Err("only the leader of several servers proposes".to_owned()),
         _ => {
             let damage = what.parse()?;

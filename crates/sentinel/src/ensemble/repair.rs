@@ -214,11 +214,15 @@ impl Member {
         }
     }
 
-    /// Serves once a majority has the same state, and is wrong where a majority has another.
+    /// Serves once a majority has the same state and its own word counts, and is wrong where a majority has another.
     pub(super) fn conclude_comparison(&mut self, now: Now) {
         let Some(comparison) = &self.comparison else { return };
         let Some((zxid, digest)) = comparison.own.filter(|(zxid, _)| *zxid <= self.replica.delivered()) else { return };
         let decides = self.options.me < self.replica.voters();
+        if decides && !self.replica.is_member() {
+            // It is not repaired before its word counts: until then no other server may be missing.
+            return;
+        }
         match comparison.outcome((zxid, digest), self.replica.majority(), decides) {
             Outcome::Unknown => {}
             Outcome::Same { agreeing } => {
