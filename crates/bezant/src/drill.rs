@@ -67,6 +67,21 @@ pub fn show(folder: &Path, is_json: bool) -> Result<Done, Failure> {
             if let Some((expected, digest)) = &one.digests {
                 out!("  expected {expected}\n  found    {digest}");
             }
+            for field in one.fields.iter().filter(|field| field.reread.as_ref() != Some(&field.found)) {
+                out!("  {}: {}", field.name, field.found);
+                if let Some(reread) = &field.reread {
+                    out!("    after rereading: {reread}");
+                }
+            }
+            if let Some(stage) = one.stage {
+                out!("  repair: {}", stage.name());
+            }
+            for step in &one.steps {
+                out!("    {}: {}", step.time_ms, step.what);
+            }
+            if let Some(aside) = &one.aside {
+                out!("  damaged files: sentinel-damaged/{aside}");
+            }
         }
         if found.is_empty() {
             out!("nothing was ever noticed to be wrong here");

@@ -315,6 +315,13 @@ mutants! {
     ReadsOvertake: "an ensemble's server, sessions", "a follower answers a read before the writes that were asked before it";
     SyncUnordered: "an ensemble's server, sync", "a leader answers a sync as of its state, though another may lead by now";
     MissedUntold: "an ensemble's server, watches", "who comes back with its watches is not told what it missed";
+    UncomparedServes: "an ensemble's server, repair", "a server that was repaired serves before it is compared with a majority";
+    TakerCountsItself: "an ensemble's server, repair", "whoever took its state over counts itself among those that have it";
+    NeededLogGivenUp: "an ensemble's server, repair", "a server gives up its log though nobody leads without it";
+    AskerCounted: "an ensemble's server, repair", "a leader counts the server that asks whether it is needed";
+    RefusedKept: "an ensemble's server, repair", "an outvoted leader keeps what a majority refuses";
+    RereadAgain: "an ensemble's server, repair", "a server that is found wrong before it was compared reads the same disk again";
+    GivenUpFounds: "an ensemble's server, repair", "a server that gave up its log takes part in beginning anew";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";
     PathUnchecked: "signatures", "a batch signature covers whatever it is shown with";

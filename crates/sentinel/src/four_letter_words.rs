@@ -22,14 +22,21 @@ impl Server {
         let is_allowed = self.settings.words.as_ref().is_none_or(|words| words.contains(&name));
         let text = match (&self.corruption, name.as_str()) {
             _ if !is_allowed => format!("{name} is not executed because it is not in the whitelist.\n"),
-            (None, _) if self.role == Role::Looking && !matches!(&*name, "ruok" | "mntr" | "conf" | "hash" | "envi") => {
-                "This ZooKeeper instance is not currently serving requests: it has no leader\n".to_owned()
+            (None, _) if self.serves_nobody() && !matches!(&*name, "ruok" | "mntr" | "conf" | "hash" | "envi") => {
+                let why = if self.role == Role::Looking { "it has no leader" } else { "its state was repaired, and is being compared" };
+                format!("This ZooKeeper instance is not currently serving requests: {why}{}\n", self.repair_as_text())
             }
             (Some(_), "mntr" | "conf" | "hash" | "envi") | (None, _) => self.answer_word(now, &name),
-            (Some(corruption), _) => format!("This ZooKeeper instance is not currently serving requests: {corruption}\n"),
+            (Some(corruption), _) => {
+                format!("This ZooKeeper instance is not currently serving requests: {corruption}{}\n", self.repair_as_text())
+            }
         };
         outbox.bytes.entry(connection).or_default().extend_from_slice(text.as_bytes());
         outbox.close.insert(connection);
+    }
+
+    fn repair_as_text(&self) -> String {
+        self.repair.as_ref().map_or_else(String::new, |repair| format!("; repair: {repair}"))
     }
 
     fn answer_word(&mut self, now: Now, name: &str) -> String {

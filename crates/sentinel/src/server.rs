@@ -184,6 +184,10 @@ pub struct Server {
     pub(crate) others: Fields,
     /// Whether writes fail that a hard quota forbids.
     pub(crate) enforces_quotas: bool,
+    /// It was repaired and not compared with the others yet: it serves nobody, whatever its part is.
+    pub(crate) is_uncompared: bool,
+    /// What operators are told of its repair.
+    pub(crate) repair: Option<String>,
 }
 
 impl Server {
@@ -220,6 +224,8 @@ impl Server {
             queued_bytes: 0,
             others: Fields::new(),
             enforces_quotas: false,
+            is_uncompared: false,
+            repair: None,
         }
     }
 
@@ -308,6 +314,11 @@ impl Server {
         self.close_all(outbox);
     }
 
+    /// Whether clients have to go to another server for now.
+    pub(crate) fn serves_nobody(&self) -> bool {
+        self.role == Role::Looking || (self.is_uncompared && !broken(Mutant::UncomparedServes))
+    }
+
     /// Whether it makes transactions of requests itself.
     pub(crate) fn prepares(&self) -> bool {
         matches!(self.role, Role::Alone | Role::Leading)
@@ -377,7 +388,7 @@ impl Server {
         self.statistics.connected += 1;
         let is_first = self.connections.get(&connection).is_some_and(|known| known.session.is_none() && known.queue.is_empty());
         let has_seen_more = request.last_zxid_seen > self.state.zxid && !broken(Mutant::StaleServerTaken);
-        if !is_first || self.role == Role::Looking || (has_seen_more && self.prepares()) {
+        if !is_first || self.serves_nobody() || (has_seen_more && self.prepares()) {
             // Whoever has seen more than this server would be shown the past.
             self.close(connection, outbox);
             return Ok(());

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use sentinel::Profile;
 
-use crate::limits::{CONNECTIONS_MAX, FRAME_BYTES_MAX_MAX, SERVERS_MAX};
+use crate::limits::{CONNECTIONS_MAX, EVIDENCE_MAX, FRAME_BYTES_MAX_MAX, REPAIRS_AN_HOUR, SERVERS_MAX};
 use crate::tls::{ClientAuth, TlsConfig};
 
 /// How a server is set up.
@@ -80,6 +80,8 @@ pub struct EnsembleConfig {
     pub key: PathBuf,
     /// After so long without a word, in milliseconds, another leader is looked for.
     pub timeout_ms: u64,
+    /// How often a server that was found wrong may repair itself within an hour; 0 is never.
+    pub repairs_an_hour_max: usize,
     /// Whether this server listens for the others on every address of its machine, and not only on its own.
     pub listens_everywhere: bool,
 }
@@ -357,8 +359,9 @@ fn ensemble(lines: &mut Lines) -> Result<(Option<EnsembleConfig>, Vec<String>), 
         warnings.push(format!("{voters} servers that decide are no safer than {}: a majority of them is as many", voters - 1));
     }
     let timeout_ms = lines.number("bezant.timeoutMs", 1_000, 100, 600_000)?;
+    let repairs_an_hour_max = lines.number("bezant.repairsPerHour", REPAIRS_AN_HOUR, 0, EVIDENCE_MAX / 2)?;
     let listens_everywhere = lines.text("quorumListenOnAllIPs").is_some_and(|(_, value)| value == "true");
-    Ok((Some(EnsembleConfig { servers, key: key.1.into(), timeout_ms, listens_everywhere }), warnings))
+    Ok((Some(EnsembleConfig { servers, key: key.1.into(), timeout_ms, repairs_an_hour_max, listens_everywhere }), warnings))
 }
 
 /// A server's line: `host:port:electionPort[:participant|observer][;[address:]clientPort]`.
@@ -445,6 +448,7 @@ mod tests {
         assert_eq!(seen, [(1, "a", 2888, false), (2, "::1", 2888, false), (3, "c", 2888, true)]);
         assert_eq!(ensemble.servers[1].client, Some(("127.0.0.1".parse().ok(), 2182)));
         assert_eq!((ensemble.servers[2].public_key, ensemble.timeout_ms), ([3; 32], 1_000));
+        assert_eq!(ensemble.repairs_an_hour_max, REPAIRS_AN_HOUR);
         assert_eq!(config.warnings, ["2 servers that decide are no safer than 1: a majority of them is as many"]);
     }
 

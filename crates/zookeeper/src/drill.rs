@@ -12,18 +12,27 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::connection::DRILL;
+use crate::evidence;
 use crate::limits::DRILL_BYTES_MAX;
 use crate::storage::{LOG, SNAPSHOTS};
 
 /// How long a server may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The log is damaged here at the latest: far into a file there may be what it held before it was used again.
+const LOG_PLACE_MAX: usize = 16 << 10;
 
 /// Carries out an order: what to damage, and the node, where it is a node's.
 pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: &str) -> Result<String, String> {
     let (what, path) = order.split_once(' ').unwrap_or((order, "/"));
     match what {
-        "snapshot" => flip(&data.join(SNAPSHOTS), |name| !name.starts_with("corruption-")),
-        "log" => flip(&log.join(LOG).join("journal"), |_| true),
+        "snapshot" => flip(&data.join(SNAPSHOTS), files(&data.join(SNAPSHOTS), |name| !evidence::is_record(name))?, |used| used / 4 * 3),
+        "log" => {
+            let folder = log.join(LOG).join("journal");
+            let mut names = files(&folder, |name| name.ends_with(".log"))?;
+            // The newest part may be a file that was used before, and end anywhere in it.
+            names.truncate(names.len().saturating_sub(1).max(1));
+            flip(&folder, names, |used| (used / 4).min(LOG_PLACE_MAX))
+        }
         "proposal" => Err("only the leader of several servers proposes".to_owned()),
         _ => {
             let damage = what.parse()?;
@@ -33,20 +42,26 @@ pub(crate) fn carry_out(server: &mut Server, [data, log]: &[PathBuf; 2], order: 
     }
 }
 
-/// Flips a bit in the newest file of a folder, in its second half, before the zeros that its end may be filled with.
-fn flip(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Result<String, String> {
+/// The names of the files that are meant, in order.
+fn files(folder: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Vec<String>, String> {
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     let mut names: Vec<String> = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         names.extend(entry.map_err(failed)?.file_name().into_string().ok().filter(|name| is_meant(name)));
     }
     names.sort();
+    Ok(names)
+}
+
+/// Flips a bit in the last of these files that has anything in it, at a `place` before the zeros that its end may be filled with.
+fn flip(folder: &Path, names: Vec<String>, place: impl Fn(usize) -> usize) -> Result<String, String> {
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
     for name in names.into_iter().rev() {
         let path = folder.join(name);
         let mut bytes = fs::read(&path).map_err(failed)?;
         let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
         if used > 64 {
-            let place = used / 4 * 3;
+            let place = place(used);
             bytes[place] ^= 1;
             fs::write(&path, bytes).map_err(failed)?;
             return Ok(format!("damaged: a bit of byte {place} of {}", path.display()));

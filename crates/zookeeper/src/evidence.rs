@@ -1,4 +1,5 @@
-//! What is kept of damage that was noticed: a file for each time, beside the snapshots, which nothing removes but people.
+//! What is kept of damage that was noticed: a file for each time, beside the snapshots, with what became of it. Nothing removes one but people; where
+//! there are too many, the oldest of those that were repaired gives way.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -11,6 +12,79 @@ use crate::limits::EVIDENCE_MAX;
 use crate::storage::SNAPSHOTS;
 
 const PREFIX: &str = "corruption-";
+/// Under which name a record is written that takes the place of one.
+const PARTIAL: &str = "record-partial";
+
+/// How far a server among several is with its repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It was found wrong, and serves nobody.
+    Quarantined,
+    /// It reads its own disk again, or was compared with nobody since.
+    Reread,
+    /// Its files are being put aside.
+    PutAside,
+    /// They are, and it takes its state over from the others, or was compared with nobody since.
+    Takeover,
+    /// A majority has the same state.
+    Repaired,
+    /// It was found wrong again before that: the next record goes on.
+    Failed,
+    /// It stays quarantined, for a reason that its last step says.
+    Refused,
+}
+
+impl Stage {
+    const ALL: [Self; 7] = [Self::Quarantined, Self::Reread, Self::PutAside, Self::Takeover, Self::Repaired, Self::Failed, Self::Refused];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quarantined => "quarantined",
+            Self::Reread => "reread",
+            Self::PutAside => "put-aside",
+            Self::Takeover => "takeover",
+            Self::Repaired => "repaired",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+
+    /// Whether something was done to repair it.
+    pub(crate) fn is_begun(self) -> bool {
+        !matches!(self, Self::Quarantined | Self::Refused)
+    }
+
+    /// Whether nothing is left to be done.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Repaired | Self::Failed)
+    }
+}
+
+/// A field of the node that was found to be wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// As it was found.
+    pub found: String,
+    /// As it is after rereading, once it was.
+    pub reread: Option<String>,
+}
+
+/// A step of a repair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When, in milliseconds since 1970.
+    pub time_ms: i64,
+    /// What was done, or found.
+    pub what: String,
+}
 
 /// What is known of one time that damage was noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +105,47 @@ pub struct Evidence {
     pub profile: String,
     /// The digest that was expected, and the one that was found, where it was one.
     pub digests: Option<(String, String)>,
+    /// The node's fields, where it is known.
+    pub fields: Vec<Field>,
+    /// How far the repair is, of one of several servers.
+    pub stage: Option<Stage>,
+    /// What was done, the oldest first.
+    pub steps: Vec<Step>,
+    /// Where damaged files were put aside.
+    pub aside: Option<String>,
 }
 
 impl Evidence {
+    /// Of what was noticed just now.
+    pub(crate) fn of(data: &Path, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> Self {
+        Self {
+            file: data.join(SNAPSHOTS).join(format!("{PREFIX}{:016x}-{time_ms}.json", corruption.zxid)),
+            time_ms,
+            noticed_by: noticed_by.to_owned(),
+            zxid: corruption.zxid,
+            path: corruption.path.clone(),
+            what: corruption.what.clone(),
+            profile: profile.to_owned(),
+            digests: corruption.digests.as_ref().map(|digests| (digests.0.to_string(), digests.1.to_string())),
+            fields: Vec::new(),
+            stage: None,
+            steps: Vec::new(),
+            aside: None,
+        }
+    }
+
+    /// Keeps it in place of what its file held: whole, or as that was.
+    pub(crate) fn write(&self) -> io::Result<()> {
+        let folder = self.file.parent().ok_or_else(|| io::Error::other("a record is in a folder"))?;
+        fs::create_dir_all(folder)?;
+        let partial = folder.join(PARTIAL);
+        let mut written = File::create(&partial)?;
+        written.write_all(format!("{:#}\n", self.to_json()).as_bytes())?;
+        written.sync_all()?;
+        fs::rename(&partial, &self.file)?;
+        File::open(folder)?.sync_all()
+    }
+
     /// As programs read it.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -47,12 +159,27 @@ impl Evidence {
             "profile": self.profile,
             "expected": self.digests.as_ref().map(|(expected, _)| expected),
             "found": self.digests.as_ref().map(|(_, found)| found),
+            "fields": self.fields.iter().map(|field| json!({ "name": field.name, "found": field.found, "reread": field.reread })).collect::<Vec<_>>(),
+            "stage": self.stage.map(Stage::name),
+            "steps": self.steps.iter().map(|step| json!({ "time_ms": step.time_ms, "what": step.what })).collect::<Vec<_>>(),
+            "aside": self.aside,
         })
     }
 
     fn from_json(file: PathBuf, json: &Value) -> Option<Self> {
         let text = |name: &str| json[name].as_str().map(str::to_owned);
+        // Records of earlier builds have none of these.
+        let list = |name: &str| json[name].as_array().cloned().unwrap_or_default().into_iter();
+        let field = |field: Value| {
+            let text = |name: &str| field[name].as_str().map(str::to_owned);
+            Some(Field { name: text("name")?, found: text("found")?, reread: text("reread") })
+        };
+        let step = |step: Value| Some(Step { time_ms: step["time_ms"].as_i64()?, what: step["what"].as_str()?.to_owned() });
         Some(Self {
+            fields: list("fields").filter_map(field).collect(),
+            stage: json["stage"].as_str().and_then(Stage::of_name),
+            steps: list("steps").filter_map(step).collect(),
+            aside: text("aside"),
             file,
             time_ms: json["time_ms"].as_i64()?,
             noticed_by: text("noticed_by")?,
@@ -71,26 +198,28 @@ impl Evidence {
 /// # Errors
 /// When the disk fails.
 pub(crate) fn keep(data: &Path, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> io::Result<Option<PathBuf>> {
-    let folder = data.join(SNAPSHOTS);
-    if files(&folder)?.len() >= EVIDENCE_MAX {
+    if !make_room(data)? {
         return Ok(None);
     }
-    let file = folder.join(format!("{PREFIX}{:016x}-{time_ms}.json", corruption.zxid));
-    let evidence = Evidence {
-        file: file.clone(),
-        time_ms,
-        noticed_by: noticed_by.to_owned(),
-        zxid: corruption.zxid,
-        path: corruption.path.clone(),
-        what: corruption.what.clone(),
-        profile: profile.to_owned(),
-        digests: corruption.digests.as_ref().map(|digests| (digests.0.to_string(), digests.1.to_string())),
-    };
-    let mut written = File::create(&file)?;
-    written.write_all(format!("{:#}\n", evidence.to_json()).as_bytes())?;
-    written.sync_all()?;
-    File::open(&folder)?.sync_all()?;
-    Ok(Some(file))
+    let evidence = Evidence::of(data, corruption, profile, noticed_by, time_ms);
+    evidence.write()?;
+    Ok(Some(evidence.file))
+}
+
+/// Whether there is room for another record, for which the oldest of a finished repair is removed.
+pub(crate) fn make_room(data: &Path) -> io::Result<bool> {
+    if files(&data.join(SNAPSHOTS))?.len() < EVIDENCE_MAX {
+        return Ok(true);
+    }
+    match evidence(data)?.into_iter().find(|evidence| evidence.stage.is_some_and(Stage::is_over)) {
+        Some(oldest) => fs::remove_file(oldest.file).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Whether a file of this name is one of them, or about to be.
+pub(crate) fn is_record(name: &str) -> bool {
+    name.starts_with(PREFIX) || name == PARTIAL
 }
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {

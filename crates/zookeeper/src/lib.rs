@@ -15,7 +15,7 @@
 //! Clients come in plain or over TLS (`tls.rs`), operators with commands of four letters or over HTTP (`admin.rs`).
 //!
 //! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
-//! for sockets, `member_storage.rs`, `member.rs` and `peers.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
+//! for sockets, `member_storage.rs`, `member.rs`, `peers.rs` and `repair.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
 
 mod admin;
 mod audit;
@@ -30,6 +30,7 @@ mod member;
 mod member_storage;
 mod online;
 mod peers;
+mod repair;
 mod storage;
 mod tls;
 
@@ -37,7 +38,7 @@ pub use audit::{Audit, Finding, audit_offline};
 pub use config::{AdminConfig, Config, ConfigError, EnsembleConfig, ServerConfig};
 pub use core::{Running, StartError};
 pub use drill::order_drill;
-pub use evidence::{Evidence, evidence};
+pub use evidence::{Evidence, Field, Stage, Step, evidence};
 pub use online::{OnlineAudit, Report, Verdict, audit_online, compare};
 pub use peers::PeersError;
 pub use storage::{OpenError, Storage};

@@ -30,6 +30,14 @@ pub const SCRUB_EVERY: Duration = Duration::from_millis(20);
 pub const DRILL_BYTES_MAX: usize = 4 << 10;
 /// How many records of damage are kept.
 pub const EVIDENCE_MAX: usize = 100;
+/// How many steps of a repair a record of damage names, beside the last.
+pub const REPAIR_STEPS_MAX: usize = 32;
+/// How often one of several servers repairs itself within an hour, unless its file says otherwise.
+pub const REPAIRS_AN_HOUR: usize = 3;
+/// The damaged files of so many takeovers are kept once a later repair is finished.
+pub const DAMAGED_KEPT: usize = 2;
+/// With those of so many, no server gives up what it has on its disk.
+pub const DAMAGED_MAX: usize = 4;
 /// How long an operator's command waits for the core.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a TLS handshake may take.

@@ -1,7 +1,8 @@
 //! The core of a server among several: one thread that owns the machine ([`sentinel::ensemble`]), its disk and its clock.
 //!
 //! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it. A server that has to
-//! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash; its clients have been disconnected by then.
+//! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash; its clients have been disconnected by then. One
+//! that is found wrong repairs itself (`repair.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sentinel::ensemble::{Member, MemberOptions, Snapshot, Turn, time};
+use sentinel::ensemble::{Member, MemberOptions, Remedy, Snapshot, Turn, time};
 use sentinel::order::{Options, Zxid};
-use sentinel::{ConnectionId, Corruption, Input, Latency, Now};
+use sentinel::{ConnectionId, Corruption, Input, Latency, Now, State};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -21,11 +22,12 @@ use tokio::task::JoinSet;
 use crate::config::{Config, EnsembleConfig};
 use crate::connection::{Counters, Event, Outgoing};
 use crate::core::{StartError, drawn, measured, ms_since, server, wall_ms};
+use crate::drill;
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
 use crate::member_storage::{MemberStorage, Opened, Place};
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
+use crate::repair::Repairs;
 use crate::storage::OpenError;
-use crate::{drill, evidence};
 
 /// How long a server sleeps that has nothing to do at any time.
 const FOREVER: Duration = Duration::from_secs(3_600);
@@ -91,15 +93,17 @@ pub(crate) struct MemberTurns {
     config: Config,
     others: Others,
     member: Member,
-    /// Nothing only while it is opened anew: a disk is open once at a time.
+    /// Nothing while it is opened anew, as a disk is open once at a time, and where what is on the disk makes no sense.
     storage: Option<MemberStorage>,
+    repairs: Repairs,
     clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
     /// What clients asked that waits until less is under way.
     waiting: VecDeque<Event>,
     counters: Arc<Counters>,
     folders: [PathBuf; 2],
     started: Instant,
-    is_evidence_kept: bool,
+    /// What was found to be wrong is in a record, and what is done about it is decided.
+    is_noticed: bool,
     syncs: Latency,
     snapshots: Latency,
     snapshot_began: Instant,
@@ -113,6 +117,7 @@ type Offer = (Zxid, Result<Bytes, Corruption>);
 enum End {
     Stopped,
     Reopen(&'static str),
+    Repair(Remedy),
 }
 
 fn now_since(started: Instant) -> Now {
@@ -122,20 +127,22 @@ fn now_since(started: Instant) -> Now {
 impl MemberTurns {
     pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
         let started = Instant::now();
-        let (member, storage) = come_back(&config, &others, now_since(started))?;
+        let mut repairs = Repairs::open(&config).map_err(StartError::Evidence)?;
+        let (member, storage) = begin(&config, &others, &mut repairs, now_since(started))?;
         let folders = [config.data.clone(), config.log.clone()];
         let now = Instant::now();
         Ok(Self {
             config,
             others,
             member,
-            storage: Some(storage),
+            storage,
+            repairs,
             clients: BTreeMap::new(),
             waiting: VecDeque::new(),
             counters,
             folders,
             started,
-            is_evidence_kept: false,
+            is_noticed: false,
             syncs: Latency::default(),
             snapshots: Latency::default(),
             snapshot_began: now,
@@ -147,19 +154,36 @@ impl MemberTurns {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         loop {
             match runtime.block_on(self.turns(&mut inbox, &mut stopping))? {
-                End::Stopped => return Ok(self.storage().close()?),
+                End::Stopped => return Ok(self.storage.as_mut().map_or(Ok(()), MemberStorage::close)?),
                 End::Reopen(why) => {
                     tracing::warn!(why, "this server begins anew from its disk");
-                    self.storage().close()?;
+                    self.storage.as_mut().map_or(Ok(()), MemberStorage::close)?;
+                    self.begin_anew()?;
+                }
+                End::Repair(remedy) => {
+                    if let Some(Err(error)) = self.storage.as_mut().map(MemberStorage::close) {
+                        tracing::warn!(%error, "the log of a server that is repaired was not closed");
+                    }
                     drop(self.storage.take());
-                    let (member, storage) = come_back(&self.config, &self.others, self.now())?;
-                    (self.member, self.storage) = (member, Some(storage));
-                    // Those that came meanwhile are not known to the machine.
-                    self.clients.values().for_each(|client| client.close());
-                    self.offers = mpsc::channel(1);
+                    if remedy == Remedy::Takeover {
+                        self.repairs.put_aside(wall_ms()).map_err(StartError::Evidence)?;
+                    }
+                    self.begin_anew()?;
                 }
             }
         }
+    }
+
+    /// Goes on from the disk, which is closed.
+    fn begin_anew(&mut self) -> Result<(), StartError> {
+        drop(self.storage.take());
+        let now = self.now();
+        (self.member, self.storage) = begin(&self.config, &self.others, &mut self.repairs, now)?;
+        // Those that came meanwhile are not known to the machine.
+        self.clients.values().for_each(|client| client.close());
+        self.offers = mpsc::channel(1);
+        self.is_noticed = false;
+        Ok(())
     }
 
     async fn turns(&mut self, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> Result<End, StartError> {
@@ -168,8 +192,8 @@ impl MemberTurns {
         let mut scrubbing = tokio::time::interval(SCRUB_EVERY);
         scrubbing.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            if let Some(why) = self.conclude()? {
-                return Ok(End::Reopen(why));
+            if let Some(end) = self.conclude()? {
+                return Ok(end);
             }
             let may_take = self.waiting.is_empty() && !self.member.is_congested();
             let due = u64::try_from(self.member.deadline_ms() - self.now().steady_ms).unwrap_or(0);
@@ -205,10 +229,6 @@ impl MemberTurns {
 
     fn now(&self) -> Now {
         now_since(self.started)
-    }
-
-    fn storage(&mut self) -> &mut MemberStorage {
-        self.storage.as_mut().expect("it is closed only to be opened anew before the next turn")
     }
 
     fn take_waiting(&mut self) {
@@ -262,7 +282,8 @@ impl MemberTurns {
     }
 
     fn measure(&mut self) {
-        let measured = measured(&self.folders, &self.counters, &self.syncs, &self.snapshots);
+        let mut measured = measured(&self.folders, &self.counters, &self.syncs, &self.snapshots);
+        measured.extend(self.repairs.fields());
         self.member.server_mut().on_measured(measured);
         self.member.show_others();
     }
@@ -275,10 +296,10 @@ impl MemberTurns {
         }
     }
 
-    /// Makes durable what is to be, and only then says what is to be said. Gives why the server has to begin anew, if it has to.
-    fn conclude(&mut self) -> Result<Option<&'static str>, StartError> {
+    /// Makes durable what is to be, and only then says what is to be said. Gives why the run ends, if it has to.
+    fn conclude(&mut self) -> Result<Option<End>, StartError> {
         let now = self.now();
-        match self.storage().check_snapshot() {
+        match self.storage.as_mut().map_or(Ok(false), MemberStorage::check_snapshot) {
             Err(OpenError::Corrupt(corruption)) => self.member.stop(now, corruption),
             checked => {
                 if checked? {
@@ -287,20 +308,23 @@ impl MemberTurns {
             }
         }
         let every = self.config.snapshot_every;
-        if self.storage().is_snapshot_due(every) {
+        if self.storage.as_ref().is_some_and(|storage| storage.is_snapshot_due(every)) {
             self.member.begin_snapshot();
         }
-        let Turn { journal, sends, bytes, close, snapshot, offer, notes, reopen } = self.member.turn(now);
-        for op in journal {
-            self.storage().write(op)?;
-        }
-        let syncing = Instant::now();
-        if self.storage().sync()? {
-            self.syncs.add(ms_since(syncing));
-        }
-        if let Some(snapshot) = snapshot {
-            self.snapshot_began = Instant::now();
-            self.storage().begin_snapshot(snapshot)?;
+        let Turn { journal, sends, bytes, close, snapshot, offer, notes, reopen, repair, repaired } = self.member.turn(now);
+        // Without one the server is quarantined, and writes nothing.
+        if let Some(storage) = &mut self.storage {
+            for op in journal {
+                storage.write(op)?;
+            }
+            let syncing = Instant::now();
+            if storage.sync()? {
+                self.syncs.add(ms_since(syncing));
+            }
+            if let Some(snapshot) = snapshot {
+                self.snapshot_began = Instant::now();
+                storage.begin_snapshot(snapshot)?;
+            }
         }
         if let Some(offer) = offer {
             self.begin_offer(offer)?;
@@ -308,7 +332,11 @@ impl MemberTurns {
         for note in notes {
             tracing::info!("{note}");
         }
-        self.keep_evidence()?;
+        if let Some(repaired) = repaired {
+            self.repairs.finish(repaired, wall_ms()).map_err(StartError::Evidence)?;
+            self.member.show_repair(self.repairs.text());
+        }
+        self.notice()?;
         for (to, message) in sends {
             if let Some(link) = self.others.links.get(usize::from(to)) {
                 link.put(&message);
@@ -324,16 +352,23 @@ impl MemberTurns {
                 client.close();
             }
         }
-        Ok(reopen)
+        Ok(repair.map(End::Repair).or(reopen.map(End::Reopen)))
     }
 
-    fn keep_evidence(&mut self) -> Result<(), StartError> {
-        let Some(corruption) = self.member.server().corruption().filter(|_| !self.is_evidence_kept) else { return Ok(()) };
-        self.is_evidence_kept = true;
-        let profile = self.member.server().state().profile().name();
-        let kept = evidence::keep(&self.config.data, corruption, profile, "serving", wall_ms());
-        let record = kept.map_err(StartError::Evidence)?.unwrap_or_default();
-        tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it takes no part, and answers no client any more");
+    /// Keeps a record of what was found to be wrong, and has it repaired, where that may be.
+    fn notice(&mut self) -> Result<(), StartError> {
+        let Some(corruption) = self.member.server().corruption().filter(|_| !self.is_noticed) else { return Ok(()) };
+        self.is_noticed = true;
+        // What was found at the start is in a record already.
+        if self.storage.is_some() {
+            let state = self.member.server().state();
+            self.repairs.notice(corruption, "serving", Some(state), wall_ms()).map_err(StartError::Evidence)?;
+        }
+        let remedy = self.member.remedy();
+        if self.repairs.begin(remedy, wall_ms()).map_err(StartError::Evidence)? {
+            self.member.repair(self.now());
+        }
+        self.member.show_repair(self.repairs.text());
         Ok(())
     }
 
@@ -349,21 +384,48 @@ impl MemberTurns {
     }
 }
 
-/// Comes back from the disk.
-fn come_back(config: &Config, others: &Others, now: Now) -> Result<(Member, MemberStorage), StartError> {
+/// Comes back from the disk, or is quarantined where what is on it makes no sense.
+fn begin(config: &Config, others: &Others, repairs: &mut Repairs, now: Now) -> Result<(Member, Option<MemberStorage>), StartError> {
+    repairs.resume(wall_ms()).map_err(StartError::Evidence)?;
+    let (mut member, storage) = match come_back(config, others, repairs, now) {
+        Ok((member, storage)) => (member, Some(storage)),
+        Err(StartError::Open(error)) => {
+            let corruption = error.damage().ok_or(error)?;
+            repairs.notice(&corruption, "start", None, wall_ms()).map_err(StartError::Evidence)?;
+            let (secret, seed) = drawn()?;
+            let server = server(config, State::new(config.profile, seed), others.id, secret, now);
+            let order = |source| OpenError::Order { log: config.log.clone(), snapshots: config.data.clone(), source };
+            (Member::quarantined(member_options(others), others.voters, server, corruption, now).map_err(order)?, None)
+        }
+        Err(error) => return Err(error),
+    };
+    member.show_repair(repairs.text());
+    Ok((member, storage))
+}
+
+fn member_options(others: &Others) -> MemberOptions {
+    MemberOptions { me: others.me, timeout_ms: others.timeout_ms, first_stream: wall_ms().unsigned_abs() << 20 }
+}
+
+fn come_back(config: &Config, others: &Others, repairs: &mut Repairs, now: Now) -> Result<(Member, MemberStorage), StartError> {
     let (secret, seed) = drawn()?;
     let tick_ms = others.timeout_ms / TICKS_A_TIMEOUT;
     let options = Options { tick_ms, timeout_ms: others.timeout_ms, ..Options::default() };
-    let place = Place { me: others.me, voters: others.voters, options, profile: config.profile, seed };
+    let place =
+        Place { me: others.me, voters: others.voters, options, profile: config.profile, seed, has_given_up: repairs.has_given_up() };
     let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, place, time(now))?;
-    let Opened { storage, replica, state, applied, output } = opened;
+    let Opened { storage, replica, state, applied, output, damaged } = opened;
     let server = server(config, state, others.id, secret, now);
-    let first_stream = wall_ms().unsigned_abs() << 20;
-    let options = MemberOptions { me: others.me, timeout_ms: others.timeout_ms, first_stream };
-    let member = Member::new(options, replica, server, applied, output, now).map_err(|corruption| {
-        let kept = evidence::keep(&config.data, &corruption, config.profile.name(), "start", wall_ms());
-        kept.err().map_or(StartError::Open(OpenError::Corrupt(corruption)), StartError::Evidence)
-    })?;
+    let member = Member::new(member_options(others), replica, server, applied, output, now).map_err(OpenError::Corrupt)?;
+    for (snapshot, corruption) in damaged {
+        repairs.notice(&corruption, "start", None, wall_ms()).map_err(StartError::Evidence)?;
+        repairs.put_snapshot_aside(&snapshot, wall_ms()).map_err(StartError::Evidence)?;
+    }
+    repairs.came_back(member.server().state(), wall_ms()).map_err(StartError::Evidence)?;
+    let member = match repairs.uncompared() {
+        Some(remedy) => member.to_be_compared(remedy),
+        None => member,
+    };
     let (state, order) = (member.server().state(), member.replica());
     tracing::info!(last = %order.last(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
     Ok((member, storage))

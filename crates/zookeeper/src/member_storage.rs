@@ -14,12 +14,13 @@ use bytes::Bytes;
 use machine::Time;
 use sentinel::ensemble::Snapshot;
 use sentinel::order::{Body, JournalOp, Options, Output, Replica, Zxid};
-use sentinel::{NotWritten, Profile, State};
+use sentinel::{Corruption, NotWritten, Profile, State};
 use store::{Disk, DiskOptions, Store, StoreError};
 
 use crate::limits::MEMBER_LOG_BYTES_MAX;
 use crate::storage::{
-    LOG, Name, OpenError, PARTIAL, SNAPSHOTS, Written, ZOOKEEPER, failed, is_empty, keep_as, newest, purge, write_snapshot,
+    LOG, Name, Newest, OpenError, PARTIAL, SNAPSHOTS, Written, ZOOKEEPER, failed, is_empty, keep_as, newest, purge, read_newest,
+    write_snapshot,
 };
 
 /// Whose log it is: a server by itself has another.
@@ -36,6 +37,8 @@ pub(crate) struct Place {
     pub(crate) profile: Profile,
     /// Drawn for this start.
     pub(crate) seed: u64,
+    /// Its log was damaged, and given up.
+    pub(crate) has_given_up: bool,
 }
 
 /// A server as it comes back.
@@ -46,6 +49,8 @@ pub(crate) struct Opened {
     pub(crate) state: State,
     pub(crate) applied: Zxid,
     pub(crate) output: Output,
+    /// Snapshots that were passed over, with what is wrong with each.
+    pub(crate) damaged: Vec<(PathBuf, Corruption)>,
 }
 
 /// The log and the snapshots.
@@ -74,7 +79,7 @@ impl MemberStorage {
             Disk::create(&log_path, OWNER)?;
         }
         let mut log = Store::open(Disk::open(&log_path, OWNER, DiskOptions::default())?, store::Options::default())?;
-        let found = newest(&snapshots, place.seed)?;
+        let Newest { found, damaged } = read_newest(&snapshots, place.seed)?;
         let (applied, state) = match found {
             Some((name, state)) => (Zxid(name.zxid.cast_unsigned()), state),
             None => (Zxid::default(), State::new(place.profile, place.seed)),
@@ -83,7 +88,8 @@ impl MemberStorage {
             return Err(OpenError::OtherProfile { snapshots, found: state.profile().name(), expected: place.profile.name() });
         }
         let order = |source| OpenError::Order { log: log_path.clone(), snapshots: snapshots.clone(), source };
-        let mut replica = Replica::new(place.me, place.voters, place.options, applied).map_err(order)?;
+        let replica = Replica::new(place.me, place.voters, place.options, applied).map_err(order)?;
+        let mut replica = replica.having_given_up(place.has_given_up);
         while let Some(batch) = log.replay()? {
             for record in batch.records {
                 replica.replay(record).map_err(order)?;
@@ -94,14 +100,14 @@ impl MemberStorage {
         let log_bytes_at = log.statistics().journal_bytes_written;
         let part = (Zxid::default(), log.current_segment().0);
         let storage = Self { log, snapshots, kept, part, writing: None, records_since: 0, log_bytes_at, is_dirty: false };
-        Ok(Opened { storage, replica, state, applied, output })
+        Ok(Opened { storage, replica, state, applied, output, damaged })
     }
 
     /// The state that a stopped server's folders make, up to transaction `until`.
     pub(crate) fn read(data: &Path, log: &Path, until: i64) -> Result<State, OpenError> {
         let snapshots = data.join(SNAPSHOTS);
         let profile = newest(&snapshots, 0)?.map_or_else(Profile::default, |(_, state)| state.profile());
-        let place = Place { me: 0, voters: 1, options: Options::default(), profile, seed: 1 };
+        let place = Place { me: 0, voters: 1, options: Options::default(), profile, seed: 1, has_given_up: false };
         let Opened { mut storage, replica, mut state, applied, .. } = Self::open(data, log, usize::MAX, place, Time(0))?;
         for entry in replica.entries_after(applied) {
             let Body::Payload(payload) = &entry.body else { continue };

@@ -46,6 +46,20 @@ pub enum OpenError {
     OtherProfile { snapshots: PathBuf, found: &'static str, expected: &'static str },
 }
 
+impl OpenError {
+    /// What is damaged on the disk, where something is: not where the disk fails, or holds somebody else's.
+    pub(crate) fn damage(&self) -> Option<Corruption> {
+        let what = match self {
+            Self::Corrupt(corruption) => return Some(corruption.clone()),
+            Self::Store(StoreError::Corrupt { location, offset, reason }) => format!("{location} is damaged at byte {offset}: {reason}"),
+            Self::Order { source: ReplayError::Servers(_), .. } => return None,
+            Self::Order { source, .. } => source.to_string(),
+            _ => return None,
+        };
+        Some(Corruption { zxid: 0, path: None, what, digests: None })
+    }
+}
+
 /// The log's folder in the `dataLogDir`.
 pub(crate) const LOG: &str = "sentinel-log";
 /// The folder of snapshots in the `dataDir`.
@@ -242,18 +256,36 @@ fn names(folder: &Path) -> Result<Vec<Name>, OpenError> {
 
 /// The state of the newest snapshot that is whole, if one is.
 pub(crate) fn newest(folder: &Path, seed: u64) -> Result<Option<(Name, State)>, OpenError> {
+    read_newest(folder, seed).map(|newest| newest.found)
+}
+
+/// The newest snapshot that is whole, and those after it, which are not.
+pub(crate) struct Newest {
+    pub(crate) found: Option<(Name, State)>,
+    /// With what is wrong with each.
+    pub(crate) damaged: Vec<(PathBuf, Corruption)>,
+}
+
+/// Reads snapshots, the newest first, up to one that is whole.
+pub(crate) fn read_newest(folder: &Path, seed: u64) -> Result<Newest, OpenError> {
+    let mut damaged = Vec::new();
     for name in names(folder)?.into_iter().rev() {
         let path = folder.join(name.file());
         let bytes = fs::read(&path).map_err(failed("read", &path))?;
         match State::read_snapshot(&bytes, seed) {
-            Ok(state) => return Ok(Some((name, state))),
+            Ok(state) => return Ok(Newest { found: Some((name, state)), damaged }),
             Err(SnapshotError::Corrupt(corruption)) => {
                 tracing::error!(path = %path.display(), %corruption, "a snapshot is wrong; the one before it is taken");
+                damaged.push((path, corruption));
             }
-            Err(error) => tracing::error!(path = %path.display(), %error, "a snapshot is not whole; the one before it is taken"),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "a snapshot is not whole; the one before it is taken");
+                let what = format!("the snapshot {}: {error}", path.display());
+                damaged.push((path, Corruption { zxid: name.zxid, path: None, what, digests: None }));
+            }
         }
     }
-    Ok(None)
+    Ok(Newest { found: None, damaged })
 }
 
 /// Applies what the log has after `state`.

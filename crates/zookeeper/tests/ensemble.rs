@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Reply, Request};
-use zookeeper::{Config, Running, audit_offline, evidence, order_drill};
+use zookeeper::{Config, Evidence, Running, Stage, audit_offline, evidence, order_drill};
 
 /// Names the file that a process is to serve.
 const FILE: &str = "BEZANT_TEST_ZOO_CFG";
@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[test]
 fn serves_as_a_process() {
     let Ok(file) = std::env::var(FILE) else { return };
+    // Shown where a test fails.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let config = Config::parse(&std::fs::read_to_string(file).expect("it was written")).expect("it is a good file");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     runtime.block_on(async {
@@ -46,8 +48,8 @@ struct Ensemble {
 }
 
 impl Ensemble {
-    /// Three servers, the numbers of which are 1 to 3.
-    fn new() -> Self {
+    /// Three servers, the numbers of which are 1 to 3, and which repair themselves so often an hour.
+    fn new(repairs_an_hour: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let free: Vec<TcpListener> = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
         let ports: Vec<u16> = free.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect();
@@ -62,7 +64,7 @@ impl Ensemble {
         for at in 0..3 {
             let text = format!(
                 "tickTime=1000\nclientPort={}\nclientPortAddress=127.0.0.1\ndataDir={}\nsnapCount=300\nmaxSessionTimeout=600000\n4lw.commands.whitelist=*\n\
-                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=3000\n{servers}",
+                 bezant.key={}\nbezant.drills=true\nbezant.timeoutMs=3000\nbezant.repairsPerHour={repairs_an_hour}\n{servers}",
                 ports[3 + at],
                 folder.path().join(format!("data-{at}")).display(),
                 folder.path().join(format!("key-{at}.pem")).display(),
@@ -314,7 +316,7 @@ fn check_all(ensemble: &Ensemble, expected: &[String]) {
 
 #[test]
 fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
-    let mut ensemble = Ensemble::new();
+    let mut ensemble = Ensemble::new(3);
     let leader = ensemble.wait_for_all();
     let mut holder = Client::of(&ensemble, leader, 600_000);
     holder.insist(&create("/held", CreateMode::Ephemeral)).expect("it is new");
@@ -349,50 +351,123 @@ fn nothing_acknowledged_is_lost_to_kill_9_restarts_and_a_deleted_folder() {
     assert!(audit.is_clean() && audit.has_majority, "{audit:?}");
 }
 
-fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) {
+fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     let answer = runtime.block_on(order_drill(&ensemble.addresses[at].to_string(), what, path)).expect("it answers");
     assert!(answer.starts_with("damaged"), "{answer}");
+    answer
 }
 
-fn noticed(data: &Path) -> Option<String> {
-    evidence(data).ok()?.into_iter().map(|found| found.what).next()
+/// Damages the disk of a server, which is then down. A snapshot that is not the newest any more by then is passed over, and another one damaged.
+fn damage_disk(ensemble: &mut Ensemble, at: usize, what: &str) {
+    loop {
+        let answer = drill(ensemble, at, what, "/");
+        ensemble.kill(at);
+        let snapshots = std::fs::read_dir(ensemble.data(at).join("sentinel-snapshots")).expect("it is there");
+        let names = snapshots.filter_map(|file| file.ok()?.file_name().into_string().ok()).filter(|name| name.starts_with('0'));
+        if what != "snapshot" || answer.ends_with(&names.max().expect("one is there")) {
+            return;
+        }
+        ensemble.start(at);
+        ensemble.wait_for_all();
+    }
+}
+
+fn noticed(data: &Path) -> Vec<Evidence> {
+    evidence(data).unwrap_or_default()
+}
+
+impl Ensemble {
+    /// Waits until a server has finished so many repairs, and serves, as all do.
+    fn wait_for_repairs(&self, at: usize, count: usize) -> usize {
+        let repaired = |found: &Evidence| found.stage == Some(Stage::Repaired);
+        eventually("it repairs itself", || noticed(&self.data(at)).iter().filter(|found| repaired(found)).count() >= count);
+        self.wait_for_all()
+    }
 }
 
 #[test]
-fn the_server_that_is_wrong_is_the_one_that_stops() {
-    let mut ensemble = Ensemble::new();
+fn a_server_that_is_wrong_repairs_itself_while_writes_go_on() {
+    let mut ensemble = Ensemble::new(20);
+    let mut repairs = [0; 3];
     let leader = ensemble.wait_for_all();
-    let others: Vec<usize> = (0..3).filter(|at| *at != leader).collect();
+    let load = Load::start(&ensemble, "a");
+    load.go_on(400);
+    // A follower's memory: it lost a transaction, and does not acknowledge the next.
+    let follower = (leader + 1) % 3;
+    drill(&ensemble, follower, "drop", "/");
+    repairs[follower] += 1;
+    let leader = ensemble.wait_for_repairs(follower, repairs[follower]);
+    load.go_on(100);
+    // The leader's memory: it steps down before it hashes what is wrong into what it foresees.
+    drill(&ensemble, leader, "stat", "/");
+    repairs[leader] += 1;
+    let found = ensemble.wait_for_repairs(leader, repairs[leader]);
+    let record = noticed(&ensemble.data(leader)).pop().expect("it was noticed");
+    assert_eq!(record.path.as_deref(), Some("/"));
+    assert!(record.digests.is_some() && record.steps.len() >= 4, "{record:?}");
+    let differing: Vec<&str> =
+        record.fields.iter().filter(|field| field.reread.as_ref() != Some(&field.found)).map(|field| field.name.as_str()).collect();
+    assert!(differing.contains(&"ctime"), "{record:?}");
+    load.go_on(100);
+    // What a leader proposes: a majority refuses it, and it takes that back.
+    drill(&ensemble, found, "proposal", "/");
+    repairs[found] += 1;
+    let leader = ensemble.wait_for_repairs(found, repairs[found]);
+    assert!(noticed(&ensemble.data(found)).iter().any(|record| record.what.contains("a majority of the servers")));
+    load.go_on(100);
+    // The log, of a follower and then of a leader; and a snapshot: noticed at the next start.
+    for (at, what) in [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 2) % 3, "snapshot")] {
+        damage_disk(&mut ensemble, at, what);
+        load.go_on(100);
+        ensemble.start(at);
+        repairs[at] += 1;
+        ensemble.wait_for_repairs(at, repairs[at]);
+        let record = noticed(&ensemble.data(at)).pop().expect("it was noticed");
+        let aside = record.aside.expect("damaged files are put aside");
+        assert!(ensemble.data(at).join("sentinel-damaged").join(aside).exists());
+        load.go_on(100);
+    }
+    let mntr = ensemble.word(leader, "mntr");
+    assert!(mntr.contains("zk_repair_stage\tnone") && mntr.contains("zk_repairs_finished\t"), "{mntr}");
+    let expected = load.stop();
+    check_all(&ensemble, &expected);
+    let repaired = |at: usize| noticed(&ensemble.data(at)).iter().all(|found| matches!(found.stage, Some(Stage::Repaired | Stage::Failed)));
+    assert!((0..3).all(repaired), "nothing is left to be repaired");
+    (0..3).for_each(|at| ensemble.kill(at));
+    let folders: Vec<PathBuf> = (0..3).map(|at| ensemble.data(at)).collect();
+    let audit = audit_offline(&folders);
+    assert!(audit.is_clean() && audit.has_majority, "{audit:?}");
+}
+
+#[test]
+fn a_server_that_may_not_repair_itself_stays_quarantined_until_it_is_started_again() {
+    let mut ensemble = Ensemble::new(0);
+    let leader = ensemble.wait_for_all();
+    let [one, other] = [(leader + 1) % 3, (leader + 2) % 3];
     let load = Load::start(&ensemble, "a");
     load.go_on(100);
-    // A follower that lost a transaction does not acknowledge the next.
-    drill(&ensemble, others[0], "drop", "/");
-    eventually("it is noticed", || noticed(&ensemble.data(others[0])).is_some());
+    drill(&ensemble, one, "drop", "/");
+    eventually("it is noticed", || noticed(&ensemble.data(one)).iter().any(|record| record.stage == Some(Stage::Refused)));
     load.go_on(200);
-    assert!(ensemble.mode(others[0]).is_none());
-    assert!(ensemble.word(others[0], "mntr").contains("zk_digest_mismatches_count\t1"));
+    assert!(ensemble.mode(one).is_none());
+    let mntr = ensemble.word(one, "mntr");
+    assert!(mntr.contains("zk_digest_mismatches_count\t1") && mntr.contains("zk_repair_stage\trefused"), "{mntr}");
+    assert!(ensemble.word(one, "srvr").contains("bezant.repairsPerHour is 0"));
     eventually("the leader knows who disagrees", || ensemble.word(leader, "mntr").contains("zk_disagreeing_followers\t1"));
-    assert_eq!((noticed(&ensemble.data(leader)), noticed(&ensemble.data(others[1]))), (None, None));
-    // With an empty folder it takes over what the others have.
-    ensemble.kill(others[0]);
-    ensemble.empty(others[0]);
-    ensemble.start(others[0]);
-    let leader = ensemble.wait_for_all();
+    assert!(noticed(&ensemble.data(leader)).is_empty() && noticed(&ensemble.data(other)).is_empty());
+    // One whose disk makes no sense answers operators too.
+    ensemble.kill(one);
+    ensemble.start(one);
+    ensemble.wait_for_all();
+    damage_disk(&mut ensemble, one, "log");
+    ensemble.start(one);
+    eventually("it answers operators", || ensemble.word(one, "mntr").contains("zk_repair_stage\trefused"));
     load.go_on(100);
-    // A leader that proposes something else than it foresaw is outvoted.
-    drill(&ensemble, leader, "proposal", "/");
-    eventually("it is noticed", || noticed(&ensemble.data(leader)).is_some());
-    eventually("another one leads", || ensemble.leader().is_some_and(|other| other != leader));
-    load.go_on(200);
-    assert!(ensemble.mode(leader).is_none());
-    assert!(noticed(&ensemble.data(leader)).is_some_and(|what| what.contains("a majority of the servers")));
-    for at in (0..3).filter(|at| *at != leader) {
-        assert_eq!(noticed(&ensemble.data(at)), None);
-    }
-    ensemble.kill(leader);
-    ensemble.empty(leader);
-    ensemble.start(leader);
+    // With an empty folder it takes over what the others have.
+    ensemble.kill(one);
+    ensemble.empty(one);
+    ensemble.start(one);
     ensemble.wait_for_all();
     let expected = load.stop();
     check_all(&ensemble, &expected);

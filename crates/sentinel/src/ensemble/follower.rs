@@ -156,6 +156,7 @@ impl Server {
                 }
                 None
             }
+            OrderedBody::Comparison { .. } => None,
             OrderedBody::Transaction(transaction) => {
                 let mut applied = self.state.apply(&transaction)?;
                 self.statistics.transactions += 1;
@@ -242,9 +243,18 @@ impl Server {
 
     /// As the leader: makes a place in the order that changes nothing.
     pub(crate) fn order_barrier(&mut self, source: Source, session: i64, outbox: &mut Outbox) {
+        self.order_nothing(source, OrderedBody::Barrier { session }, outbox);
+    }
+
+    /// As the leader: makes a place in the order where all compare their states with that of `server`.
+    pub(crate) fn order_comparison(&mut self, server: u16, outbox: &mut Outbox) {
+        self.order_nothing(Source::default(), OrderedBody::Comparison { server }, outbox);
+    }
+
+    fn order_nothing(&mut self, source: Source, body: OrderedBody, outbox: &mut Outbox) {
         let next = self.preparer.next_zxid();
         self.preparer.go_on_before(next + 1);
-        outbox.ordered.push(Ordered { source, body: OrderedBody::Barrier { session } });
+        outbox.ordered.push(Ordered { source, body });
     }
 
     /// As the leader: what a follower's client asks for.

@@ -7,6 +7,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 
 use super::message::{Forward, Message, Ordered, OrderedBody, Source};
+use super::repair::{Comparison, Remedy, Repaired};
 use crate::commands::Value;
 use crate::limits::{FORWARDS_WAITING_MAX, HEARD_SESSIONS_MAX, HELD_BYTES_MAX};
 use crate::order::{self, Body, Event, JournalOp, Output, Replica, Status, Zxid};
@@ -15,7 +16,7 @@ use crate::state::{Corruption, State};
 use crate::transaction::Transaction;
 
 /// How often a follower tells the leader which sessions were heard of, in milliseconds.
-const HEARD_EVERY_MS: i64 = 300;
+pub(super) const HEARD_EVERY_MS: i64 = 300;
 
 /// How a server takes part.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,10 @@ pub struct Turn {
     pub notes: Vec<String>,
     /// Why the server has to begin anew from its disk.
     pub reopen: Option<&'static str>,
+    /// The server was found wrong, was told to [repair](Member::repair) itself, and is to be replaced so by one [to be compared](Member::to_be_compared).
+    pub repair: Option<Remedy>,
+    /// It was compared after a repair, and serves.
+    pub repaired: Option<Repaired>,
 }
 
 /// What was said to clients and depends on an entry that is not delivered yet.
@@ -94,13 +99,13 @@ impl Disagreement {
 
 /// One server among several.
 pub struct Member {
-    options: MemberOptions,
-    replica: Replica,
-    server: Server,
-    status: Status,
+    pub(super) options: MemberOptions,
+    pub(super) replica: Replica,
+    pub(super) server: Server,
+    pub(super) status: Status,
     /// The last entry of the log that the state has.
     applied: Zxid,
-    turn: Turn,
+    pub(super) turn: Turn,
     held: VecDeque<Held>,
     held_bytes: usize,
     /// As a follower: the stream to the leader, the number of the next request, and of the next that comes back.
@@ -109,7 +114,7 @@ pub struct Member {
     returned: u64,
     /// When a request came back last, or none was out.
     moved_at: Time,
-    heard_at_ms: i64,
+    pub(super) heard_at_ms: i64,
     /// As the leader.
     streams: BTreeMap<u16, Stream>,
     disagree: BTreeMap<u16, Zxid>,
@@ -128,6 +133,14 @@ pub struct Member {
     offering: Option<Zxid>,
     /// In a drill: the next entry that is proposed is another one than was applied.
     is_proposal_damaged: bool,
+    /// It was repaired, and is compared before it serves.
+    pub(super) comparison: Option<Comparison>,
+    /// What is on its disk is wrong, as far as anybody knows.
+    pub(super) is_log_wrong: bool,
+    /// It is quarantined, and looks for somebody who leads without it.
+    pub(super) seeks_leader: bool,
+    /// As the leader: when each server was compared last.
+    pub(super) compared_at: BTreeMap<u16, Time>,
 }
 
 /// Applies to a state what was ordered at `zxid`, where nobody is served.
@@ -138,7 +151,7 @@ pub fn apply_payload(state: &mut State, zxid: Zxid, payload: &Bytes) -> Result<(
     let ordered = read(zxid, payload)?;
     match ordered.body {
         OrderedBody::Transaction(transaction) => state.apply(&transaction).map(drop),
-        OrderedBody::Barrier { .. } => Ok(()),
+        OrderedBody::Barrier { .. } | OrderedBody::Comparison { .. } => Ok(()),
     }
 }
 
@@ -149,7 +162,7 @@ pub fn apply_payload(state: &mut State, zxid: Zxid, payload: &Bytes) -> Result<(
 pub fn ordered_transaction(zxid: Zxid, payload: &Bytes) -> Result<Option<Transaction>, Corruption> {
     Ok(match read(zxid, payload)?.body {
         OrderedBody::Transaction(transaction) => Some(transaction),
-        OrderedBody::Barrier { .. } => None,
+        OrderedBody::Barrier { .. } | OrderedBody::Comparison { .. } => None,
     })
 }
 
@@ -184,7 +197,19 @@ impl Member {
         output: Output,
         now: Now,
     ) -> Result<Self, Corruption> {
-        let mut member = Self {
+        let mut member = Self::with(options, replica, server, applied, now);
+        let mut outbox = Outbox::default();
+        member.server.play(Role::Looking, &mut outbox);
+        if member.replica.last() > applied {
+            member.base = Some(Snapshot { zxid: applied, state: member.server.state().frozen() });
+        }
+        member.apply_log(&mut outbox)?;
+        member.take(now, output);
+        Ok(member)
+    }
+
+    pub(super) fn with(options: MemberOptions, replica: Replica, server: Server, applied: Zxid, now: Now) -> Self {
+        Self {
             options,
             replica,
             server,
@@ -209,15 +234,11 @@ impl Member {
             offer_waits: None,
             offering: None,
             is_proposal_damaged: false,
-        };
-        let mut outbox = Outbox::default();
-        member.server.play(Role::Looking, &mut outbox);
-        if member.replica.last() > applied {
-            member.base = Some(Snapshot { zxid: applied, state: member.server.state().frozen() });
+            comparison: None,
+            is_log_wrong: false,
+            seeks_leader: false,
+            compared_at: BTreeMap::new(),
         }
-        member.apply_log(&mut outbox)?;
-        member.take(now, output);
-        Ok(member)
     }
 
     /// What clients see.
@@ -248,7 +269,7 @@ impl Member {
     #[must_use]
     pub fn deadline_ms(&self) -> i64 {
         if self.server.corruption().is_some() {
-            return i64::MAX;
+            return if self.seeks_leader { self.heard_at_ms + HEARD_EVERY_MS } else { i64::MAX };
         }
         let order = i64::try_from(self.replica.deadline().0.div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let said = self.heard_at_ms + HEARD_EVERY_MS;
@@ -275,6 +296,7 @@ impl Member {
     pub fn hear(&mut self, now: Now, from: u16, message: Message) {
         if self.server.corruption().is_some() || self.turn.reopen.is_some() {
             // It says nothing that others could rely on.
+            self.hear_quarantined(from, &message);
             return;
         }
         match message {
@@ -297,12 +319,17 @@ impl Member {
             }
             Message::Heard { .. } => {}
             Message::Disagree { epoch, zxid, .. } => self.on_disagree(now, from, epoch, zxid),
+            Message::Compare => self.on_compare(now, from),
+            Message::Digest { zxid, found } => self.on_digest(from, zxid, found),
+            Message::WhoLeads => self.on_who_leads(now, from),
+            Message::LeadsWithout => {}
         }
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Now) {
         if self.server.corruption().is_some() || self.turn.reopen.is_some() {
+            self.tick_quarantined(now);
             return;
         }
         if let Some(disagreement) = &self.disagreement {
@@ -325,6 +352,7 @@ impl Member {
         self.carry_out(now, outbox);
         self.tick_following(now);
         self.tick_offer(now);
+        self.ask_to_compare(now);
     }
 
     /// Hashes some nodes anew.
@@ -378,6 +406,9 @@ impl Member {
             self.replica.flush(&mut output);
             self.take(now, output);
             self.take_snapshots();
+            if self.server.corruption().is_none() && self.disagreement.is_none() && self.turn.reopen.is_none() {
+                self.conclude_comparison(now);
+            }
         }
         self.release();
         std::mem::take(&mut self.turn)
@@ -386,14 +417,14 @@ impl Member {
     // What came of a step.
 
     /// The zxid that the next transaction has that is prepared here.
-    fn prepare_next(&mut self) {
+    pub(super) fn prepare_next(&mut self) {
         if let Status::Leading { .. } = self.status {
             self.server.preparer.go_on_before(self.replica.next().0.cast_signed());
         }
     }
 
     /// Proposes what the server prepared, forwards what it cannot, and holds what it said.
-    fn carry_out(&mut self, now: Now, outbox: Outbox) {
+    pub(super) fn carry_out(&mut self, now: Now, outbox: Outbox) {
         let Outbox { bytes, close, ordered, forwards, .. } = outbox;
         let is_wrong = self.server.corruption().is_some();
         if is_wrong && !self.is_stopped {
@@ -439,11 +470,15 @@ impl Member {
                 transaction.time_ms ^= 1;
             }
         }
+        let compared = if let OrderedBody::Comparison { server } = ordered.body { Some(server) } else { None };
         let mut output = Output::default();
         let proposed = self.replica.propose_prepared(time(now), ordered.encode(), &mut output);
         match proposed {
             Ok(zxid) => {
                 self.applied = zxid;
+                if let Some(server) = compared {
+                    self.compare_at(zxid, server);
+                }
                 self.take(now, output);
             }
             // It was leading when it prepared: the numbers of its epoch are used up.
@@ -522,6 +557,9 @@ impl Member {
         let Ordered { source, body } = read(zxid, payload)?;
         let is_own = source.server == self.options.me && source.stream == self.stream && source.number == self.returned;
         self.returned += u64::from(is_own);
+        if let OrderedBody::Comparison { server } = body {
+            self.compare_at(zxid, server);
+        }
         let applied = self.server.apply_ordered(is_own, body, outbox);
         if !broken(Mutant::OtherDigestAcknowledged) {
             applied?;
@@ -706,6 +744,9 @@ impl Member {
         if against.len() >= self.replica.majority() || broken(Mutant::MinorityDeposes) {
             let first = against.into_iter().min().unwrap_or(zxid);
             let what = "a majority of the servers comes to another state than this leader foresaw".to_owned();
+            let mut output = Output::default();
+            self.is_log_wrong = !self.replica.take_back(first, &mut output);
+            self.turn.journal.extend(output.journal);
             self.stop(now, Corruption { zxid: first.0.cast_signed(), path: None, what, digests: None });
         }
     }

@@ -46,6 +46,10 @@ pub(crate) enum OrderedBody {
     Barrier {
         session: i64,
     },
+    /// Nothing changes. Every server tells this one which digest its state has here.
+    Comparison {
+        server: u16,
+    },
 }
 
 impl Ordered {
@@ -64,6 +68,10 @@ impl Ordered {
                 out.push(2);
                 session.cast_unsigned().encode(&mut out);
             }
+            OrderedBody::Comparison { server } => {
+                out.push(3);
+                server.encode(&mut out);
+            }
         }
         out.into()
     }
@@ -81,6 +89,7 @@ impl Ordered {
         let body = match kind {
             1 => OrderedBody::Transaction(Transaction::decode(&reader.rest()).map_err(|error| error.to_string())?),
             2 => OrderedBody::Barrier { session: u64::decode(&mut reader).map_err(|error| error.to_string())?.cast_signed() },
+            3 => OrderedBody::Comparison { server: u16::decode(&mut reader).map_err(|error| error.to_string())? },
             _ => return Err("it is of no known kind".to_owned()),
         };
         Ok(Self { source, body })
@@ -187,6 +196,14 @@ pub enum Message {
     Heard { sessions: Vec<i64> },
     /// What you propose at this place does not make the digest that you foresee: I do not acknowledge it.
     Disagree { epoch: u32, zxid: Zxid, found: Checksum },
+    /// I was repaired, and you lead: have an entry ordered at which all compare their states with mine.
+    Compare,
+    /// At the entry of a comparison my state has this digest.
+    Digest { zxid: Zxid, found: Checksum },
+    /// I cannot go on from my log. Does anybody lead a majority without me?
+    WhoLeads,
+    /// I do.
+    LeadsWithout,
 }
 
 impl Encode for Message {
@@ -219,6 +236,14 @@ impl Encode for Message {
                 zxid.encode(out);
                 out.extend_from_slice(&found.0);
             }
+            Self::Compare => out.push(6),
+            Self::Digest { zxid, found } => {
+                out.push(7);
+                zxid.encode(out);
+                out.extend_from_slice(&found.0);
+            }
+            Self::WhoLeads => out.push(8),
+            Self::LeadsWithout => out.push(9),
         }
     }
 }
@@ -237,6 +262,10 @@ impl Decode for Message {
                 Self::Heard { sessions: sessions.into_iter().map(u64::cast_signed).collect() }
             }
             5 => Self::Disagree { epoch: u32::decode(reader)?, zxid: Zxid::decode(reader)?, found: Checksum(reader.array()?) },
+            6 => Self::Compare,
+            7 => Self::Digest { zxid: Zxid::decode(reader)?, found: Checksum(reader.array()?) },
+            8 => Self::WhoLeads,
+            9 => Self::LeadsWithout,
             _ => return Err(DecodeError::UnknownTag("a message")),
         })
     }

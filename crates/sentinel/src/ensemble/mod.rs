@@ -15,8 +15,11 @@
 //! [reopened](Turn::reopen) from its disk, as after a crash, which happens only where a leader fails.
 //!
 //! **Who is wrong when two disagree.** A follower that gets another digest tells the leader ([`Message::Disagree`]), keeps nothing of the entry,
-//! and serves nobody. If the entry is delivered all the same, a majority has it: the follower is wrong, and stays out. If a majority of the
-//! servers disagrees, the leader is wrong: it stops, and they elect another among themselves, and go on from their disks.
+//! and serves nobody. If the entry is delivered all the same, a majority has it: the follower is wrong. If a majority of the
+//! servers disagrees, the leader is wrong: it leads no more, and they elect another among themselves, and go on from their disks.
+//!
+//! **Who is wrong** says nothing of the order any more, gets a state again from its disk or from the others, and serves nobody before that was
+//! compared with a majority's (`repair.rs`).
 //!
 //! **Requests of one follower** go to the leader as a stream without gaps: should one get lost, the leader takes none behind it, and the
 //! follower closes its clients' connections, which tells them that they do not know what became of what they asked.
@@ -24,8 +27,10 @@
 mod follower;
 mod member;
 pub mod message;
+mod repair;
 #[cfg(test)]
 mod tests;
 
 pub use member::{Member, MemberOptions, Snapshot, Turn, apply_payload, ordered_transaction, time};
 pub use message::Message;
+pub use repair::{Remedy, Repaired, describe_node};

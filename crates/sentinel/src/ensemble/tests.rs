@@ -7,15 +7,19 @@ use bytes::Bytes;
 use jute::{Acl, Answer, ConnectRequest, ConnectResponse, Create, CreateMode, ErrorCode, Numbered, Operation, Reply, Request};
 use types::codec::{Decode as _, Encode as _};
 
-use super::{Member, MemberOptions, Message, time};
+use super::{Member, MemberOptions, Message, Remedy, Repaired, time};
 use crate::commands::Value;
 use crate::order::{self, JournalOp, Options, Output, Replica, Status, Zxid};
 use crate::{ConnectionId, Damage, Input, Now, Peer, Profile, Server, Settings, State};
+
+mod repair;
 
 #[derive(Default)]
 struct Disk {
     snapshot: Option<(Zxid, Bytes)>,
     records: Vec<Vec<u8>>,
+    /// It is empty because what was on it was put aside.
+    gave_up: bool,
 }
 
 struct Machine {
@@ -24,6 +28,9 @@ struct Machine {
     said: BTreeMap<ConnectionId, Vec<u8>>,
     closed: BTreeSet<ConnectionId>,
     opened: u64,
+    /// It was found wrong, and told to repair itself.
+    is_told: bool,
+    repaired: Vec<Repaired>,
 }
 
 /// Three servers and what is under way between them.
@@ -34,6 +41,10 @@ struct World {
     cut: Vec<(u16, u16)>,
     /// How many of the forwarded requests that are sent next get lost.
     lose_forwards: usize,
+    /// Whether servers that are found wrong repair themselves.
+    repairs: bool,
+    /// Whose digests get lost.
+    lose_digests: Vec<u16>,
 }
 
 fn bytes_of(state: &State) -> Bytes {
@@ -53,7 +64,7 @@ fn open(me: u16, disk: &Disk, now: Now) -> Member {
         None => (Zxid::default(), State::new(Profile::Sha256Wide, 1)),
     };
     let options = Options { tick_ms: 50, timeout_ms: 300, settle_ms: 20, kept_max: 24, ..Options::default() };
-    let mut replica = Replica::new(me, 3, options, applied).expect("there are three");
+    let mut replica = Replica::new(me, 3, options, applied).expect("there are three").having_given_up(disk.gave_up);
     for record in &disk.records {
         replica.replay(record.clone().into()).expect("it wrote it");
     }
@@ -69,9 +80,15 @@ fn open(me: u16, disk: &Disk, now: Now) -> Member {
         secret: [3; 32],
         configuration: Vec::new(),
     };
-    let server = Server::new(state, settings, now);
+    let server = |state| Server::new(state, settings.clone(), now);
     let options = MemberOptions { me, timeout_ms: 300, first_stream: now.steady_ms.unsigned_abs() << 20 };
-    Member::new(options, replica, server, applied, output, now).expect("the log makes its state again")
+    match Member::new(options, replica, server(state), applied, output, now) {
+        Ok(member) => member,
+        Err(corruption) => {
+            let server = server(State::new(Profile::Sha256Wide, 1));
+            Member::quarantined(options, 3, server, corruption, now).expect("there are three")
+        }
+    }
 }
 
 impl World {
@@ -79,9 +96,25 @@ impl World {
         let now = Now { wall_ms: 1_700_000_000_000, steady_ms: 1 };
         let machine = |me| {
             let disk = Disk::default();
-            Machine { member: open(me, &disk, now), disk, said: BTreeMap::new(), closed: BTreeSet::new(), opened: 0 }
+            Machine {
+                member: open(me, &disk, now),
+                disk,
+                said: BTreeMap::new(),
+                closed: BTreeSet::new(),
+                opened: 0,
+                is_told: false,
+                repaired: Vec::new(),
+            }
         };
-        let mut world = Self { now, machines: (0..3).map(machine).collect(), queue: VecDeque::new(), cut: Vec::new(), lose_forwards: 0 };
+        let mut world = Self {
+            now,
+            machines: (0..3).map(machine).collect(),
+            queue: VecDeque::new(),
+            cut: Vec::new(),
+            lose_forwards: 0,
+            repairs: false,
+            lose_digests: Vec::new(),
+        };
         world.pass(1_000);
         world
     }
@@ -114,9 +147,11 @@ impl World {
             machine.said.entry(connection).or_default().extend(bytes);
         }
         machine.closed.extend(turn.close);
+        machine.repaired.extend(turn.repaired);
         for (to, message) in turn.sends {
             let is_lost = matches!(message, Message::Forward { .. }) && self.lose_forwards > 0;
             self.lose_forwards -= usize::from(is_lost);
+            let is_lost = is_lost || (matches!(message, Message::Digest { .. }) && self.lose_digests.contains(&at));
             if is_lost || usize::from(to) >= self.machines.len() {
                 continue;
             }
@@ -124,9 +159,20 @@ impl World {
             let message = Message::from_bytes(message.to_bytes().into(), types::ClusterId::new([0; 16])).expect("it was encoded");
             self.queue.push_back((at, to, message));
         }
-        if turn.reopen.is_some() {
-            let machine = &mut self.machines[usize::from(at)];
+        let machine = &mut self.machines[usize::from(at)];
+        if let Some(remedy) = turn.repair {
+            if remedy == Remedy::Takeover {
+                machine.disk = Disk { gave_up: true, ..Disk::default() };
+            }
+            machine.member = open(at, &machine.disk, now).to_be_compared(remedy);
+            machine.is_told = false;
+            self.conclude(at);
+        } else if turn.reopen.is_some() {
             machine.member = open(at, &machine.disk, now);
+            self.conclude(at);
+        } else if self.repairs && machine.member.server().corruption().is_some() && !machine.is_told {
+            machine.is_told = true;
+            machine.member.repair(now);
             self.conclude(at);
         } else if let Some(offer) = turn.offer {
             let bytes = bytes_of(&offer.state);
@@ -591,6 +637,10 @@ fn no_message_of_another_server_stops_one() {
                 Message::Refused { stream: 0, known: 3 },
                 Message::Heard { sessions: vec![1, -1] },
                 Message::Disagree { epoch, zxid, found: Default::default() },
+                Message::Compare,
+                Message::Digest { zxid, found: Default::default() },
+                Message::WhoLeads,
+                Message::LeadsWithout,
                 Message::Order(order::Message::NewEpoch { epoch: 1 }),
             ];
             for message in messages {

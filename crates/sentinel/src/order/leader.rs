@@ -7,6 +7,7 @@ use machine::Time;
 use mutants::{Mutant, broken};
 
 use super::message::{Body, EPOCH_MAX, Entry, History, Leadership, Message, PAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Promise, Zxid};
+use super::record::Record;
 use super::replica::{Event, Output, Refused, Replica, Role, Status};
 use super::servers::{Servers, Standing};
 
@@ -125,7 +126,34 @@ impl Replica {
 
     /// Whether the word of a server counts: that of everybody but observers before the first entry, and later as that and others name them.
     fn counts(&self, server: u16, standing: Standing) -> bool {
-        server < self.count && (self.is_founding() || self.log.servers().count(server, standing))
+        let may_found = || !standing.gave_up || broken(Mutant::GivenUpFounds);
+        server < self.count && if self.is_founding() { may_found() } else { self.log.servers().count(server, standing) }
+    }
+
+    /// Whether it leads, and goes on without server `without`: a majority is there that does not need that one's word.
+    #[must_use]
+    pub fn leads_without(&self, now: Time, without: u16) -> bool {
+        let Role::Leading(leading) = &self.role else { return false };
+        let heard = |peer: &Peer| peer.has_accepted && peer.heard.after_ms(self.options.timeout_ms) > now;
+        let is_other = |id: u16| id != without || broken(Mutant::AskerCounted);
+        let peers = leading.peers.iter().filter(|(id, peer)| is_other(**id) && self.counts(**id, peer.standing) && heard(peer)).count();
+        leading.is_established && peers + usize::from(self.is_member()) >= self.majority()
+    }
+
+    /// Gives up leading, and takes back what it proposed from entry `first` on, as if it had crashed before that was on its disk: nobody but a
+    /// leader counts its own acknowledgement. Gives whether it could: not where that is of an earlier epoch, to whose leader it may have
+    /// acknowledged it, or is delivered.
+    pub fn take_back(&mut self, first: Zxid, output: &mut Output) -> bool {
+        let is_own = self.led_epoch() == Some(first.epoch()) && first.epoch() == self.accepted && first > self.delivered;
+        let Some(kept) = self.log.at_or_before(Zxid(first.0.saturating_sub(1))).filter(|kept| is_own && *kept >= self.delivered) else {
+            return false;
+        };
+        self.stop_leading();
+        if !broken(Mutant::RefusedKept) {
+            self.log.truncate(kept);
+            output.write(&Record::Truncate(kept));
+        }
+        true
     }
 
     // Discovery.

@@ -157,6 +157,8 @@ pub struct Replica {
     // What is durable before anything is said that depends on it.
     pub(super) incarnation: u64,
     pub(super) is_member: bool,
+    /// Its disk is empty because its log was given up, as whoever started it knows.
+    pub(super) gave_up: bool,
     pub(super) promise: Promise,
     pub(super) accepted: u32,
     pub(super) log: Log,
@@ -195,6 +197,7 @@ impl Replica {
             options,
             incarnation: 0,
             is_member: false,
+            gave_up: false,
             promise: Promise::default(),
             accepted: 0,
             log: Log::new(Zxid::default(), Servers::default()),
@@ -208,6 +211,13 @@ impl Replica {
             unreached: None,
             held_from: None,
         })
+    }
+
+    /// Says that its disk is empty because its log was damaged, and given up: it begins nothing anew with others whose disks are empty.
+    #[must_use]
+    pub fn having_given_up(mut self, gave_up: bool) -> Self {
+        self.gave_up = gave_up;
+        self
     }
 
     // Coming back.
@@ -365,7 +375,7 @@ impl Replica {
     }
 
     pub(super) fn standing(&self) -> Standing {
-        Standing { incarnation: self.incarnation, is_member: self.is_member }
+        Standing { incarnation: self.incarnation, is_member: self.is_member, gave_up: self.gave_up }
     }
 
     pub(super) fn history(&self) -> History {
@@ -526,6 +536,11 @@ impl Replica {
         self.role = Role::Looking(Looking::new(self.round, self.own_candidacy()));
         self.say_vote(output);
         self.conclude_election(now, output);
+    }
+
+    /// Leads nobody any more, and says nothing of that yet.
+    pub(super) fn stop_leading(&mut self) {
+        self.role = Role::Looking(Looking::new(self.round, self.own_candidacy()));
     }
 
     /// Gives up leading for a server with a newer history, and votes for that. Whoever follows this one already would elect it again.

@@ -4,7 +4,7 @@
 //! does not remember what it promised and acknowledged, and its word must not count as if it did. So:
 //!
 //! - The first epoch of all takes the promises of *all* servers, each with an empty history. Its first entry names their incarnations: the
-//!   founders.
+//!   founders. A server whose disk is empty because its log was damaged, and given up, does not promise that.
 //! - Later a majority is enough, and a server counts under the incarnation that the log names, and no other.
 //! - A server that comes with another incarnation is brought up to date and does not count, until an entry that names its new incarnation is
 //!   delivered by a majority *without* it, and it has that entry on its disk. From then on no promise of the earlier incarnation counts with
@@ -23,18 +23,21 @@ pub struct Standing {
     pub incarnation: u64,
     /// Whether it knows that the entry is delivered that names this incarnation.
     pub is_member: bool,
+    /// Whether its disk is empty because its log was given up: it is not new, and founds nothing.
+    pub gave_up: bool,
 }
 
 impl Encode for Standing {
     fn encode(&self, out: &mut Vec<u8>) {
         self.incarnation.encode(out);
         self.is_member.encode(out);
+        self.gave_up.encode(out);
     }
 }
 
 impl Decode for Standing {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { incarnation: u64::decode(reader)?, is_member: bool::decode(reader)? })
+        Ok(Self { incarnation: u64::decode(reader)?, is_member: bool::decode(reader)?, gave_up: bool::decode(reader)? })
     }
 }
 

@@ -482,14 +482,14 @@ fn an_epoch_is_accepted_when_all_that_it_began_with_is_there() {
 fn nobody_leads_whose_follower_knows_more() {
     let (mut replica, mut output) = lone(&founded());
     replica.lead(Time(1), &mut output);
-    let standing = Standing { incarnation: 27, is_member: true };
+    let standing = Standing { incarnation: 27, is_member: true, gave_up: false };
     let history = History { accepted: 1, last: Zxid::new(1, 9) };
     replica.hear(Time(2), 2, Message::Follow { promised: Promise { epoch: 1, to: 1 }, history, standing }, &mut output);
     assert!(!output.sends.iter().any(|(_, message)| matches!(message, Message::NewEpoch { .. })));
     // Under another incarnation than the log names it does not count, and alone this server is no majority.
     let (mut replica, mut output) = lone(&founded());
     replica.lead(Time(1), &mut output);
-    let stranger = Standing { incarnation: 28, is_member: true };
+    let stranger = Standing { incarnation: 28, is_member: true, gave_up: false };
     replica.hear(
         Time(2),
         2,
@@ -529,7 +529,7 @@ fn nonsense_is_refused_and_changes_nothing() {
 fn drawn(random: &mut impl FnMut(u32) -> u32) -> Message {
     use super::message::{Body, Entry};
     use super::servers::Servers;
-    let standing = Standing { incarnation: [7, 17, 27, 28][random(4) as usize], is_member: random(2) == 0 };
+    let standing = Standing { incarnation: [7, 17, 27, 28][random(4) as usize], is_member: random(2) == 0, gave_up: random(2) == 0 };
     let epoch = random(5);
     let zxid = |random: &mut dyn FnMut(u32) -> u32| Zxid::new(random(4), random(5));
     let older = History { accepted: random(2), last: Zxid::new(1, random(3)) };
