@@ -292,7 +292,8 @@ impl Server {
         if is_due {
             running.member.begin_snapshot();
         }
-        let Turn { journal, sends, bytes, close, snapshot, offer, notes: _, reopen } = running.member.turn(clock);
+        // Nobody here is told to repair itself.
+        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _ } = running.member.turn(clock);
         running.expiry.look(&running.member, now, &mut self.reports);
         for op in journal {
             running.disk.write(op);
