@@ -1,4 +1,4 @@
-// Curator's recipes against a server that runs at args[0]. Any check that does not hold ends it with an error.
+// Curator's recipes against the servers of the connect string args[0]. Where there is an args[1], one of the servers is killed after a line that says kill. Any check that does not hold ends it with an error.
 
 import java.util.ArrayList;
 import java.util.List;
@@ -26,6 +26,7 @@ import org.apache.curator.framework.recipes.nodes.GroupMember;
 import org.apache.curator.framework.recipes.nodes.PersistentNode;
 import org.apache.curator.framework.recipes.shared.SharedCount;
 import org.apache.curator.framework.recipes.watch.PersistentWatcher;
+import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.curator.retry.RetryOneTime;
 import org.apache.curator.utils.CloseableUtils;
 import org.apache.zookeeper.CreateMode;
@@ -45,6 +46,16 @@ public final class CuratorRecipes {
         CuratorFramework client = CuratorFrameworkFactory.newClient(servers, 10_000, 10_000, new RetryOneTime(100));
         client.start();
         client.blockUntilConnected(20, TimeUnit.SECONDS);
+        return client;
+    }
+
+    /** The client, once its server knows what was done elsewhere before. */
+    private static CuratorFramework up(CuratorFramework client) throws Exception {
+        CountDownLatch synced = new CountDownLatch(1);
+        client.getZookeeperClient().getZooKeeper().sync("/", (code, path, context) -> synced.countDown(), null);
+        if (!synced.await(20, TimeUnit.SECONDS)) {
+            throw new AssertionError("a server does not catch up");
+        }
         return client;
     }
 
@@ -98,6 +109,7 @@ public final class CuratorRecipes {
         check("one leads", hers.await(20, TimeUnit.SECONDS));
         his.start();
         until("both take part", () -> hers.getParticipants().size() == 2);
+        up(bob);
         check("the leader is known", his.getLeader().getId().equals("ann"));
         hers.close();
         check("the other leads then", his.await(20, TimeUnit.SECONDS));
@@ -117,7 +129,7 @@ public final class CuratorRecipes {
     private static void barriersAndCounters(CuratorFramework ann, CuratorFramework bob, ExecutorService threads) throws Exception {
         DistributedBarrier barrier = new DistributedBarrier(ann, "/barrier");
         barrier.setBarrier();
-        Future<Boolean> waiting = threads.submit(() -> new DistributedBarrier(bob, "/barrier").waitOnBarrier(20, TimeUnit.SECONDS));
+        Future<Boolean> waiting = threads.submit(() -> new DistributedBarrier(up(bob), "/barrier").waitOnBarrier(20, TimeUnit.SECONDS));
         Thread.sleep(200);
         barrier.removeBarrier();
         check("a barrier holds until it is removed", waiting.get(30, TimeUnit.SECONDS));
@@ -127,6 +139,7 @@ public final class CuratorRecipes {
         SharedCount count = new SharedCount(ann, "/count", 5);
         SharedCount same = new SharedCount(bob, "/count", 0);
         count.start();
+        up(bob);
         same.start();
         count.setCount(8);
         until("a shared count is shared", () -> same.getCount() == 8);
@@ -174,7 +187,7 @@ public final class CuratorRecipes {
         PersistentNode node = new PersistentNode(ann, CreateMode.EPHEMERAL, false, "/mine", "here".getBytes());
         node.start();
         check("a persistent node is made", node.waitForInitialCreate(20, TimeUnit.SECONDS));
-        bob.delete().forPath("/mine");
+        up(bob).delete().forPath("/mine");
         until("and made again", () -> bob.checkExists().forPath("/mine") != null);
         node.close();
         GroupMember hers = new GroupMember(ann, "/group", "ann", "1".getBytes());
@@ -189,10 +202,41 @@ public final class CuratorRecipes {
             ann.transactionOp().create().forPath("/together"),
             ann.transactionOp().setData().forPath("/together", "all".getBytes()),
             ann.transactionOp().check().withVersion(1).forPath("/together"));
-        check("a transaction is done as a whole", new String(bob.getData().forPath("/together")).equals("all"));
+        check("a transaction is done as a whole", new String(up(bob).getData().forPath("/together")).equals("all"));
         ann.create().withTtl(60_000).withMode(CreateMode.PERSISTENT_WITH_TTL).forPath("/short");
         ann.create().withProtection().withMode(CreateMode.EPHEMERAL_SEQUENTIAL).forPath("/protected-");
-        check("nodes of all kinds are made", bob.getChildren().forPath("/").stream().anyMatch(name -> name.contains("protected-")));
+        check("nodes of all kinds are made", up(bob).getChildren().forPath("/").stream().anyMatch(name -> name.contains("protected-")));
+    }
+
+    private static void outlives() throws Exception {
+        CuratorFramework ann = CuratorFrameworkFactory.newClient(servers, 10_000, 10_000, new ExponentialBackoffRetry(100, 10));
+        CuratorFramework bob = CuratorFrameworkFactory.newClient(servers, 10_000, 10_000, new ExponentialBackoffRetry(100, 10));
+        ann.start();
+        bob.start();
+        LeaderLatch latch = new LeaderLatch(ann, "/outlives/latch", "ann");
+        latch.start();
+        check("one leads before a server is killed", latch.await(20, TimeUnit.SECONDS));
+        PersistentNode node = new PersistentNode(ann, CreateMode.EPHEMERAL, false, "/outlives/mine", "here".getBytes());
+        node.start();
+        check("a node is made before a server is killed", node.waitForInitialCreate(20, TimeUnit.SECONDS));
+        CuratorCache cache = CuratorCache.build(bob, "/outlives");
+        cache.start();
+        long session = ann.getZookeeperClient().getZooKeeper().getSessionId();
+        System.out.println("kill");
+        System.in.read();
+        ann.create().orSetData().creatingParentsIfNeeded().forPath("/outlives/data", "after".getBytes());
+        until("a cache outlives a server", () -> cache.get("/outlives/data").map(found -> new String(found.getData()).equals("after")).orElse(false));
+        check("a session outlives a server", ann.getZookeeperClient().getZooKeeper().getSessionId() == session);
+        check("an ephemeral node outlives a server", bob.checkExists().forPath("/outlives/mine") != null);
+        until("somebody leads again", latch::hasLeadership);
+        InterProcessMutex lock = new InterProcessMutex(bob, "/outlives/lock");
+        check("a lock is taken after a server was killed", lock.acquire(20, TimeUnit.SECONDS));
+        lock.release();
+        latch.close();
+        node.close();
+        cache.close();
+        CloseableUtils.closeQuietly(bob);
+        CloseableUtils.closeQuietly(ann);
     }
 
     public static void main(String[] args) throws Exception {
@@ -204,6 +248,9 @@ public final class CuratorRecipes {
         leaders(ann, bob);
         barriersAndCounters(ann, bob, threads);
         nodes(ann, bob);
+        if (args.length > 1) {
+            outlives();
+        }
         CloseableUtils.closeQuietly(bob);
         CloseableUtils.closeQuietly(ann);
         threads.shutdownNow();

@@ -1,5 +1,5 @@
 // Starts a Kafka broker that keeps its metadata at the servers of args[0], with the folder args[1] for its log and the port args[2]; makes a
-// topic, writes to it and reads it back. Any check that does not hold ends it with an error.
+// topic, has one of the servers killed where args[3] says so, writes to it and reads it back. Any check that does not hold ends it with an error.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -37,6 +37,14 @@ public final class KafkaRoundTrip {
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(client, new StringSerializer(), new StringSerializer())) {
             for (int number = 0; number < 100; number++) {
                 producer.send(new ProducerRecord<>("topic", "key" + number, "value" + number)).get(60, TimeUnit.SECONDS);
+            }
+        }
+        if (args.length > 3) {
+            System.out.println("kill");
+            System.in.read();
+            // The controller notes it at the servers.
+            try (Admin admin = Admin.create(client)) {
+                admin.createTopics(List.of(new NewTopic("another", 1, (short) 1))).all().get(60, TimeUnit.SECONDS);
             }
         }
         List<String> read = new ArrayList<>();
