@@ -98,6 +98,7 @@ mutants! {
     ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
     LiarServed: "evidence", "a client that was seen to lie is served as before";
     HonestConvicted: "evidence", "a replica that repeats its vote counts as one that contradicts it";
+    FollowerConvicted: "evidence", "a replica that follows a later leader to another decision counts as one that contradicts itself";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";
