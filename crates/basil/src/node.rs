@@ -25,7 +25,7 @@ pub enum NodeEvent {
         /// The transaction, which proves it.
         transaction: Transaction,
     },
-    /// A replica has voted to commit and to abort one transaction: proof that it lies, or has forgotten, for everybody.
+    /// A replica has stated both that one transaction commits and that it aborts: proof that it lies, or has forgotten, for everybody.
     Contradiction(Contradiction),
     /// How it stands with its clock, now and then.
     Clock(ClockReport),
@@ -274,7 +274,7 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             }),
             NodeEvent::Contradiction(contradiction) => Some(engine::Misbehavior {
                 who: engine::Liar::Replica(contradiction.replica),
-                what: "this replica signed a vote to commit and a vote to abort one transaction: it lies, or its disk has forgotten",
+                what: contradiction.stated.words(),
                 evidence: hex(contradiction.id),
             }),
             NodeEvent::Clock(_) => None,

@@ -1,10 +1,16 @@
-//! What proves to everybody that a replica lies: two votes of it on one transaction, to commit and to abort. A vote is cast once and repeated from then on, also
-//! after a crash and under another key; a replica that lost its disk never speaks again of what it may have voted on. So whoever holds both has proof, and needs
-//! nobody's word for it. (The holder of the key may be to blame without meaning to: its disk may have forgotten.)
+//! What proves to everybody that a replica lies: two statements of it on one transaction that no correct replica makes both.
 //!
-//! A `Witness` looks at what a replica's process hears, and remembers a bounded number of votes. What it does not see it does not prove: it is a help for
-//! operators, and no promise rests on it. Votes to commit that come in the proof of a commit are not remembered, as that is what mostly comes; they are compared
-//! with what is known.
+//! - *A vote to commit and a vote to abort* (ST1R). A vote is cast once and repeated from then on.
+//! - *Two logged decisions, to commit and to abort, of one view* (ST2R). The first decision that is logged in a view stays, a client's (view 0) or a leader's. In
+//!   different views they may differ: a later leader may decide otherwise, and the replica follows it. The view that it is in when it says so does not matter.
+//!
+//! Both hold after a crash and under another key, too; a replica that lost its disk never speaks again of what it may have said, and one that has forgotten a
+//! transaction states its outcome in a view of which it has stated nothing else. So whoever holds both statements has proof, and needs nobody's word for it. (The
+//! holder of the key may be to blame without meaning to: its disk may have forgotten.)
+//!
+//! A `Witness` looks at what a replica's process hears, and remembers a bounded number of statements. What it does not see it does not prove: it is a help for
+//! operators, and no promise rests on it. Votes to commit, and logged decisions, that come in the proof of an outcome are not remembered, as that is what mostly
+//! comes; they are compared with what is known.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,34 +21,66 @@ use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode, Reader};
 use types::{Cluster, ReplicaId, TransactionId};
 
-use crate::certificate::{Certificate, Proof, ShardProof, SignedVote, Vote, VoteSet, VoteStatement};
+use crate::certificate::{
+    Certificate, Decision, LoggedStatement, Proof, ShardProof, SignedLogged, SignedVote, Vote, VoteSet, VoteStatement,
+};
 use crate::message::Message;
 
-/// Of so many transactions votes are remembered, at most.
+/// Of so many transactions statements are remembered, at most.
 const TRANSACTIONS_MAX: usize = 1_024;
-/// And so many votes of each, at most.
-const VOTES_MAX: usize = 64;
+/// And so many votes, and as many logged decisions, of each, at most.
+const STATEMENTS_MAX: usize = 64;
 /// What the bytes of a proof begin with: a format version, and what it is.
-const HEADER: &[u8] = b"\x01basil votes\0";
+const VOTES_HEADER: &[u8] = b"\x01basil votes\0";
+const LOGGED_HEADER: &[u8] = b"\x01basil logged\0";
 /// How many checked roots are remembered while one is checked.
 const ROOTS_MAX: usize = 16;
 
-/// Two votes of one replica on one transaction.
+/// Two statements of one replica on one transaction that no correct replica makes both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contradiction {
-    /// Who voted twice.
+    /// Who made them.
     pub replica: ReplicaId,
     /// On which transaction.
     pub id: TransactionId,
-    /// The signatures of its vote to commit, and of that to abort.
+    /// What it stated.
+    pub stated: Stated,
+    /// The signature of its statement to commit, and of that to abort.
     pub signatures: (BatchSignature, BatchSignature),
+}
+
+/// What was stated both ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stated {
+    /// A vote.
+    Votes,
+    /// A logged decision.
+    Logged {
+        /// The view of both decisions.
+        view_decision: u32,
+        /// The views that it was in as it stated the one to commit, and that to abort.
+        views_current: (u32, u32),
+    },
+}
+
+impl Stated {
+    /// What it did, in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Votes => "this replica signed a vote to commit and a vote to abort one transaction: it lies, or its disk has forgotten",
+            Self::Logged { .. } => {
+                "this replica signed that it had logged one transaction to commit and to abort, in one view: it lies, or its disk has forgotten"
+            }
+        }
+    }
 }
 
 /// Why bytes prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContradictionError {
     /// They do not begin as such a proof does.
-    #[error("these are no two votes of basil's, or in a newer format")]
+    #[error("these are no two statements of a replica of basil's, or in a newer format")]
     Header,
     /// They cannot be read.
     #[error("it is damaged: {0}")]
@@ -58,9 +96,19 @@ pub enum ContradictionError {
 impl SignatureClaims for Contradiction {
     fn claims<'a>(&'a self, cluster: &Cluster, out: &mut Vec<Claim<'a>>) -> Result<(), Rejection> {
         let (signer, id) = (self.replica, self.id);
-        for (vote, signature) in [(Vote::Commit, &self.signatures.0), (Vote::Abort, &self.signatures.1)] {
-            out.push(Claim { signer, leaf: leaf(cluster.id(), signer, &VoteStatement { id, vote }), signature });
-        }
+        let (commit, abort) = match self.stated {
+            Stated::Votes => {
+                let of = |vote| leaf(cluster.id(), signer, &VoteStatement { id, vote });
+                (of(Vote::Commit), of(Vote::Abort))
+            }
+            Stated::Logged { view_decision, views_current: (with_commit, with_abort) } => {
+                let of =
+                    |decision, view_current| leaf(cluster.id(), signer, &LoggedStatement { id, decision, view_decision, view_current });
+                (of(Decision::Commit, with_commit), of(Decision::Abort, with_abort))
+            }
+        };
+        out.push(Claim { signer, leaf: commit, signature: &self.signatures.0 });
+        out.push(Claim { signer, leaf: abort, signature: &self.signatures.1 });
         Ok(())
     }
 }
@@ -69,35 +117,57 @@ impl Contradiction {
     /// As it is kept.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
-        let mut bytes = HEADER.to_vec();
+        let mut bytes = match self.stated {
+            Stated::Votes => VOTES_HEADER,
+            Stated::Logged { .. } => LOGGED_HEADER,
+        }
+        .to_vec();
         self.replica.encode(&mut bytes);
         self.id.encode(&mut bytes);
+        if let Stated::Logged { view_decision, views_current: (with_commit, with_abort) } = self.stated {
+            [view_decision, with_commit, with_abort].iter().for_each(|view| view.encode(&mut bytes));
+        }
         self.signatures.0.encode(&mut bytes);
         self.signatures.1.encode(&mut bytes);
         bytes.into()
     }
 
-    /// Reads one, and checks it with nothing but the cluster's public keys: both votes are by the key that the replica has in `cluster`.
+    /// Reads one, and checks it with nothing but the cluster's public keys: both statements are by the key that the replica has in `cluster`.
     ///
     /// # Errors
     /// [`ContradictionError`], when it proves nothing.
     pub fn verify(bytes: &Bytes, cluster: Arc<Cluster>, signatures: Signatures) -> Result<Self, ContradictionError> {
-        if !bytes.starts_with(HEADER) {
+        let is_logged = bytes.starts_with(LOGGED_HEADER);
+        if !is_logged && !bytes.starts_with(VOTES_HEADER) {
             return Err(ContradictionError::Header);
         }
-        let mut reader = Reader::new(bytes.slice(HEADER.len()..), cluster.id());
+        let header = if is_logged { LOGGED_HEADER } else { VOTES_HEADER };
+        let mut reader = Reader::new(bytes.slice(header.len()..), cluster.id());
         let (replica, id) = (ReplicaId::decode(&mut reader)?, TransactionId::decode(&mut reader)?);
+        let stated = if is_logged {
+            let mut view = || u32::decode(&mut reader);
+            Stated::Logged { view_decision: view()?, views_current: (view()?, view()?) }
+        } else {
+            Stated::Votes
+        };
         let both = (BatchSignature::decode(&mut reader)?, BatchSignature::decode(&mut reader)?);
         reader.finish()?;
-        let found = Self { replica, id, signatures: both };
+        let found = Self { replica, id, stated, signatures: both };
         Ok(Verifier::new(cluster, signatures, ROOTS_MAX)?.verify(found)?.into_inner())
     }
 }
 
-/// Remembers votes, to compare others with them.
+/// What is remembered of a transaction.
+#[derive(Debug, Default)]
+struct Known {
+    votes: Vec<(ReplicaId, Vote, BatchSignature)>,
+    logged: Vec<SignedLogged>,
+}
+
+/// Remembers statements, to compare others with them.
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
-    known: BTreeMap<TransactionId, Vec<(ReplicaId, Vote, BatchSignature)>>,
+    known: BTreeMap<TransactionId, Known>,
     /// In the order in which they came.
     order: VecDeque<TransactionId>,
     /// Who was caught: once is enough.
@@ -112,7 +182,11 @@ impl Witness {
             Message::Voted { vote, .. } => self.note_all([vote], &mut found),
             Message::Recover { evidence, .. } => self.note_all(evidence, &mut found),
             Message::Log { tallies, .. } => self.note_sets(id_of(message), tallies, &mut found),
-            Message::InvokeFallback { justified: Some(justified), .. } => self.note_sets(id_of(message), &justified.tallies, &mut found),
+            Message::Logged { logged } => self.note_logged(logged, &mut found),
+            Message::InvokeFallback { justified, views, .. } => {
+                justified.iter().for_each(|justified| self.note_sets(id_of(message), &justified.tallies, &mut found));
+                views.iter().for_each(|logged| self.note_logged(logged, &mut found));
+            }
             Message::Writeback { certificate, .. } | Message::Decided { certificate } => self.note_certificate(certificate, &mut found),
             _ => {}
         }
@@ -136,8 +210,19 @@ impl Witness {
     }
 
     fn note_certificate(&mut self, certificate: &Certificate, found: &mut Vec<Contradiction>) {
-        let Proof::Fast(proofs) = &certificate.proof else { return };
         let is_known = self.known.contains_key(&certificate.id);
+        let proofs = match &certificate.proof {
+            Proof::Fast(proofs) => proofs,
+            Proof::Logged(set) => {
+                let (id, decision, view_decision) = (certificate.id, certificate.decision, set.view_decision);
+                for (index, view_current, signature) in set.voters.iter().filter(|_| is_known) {
+                    let statement = LoggedStatement { id, decision, view_decision, view_current: *view_current };
+                    let replica = ReplicaId { shard: set.shard, index: *index };
+                    self.note_logged(&SignedLogged { replica, statement, signature: signature.clone() }, found);
+                }
+                return;
+            }
+        };
         for proof in proofs {
             if let ShardProof::Votes(set) = proof
                 && (is_known || set.vote == Vote::Abort)
@@ -148,6 +233,44 @@ impl Witness {
     }
 
     fn note(&mut self, id: TransactionId, replica: ReplicaId, vote: Vote, signature: &BatchSignature, found: &mut Vec<Contradiction>) {
+        let votes = &mut self.known_of(id).votes;
+        match votes.iter().find(|(other, ..)| *other == replica) {
+            Some((_, earlier, theirs)) if *earlier != vote || broken(Mutant::HonestConvicted) => {
+                let (commit, abort) = if vote == Vote::Commit { (signature, theirs) } else { (theirs, signature) };
+                found.push(Contradiction { replica, id, stated: Stated::Votes, signatures: (commit.clone(), abort.clone()) });
+            }
+            Some(_) => {}
+            None if votes.len() < STATEMENTS_MAX => votes.push((replica, vote, signature.clone())),
+            None => {}
+        }
+    }
+
+    fn note_logged(&mut self, logged: &SignedLogged, found: &mut Vec<Contradiction>) {
+        let (replica, LoggedStatement { id, decision, view_decision, .. }) = (logged.replica, logged.statement);
+        let all = &mut self.known_of(id).logged;
+        // What it logged in another view may be otherwise.
+        let is_of_view = |other: &&SignedLogged| {
+            other.replica == replica && (other.statement.view_decision == view_decision || broken(Mutant::FollowerConvicted))
+        };
+        match all.iter().find(is_of_view) {
+            Some(earlier) if earlier.statement.decision != decision => {
+                let (commit, abort) = if decision == Decision::Commit { (logged, earlier) } else { (earlier, logged) };
+                let views_current = (commit.statement.view_current, abort.statement.view_current);
+                found.push(Contradiction {
+                    replica,
+                    id,
+                    stated: Stated::Logged { view_decision, views_current },
+                    signatures: (commit.signature.clone(), abort.signature.clone()),
+                });
+            }
+            Some(_) => {}
+            None if all.len() < STATEMENTS_MAX => all.push(logged.clone()),
+            None => {}
+        }
+    }
+
+    /// What is remembered of a transaction; the one that was met first is forgotten where there is no room.
+    fn known_of(&mut self, id: TransactionId) -> &mut Known {
         if !self.known.contains_key(&id) {
             self.order.push_back(id);
             if self.order.len() > TRANSACTIONS_MAX
@@ -156,16 +279,7 @@ impl Witness {
                 self.known.remove(&oldest);
             }
         }
-        let votes = self.known.entry(id).or_default();
-        match votes.iter().find(|(other, ..)| *other == replica) {
-            Some((_, earlier, theirs)) if *earlier != vote || broken(Mutant::HonestConvicted) => {
-                let (commit, abort) = if vote == Vote::Commit { (signature, theirs) } else { (theirs, signature) };
-                found.push(Contradiction { replica, id, signatures: (commit.clone(), abort.clone()) });
-            }
-            Some(_) => {}
-            None if votes.len() < VOTES_MAX => votes.push((replica, vote, signature.clone())),
-            None => {}
-        }
+        self.known.entry(id).or_default()
     }
 }
 

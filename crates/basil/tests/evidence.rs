@@ -6,9 +6,11 @@ mod members;
 
 use std::sync::Arc;
 
-use basil::certificate::{SignedVote, VoteStatement};
-use basil::witness::{Contradiction, ContradictionError};
-use basil::{Coordinator, CoordinatorOptions, Message, Node, NodeEvent, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write};
+use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
+use basil::witness::{Contradiction, ContradictionError, Stated};
+use basil::{
+    Coordinator, CoordinatorOptions, Decision, Message, Node, NodeEvent, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write,
+};
 use crypto::{Signatures, leaf};
 use engine::{Reconfigure, Replica as _};
 use machine::{Input, Machine as _, Outbox, Time};
@@ -115,4 +117,35 @@ fn two_votes_of_one_replica_prove_to_everybody_that_it_lies() {
     drop(hear(&members, &mut node, Party::Replica(SUSPECT), voted(&members, Vote::Commit, other)));
     let (_, events) = hear(&members, &mut node, Party::Replica(SUSPECT), voted(&members, Vote::Abort, other));
     assert!(events.is_empty(), "{events:?}");
+}
+
+fn logged(members: &Members, id: TransactionId, decision: Decision, view_decision: u32, view_current: u32) -> SignedLogged {
+    let statement = LoggedStatement { id, decision, view_decision, view_current };
+    let signature = members.batch_signers[&SUSPECT].sign(&[leaf(members.cluster.id(), SUSPECT, &statement)]).remove(0);
+    SignedLogged { replica: SUSPECT, statement, signature }
+}
+
+#[test]
+fn two_logged_decisions_of_one_view_prove_to_everybody_that_their_replica_lies() {
+    let members = members(1);
+    let mut node = node(&members);
+    let id = TransactionId([1; 32]);
+    let says =
+        |decision, view_decision, view_current| Message::Logged { logged: logged(&members, id, decision, view_decision, view_current) };
+    // It says so again as it has come to another view, and follows a later leader to another decision.
+    for honest in [says(Decision::Commit, 0, 0), says(Decision::Commit, 0, 1), says(Decision::Abort, 1, 1), says(Decision::Abort, 1, 3)] {
+        let (_, events) = hear(&members, &mut node, Party::Replica(SUSPECT), honest);
+        assert!(events.is_empty(), "{events:?}");
+    }
+    let (_, events) = hear(&members, &mut node, Party::Replica(SUSPECT), says(Decision::Commit, 1, 2));
+    let [NodeEvent::Contradiction(found)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(found.stated, Stated::Logged { view_decision: 1, views_current: (2, 1) });
+    let proof = Node::<Memory>::signed_proof(&events[0]).expect("it is signed");
+    let verify = |bytes: Vec<u8>| Contradiction::verify(&bytes.into(), members.cluster.clone(), Signatures::Ed25519);
+    assert_eq!(verify(proof.to_vec()), Ok(found.clone()));
+    for at in 0..proof.len() {
+        let mut altered = proof.to_vec();
+        altered[at] ^= 1;
+        assert!(verify(altered).is_err(), "byte {at}");
+    }
 }

@@ -13,6 +13,8 @@ const CLIENTS_MAX: u64 = 10_000;
 const CONNECTIONS_MAX: u64 = 64;
 /// The longest warm-up, window or cool-down: a day.
 const SECONDS_MAX: f64 = 86_400.0;
+/// The lowest and the highest rate that may be asked for, in transactions a second.
+const RATES: std::ops::RangeInclusive<f64> = 0.1..=1_000_000.0;
 /// The smallest and the largest scale: whoever wants more says how many keys.
 const SCALES: std::ops::RangeInclusive<f64> = 0.000_001..=100.0;
 
@@ -116,6 +118,9 @@ pub struct BenchArgs {
     /// counted
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub transactions: Option<u64>,
+    /// Begin no more transactions a second than this, all clients together; by default each begins one when its last is done
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub rate: Option<f64>,
     /// How long to run before measuring
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     pub warmup: f64,
@@ -272,6 +277,11 @@ fn connections(text: &str) -> Result<usize, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || format!("seconds from 0 to {SECONDS_MAX} were expected");
     text.parse().ok().filter(|number| (0.0..=SECONDS_MAX).contains(number)).ok_or_else(wrong)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let wrong = || format!("transactions a second from {} to {} were expected", RATES.start(), RATES.end());
+    text.parse().ok().filter(|number| RATES.contains(number)).ok_or_else(wrong)
 }
 
 fn scale(text: &str) -> Result<f64, String> {

@@ -70,6 +70,8 @@ struct Shared {
     failure: Mutex<Option<Error>>,
     /// How many transactions may still begin, and how many may still end, where that is limited.
     allowance: Option<Allowance>,
+    /// When transactions may begin, where their rate is limited.
+    pace: Option<Pace>,
     /// Whether the run is to end before its time.
     end: watch::Sender<End>,
 }
@@ -90,6 +92,27 @@ struct Allowance {
     begun: AtomicU64,
     ended: AtomicU64,
     wanted: u64,
+}
+
+/// Turns at which transactions begin, at even distances. What could not begin in time is not made up for: a cluster that stood still is not
+/// asked for more afterwards.
+struct Pace {
+    interval: Duration,
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    fn new(per_second: f64) -> Self {
+        Self { interval: Duration::from_secs_f64(1.0 / per_second), next: Mutex::new(Instant::now()) }
+    }
+
+    /// The next turn for who asks `now`.
+    fn turn(&self, now: Instant) -> Instant {
+        let mut next = lock(&self.next);
+        let turn = (*next).max(now);
+        *next = turn + self.interval;
+        turn
+    }
 }
 
 /// Runs `workload` as `args` say, the loop clients spread over the crew's connections or their pools, until `stop` turns true at the latest.
@@ -114,6 +137,7 @@ pub(crate) async fn run(
         broken: Mutex::new(Vec::new()),
         failure: Mutex::new(None),
         allowance: args.transactions.map(|wanted| Allowance { begun: AtomicU64::new(0), ended: AtomicU64::new(0), wanted }),
+        pace: args.rate.map(Pace::new),
         end: watch::Sender::new(End::NotYet),
     });
     let mut tasks = start_loop_clients(args, crew, &shared);
@@ -186,7 +210,7 @@ async fn mark(crew: &Crew) -> Option<Mark> {
 /// One loop client: transaction after transaction, until the end.
 async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut loop_client: LoopClient) {
     let mut pause_ms = PAUSE_MS_MIN;
-    while shared.goes_on() && shared.begins() {
+    while shared.goes_on() && shared.begins() && shared.has_turn().await {
         let begin = Instant::now();
         let outcome = shared.workload.transact(&client, &mut loop_client).await;
         let end = Instant::now();
@@ -225,7 +249,7 @@ async fn drive(shared: Arc<Shared>, client: Arc<Client>, mut loop_client: LoopCl
 /// One loop client that cheats: it hears nothing of what it left, and goes on with the next, at once if it is to `hurry`. None of it
 /// counts.
 async fn drive_cheat(shared: Arc<Shared>, client: Arc<Client>, mut loop_client: LoopClient, hurry: bool) {
-    while shared.goes_on() {
+    while shared.goes_on() && shared.has_turn().await {
         let begin = tokio::time::Instant::now();
         match shared.workload.transact(&client, &mut loop_client).await {
             Ok(_) | Err(Error::Client(client::Error::OutcomeUnknown { .. } | client::Error::Conflict)) => {}
@@ -279,6 +303,18 @@ impl Shared {
     /// Whether one more transaction may begin.
     fn begins(&self) -> bool {
         self.allowance.as_ref().is_none_or(|allowance| allowance.begun.fetch_add(1, Ordering::Relaxed) < allowance.wanted)
+    }
+
+    /// Waits for the next turn, where there are turns; gives whether the run still goes on then.
+    async fn has_turn(&self) -> bool {
+        let Some(pace) = &self.pace else { return true };
+        let turn = pace.turn(Instant::now());
+        let mut end = self.end.subscribe();
+        tokio::select! {
+            () = tokio::time::sleep_until(turn.min(self.window.stop).into()) => {}
+            _ = end.wait_for(|end| *end != End::NotYet) => {}
+        }
+        self.goes_on()
     }
 
     /// One more has ended, and is counted.
@@ -389,4 +425,19 @@ fn label(error: &Error) -> &'static str {
 /// The lock, also after a loop client that held it has panicked: counts are whole after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_evenly_apart_and_none_is_made_up_for() {
+        let pace = Pace::new(100.0);
+        let begin = Instant::now();
+        let first = pace.turn(begin);
+        assert_eq!((pace.turn(begin) - first, pace.turn(begin) - first), (Duration::from_millis(10), Duration::from_millis(20)));
+        let late = begin + Duration::from_secs(5);
+        assert_eq!((pace.turn(late), pace.turn(late)), (late, late + Duration::from_millis(10)));
+    }
 }

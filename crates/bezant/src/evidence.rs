@@ -243,6 +243,12 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             out!("nobody was ever seen to lie here");
         }
     }
+    let refuted = checked.iter().flatten().filter(|checked| checked.is_err()).count();
+    if refuted > 0 {
+        return Err(Failure::wrong(format!("{refuted} of {} pieces of evidence prove nothing", found.len()))
+            .at(args.path.display())
+            .help("they were changed, or are of another cluster: check them with the cluster.toml of their own"));
+    }
     Ok(if found.is_empty() { Done::Well } else { Done::Missing })
 }
 

@@ -137,7 +137,8 @@ pub enum Command {
         \x20 bezant evidence lie-1760000000000-s0-r1-0.json --cluster bezant-data/cluster.toml\n\
         \x20 bezant evidence bezant-data/s0-r2 --lift c7\n\
         \x20 bezant evidence /var/zk\n\n\
-        What is signed is checked with nothing but the cluster's public keys. Ends with exit code 1 when there is any evidence."
+        What is signed is checked with nothing but the cluster's public keys. Ends with exit code 1 when there is any\n\
+        evidence, and 2 when a piece of it proves nothing, and says why."
     )]
     Evidence(evidence::EvidenceArgs),
 }

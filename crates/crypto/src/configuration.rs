@@ -394,7 +394,8 @@ impl Chain {
     pub fn check(&self, next: &SignedConfiguration) -> Result<Cluster, ChainError> {
         let cluster = self.check_unsigned(&next.configuration)?;
         let bytes = next.to_bytes().len();
-        if bytes > CONFIGURATION_BYTES_MAX || self.bytes + bytes > CHAIN_BYTES_MAX {
+        let is_too_long = bytes > CONFIGURATION_BYTES_MAX || self.bytes + bytes > CHAIN_BYTES_MAX;
+        if is_too_long && !broken(Mutant::ConfigurationUnbounded) {
             return Err(ChainError::TooLong);
         }
         let operators = &self.newest().operators;
@@ -704,6 +705,30 @@ mod tests {
             let next = next(&chain, &[100, 101], |next| next.operators = operators(needed, numbers));
             assert!(matches!(chain.check(&next), Err(ChainError::Operators { .. })), "{needed} of {}", numbers.len());
         }
+    }
+
+    #[test]
+    fn a_configuration_longer_than_its_bound_is_refused_whoever_signs_it() {
+        let mut chain = chain();
+        let prefix = |number: usize| Key::from(format!("{number:01000}").as_str());
+        let long = |prefixes: usize| {
+            next(&chain, &[100, 101], |next| {
+                for number in 0..5 {
+                    let read_prefixes = (0..prefixes).map(prefix).collect();
+                    let public_key = secret(110 + number).public();
+                    next.clients
+                        .push((ClientId(10 + u64::from(number)), Permission { public_key, read_prefixes, ..Permission::default() }));
+                }
+            })
+        };
+        let (fits, too_long) = (long(800), long(900));
+        assert!(fits.to_bytes().len() <= CONFIGURATION_BYTES_MAX && CONFIGURATION_BYTES_MAX < too_long.to_bytes().len());
+        assert_eq!(chain.check(&too_long), Err(ChainError::TooLong));
+        chain.extend(fits).expect("it is not longer than it may be");
+        // All of them together have a bound of their own.
+        chain.bytes = CHAIN_BYTES_MAX;
+        let next = next(&chain, &[100, 101], |next| next.clients.clear());
+        assert_eq!(chain.check(&next), Err(ChainError::TooLong));
     }
 
     #[test]

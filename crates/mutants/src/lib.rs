@@ -87,6 +87,8 @@ mutants! {
     PlacesChangeTogether: "configurations", "more than f places of a shard get another key at once";
     GoneKeyReturns: "configurations", "a key that an earlier configuration took out comes back";
     GoneKeyBelieved: "configurations", "what a key signed that a configuration took out goes on to count";
+    ConfigurationUnbounded: "configurations", "a configuration may be as long as those who sign it like";
+    ConfigurationsPileUp: "configurations", "configurations are handed to clients however many of them wait to be written";
     ConfigurationUnkept: "configurations", "a configuration is gone by that could not be written down";
     EarlierKeyUnchecked: "configurations", "whatever is signed badly in the name of a place whose key was changed is forgiven";
     EarlierVotesKept: "configurations", "votes that an earlier key signed go on to count for who collects them";
@@ -98,6 +100,7 @@ mutants! {
     ClientLimitsIgnored: "configurations", "what the operators allow one client is not looked at";
     LiarServed: "evidence", "a client that was seen to lie is served as before";
     HonestConvicted: "evidence", "a replica that repeats its vote counts as one that contradicts it";
+    FollowerConvicted: "evidence", "a replica that follows a later leader to another decision counts as one that contradicts itself";
     SecretRead: "rights", "a client may read what it has no right to";
     SecretRange: "rights", "a client may read a range of keys that it has no right to";
     SecretShown: "rights", "a prepared transaction is shown to those who may not read all it touches";

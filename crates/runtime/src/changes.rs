@@ -408,7 +408,7 @@ impl Changes {
         while let Some(next) = self.next_for(link, chain) {
             // Replicas are few, and all others rest on what they know.
             let is_client = matches!(link.party(), Party::Client(..));
-            if is_client && self.links.handing_bytes() >= HANDED_BYTES_MAX {
+            if is_client && self.links.handing_bytes() >= HANDED_BYTES_MAX && !broken(Mutant::ConfigurationsPileUp) {
                 return Handed::Later;
             }
             let Some(configuration) = self.encoded(next, chain) else { break };

@@ -1,0 +1,139 @@
+//! Lies told to real replicas: what they keep of them, and who can check it with what.
+
+mod place;
+mod raw;
+
+use std::fs;
+use std::path::PathBuf;
+
+use basil::certificate::{LoggedStatement, SignedLogged, SignedVote, VoteStatement};
+use basil::{Decision, Message, Read, Transaction, Vote, Write};
+use crypto::{BatchSigner, Statement, leaf};
+use place::{Place, eventually};
+use raw::{Raw, Shows};
+use runtime::frame::{Frames, Greeting, Role};
+use serde_json::Value as Json;
+use types::{ClientId, Key, ReplicaId, Session, ShardId, Timestamp, TransactionId, Value};
+
+/// Who lies. It has the greatest name, so that it dials all others.
+const LIAR: ReplicaId = ReplicaId { shard: ShardId(0), index: 5 };
+
+/// Says these messages to a replica, as the member whose folder this is, and leaves.
+fn say(place: &Place, to: &str, member: &str, role: Role, messages: &[Message]) {
+    let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
+    let configuration = runtime::Configuration::of(&topology.cluster, topology.signatures, topology.chain.version());
+    let mut raw = Raw::connect(place.address(to, "address"), Shows::member(&place.path("bezant-data").join(member)));
+    raw.send(&Greeting::Hello { cluster: topology.cluster.id(), configuration, role }.to_frame());
+    assert_eq!(raw.greeting(), Some(Greeting::Welcome(configuration)), "{member} at {to}");
+    let mut frames = Frames::default();
+    messages.iter().for_each(|message| assert!(frames.add(message), "it is short"));
+    frames.finish();
+    raw.send(frames.bytes());
+    eventually("it is kept", || !kept(place, to).is_empty());
+}
+
+/// The files that a replica keeps as evidence.
+fn kept(place: &Place, replica: &str) -> Vec<PathBuf> {
+    let folder = place.path("bezant-data").join(replica).join("evidence");
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect()
+}
+
+/// What the liar signs.
+fn signed<S: Statement>(place: &Place, statement: &S) -> crypto::BatchSignature {
+    let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
+    let secret = runtime::tls::read_private_key(&place.path("bezant-data").join(LIAR.to_string()).join("key")).expect("its key");
+    let signer = BatchSigner::new(secret, topology.cluster.id(), LIAR, topology.signatures);
+    signer.sign(&[leaf(topology.cluster.id(), LIAR, statement)]).remove(0)
+}
+
+fn voted(place: &Place, vote: Vote) -> Message {
+    let statement = VoteStatement { id: TransactionId([7; 32]), vote };
+    Message::Voted { vote: SignedVote { replica: LIAR, statement, signature: signed(place, &statement) }, conflict: None }
+}
+
+fn logged(place: &Place, decision: Decision) -> Message {
+    let statement = LoggedStatement { id: TransactionId([8; 32]), decision, view_decision: 0, view_current: 2 };
+    Message::Logged { logged: SignedLogged { replica: LIAR, statement, signature: signed(place, &statement) } }
+}
+
+/// A transaction of client 2 that has read what was written after it.
+fn from_the_future(place: &Place) -> Message {
+    let topology = bezant_client::load(place.path("bezant-data")).expect("made").topology;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let read = Read { key: Key::from("a"), version: Timestamp::new(now + 9, ClientId(1)), dependency: None };
+    let write = Write { key: Key::from("b"), value: Some(Value::from("1")) };
+    let timestamp = Timestamp::new(now, ClientId(2));
+    Message::Prepare { transaction: Transaction::new(topology.cluster.id(), timestamp, vec![read], vec![write]).expect("small") }
+}
+
+/// The one file of evidence that this replica keeps, with one byte of its proof changed, as another file.
+fn tampered(place: &Place, replica: &str) -> String {
+    let mut record: Json = serde_json::from_str(&fs::read_to_string(&kept(place, replica)[0]).expect("kept")).expect("JSON");
+    let proof = record["proof"].as_str().expect("it is signed").to_owned();
+    // The last byte belongs to a signature.
+    let (rest, last) = proof.split_at(proof.len() - 2);
+    let last = u8::from_str_radix(last, 16).expect("digits") ^ 1;
+    record["proof"] = Json::from(format!("{rest}{last:02x}"));
+    let name = format!("tampered-{replica}.json");
+    fs::write(place.path(&name), record.to_string()).expect("written");
+    name
+}
+
+#[test]
+fn a_replica_that_equivocates_leaves_evidence_that_anybody_can_check() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    place.run(&["up"]).expect(0);
+    place.run(&["evidence", "bezant-data/s0-r0"]).expect(0).prints("nobody was ever seen to lie here\n");
+    place.kill("s0-r5");
+    eventually("it has ended", || place.ask("s0-r5", "/health").is_none());
+    say(&place, "s0-r0", "s0-r5", Role::Replica, &[voted(&place, Vote::Commit), voted(&place, Vote::Abort)]);
+    say(&place, "s0-r1", "s0-r5", Role::Replica, &[logged(&place, Decision::Abort), logged(&place, Decision::Commit)]);
+    // Nobody is there any more who could be asked.
+    place.run(&["down"]).expect(0);
+    fs::create_dir(place.path("elsewhere")).expect("made");
+    fs::copy(place.path("bezant-data/cluster.toml"), place.path("elsewhere/cluster.toml")).expect("copied");
+    for (replica, what) in
+        [("s0-r0", "a vote to commit and a vote to abort"), ("s0-r1", "had logged one transaction to commit and to abort")]
+    {
+        let listed = place.run(&["evidence", &format!("bezant-data/{replica}")]).expect(1);
+        assert!(listed.out.contains(what) && listed.out.contains("proven by its signatures, by the keys of configuration 0"), "{listed:?}");
+        let file = kept(&place, replica)[0].display().to_string();
+        let shown = place.run(&["evidence", &file, "--cluster", "elsewhere", "--json"]).expect(1).json();
+        let shown = &shown["evidence"][0];
+        assert_eq!((&shown["who"], &shown["proven_by_configuration"]), (&Json::from("s0-r5"), &Json::from(0)), "{shown}");
+
+        let file = tampered(&place, replica);
+        let refuted = place.run(&["evidence", &file, "--cluster", "elsewhere"]).expect(2);
+        assert!(refuted.out.contains("its signatures prove nothing: "), "{refuted:?}");
+        refuted.says("1 of 1 pieces of evidence prove nothing");
+        let shown = place.run(&["evidence", &file, "--cluster", "elsewhere", "--json"]).expect(2).json();
+        assert!(shown["evidence"][0]["refuted"].as_str().is_some_and(|why| why.contains("signature")), "{shown}");
+        // The same signatures do not speak against another.
+        let text = fs::read_to_string(&kept(&place, replica)[0]).expect("kept").replace("s0-r5", "s0-r4");
+        fs::write(place.path("other.json"), text).expect("written");
+        let refuted = place.run(&["evidence", "other.json", "--cluster", "elsewhere"]).expect(2);
+        assert!(refuted.out.contains("they are about something else than the file says"), "{refuted:?}");
+    }
+}
+
+#[test]
+fn a_client_that_lies_is_refused_by_who_heard_it_until_that_is_lifted() {
+    let place = Place::new();
+    place.init(&["--clients", "2"]);
+    place.run(&["up"]).expect(0);
+    say(&place, "s0-r0", "client-2", Role::Client(Session(7)), &[from_the_future(&place)]);
+    let listed = place.run(&["evidence", "bezant-data/s0-r0"]).expect(1);
+    assert!(listed.out.contains("c2: this client claims to have read from its own future"), "{listed:?}");
+    assert!(listed.out.contains("not signed") && listed.out.contains("c2: refused here as long as it has that key"), "{listed:?}");
+    // One replica refuses it; the others have heard nothing. The fast path takes all six.
+    place.run(&["put", "a", "1", "--cluster", "bezant-data/client-2"]).expect(0).says("over the slow path");
+    place.run(&["put", "a", "2"]).expect(0);
+    place.run(&["down"]).expect(0);
+    place.run(&["evidence", "bezant-data/s0-r0", "--lift", "c2"]).expect(0);
+    place.run(&["up"]).expect(0);
+    eventually("all six take it in again", || {
+        place.run(&["put", "a", "3", "--cluster", "bezant-data/client-2"]).err.contains("over the fast path")
+    });
+}
