@@ -66,7 +66,7 @@ shell     figures:
 shell     bezant: mutants types crypto machine store basil cataphract augustus sentinel runtime monitoring engine \
               client bezant-client config workload backup sql zookeeper console bench
 shell     bezant-lab: types crypto basil cataphract augustus sentinel adversary runtime engine client bezant-client \
-              config workload simulator conformance capacity bench figures bezant
+              config workload random simulator conformance capacity bench figures bezant
 shell     fuzz: types crypto machine store basil cataphract augustus sentinel runtime monitoring engine client \
               bezant-client config workload bezant
 shell     examples: bezant-client

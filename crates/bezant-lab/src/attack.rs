@@ -9,7 +9,7 @@ mod cluster;
 mod liar;
 mod member;
 mod stranger;
-mod wire;
+pub mod wire;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

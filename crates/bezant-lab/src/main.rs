@@ -1,13 +1,15 @@
 //! `bezant-lab`: everything that `bezant` does, and what experiments need beside it.
 //!
-//! Four commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
-//! machines would do, `attack` what floods and liars take from honest clients. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
+//! Five commands of its own: `sim` runs the simulator, `figures` measures the papers' figures, `predict` says what other
+//! machines would do, `attack` what floods and liars take from honest clients, `soak` lets a cluster live
+//! through faults and changes. And `bezant`'s commands, built with the feature `lab`: with clients that cheat, replicas that break a rule,
 //! clusters without signatures, and injected latency, none of which the product has.
 
 mod attack;
 mod figures;
 mod predict;
 mod sim;
+mod soak;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,6 +53,12 @@ enum Command {
         Makes its own clusters, on this computer's loopback, and attacks nothing else. All attacks take a quarter of an hour. What the\n\
         columns mean stands in docs/security.md.")]
     Attack(attack::AttackArgs),
+    #[command(after_help = "Examples:\n\
+        \x20 bezant-lab soak /tmp/soak --minutes 60\n\
+        \x20 bezant-lab soak /tmp/rounds --rounds 10 --away-seconds 300 --json\n\n\
+        Makes its own cluster, on this computer's loopback. Ends with exit code 3 when something did not hold, and says what. What is checked,\n\
+        and what came of it, stands in docs/testing.md.")]
+    Soak(soak::SoakArgs),
     #[command(hide = true)]
     Attacker(attack::AttackerArgs),
     #[command(flatten)]
@@ -73,6 +81,7 @@ async fn run(command: Command) -> Result<Done, Failure> {
         Command::Figures(args) => figures::run(&args).await,
         Command::Predict(args) => predict::run(&args),
         Command::Attack(args) => attack::run(&args).await,
+        Command::Soak(args) => soak::run(&args).await,
         Command::Attacker(args) => attack::run_attacker(&args).await,
         Command::Bezant(command) => command.run().await,
     }

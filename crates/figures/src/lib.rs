@@ -16,7 +16,7 @@
 
 mod args;
 mod catalogue;
-mod draw;
+pub mod draw;
 mod machine;
 mod page;
 mod plan;

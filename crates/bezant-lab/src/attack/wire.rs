@@ -114,7 +114,13 @@ pub enum Pace {
 impl Target {
     /// The cluster in `folder`, whose attacker has the second client's key. Only a cluster on this computer is attacked.
     pub fn load(folder: &Path, keys: u64) -> Result<Self, Failure> {
-        let config = bezant_client::load(folder.join("client-2"))?;
+        let liar = read_private_key(&folder.join(LIAR.to_string()).join("key")).attempt("read the key of", LIAR)?;
+        Ok(Self { liar, keys, ..Self::of_member(folder, "client-2")? })
+    }
+
+    /// The cluster in `folder`, as the client `member` of it knows it, with no liar in it.
+    pub fn of_member(folder: &Path, member: &str) -> Result<Self, Failure> {
+        let config = bezant_client::load(folder.join(member))?;
         let Topology { cluster, signatures, endpoints, .. } = config.topology.as_ref();
         let local = |address: &str| -> Result<SocketAddr, Failure> {
             let address: SocketAddr = address.parse().attempt("read the address", address)?;
@@ -133,8 +139,8 @@ impl Target {
             cluster: Arc::clone(cluster),
             client: config.client,
             honest: cluster.clients().iter().map(|(client, _)| *client).find(|client| *client != config.client).unwrap_or(config.client),
-            liar: read_private_key(&folder.join(LIAR.to_string()).join("key")).attempt("read the key of", LIAR)?,
-            keys,
+            liar: SecretKey::generate(),
+            keys: 0,
             counts: Counts::default(),
             sessions: AtomicU64::new(u64::from(std::process::id()) << 32),
         })
