@@ -87,6 +87,10 @@ pub struct SoakArgs {
     /// How far ahead of its clock a replica takes timestamps
     #[arg(long, value_name = "MS", default_value_t = 500)]
     time_bound_ms: u64,
+    /// Which part of the transactions must take the fast path again within a minute after the last fault. That takes the word of all six replicas in time, which a machine with
+    /// much else to do may not have
+    #[arg(long, value_name = "R", default_value_t = 0.95)]
+    fast_path: f64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -102,6 +106,7 @@ struct Shared {
     cluster: Cluster,
     window_ms: u64,
     time_bound_ms: u64,
+    fast_path: f64,
     /// The user wants an end, or something went so wrong that nothing more can be tried.
     stop: Arc<AtomicBool>,
     /// Nothing new begins any more.
@@ -242,6 +247,7 @@ fn soak(args: &SoakArgs, program: &Path, stop: Arc<AtomicBool>) -> Result<Done, 
         cluster,
         window_ms: args.window_ms,
         time_bound_ms: args.time_bound_ms,
+        fast_path: args.fast_path,
         stop,
         over: AtomicBool::new(false),
         closed: AtomicBool::new(false),

@@ -20,10 +20,8 @@ const DOWN_MS: (u64, u64) = (0, 5_000);
 const AWAY_MS: (u64, u64) = (10_000, 40_000);
 /// How long a replica may take to be whole again, beside what it must be silent for, in seconds.
 const WHOLE_SECONDS_MAX: u64 = 240;
-/// How long after the end of faults the fast path may take to come back, in seconds, and how much of it. It takes all six replicas, so that
-/// none of it is there while one is not; but on a machine with much else to do, one in ten transactions goes without it though all are there.
+/// How long after the end of faults the fast path may take to come back, in seconds.
 const FAST_SECONDS_MAX: u64 = 60;
-pub const FAST_RATE_MIN: f64 = 0.75;
 
 /// What may happen to a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +214,7 @@ pub fn fast_again(shared: &Shared) -> Result<(), Failure> {
     let mut best = 0.0_f64;
     while shared.active_seconds() - begun <= FAST_SECONDS_MAX {
         let rate = shared.fast_path_rate_since(begun);
-        if rate.is_some_and(|rate| rate >= FAST_RATE_MIN) {
+        if rate.is_some_and(|rate| rate >= shared.fast_path) {
             let seconds = shared.active_seconds() - begun;
             shared.longest("fast_path_back_within_ms", std::time::Duration::from_secs(seconds));
             return Ok(());
@@ -225,6 +223,7 @@ pub fn fast_again(shared: &Shared) -> Result<(), Failure> {
         shared.pause(500)?;
     }
     Err(Failure::failed(format!(
-        "the fast path is not back within {FAST_SECONDS_MAX} s: at best {best:.3} of five seconds' transactions took it"
+        "the fast path is not back within {FAST_SECONDS_MAX} s: at best {best:.3} of five seconds' transactions took it, and {} was asked for",
+        shared.fast_path
     )))
 }
