@@ -211,7 +211,7 @@ pub(crate) fn make_room(data: &Path) -> io::Result<bool> {
     if files(&data.join(SNAPSHOTS))?.len() < EVIDENCE_MAX {
         return Ok(true);
     }
-    match evidence(data)?.into_iter().find(|evidence| evidence.stage.is_some_and(Stage::is_over)) {
+    match readable_evidence(data)?.into_iter().find(|evidence| evidence.stage.is_some_and(Stage::is_over)) {
         Some(oldest) => fs::remove_file(oldest.file).map(|()| true),
         None => Ok(false),
     }
@@ -239,14 +239,28 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// # Errors
 /// When the folder cannot be read, or a file in it is no evidence.
 pub fn evidence(data: &Path) -> io::Result<Vec<Evidence>> {
+    let mut found = files(&data.join(SNAPSHOTS))?.into_iter().map(read).collect::<io::Result<Vec<Evidence>>>()?;
+    found.sort_by_key(|evidence| evidence.time_ms);
+    Ok(found)
+}
+
+/// What of it can be read: a damaged record is no reason to leave a server down that looks after its repair.
+pub(crate) fn readable_evidence(data: &Path) -> io::Result<Vec<Evidence>> {
     let mut found = Vec::new();
     for file in files(&data.join(SNAPSHOTS))? {
-        let none = || io::Error::other(format!("{} is no record of damage", file.display()));
-        let json: Value = serde_json::from_slice(&fs::read(&file)?).map_err(|_| none())?;
-        found.push(Evidence::from_json(file.clone(), &json).ok_or_else(none)?);
+        match read(file) {
+            Ok(evidence) => found.push(evidence),
+            Err(error) => tracing::warn!(%error, "a record of damage is left out"),
+        }
     }
     found.sort_by_key(|evidence| evidence.time_ms);
     Ok(found)
+}
+
+fn read(file: PathBuf) -> io::Result<Evidence> {
+    let none = || io::Error::other(format!("{} is no record of damage", file.display()));
+    let json: Value = serde_json::from_slice(&fs::read(&file)?).map_err(|_| none())?;
+    Evidence::from_json(file.clone(), &json).ok_or_else(none)
 }
 
 #[cfg(test)]
@@ -266,5 +280,9 @@ mod tests {
         assert_eq!((found[0].zxid, found[0].path.as_deref()), (7, Some("/a\u{1}\"")));
         assert!(found[0].time_ms < found[1].time_ms);
         assert!(evidence(&folder.path().join("nowhere")).is_err());
+        let readable = found.len() - 1;
+        fs::write(&found[0].file, b"{\"time").expect("the disk works");
+        assert!(evidence(folder.path()).is_err());
+        assert_eq!(readable_evidence(folder.path()).expect("the others are read").len(), readable);
     }
 }

@@ -352,6 +352,8 @@ impl MemberTurns {
                 client.close();
             }
         }
+        // Whoever is quarantined comes back from its disk by a repair, or not at all.
+        let reopen = reopen.filter(|_| self.member.server().corruption().is_none());
         Ok(repair.map(End::Repair).or(reopen.map(End::Reopen)))
     }
 

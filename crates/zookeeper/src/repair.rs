@@ -17,7 +17,7 @@ use sentinel::ensemble::{Remedy, Repaired, describe_node};
 use sentinel::{Corruption, Fields, State};
 
 use crate::Config;
-use crate::evidence::{Evidence, Field, Stage, Step, evidence, is_record, make_room};
+use crate::evidence::{Evidence, Field, Stage, Step, is_record, make_room, readable_evidence};
 use crate::limits::{DAMAGED_KEPT, DAMAGED_MAX, REPAIR_STEPS_MAX};
 use crate::storage::{LOG, SNAPSHOTS};
 
@@ -43,7 +43,7 @@ pub(crate) struct Repairs {
 
 impl Repairs {
     pub(crate) fn open(config: &Config) -> io::Result<Self> {
-        let found = match evidence(&config.data) {
+        let found = match readable_evidence(&config.data) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             found => found?,
         };
@@ -141,7 +141,8 @@ impl Repairs {
             return Ok(Some("bezant.repairsPerHour is 0".to_owned()));
         }
         let is_recent = |found: &&Evidence| found.file != current.file && (now_ms - found.time_ms).abs() < HOUR_MS;
-        let begun = evidence(&self.data)?.iter().filter(is_recent).filter(|found| found.stage.is_some_and(Stage::is_begun)).count();
+        let begun =
+            readable_evidence(&self.data)?.iter().filter(is_recent).filter(|found| found.stage.is_some_and(Stage::is_begun)).count();
         if begun >= self.an_hour_max {
             return Ok(Some(format!(
                 "it was repaired {begun} times within an hour, which is as often as bezant.repairsPerHour allows: look at its memory and its disk"

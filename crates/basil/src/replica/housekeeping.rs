@@ -26,6 +26,8 @@ const FULL_CHECKPOINTS: usize = 1;
 /// The journal's segment is closed when it has grown by so much since the last time, whether or not there is anything to checkpoint: a segment goes as a
 /// whole, once the newest that it holds is checkpointed, so what lies in shorter ones goes sooner, and whoever starts again has less to read.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// With so many segments closed there is a checkpoint, of however little: some more than a window and the time between two clean-ups make.
+const SEGMENTS_MAX: usize = 16;
 /// How long others get between two steps of forgetting, in milliseconds.
 const FORGET_PAUSE_MS: u64 = 2;
 /// A step looks at this many transactions at least, which takes a tenth of a millisecond.
@@ -151,7 +153,9 @@ impl<M: StorageBackend> Replica<M> {
             let highest = self.table.highest().max(self.checkpointed);
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.journal_bytes_closed = self.table.store.journal_bytes();
-            if grown || idle || full {
+            // A segment takes more of the disk than what is in it.
+            let many = self.segments.len() >= SEGMENTS_MAX;
+            if grown || idle || full || many {
                 (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
                 self.begin_checkpoint(now)?;
             }

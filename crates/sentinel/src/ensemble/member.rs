@@ -511,6 +511,10 @@ impl Member {
                         self.close_clients(now);
                         self.server.install(state.with_realtime(is_realtime));
                         self.applied = *zxid;
+                        // What was kept to be offered is no part of this log any more.
+                        self.base = None;
+                        // A state that comes from one other server is no second opinion beside that one.
+                        self.comparison = self.comparison.take().map(|_| Comparison::new(Remedy::Takeover));
                     }
                     Err(error) => {
                         let what = format!("the leader's snapshot cannot be taken over: {error}");

@@ -140,6 +140,15 @@ impl Replica {
         leading.is_established && peers + usize::from(self.is_member()) >= self.majority()
     }
 
+    /// A server says that it is quarantined: whatever was heard of it before is worth nothing now.
+    pub fn is_quarantined(&mut self, server: u16) {
+        if let Role::Leading(leading) = &mut self.role
+            && let Some(peer) = leading.peers.get_mut(&server)
+        {
+            peer.heard = Time::default();
+        }
+    }
+
     /// Gives up leading, and takes back what it proposed from entry `first` on, as if it had crashed before that was on its disk: nobody but a
     /// leader counts its own acknowledgement. Gives whether it could: not where that is of an earlier epoch, to whose leader it may have
     /// acknowledged it, or is delivered.

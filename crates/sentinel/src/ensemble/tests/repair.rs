@@ -206,6 +206,23 @@ fn a_log_is_given_up_only_where_a_majority_goes_on_without_it() {
 }
 
 #[test]
+fn of_two_logs_that_are_damaged_at_once_one_is_given_up_at_most() {
+    let mut world = World::repairing();
+    let leader = world.leader();
+    let (follower, other) = World::others(leader);
+    let client = world.open_session(leader, 0, &[]);
+    world.write(client, 1, "/victim");
+    world.pass(100);
+    for at in [follower, other] {
+        world.damage_log(at, b"/victim");
+        world.restart(at);
+    }
+    world.pass(5_000);
+    let given_up = [follower, other].into_iter().filter(|at| world.machine(*at).disk.gave_up).count();
+    assert_eq!(given_up, 1, "whoever asks first is not needed, as far as anybody knows");
+}
+
+#[test]
 fn a_server_that_is_found_wrong_again_does_not_read_the_same_disk_again() {
     let mut world = World::repairing();
     let leader = world.leader();
