@@ -62,7 +62,7 @@ enum Command {
     #[command(hide = true)]
     Attacker(attack::AttackerArgs),
     #[command(flatten)]
-    Bezant(bezant::Command),
+    Bezant(Box<bezant::Command>),
 }
 
 fn main() -> ExitCode {

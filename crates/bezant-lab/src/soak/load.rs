@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,7 +70,7 @@ impl Drop for Bench {
 }
 
 fn reader<R: std::io::Read + Send + 'static>(mut from: R) -> Receiver<String> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(1);
     thread::spawn(move || {
         let mut text = String::new();
         // What is no text is no report.

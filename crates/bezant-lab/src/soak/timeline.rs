@@ -142,8 +142,11 @@ pub fn fast_path_rate_since(seconds: &[Second], since: u64) -> Option<f64> {
     (known.len() == FAST_SECONDS && all > 0.0).then(|| known.iter().map(|(fast, committed)| fast * committed).sum::<f64>() / all)
 }
 
+/// Something that should level off: its name, where a second has it, how much it may grow from quarter to quarter, and how much more.
+type Level = (&'static str, fn(&Second) -> Option<f64>, f64, f64);
+
 /// What is looked at when it is asked whether a run levels off.
-const LEVELS: [(&str, fn(&Second) -> Option<f64>, f64, f64); 4] = [
+const LEVELS: [Level; 4] = [
     ("largest_replica_mib", |second| second.memory_mib, GROWTH_MAX, SLACK_MIB),
     ("largest_disk_mib", |second| Some(second.disk_mib), GROWTH_MAX, SLACK_MIB),
     ("p50_ms", |second| second.p50_ms, LATENCY_GROWTH_MAX, SLACK_MS),
