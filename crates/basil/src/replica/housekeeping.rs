@@ -118,7 +118,7 @@ impl<M: StorageBackend> Replica<M> {
     }
 
     /// Forgets what is still left of the decided transactions below the watermark, releases segments, first writing the undecided ones there
-    /// down anew so that they outlive them, and checkpoints when what is old makes some full checkpoints, when memory or journal have grown over their
+    /// down anew so that they outlive them, and checkpoints when what is old makes a full checkpoint, when memory, journal or its number of segments have grown over their
     /// bounds, or when nothing else is to be done: it costs nothing then. So whoever starts again has little more to replay than a window.
     fn checkpoint(&mut self, now: Time) -> Result<(), StoreError> {
         self.expect_checkpointed(now);

@@ -162,7 +162,7 @@ impl Member {
     pub(super) fn on_who_leads(&mut self, now: Now, from: u16) {
         // Another that asks soon after must not be told that this one is there.
         if !broken(Mutant::AskerCounted) {
-            self.replica.is_quarantined(from);
+            self.replica.note_quarantined(from);
         }
         if self.replica.leads_without(super::time(now), from) {
             self.turn.sends.push((from, Message::LeadsWithout));

@@ -141,7 +141,7 @@ impl Replica {
     }
 
     /// A server says that it is quarantined: whatever was heard of it before is worth nothing now.
-    pub fn is_quarantined(&mut self, server: u16) {
+    pub fn note_quarantined(&mut self, server: u16) {
         if let Role::Leading(leading) = &mut self.role
             && let Some(peer) = leading.peers.get_mut(&server)
         {
