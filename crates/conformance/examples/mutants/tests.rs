@@ -49,16 +49,11 @@ impl Tests {
 
     /// Runs one test, with one rule broken or none.
     pub fn run(&self, name: &str, mutant: Option<Mutant>) -> End {
-        // What a library's tests begin with is also how those of its other programs begin.
+        // What a library's tests begin with is also how those of its other programs begin, and one of these may be called as
+        // a module of the library is: so the name alone does not say which program has the test.
         let fitting = self.0.iter().filter(|program| name.starts_with(&program.prefix));
-        let Some(program) = fitting.max_by_key(|program| program.prefix.len()) else { return End::Neither };
-        let said = program.run(&["--exact", &name[program.prefix.len()..]], mutant);
-        // One test, and not none at all.
-        match said {
-            Some((true, said)) if said.contains(" 1 passed; 0 failed") => End::Passed,
-            Some((false, said)) if said.contains(" 0 passed; 1 failed") => End::Failed,
-            _ => End::Neither,
-        }
+        let mut ends = fitting.map(|program| program.run_one(&name[program.prefix.len()..], mutant));
+        ends.find(|end| *end != End::Neither).unwrap_or(End::Neither)
     }
 
     /// Which tests of a program fail with a rule broken: of the first program that has any.
@@ -76,6 +71,16 @@ impl Tests {
 }
 
 impl Program {
+    /// Runs its test of that name, if it has one.
+    fn run_one(&self, name: &str, mutant: Option<Mutant>) -> End {
+        // One test, and not none at all.
+        match self.run(&["--exact", name], mutant) {
+            Some((true, said)) if said.contains(" 1 passed; 0 failed") => End::Passed,
+            Some((false, said)) if said.contains(" 0 passed; 1 failed") => End::Failed,
+            _ => End::Neither,
+        }
+    }
+
     /// Whether it succeeded, and what it said; nothing when it did not end.
     fn run(&self, arguments: &[&str], mutant: Option<Mutant>) -> Option<(bool, String)> {
         let mut command = Command::new(&self.path);
