@@ -52,6 +52,11 @@ impl Buffer {
         self.timestamp
     }
 
+    /// Moves it to another place. What it has read is checked for there when it is prepared.
+    pub fn move_to(&mut self, timestamp: Timestamp) {
+        self.timestamp = timestamp;
+    }
+
     /// What the transaction itself knows of `key`: its own write, else what it read before; `None` when it has to ask.
     #[must_use]
     pub fn known(&self, key: &Key) -> Option<Option<Value>> {

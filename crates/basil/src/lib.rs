@@ -37,6 +37,7 @@ pub mod certificate;
 pub mod check;
 mod commit_relay;
 pub mod coordinator;
+mod key_times;
 pub mod message;
 pub mod node;
 mod peer_clocks;

@@ -21,6 +21,7 @@ use types::{Cluster, ClusterId, Key, KeyRange, Timestamp, Value};
 use crate::buffer::Buffer;
 use crate::certificate::Decision;
 use crate::coordinator::{Command, Coordinator, Event, Failure, Path};
+use crate::key_times::KeyTimes;
 use crate::message::{ClientLimit, Message, Refusal};
 use crate::quorum::Quorums;
 use crate::reading::{RangeFound, ReadFound};
@@ -66,6 +67,9 @@ pub struct Session<D = Coordinator> {
     /// The clock that was told last.
     clock: Option<ClusterClock>,
     unique_times: UniqueTimes,
+    key_times: KeyTimes,
+    /// How often a transaction was prepared at a later timestamp than it began at.
+    moved: u64,
     /// How often a transaction was tried again at a later timestamp.
     refreshes: u64,
 }
@@ -104,12 +108,24 @@ impl<D: Driver> Session<D> {
     /// A session of a client of `cluster`.
     #[must_use]
     pub fn new(cluster: ClusterId, driver: D) -> Self {
-        Self { cluster, driver, under_way: HashMap::new(), clock: None, unique_times: UniqueTimes::default(), refreshes: 0 }
+        Self {
+            cluster,
+            driver,
+            under_way: HashMap::new(),
+            clock: None,
+            unique_times: UniqueTimes::default(),
+            key_times: KeyTimes::default(),
+            moved: 0,
+            refreshes: 0,
+        }
     }
 
     fn begin(&mut self, now: Time, operation: u64, request: Request) -> Result<Begun, engine::Refusal> {
         match request {
             Request::Read { timestamp, keys, mode } => {
+                if mode != ReadMode::AsOf {
+                    keys.iter().for_each(|key| self.key_times.read(key, timestamp));
+                }
                 self.under_way.insert(operation, UnderWay::Read(timestamp, mode));
                 Ok(Begun::Command(Command::Read { operation, timestamp, keys, mode }))
             }
@@ -136,7 +152,11 @@ impl<D: Driver> Session<D> {
 
     fn commit(&mut self, now: Time, operation: u64, commit: CommitRequest) -> Result<Begun, engine::Refusal> {
         let timestamp = commit.timestamp;
-        let (buffer, is_as_of) = gather(timestamp, commit.reads, commit.writes)?;
+        let (mut buffer, is_as_of) = gather(timestamp, commit.reads, commit.writes)?;
+        if let Some(later) = self.later_place(now, &buffer) {
+            buffer.move_to(later);
+            self.moved += 1;
+        }
         let (is_empty, validated) = (buffer.is_empty(), buffer.validated());
         let finished = buffer.finish(self.cluster);
         let (transaction, dependencies) = finished.map_err(engine::Refusal::from)?;
@@ -145,12 +165,26 @@ impl<D: Driver> Session<D> {
             let commit = Commit { id: transaction.id(), timestamp, place: 0, path, receipt: None };
             return Ok(Begun::Done(Response::Committed(commit)));
         }
+        transaction.writes().iter().for_each(|write| self.key_times.written(&write.key, transaction.timestamp()));
         let attempt = Attempt::first(now, transaction.clone(), dependencies.clone());
         self.under_way.insert(operation, UnderWay::Commit(Box::new(attempt)));
         Ok(Begun::Command(match validated {
             Some(validated) => Command::CommitReads { operation, transaction, validated },
             None => Command::Commit { operation, transaction, dependencies },
         }))
+    }
+
+    /// Where to prepare a transaction instead of where it began, if there is a better place ([`crate::key_times`]). What it read of ranges
+    /// is not known here, so a transaction with ranges stays.
+    fn later_place(&mut self, now: Time, buffer: &Buffer) -> Option<Timestamp> {
+        if buffer.has_scanned() {
+            return None;
+        }
+        let (reads, writes) = (buffer.read_set().map(|found| &found.key), buffer.write_set().map(|(key, _)| key));
+        let above = self.key_times.above(buffer.timestamp(), reads, writes)?;
+        // Ahead of the clock, replicas would have to wait for it.
+        let clock = self.driver.coordinator().clock()?.read(now);
+        (above < clock).then(|| self.unique_times.after(clock, buffer.timestamp()))
     }
 
     /// What to try at a later timestamp, when `event` says that it was voted down and may be tried again ([`crate::refresh`]).
@@ -164,6 +198,7 @@ impl<D: Driver> Session<D> {
         let timestamp = self.unique_times.after(clock, attempt.transaction.timestamp());
         attempt.refresh(self.cluster, timestamp);
         let (transaction, dependencies) = (attempt.transaction.clone(), attempt.dependencies.clone());
+        transaction.writes().iter().for_each(|write| self.key_times.written(&write.key, timestamp));
         self.refreshes += 1;
         Some(Command::Commit { operation: *operation, transaction, dependencies })
     }
@@ -251,6 +286,7 @@ impl<D: Driver> engine::Session for Session<D> {
             counts.finishes,
         );
         out.counter("elections", "Transactions for which the replicas had to elect a leader", counts.fallbacks);
+        out.counter("moved", "Transactions prepared at a later timestamp than they began at, as others of the session had used their keys", self.moved);
         out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
