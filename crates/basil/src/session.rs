@@ -286,7 +286,11 @@ impl<D: Driver> engine::Session for Session<D> {
             counts.finishes,
         );
         out.counter("elections", "Transactions for which the replicas had to elect a leader", counts.fallbacks);
-        out.counter("moved", "Transactions prepared at a later timestamp than they began at, as others of the session had used their keys", self.moved);
+        out.counter(
+            "moved",
+            "Transactions prepared at a later timestamp than they began at, as others of the session had used their keys",
+            self.moved,
+        );
         out.counter("refreshes", "Times a transaction was voted down and tried again at a later timestamp", self.refreshes);
         out.counter("retries", "Requests sent again", counts.retries);
         out.counter("read_escalations", "Reads that had to ask more replicas", counts.read_escalations);
