@@ -2,8 +2,8 @@
 
 use conformance::sentinel::detection::{Line, Mode, lines, table};
 
-/// Where the book has the table.
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocols/sentinel.md");
+/// The page that has the table.
+const PAGE: &str = include_str!("../../../docs/protocols/sentinel.md");
 
 #[test]
 fn damage_is_noticed_as_the_book_says_and_in_realtime_before_anything_wrong_is_said() {
@@ -20,6 +20,6 @@ fn damage_is_noticed_as_the_book_says_and_in_realtime_before_anything_wrong_is_s
             assert!(outcome.back_after.is_some(), "{} under {profile:?}, at the leader: {at_leader}: {outcome:?}", row.name);
         }
     }
-    let (found, page) = (table(&lines), std::fs::read_to_string(PAGE).expect("the book is there"));
-    assert!(page.contains(&found), "docs/protocols/sentinel.md has another table than this; `bezant-lab detection` makes it:\n{found}");
+    let found = table(&lines);
+    assert!(PAGE.contains(&found), "docs/protocols/sentinel.md has another table than this; `bezant-lab detection` makes it:\n{found}");
 }
