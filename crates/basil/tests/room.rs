@@ -541,6 +541,44 @@ fn the_journal_is_released_in_short_parts() {
     assert!(seconds < 7.5, "{seconds} seconds' worth of the journal were left");
 }
 
+/// With little to do there is never enough for a checkpoint, but the journal grows by a segment with each look at it: its segments are bounded all the
+/// same.
+#[test]
+fn a_replica_with_little_to_do_keeps_few_segments() {
+    const TURN_MS: u64 = 500;
+    const A_TURN: u64 = 60;
+    let members = members(1);
+    let options = Options { checkpoint_versions_max: 1 << 20, ..Options::default() };
+    let store = Store::open(Memory::new("room"), options).expect("a new store opens");
+    let options = ReplicaOptions { window_ms: 1_000, checkpoint_ms: 500, ..ReplicaOptions::default() };
+    let mut replica = Replica::open(members.cluster.clone(), ME, options, store, Time(NOW_MS * 1_000_000)).expect("it is new");
+    let value = Value::new(vec![7; 20_000]).expect("it is short");
+    let mut most = 0;
+    for turn in 0..60 {
+        let now_ms = NOW_MS + turn * TURN_MS;
+        // Checkpoints end in steps.
+        for _ in 0..20 {
+            replica.step(Time(now_ms * 1_000_000), Input::Tick, &mut Outbox::default());
+            replica.persist().expect("memory does not fail");
+        }
+        for number in 0..A_TURN {
+            let timestamp = Timestamp::new(now_ms * 1_000_000 + number, ClientId(2));
+            let write = Write { key: Key::from(number.to_string().as_str()), value: Some(value.clone()) };
+            let transaction = Transaction::new(members.cluster.id(), timestamp, vec![], vec![write]).expect("small enough");
+            let certificate = Arc::new(committed(&members, &transaction));
+            let message = members
+                .stranger()
+                .verify(Message::Writeback { transaction: Some(transaction), certificate, relay: false })
+                .expect("it is signed");
+            replica.step(Time(now_ms * 1_000_000), Input::Message { from: LIAR, message }, &mut Outbox::default());
+        }
+        replica.persist().expect("memory does not fail");
+        most = most.max(replica.store().segments().count());
+    }
+    // 16 that are closed, the one that is written to, and what closes while the checkpoint of the oldest is under way.
+    assert!((10..=22).contains(&most), "{most} segments");
+}
+
 /// A turn of a node that has had more to do than time.
 #[test]
 fn with_too_much_to_do_reads_are_refused_before_anything_is_done_and_what_has_begun_goes_on() {

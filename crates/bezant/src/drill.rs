@@ -16,8 +16,9 @@ pub enum DrillCommand {
     #[command(after_help = "Examples:\n\
         \x20 bezant drill corrupt --server 127.0.0.1:2181 stat --path /config\n\
         \x20 bezant drill corrupt --server 127.0.0.1:2181 log\n\n\
-        In memory: data, stat, acl and children of the node at --path; drop, double and reorder the next transaction. On the disk: log and\n\
-        snapshot. At the leader of several servers: the next proposal. `bezant audit`, `bezant evidence` and the server's log show what was noticed.")]
+        In memory: data, stat, acl and children of the node at --path (one child too many; lost-child: one too few); how the next\n\
+        transaction is applied: write (a bit of its data), drop, double, reorder. On the disk: log and snapshot. At the leader of several\n\
+        servers: the next proposal. `bezant audit`, `bezant evidence` and the server's log show what was noticed.")]
     Corrupt(CorruptArgs),
 }
 
@@ -31,7 +32,7 @@ pub struct CorruptArgs {
     #[arg(long, default_value = "/")]
     path: String,
     /// What to damage
-    #[arg(value_parser = ["data", "stat", "acl", "children", "drop", "double", "reorder", "log", "snapshot", "proposal"])]
+    #[arg(value_parser = ["data", "stat", "acl", "children", "lost-child", "write", "drop", "double", "reorder", "log", "snapshot", "proposal"])]
     what: String,
 }
 

@@ -306,6 +306,8 @@ mutants! {
     FoundedByMajority: "Zab, lost disks", "a majority of servers with empty disks begins anew";
     IncarnationIgnored: "Zab, lost disks", "a server that began with an empty disk counts as what it was before";
     JoinedAtOnce: "Zab, lost disks", "a server that joins counts before it knows that it does";
+    ApplyBelieved: "digests", "what says that it applied a transaction is believed, though the digest after it was not compared";
+    ReadUnseen: "digests", "a node is read, or a request refused for what it is, without a look at whether it is as transactions made it";
     SaidBeforeMajority: "an ensemble's server", "clients are told of what a majority does not have";
     OtherDigestAcknowledged: "an ensemble's server", "an entry is acknowledged that makes another digest than was foreseen";
     MinorityDeposes: "an ensemble's server", "a leader with which one follower disagrees gives up";
@@ -320,6 +322,8 @@ mutants! {
     MissedUntold: "an ensemble's server, watches", "who comes back with its watches is not told what it missed";
     UncomparedServes: "an ensemble's server, repair", "a server that was repaired serves before it is compared with a majority";
     TakerCountsItself: "an ensemble's server, repair", "whoever took its state over counts itself among those that have it";
+    InstalledCountsItself: "an ensemble's server, repair", "whoever reread its disk and then took the leader's snapshot counts itself beside the leader";
+    QuarantinedReopens: "an ensemble's server, repair", "a server that is quarantined begins anew from its disk outside of a repair";
     NeededLogGivenUp: "an ensemble's server, repair", "a server gives up its log though nobody leads without it";
     AskerCounted: "an ensemble's server, repair", "a leader counts the server that asks whether it is needed";
     RefusedKept: "an ensemble's server, repair", "an outvoted leader keeps what a majority refuses";
@@ -335,6 +339,7 @@ mutants! {
     SaidBeforeDurable: "the turn", "what a turn says leaves before its write, which may wait as a silent turn's does";
     SyncSkipped: "the store", "what is written is not synced";
     ReplaySkipped: "the store", "a replica that comes back reads no journal";
+    SegmentsUnbounded: "the store", "the segments of the journal grow in number while there is too little for a checkpoint";
     ReleasedUnflushed: "the store", "segments of the journal are released before what they hold is in the base table";
     LateCheckpointWins: "the store", "a late version overwrites a newer one in the base table";
     OlderRunWins: "the store", "of two runs of the base table that have a key, the older one's row is kept";

@@ -9,7 +9,7 @@ use jute::Acl;
 use crate::digest::Profile;
 use crate::server::Server;
 use crate::state::{Applied, Corruption, State};
-use crate::transaction::Transaction;
+use crate::transaction::{Body, Change, Transaction};
 
 /// What to damage in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +22,10 @@ pub enum Damage {
     Acl,
     /// The set of a node's children has one too many.
     Children,
+    /// The set of a node's children lacks the first.
+    Lost,
+    /// A bit of the data that the next transaction writes.
+    Write,
     /// The next transaction is not applied.
     Drop,
     /// The next transaction is applied twice.
@@ -32,7 +36,8 @@ pub enum Damage {
 
 impl Damage {
     /// All kinds.
-    pub const ALL: [Self; 7] = [Self::Data, Self::Stat, Self::Acl, Self::Children, Self::Drop, Self::Double, Self::Reorder];
+    pub const ALL: [Self; 9] =
+        [Self::Data, Self::Stat, Self::Acl, Self::Children, Self::Lost, Self::Write, Self::Drop, Self::Double, Self::Reorder];
 
     /// Its name in commands.
     #[must_use]
@@ -42,6 +47,8 @@ impl Damage {
             Self::Stat => "stat",
             Self::Acl => "acl",
             Self::Children => "children",
+            Self::Lost => "lost-child",
+            Self::Write => "write",
             Self::Drop => "drop",
             Self::Double => "double",
             Self::Reorder => "reorder",
@@ -64,9 +71,9 @@ impl State {
     /// Damages the node at `path`, or how the next transaction is applied, behind the back of all that keeps digests.
     ///
     /// # Errors
-    /// When there is no such node.
+    /// When there is no such node, or no child of it to be lost.
     pub fn damage(&mut self, damage: Damage, path: &str) -> Result<(), String> {
-        if matches!(damage, Damage::Drop | Damage::Double | Damage::Reorder) {
+        if matches!(damage, Damage::Write | Damage::Drop | Damage::Double | Damage::Reorder) {
             self.drill = Some(damage);
             return Ok(());
         }
@@ -88,7 +95,11 @@ impl State {
             }
             // A name that no client can create, and without its share in the sum.
             Damage::Children => drop(node.children.insert("\u{1}", Profile::Off)),
-            Damage::Drop | Damage::Double | Damage::Reorder => {}
+            Damage::Lost => {
+                let first = node.children.names().next().map(str::to_owned).ok_or_else(|| format!("{path} has no children"))?;
+                node.children.remove(&first, Profile::Off);
+            }
+            Damage::Write | Damage::Drop | Damage::Double | Damage::Reorder => {}
         }
         Ok(())
     }
@@ -104,6 +115,13 @@ impl State {
                 self.zxid = zxid - 1;
                 self.apply_once(transaction)
             }
+            Some(Damage::Write) => match transaction.with_damaged_data() {
+                Some(damaged) => self.apply_once(&damaged),
+                None => {
+                    self.drill = Some(Damage::Write);
+                    self.apply_once(transaction)
+                }
+            },
             Some(damage) => {
                 self.held = (damage == Damage::Reorder).then(|| transaction.clone());
                 self.zxid = zxid;
@@ -119,6 +137,22 @@ impl State {
                 Ok(applied)
             }
         }
+    }
+}
+
+impl Transaction {
+    /// The same, but for a bit of the first data that it writes, if it writes any.
+    fn with_damaged_data(&self) -> Option<Self> {
+        let mut damaged = self.clone();
+        let Body::Changes(changes) = &mut damaged.body else { return None };
+        let data = changes.iter_mut().find_map(|change| match change {
+            Change::Create { data: Some(data), .. } | Change::SetData { data: Some(data), .. } if !data.is_empty() => Some(data),
+            _ => None,
+        })?;
+        let mut bytes = data.to_vec();
+        bytes[0] ^= 1;
+        *data = bytes.into();
+        Some(damaged)
     }
 }
 

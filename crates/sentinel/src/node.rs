@@ -83,13 +83,15 @@ struct Names {
     shards: Vec<Arc<NameSet>>,
     count: usize,
     sum: WideSum,
+    /// The sum of short hashes of the names: for whoever reads all of them, and looks whether they are those that were put there.
+    quick_sum: u64,
 }
 
 impl Names {
     fn shard_of(&self, name: &str) -> usize {
         match self.shards.len() {
             0 | 1 => 0,
-            shards => usize::try_from(FixedState::with_seed(0).hash_one(name) % shards as u64).expect("there are few shards"),
+            shards => usize::try_from(quick_hash(name) % shards as u64).expect("there are few shards"),
         }
     }
 
@@ -104,6 +106,10 @@ impl Names {
             Arc::make_mut(&mut self.shards[shard]).insert(name.clone());
         }
     }
+}
+
+fn quick_hash(name: &str) -> u64 {
+    FixedState::with_seed(0).hash_one(name)
 }
 
 impl Children {
@@ -122,6 +128,9 @@ impl Children {
         Arc::make_mut(&mut names.shards[shard]).insert(name.into());
         names.count += 1;
         names.sum.add(&profile.hash(name.as_bytes()));
+        if profile != Profile::Off {
+            names.quick_sum = names.quick_sum.wrapping_add(quick_hash(name));
+        }
         true
     }
 
@@ -132,6 +141,9 @@ impl Children {
         Arc::make_mut(&mut names.shards[shard]).remove(name);
         names.count -= 1;
         names.sum.subtract(&profile.hash(name.as_bytes()));
+        if profile != Profile::Off {
+            names.quick_sum = names.quick_sum.wrapping_sub(quick_hash(name));
+        }
         if names.count == 0 && names.sum == WideSum::default() {
             self.0 = None;
         }
@@ -157,10 +169,19 @@ impl Children {
 
     /// Computes the sum anew, for another profile.
     pub(crate) fn rehash(&mut self, profile: Profile) {
-        let sum = self.recomputed(profile);
+        let (sum, quick_sum) = (self.recomputed(profile), self.recomputed_quick_sum());
         if let Some(names) = &mut self.0 {
-            names.sum = sum;
+            (names.sum, names.quick_sum) = (sum, quick_sum);
         }
+    }
+
+    /// Whether the names are those that were put there.
+    fn are_whole(&self) -> bool {
+        self.0.as_ref().is_none_or(|names| names.quick_sum == self.recomputed_quick_sum())
+    }
+
+    fn recomputed_quick_sum(&self) -> u64 {
+        self.names().fold(0, |sum, name| sum.wrapping_add(quick_hash(name)))
     }
 
     /// The sum, computed from the names alone.
@@ -180,8 +201,22 @@ pub(crate) struct Node {
     pub(crate) children: Children,
     /// The hash of the data, so that a change of the rest does not hash them again.
     pub(crate) data_hash: Leaf,
+    /// Checksums of the data, and of all else that the leaf covers: they cost little enough to be looked at with every read.
+    data_crc: u32,
+    head_crc: u32,
     /// The node's leaf, as it is in the digest of the state.
     pub(crate) leaf: Leaf,
+}
+
+/// What of a node is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Its stat or its ACL.
+    Head,
+    /// Its data, and the head.
+    Data,
+    /// The names of its children, and the head.
+    Children,
 }
 
 /// Everything that a leaf covers, with children as a hash.
@@ -201,6 +236,10 @@ pub(crate) fn data_hash(profile: Profile, data: Option<&Bytes>) -> Leaf {
     profile.hash(data.map_or(&[], |data| &data[..]))
 }
 
+fn data_crc(profile: Profile, data: Option<&Bytes>) -> u32 {
+    data.filter(|_| profile != Profile::Off).map_or(0, |data| crc32fast::hash(data))
+}
+
 impl Summary {
     /// Puts other data there.
     pub(crate) fn set_data(&mut self, profile: Profile, data: Option<Bytes>) {
@@ -210,9 +249,11 @@ impl Summary {
 
     /// The leaf of the node at `path`. Each field has a fixed width or stands behind its length, so that no two nodes have one input.
     pub(crate) fn leaf(&self, profile: Profile, path: &str) -> Leaf {
-        if profile == Profile::Off {
-            return Leaf::default();
-        }
+        if profile == Profile::Off { Leaf::default() } else { profile.hash(&self.input(path)) }
+    }
+
+    /// What the leaf is the hash of.
+    fn input(&self, path: &str) -> Vec<u8> {
         let mut input = Vec::with_capacity(256 + path.len());
         input.push(NODE_LEAF);
         put_text(&mut input, path);
@@ -234,7 +275,7 @@ impl Summary {
         input.push(u8::from(self.data.is_some()));
         put_length(&mut input, self.data.as_ref().map_or(0, Bytes::len));
         input.extend_from_slice(&self.data_hash.0);
-        profile.hash(&input)
+        input
     }
 }
 
@@ -258,8 +299,49 @@ pub(crate) fn session_leaf(profile: Profile, id: i64, timeout_ms: i32, password:
 
 impl Node {
     pub(crate) fn new(profile: Profile, data: Option<Bytes>, acl: Arc<[Acl]>, stat: Persisted) -> Self {
-        let data_hash = data_hash(profile, data.as_ref());
-        Self { data, acl, stat, children: Children::default(), data_hash, leaf: Leaf::default() }
+        let mut node = Self {
+            data: None,
+            acl,
+            stat,
+            children: Children::default(),
+            data_hash: Leaf::default(),
+            data_crc: 0,
+            head_crc: 0,
+            leaf: Leaf::default(),
+        };
+        node.put_data(profile, data);
+        node
+    }
+
+    /// Puts other data there, and gives those that were.
+    pub(crate) fn put_data(&mut self, profile: Profile, data: Option<Bytes>) -> Option<Bytes> {
+        (self.data_hash, self.data_crc) = (data_hash(profile, data.as_ref()), data_crc(profile, data.as_ref()));
+        std::mem::replace(&mut self.data, data)
+    }
+
+    /// Hashes what there is for another profile.
+    pub(crate) fn rehash(&mut self, profile: Profile) {
+        let data = self.data.take();
+        self.put_data(profile, data);
+        self.children.rehash(profile);
+    }
+
+    /// Hashes the node as it is now.
+    pub(crate) fn seal(&mut self, profile: Profile, path: &str) {
+        if profile != Profile::Off {
+            let input = self.summary().input(path);
+            (self.leaf, self.head_crc) = (profile.hash(&input), crc32fast::hash(&input));
+        }
+    }
+
+    /// Whether what is read of the node is as it was when it was hashed.
+    pub(crate) fn is_as_sealed(&self, profile: Profile, path: &str, part: Part) -> bool {
+        let is_whole = match part {
+            Part::Head => true,
+            Part::Data => self.data_crc == data_crc(profile, self.data.as_ref()),
+            Part::Children => self.children.are_whole(),
+        };
+        is_whole && self.head_crc == crc32fast::hash(&self.summary().input(path))
     }
 
     pub(crate) fn summary(&self) -> Summary {

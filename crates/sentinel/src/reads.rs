@@ -1,17 +1,70 @@
 //! Requests that change nothing.
 
 use jute::permissions::{ADMIN, READ};
-use jute::{Acl, Answer, ErrorCode, Id, OperationResult, ReadOperation};
+use jute::{Acl, Answer, ErrorCode, Id, Operation, OperationResult, ReadOperation, Request};
 
 use crate::acl;
 use crate::limits::MULTI_READ_BYTES_MAX;
-use crate::node::Node;
-use crate::path::ROOT;
-use crate::state::State;
+use crate::node::{Node, Part};
+use crate::path::{ROOT, split};
+use crate::prepare::Proposal;
+use crate::state::{Corruption, State};
 
 type Read = Result<Answer, ErrorCode>;
 
+/// The least that a child takes of an answer: its name, and how long that is.
+const CHILD_BYTES_MIN: usize = 5;
+
 impl State {
+    /// Whether what a request reads is as transactions made it.
+    ///
+    /// # Errors
+    /// When it is not: nothing may be said of it.
+    pub(crate) fn look_at_read(&self, request: &Request) -> Result<(), Corruption> {
+        match request {
+            Request::Exists { path, .. } | Request::GetAcl { path } => self.look_at(path, Part::Head),
+            Request::GetData { path, .. } => self.look_at(path, Part::Data),
+            Request::GetChildren { path, .. } | Request::GetChildren2 { path, .. } => self.look_at(path, Part::Children),
+            // Of all nodes nobody looks for names.
+            Request::GetAllChildrenNumber { path } if path != ROOT => self.look_at(path, Part::Children),
+            Request::MultiRead(operations) => self.look_at_all(operations),
+            Request::SetWatches(watches) => {
+                let mut paths = watches.data.iter().chain(&watches.exist).chain(&watches.child);
+                paths.try_for_each(|path| self.look_at(path, Part::Head))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As far as they are read: whoever asks for more than an answer may hold has nobody look at all of that.
+    fn look_at_all(&self, operations: &[ReadOperation]) -> Result<(), Corruption> {
+        let mut bytes_min = 0;
+        for operation in operations.iter() {
+            let (ReadOperation::GetData { path } | ReadOperation::GetChildren { path }) = operation;
+            let Some(node) = self.nodes.get(path) else { continue };
+            let (part, bytes) = match operation {
+                ReadOperation::GetData { .. } => (Part::Data, node.data.as_ref().map_or(0, bytes::Bytes::len)),
+                ReadOperation::GetChildren { .. } => (Part::Children, node.children.len() * CHILD_BYTES_MIN),
+            };
+            self.look_at(path, part)?;
+            bytes_min += bytes;
+            if bytes_min > MULTI_READ_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the nodes that a request met are as transactions made them that is about to be refused for what they are: nothing of it is applied,
+    /// which would show it.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub(crate) fn look_at_met(&self, paths: &[String]) -> Result<(), Corruption> {
+        let met = paths.iter().flat_map(|path| [Some(path.as_str()), split(path).map(|(parent, _)| parent)]);
+        met.flatten().try_for_each(|path| self.look_at(path, Part::Head))
+    }
+
     fn node(&self, path: &str) -> Result<&Node, ErrorCode> {
         // An impossible path is that of no node: only writes are told that it is impossible.
         self.nodes.get(path).ok_or(ErrorCode::NoNode)
@@ -107,6 +160,22 @@ impl State {
             }
         }
         Ok(Answer::Results(results))
+    }
+}
+
+impl Proposal {
+    /// The paths that it names.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let of = |operation: &Operation| match operation {
+            Operation::Create(create) => create.path.clone(),
+            Operation::Delete { path, .. } | Operation::SetData { path, .. } | Operation::Check { path, .. } => path.clone(),
+        };
+        match self {
+            Self::One(operation) => vec![of(operation)],
+            Self::Multi(operations) => operations.iter().map(of).collect(),
+            Self::SetAcl { path, .. } | Self::Reap { path } => vec![path.clone()],
+            Self::CreateSession { .. } | Self::CloseSession | Self::Refused(_) => Vec::new(),
+        }
     }
 }
 

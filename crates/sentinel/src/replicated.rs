@@ -62,6 +62,7 @@ impl Replicated {
             return Err(corrupt(format!("a transaction for {:#x} was ordered at {zxid}", transaction.zxid)));
         }
         let applied = self.state.apply(&transaction)?;
+        self.state.check_applied(&transaction, &applied)?;
         if self.leads == Some(zxid.epoch()) {
             self.preparer.applied(&transaction);
         }

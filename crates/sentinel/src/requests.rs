@@ -220,6 +220,10 @@ impl Server {
                 self.on_auth(connection, xid, &scheme, &credentials, outbox);
             }
             Ok(Numbered { xid, request }) => {
+                if let Err(corruption) = self.state.look_at_read(&request) {
+                    self.stop(corruption, outbox);
+                    return;
+                }
                 let answer = self.answer(connection, session, request, &identities, outbox);
                 self.reply(connection, xid, answer, outbox);
             }

@@ -487,8 +487,13 @@ impl Server {
 
     /// Prepares, applies and logs, and tells who watches.
     pub(crate) fn commit(&mut self, proposal: Proposal, origin: Origin<'_>, outbox: &mut Outbox) -> Result<Committed, Corruption> {
+        let paths = if self.state.is_realtime { proposal.paths() } else { Vec::new() };
         let transaction = self.preparer.prepare(&self.state, proposal, origin);
+        if let Body::Failed { .. } = transaction.body {
+            self.state.look_at_met(&paths)?;
+        }
         let mut applied = self.state.apply(&transaction)?;
+        self.state.check_applied(&transaction, &applied)?;
         self.preparer.applied(&transaction);
         self.statistics.transactions += 1;
         for event in std::mem::take(&mut applied.events) {

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jute::{Acl, EventKind, PASSWORD_BYTES, Stat};
+use mutants::{Mutant, broken};
 
 use crate::acl;
 use crate::digest::{Checksum, Leaf, Profile, StateDigest};
 use crate::drill::Damage;
 use crate::limits::{DIGEST_EVERY_ZXIDS, DIGEST_LOG_MAX, EPHEMERAL_PATH_BYTES};
-use crate::node::{Lifetime, Node, Persisted, data_hash, session_leaf};
+use crate::node::{Lifetime, Node, Part, Persisted, session_leaf};
 use crate::path::{CONFIG, QUOTA, ROOT, SERVICE, is_valid, split};
 use crate::quota::{self, Record, Usage};
 use crate::transaction::{Body, Change, Transaction};
@@ -62,6 +63,8 @@ pub struct Applied {
     pub events: Vec<Event>,
     /// Of each change, the stat of its node right after it; a deleted node has none.
     pub stats: Vec<Option<Stat>>,
+    /// The digest that the state has after it, where it was compared with the one that was foreseen.
+    pub compared: Checksum,
 }
 
 /// The paths of a session's ephemeral nodes.
@@ -220,6 +223,25 @@ impl State {
         Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what, digests })
     }
 
+    /// Whether a node, before anything is said of it, is as transactions made it: a server that compares each transaction looks at all that it reads,
+    /// too.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub(crate) fn look_at(&self, path: &str, part: Part) -> Result<(), Corruption> {
+        if !self.is_realtime || self.profile == Profile::Off || broken(Mutant::ReadUnseen) {
+            return Ok(());
+        }
+        let Some(node) = self.nodes.get(path) else { return Ok(()) };
+        if node.is_as_sealed(self.profile, path, part) {
+            return Ok(());
+        }
+        let recomputed = node.recomputed_leaf(self.profile, path);
+        let what = "a node that is read does not hash to its leaf any more: its data, stat, ACL or children changed without a transaction";
+        let digests = Some(Box::new((Checksum(node.leaf.0), Checksum(recomputed.0))));
+        Err(Corruption { zxid: self.zxid, path: Some(path.to_owned()), what: what.to_owned(), digests })
+    }
+
     /// A copy to write a snapshot from, without what is found from the nodes. It costs nearly nothing.
     #[must_use]
     pub fn frozen(&self) -> Self {
@@ -241,8 +263,7 @@ impl State {
         let paths: Vec<String> = self.nodes.iter().map(|(path, _)| path.to_owned()).collect();
         for path in paths {
             let node = self.nodes.get_mut(&path).expect("it was there just now");
-            node.data_hash = data_hash(profile, node.data.as_ref());
-            node.children.rehash(profile);
+            node.rehash(profile);
             self.refresh(&path, None);
         }
         for (id, session) in &mut self.sessions {
@@ -326,18 +347,33 @@ impl State {
             self.refresh(&path, before);
         }
         self.zxid = transaction.zxid;
-        self.check_foreseen(transaction)?;
+        applied.compared = self.check_foreseen(transaction)?;
         Ok(applied)
     }
 
-    fn check_foreseen(&mut self, transaction: &Transaction) -> Result<(), Corruption> {
-        if self.profile == Profile::Off {
+    /// Whether a transaction was applied: for whoever had that done, and is about to say what came of it. It does not take `apply`'s word for it.
+    ///
+    /// # Errors
+    /// When it was not, or not with the digest that was foreseen.
+    pub(crate) fn check_applied(&self, transaction: &Transaction, applied: &Applied) -> Result<(), Corruption> {
+        let is_compared = self.is_realtime && self.profile != Profile::Off;
+        if self.zxid == transaction.zxid && (!is_compared || applied.compared == transaction.foreseen || broken(Mutant::ApplyBelieved)) {
             return Ok(());
+        }
+        let what = "a transaction was not applied, or not with the digest that was foreseen".to_owned();
+        let digests = Some(Box::new((transaction.foreseen, self.checksum())));
+        Err(Corruption { zxid: transaction.zxid, path: None, what, digests })
+    }
+
+    /// Compares the digest with the one foreseen, and gives it where that is done.
+    fn check_foreseen(&mut self, transaction: &Transaction) -> Result<Checksum, Corruption> {
+        if self.profile == Profile::Off {
+            return Ok(Checksum::default());
         }
         let is_logged = self.zxid % DIGEST_EVERY_ZXIDS == 0;
         let is_compared = self.is_realtime && transaction.foreseen != Checksum::default();
         if !is_logged && !is_compared {
-            return Ok(());
+            return Ok(Checksum::default());
         }
         let checksum = self.checksum();
         if is_compared && checksum != transaction.foreseen {
@@ -354,7 +390,7 @@ impl State {
                 self.digest_log.pop_front();
             }
         }
-        Ok(())
+        Ok(if is_compared { checksum } else { Checksum::default() })
     }
 
     fn change(
@@ -381,8 +417,7 @@ impl State {
                     return Err("data are written of a node with another version");
                 }
                 node.stat = Persisted { version: *version, mzxid: zxid, mtime: time, ..node.stat };
-                let before = std::mem::replace(&mut node.data, data.clone());
-                node.data_hash = data_hash(profile, data.as_ref());
+                let before = node.put_data(profile, data.clone());
                 let (stat, acl) = (node.stat(), node.acl.clone());
                 self.data_bytes = self.data_bytes + length(data.as_ref()) - length(before.as_ref());
                 self.count_usage(path, Usage::of_change(before.as_ref(), data.as_ref()), touched);
@@ -491,9 +526,7 @@ impl State {
     fn write_usage(&mut self, stats: &str, record: &Record, touched: &mut Touched) {
         let profile = self.profile;
         let Some(node) = self.touch(touched, stats) else { return };
-        let data = Some(record.write());
-        node.data_hash = data_hash(profile, data.as_ref());
-        let before = std::mem::replace(&mut node.data, data);
+        let before = node.put_data(profile, Some(record.write()));
         let after = length(node.data.as_ref());
         self.data_bytes = self.data_bytes + after - length(before.as_ref());
     }
@@ -575,7 +608,7 @@ impl State {
             self.digest.subtract(&before);
         }
         if let Some(node) = self.nodes.get_mut(path) {
-            node.leaf = node.summary().leaf(self.profile, path);
+            node.seal(self.profile, path);
             self.digest.add(&node.leaf);
         }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sentinel::{Checksum, Profile, State};
 
 use crate::member_storage::MemberStorage;
-use crate::storage::{OpenError, Storage};
+use crate::storage::{OpenError, SNAPSHOTS, Storage, read_newest};
 
 /// What was found of one folder.
 #[derive(Debug)]
@@ -67,8 +67,13 @@ pub fn audit_offline(folders: &[PathBuf]) -> Audit {
             Err(error) => Err(error),
         }
     };
-    // Each to its end first: damage behind the common transaction is found too.
-    let ends: Vec<Result<State, OpenError>> = folders.iter().map(|folder| open(folder, Some(i64::MAX))).collect();
+    // Each to its end first: damage behind the common transaction is found too, and a snapshot that a server would pass over.
+    let end = |folder: &PathBuf| {
+        let state = open(folder, Some(i64::MAX))?;
+        let damaged = read_newest(&folder.join(SNAPSHOTS), 0)?.damaged;
+        damaged.into_iter().next().map_or(Ok(state), |(_, corruption)| Err(OpenError::Snapshot(corruption)))
+    };
+    let ends: Vec<Result<State, OpenError>> = folders.iter().map(end).collect();
     let zxid = ends.iter().flatten().map(State::zxid).min();
     let mut states: Vec<Result<State, OpenError>> = Vec::new();
     for (folder, end) in folders.iter().zip(ends) {

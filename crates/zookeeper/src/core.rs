@@ -402,7 +402,7 @@ impl Turns {
         if let Some(corruption) = self.server.corruption().filter(|_| !self.is_evidence_kept) {
             self.is_evidence_kept = true;
             let kept = evidence::keep(&self.folders[0], corruption, self.server.state().profile().name(), "serving", wall_ms());
-            let record = kept.map_err(StartError::Evidence)?.unwrap_or_default();
+            let record = kept.map_err(StartError::Evidence)?;
             tracing::error!(%corruption, record = %record.display(), "this server's state is wrong: it answers no client any more");
         }
         for (connection, bytes) in outbox.bytes {

@@ -1,5 +1,6 @@
-//! What is kept of damage that was noticed: a file for each time, beside the snapshots, with what became of it. Nothing removes one but people; where
-//! there are too many, the oldest of those that were repaired gives way.
+//! What is kept of damage that was noticed: a file for each time, beside the snapshots, with what became of it. Records are numbered, as clocks are
+//! set back. Where there are too many, an old one gives way: one whose repair is over before one that was refused, and never the newest, whose repair
+//! may go on.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,6 +15,8 @@ use crate::storage::SNAPSHOTS;
 const PREFIX: &str = "corruption-";
 /// Under which name a record is written that takes the place of one.
 const PARTIAL: &str = "record-partial";
+/// Within so long repairs are counted.
+pub(crate) const HOUR_MS: i64 = 3_600_000;
 
 /// How far a server among several is with its repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,8 @@ pub struct Step {
 pub struct Evidence {
     /// The file.
     pub file: PathBuf,
+    /// Which it is of those of this server, counted from 1; 0 where a build wrote it that did not count.
+    pub number: u64,
     /// When, in milliseconds since 1970.
     pub time_ms: i64,
     /// By what: `serving` or `start`.
@@ -113,13 +118,16 @@ pub struct Evidence {
     pub steps: Vec<Step>,
     /// Where damaged files were put aside.
     pub aside: Option<String>,
+    /// The state that the server had then, or has since, came from the others, and was compared with nobody's.
+    pub took_over: bool,
 }
 
 impl Evidence {
     /// Of what was noticed just now.
-    pub(crate) fn of(data: &Path, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> Self {
+    pub(crate) fn of(data: &Path, number: u64, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> Self {
         Self {
-            file: data.join(SNAPSHOTS).join(format!("{PREFIX}{:016x}-{time_ms}.json", corruption.zxid)),
+            file: data.join(SNAPSHOTS).join(format!("{PREFIX}{number:08}-{:016x}-{time_ms}.json", corruption.zxid)),
+            number,
             time_ms,
             noticed_by: noticed_by.to_owned(),
             zxid: corruption.zxid,
@@ -131,7 +139,18 @@ impl Evidence {
             stage: None,
             steps: Vec::new(),
             aside: None,
+            took_over: false,
         }
+    }
+
+    /// By what records are in order: by their numbers, and where they have none, by the clock.
+    fn age(&self) -> (u64, i64) {
+        (self.number, self.time_ms)
+    }
+
+    /// Whether a repair was begun so shortly before or, where the clock was set back, after `now_ms`.
+    pub(crate) fn is_begun_within(&self, ms: i64, now_ms: i64) -> bool {
+        self.stage.is_some_and(Stage::is_begun) && (now_ms - self.time_ms).abs() < ms
     }
 
     /// Keeps it in place of what its file held: whole, or as that was.
@@ -151,6 +170,7 @@ impl Evidence {
     pub fn to_json(&self) -> Value {
         json!({
             "file": self.file.display().to_string(),
+            "number": self.number,
             "time_ms": self.time_ms,
             "noticed_by": self.noticed_by,
             "zxid": self.zxid,
@@ -163,6 +183,7 @@ impl Evidence {
             "stage": self.stage.map(Stage::name),
             "steps": self.steps.iter().map(|step| json!({ "time_ms": step.time_ms, "what": step.what })).collect::<Vec<_>>(),
             "aside": self.aside,
+            "took_over": self.took_over,
         })
     }
 
@@ -175,9 +196,12 @@ impl Evidence {
             Some(Field { name: text("name")?, found: text("found")?, reread: text("reread") })
         };
         let step = |step: Value| Some(Step { time_ms: step["time_ms"].as_i64()?, what: step["what"].as_str()?.to_owned() });
+        let stage = json["stage"].as_str().and_then(Stage::of_name);
         Some(Self {
+            number: number_of(&file),
+            took_over: json["took_over"].as_bool().unwrap_or(stage == Some(Stage::Takeover)),
             fields: list("fields").filter_map(field).collect(),
-            stage: json["stage"].as_str().and_then(Stage::of_name),
+            stage,
             steps: list("steps").filter_map(step).collect(),
             aside: text("aside"),
             file,
@@ -192,28 +216,43 @@ impl Evidence {
     }
 }
 
-/// Keeps a record of what was found to be wrong with the server whose `dataDir` is `data`. Once there are many, the first ones say more than one
-/// more would: a server that is started again and again does not fill its disk.
+/// Keeps a record of what was found to be wrong with the server whose `dataDir` is `data`.
 ///
 /// # Errors
 /// When the disk fails.
-pub(crate) fn keep(data: &Path, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> io::Result<Option<PathBuf>> {
-    if !make_room(data)? {
-        return Ok(None);
-    }
-    let evidence = Evidence::of(data, corruption, profile, noticed_by, time_ms);
+pub(crate) fn keep(data: &Path, corruption: &Corruption, profile: &str, noticed_by: &str, time_ms: i64) -> io::Result<PathBuf> {
+    let evidence = Evidence::of(data, make_room(data, time_ms)?, corruption, profile, noticed_by, time_ms);
     evidence.write()?;
-    Ok(Some(evidence.file))
+    Ok(evidence.file)
 }
 
-/// Whether there is room for another record, for which the oldest of a finished repair is removed.
-pub(crate) fn make_room(data: &Path) -> io::Result<bool> {
-    if files(&data.join(SNAPSHOTS))?.len() < EVIDENCE_MAX {
-        return Ok(true);
+/// Makes room for another record, and gives its number. A server that is started again and again does not fill its disk, and says of each time what
+/// it found.
+pub(crate) fn make_room(data: &Path, now_ms: i64) -> io::Result<u64> {
+    let folder = data.join(SNAPSHOTS);
+    let number = files(&folder)?.iter().map(|file| number_of(file)).max().unwrap_or(0) + 1;
+    while files(&folder)?.len() >= EVIDENCE_MAX {
+        let mut found = readable_evidence(data)?;
+        // Its repair may go on in the record that there is to be room for.
+        let newest = found.pop().map(|newest| newest.file);
+        // What was begun within the hour is counted, so that nothing repairs itself for ever.
+        let is_counted = |found: &Evidence| found.is_begun_within(HOUR_MS, now_ms);
+        let rank = |found: &Evidence| (is_counted(found), !found.stage.is_none_or(Stage::is_over));
+        let oldest = found.iter().min_by_key(|found| rank(found)).map(|found| found.file.clone());
+        // Nobody can read the others.
+        let oldest = oldest.or_else(|| files(&folder).ok()?.into_iter().find(|file| Some(file) != newest.as_ref()));
+        let Some(oldest) = oldest else { break };
+        fs::remove_file(oldest)?;
     }
-    match readable_evidence(data)?.into_iter().find(|evidence| evidence.stage.is_some_and(Stage::is_over)) {
-        Some(oldest) => fs::remove_file(oldest.file).map(|()| true),
-        None => Ok(false),
+    Ok(number)
+}
+
+/// The number of a record: its name begins with it, but for records of builds that did not number them.
+fn number_of(file: &Path) -> u64 {
+    let name = file.file_stem().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
+    match name.splitn(3, '-').collect::<Vec<_>>()[..] {
+        [number, _, _] => number.parse().unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -240,7 +279,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// When the folder cannot be read, or a file in it is no evidence.
 pub fn evidence(data: &Path) -> io::Result<Vec<Evidence>> {
     let mut found = files(&data.join(SNAPSHOTS))?.into_iter().map(read).collect::<io::Result<Vec<Evidence>>>()?;
-    found.sort_by_key(|evidence| evidence.time_ms);
+    found.sort_by_key(Evidence::age);
     Ok(found)
 }
 
@@ -253,7 +292,7 @@ pub(crate) fn readable_evidence(data: &Path) -> io::Result<Vec<Evidence>> {
             Err(error) => tracing::warn!(%error, "a record of damage is left out"),
         }
     }
-    found.sort_by_key(|evidence| evidence.time_ms);
+    found.sort_by_key(Evidence::age);
     Ok(found)
 }
 
@@ -267,22 +306,79 @@ fn read(file: PathBuf) -> io::Result<Evidence> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_kept_is_read_back_and_has_a_bound() {
+    fn corruption() -> Corruption {
+        Corruption { zxid: 7, path: Some("/a\u{1}\"".into()), what: "it is wrong".into(), digests: None }
+    }
+
+    fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir(folder.path().join(SNAPSHOTS)).expect("it is new");
-        let corruption = Corruption { zxid: 7, path: Some("/a\u{1}\"".into()), what: "it is wrong".into(), digests: None };
-        for time_ms in 0..i64::try_from(EVIDENCE_MAX).expect("it is small") + 5 {
-            keep(folder.path(), &corruption, "sha256-wide", "serving", 1_000 - time_ms).expect("the disk works");
+        folder
+    }
+
+    #[test]
+    fn what_is_kept_is_read_back_and_has_a_bound() {
+        let folder = folder();
+        let count = i64::try_from(EVIDENCE_MAX).expect("it is small") + 5;
+        for time_ms in 0..count {
+            keep(folder.path(), &corruption(), "sha256-wide", "serving", 1_000 - time_ms).expect("the disk works");
         }
         let found = evidence(folder.path()).expect("it can be read");
         assert_eq!(found.len(), EVIDENCE_MAX);
         assert_eq!((found[0].zxid, found[0].path.as_deref()), (7, Some("/a\u{1}\"")));
-        assert!(found[0].time_ms < found[1].time_ms);
+        assert_eq!(found.last().map(|newest| (newest.number, newest.time_ms)), Some((count.unsigned_abs(), 1_001 - count)));
+        assert!(found.is_sorted_by_key(|evidence| evidence.number), "whatever the clock said");
         assert!(evidence(&folder.path().join("nowhere")).is_err());
         let readable = found.len() - 1;
         fs::write(&found[0].file, b"{\"time").expect("the disk works");
         assert!(evidence(folder.path()).is_err());
         assert_eq!(readable_evidence(folder.path()).expect("the others are read").len(), readable);
+    }
+
+    #[test]
+    fn of_too_many_records_the_one_to_be_finished_stays_and_those_that_are_over_go_first() {
+        let folder = folder();
+        let write = |stage: Stage, time_ms: i64| {
+            let number = make_room(folder.path(), time_ms).expect("the disk works");
+            let mut record = Evidence::of(folder.path(), number, &corruption(), "sha256-wide", "start", time_ms);
+            record.stage = Some(stage);
+            record.write().expect("the disk works");
+        };
+        let stages = || readable_evidence(folder.path()).expect("it can be read").into_iter().map(|found| (found.stage, found.time_ms));
+        write(Stage::Refused, 0);
+        write(Stage::Repaired, 1);
+        write(Stage::Repaired, 3 * HOUR_MS);
+        (3..EVIDENCE_MAX).for_each(|_| write(Stage::Refused, 3 * HOUR_MS));
+        write(Stage::Refused, 3 * HOUR_MS);
+        assert_eq!(stages().next(), Some((Some(Stage::Refused), 0)), "the one whose repair was over long ago gave way");
+        assert!(!stages().any(|found| found == (Some(Stage::Repaired), 1)));
+        write(Stage::Takeover, 3 * HOUR_MS);
+        assert_eq!(stages().next(), Some((Some(Stage::Repaired), 3 * HOUR_MS)), "one of this hour is counted, and stays");
+        // Files that nobody can read, and the one whose repair goes on.
+        for found in readable_evidence(folder.path()).expect("it can be read").iter().rev().skip(1) {
+            fs::write(&found.file, b"{").expect("the disk works");
+        }
+        write(Stage::Refused, 3 * HOUR_MS);
+        assert_eq!(stages().map(|(stage, _)| stage).collect::<Vec<_>>(), [Some(Stage::Takeover), Some(Stage::Refused)]);
+        assert_eq!(files(&folder.path().join(SNAPSHOTS)).expect("it can be read").len(), EVIDENCE_MAX);
+    }
+
+    #[test]
+    fn records_of_builds_that_did_not_number_them_come_first_and_are_read() {
+        let folder = folder();
+        let mut old = Evidence::of(folder.path(), 0, &corruption(), "sha256-wide", "start", 9_000);
+        old.file = folder.path().join(SNAPSHOTS).join("corruption-0000000000000007-9000.json");
+        old.stage = Some(Stage::Takeover);
+        let mut json = old.to_json();
+        for name in ["number", "took_over"] {
+            json.as_object_mut().and_then(|fields| fields.remove(name)).expect("it was there");
+        }
+        fs::write(&old.file, json.to_string()).expect("the disk works");
+        keep(folder.path(), &corruption(), "sha256-wide", "serving", 1).expect("the disk works");
+        let found = evidence(folder.path()).expect("it can be read");
+        assert_eq!(
+            found.iter().map(|found| (found.number, found.time_ms, found.took_over)).collect::<Vec<_>>(),
+            [(0, 9_000, true), (1, 1, false)]
+        );
     }
 }

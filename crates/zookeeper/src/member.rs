@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sentinel::ensemble::{Member, MemberOptions, Remedy, Snapshot, Turn, time};
-use sentinel::order::{Options, Zxid};
+use sentinel::order::{JournalOp, Options, Zxid};
 use sentinel::{ConnectionId, Corruption, Input, Latency, Now, State};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -315,6 +315,9 @@ impl MemberTurns {
         // Without one the server is quarantined, and writes nothing.
         if let Some(storage) = &mut self.storage {
             for op in journal {
+                if let JournalOp::Snapshot { .. } = op {
+                    self.repairs.take_over(wall_ms()).map_err(StartError::Evidence)?;
+                }
                 storage.write(op)?;
             }
             let syncing = Instant::now();
@@ -352,8 +355,6 @@ impl MemberTurns {
                 client.close();
             }
         }
-        // Whoever is quarantined comes back from its disk by a repair, or not at all.
-        let reopen = reopen.filter(|_| self.member.server().corruption().is_none());
         Ok(repair.map(End::Repair).or(reopen.map(End::Reopen)))
     }
 

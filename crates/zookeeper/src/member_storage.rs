@@ -224,3 +224,37 @@ impl MemberStorage {
         Ok(self.log.close()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens the folders of the first of three servers.
+    fn open(folder: &Path) -> Result<Opened, OpenError> {
+        let place = Place { me: 0, voters: 3, options: Options::default(), profile: Profile::default(), seed: 1, has_given_up: false };
+        MemberStorage::open(folder, folder, 3, place, Time(0))
+    }
+
+    #[test]
+    fn a_part_of_the_log_that_is_missing_is_damage_and_a_log_of_somebody_else_is_not() {
+        for part in ["identity.toml", "journal/00000002.log", "journal"] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let Opened { mut storage, output, .. } = open(folder.path()).expect("it is new");
+            output.journal.into_iter().for_each(|op| storage.write(op).expect("the disk works"));
+            for zxid in 1..=3 {
+                storage.write(JournalOp::Rotate(Zxid(zxid))).expect("the disk works");
+            }
+            storage.close().expect("the disk works");
+            drop(storage);
+            let part = folder.path().join(LOG).join(part);
+            if part.is_dir() { fs::remove_dir_all(&part) } else { fs::remove_file(&part) }
+                .unwrap_or_else(|error| panic!("{}: {error}", part.display()));
+            let damage = open(folder.path()).err().expect("something is missing").damage();
+            assert!(damage.is_some_and(|damage| damage.what.ends_with("is missing")), "{}", part.display());
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        Disk::create(folder.path().join(LOG), "somebody else").expect("it is new");
+        let other = open(folder.path()).err().expect("it is not this server's");
+        assert!(other.damage().is_none(), "{other}");
+    }
+}

@@ -30,6 +30,12 @@ use crate::limits::{
     PEER_UNSENT_BYTES_MAX, PEER_WRITE_TIMEOUT, READ_BYTES, REDIAL_EVERY,
 };
 
+/// The version of what servers say to one another: to be raised with everything that a server of an earlier build would take for something else, or
+/// not understand. Servers of different versions refuse one another. Builds before the second did not name theirs.
+const VERSION: u32 = 2;
+/// What a greeting begins with.
+const VERSION_NAME: &str = "version=";
+
 /// What another server said.
 pub(crate) type FromPeer = (u16, Message);
 
@@ -91,8 +97,8 @@ pub(crate) struct Peers {
     me: u16,
     servers: Vec<ServerConfig>,
     identity: Identity,
-    /// What has to be the same at all.
-    setup: String,
+    /// What this server says first: the version that it speaks, and what has to be the same at all.
+    greeting: String,
     links: Vec<Arc<Link>>,
     heard: mpsc::Sender<FromPeer>,
 }
@@ -123,9 +129,9 @@ impl Peers {
         let identity = Identity::new(party, &secret, certificate)?;
         let each =
             servers.iter().map(|server| format!(" {}{}={}", server.id, if server.observes { "o" } else { "" }, hex(&server.public_key)));
-        let setup = format!("{digests}{}", each.collect::<String>());
+        let greeting = greeting(VERSION, &format!("{digests}{}", each.collect::<String>()));
         let links = servers.iter().map(|_| Arc::default()).collect();
-        Ok(Arc::new(Self { me, servers, identity, setup, links, heard }))
+        Ok(Arc::new(Self { me, servers, identity, greeting, links, heard }))
     }
 
     /// Where to put what is for each server.
@@ -204,13 +210,7 @@ impl Peers {
         if from == self.me {
             return Err("it shows this server's own key".to_owned());
         }
-        if greeting != self.setup {
-            return Err(format!(
-                "server {} is set up in another way than this one: bezant.digest, bezant.detection, the servers' numbers and roles, and their keys must be the same at all",
-                server.id
-            ));
-        }
-        Ok(from)
+        check_greeting(server.id, greeting, &self.greeting).map(|()| from)
     }
 
     async fn hear(&self, from: u16, mut reader: impl AsyncRead + Unpin) {
@@ -263,12 +263,34 @@ impl Peers {
         stream.set_nodelay(true)?;
         let config = self.identity.client_config(server.public_key).map_err(io::Error::other)?;
         let mut stream = TlsConnector::from(config).connect(ServerName::from(address.ip()), stream).await?;
-        write_text(&mut stream, &self.setup).await?;
+        write_text(&mut stream, &self.greeting).await?;
         match read_text(&mut stream).await? {
             why if why.is_empty() => Ok(stream),
             why => Err(io::Error::other(format!("it refuses this server: {why}"))),
         }
     }
+}
+
+fn greeting(version: u32, setup: &str) -> String {
+    format!("{VERSION_NAME}{version} {setup}")
+}
+
+/// Whether server `id` speaks as this one does, and is set up as it is.
+fn check_greeting(id: u8, greeting: &str, own: &str) -> Result<(), String> {
+    // Builds that did not name their version began with something else.
+    let version = |greeting: &str| greeting.strip_prefix(VERSION_NAME)?.split_once(' ')?.0.parse::<u32>().ok();
+    let (theirs, ours) = (version(greeting).unwrap_or(1), version(own).unwrap_or(1));
+    if theirs != ours {
+        return Err(format!(
+            "server {id} speaks version {theirs} of the protocol between servers, and this one version {ours}: have all run the same build of bezant"
+        ));
+    }
+    if greeting != own {
+        return Err(format!(
+            "server {id} is set up in another way than this one: bezant.digest, bezant.detection, the servers' numbers and roles, and their keys must be the same at all"
+        ));
+    }
+    Ok(())
 }
 
 /// How many connections of each address have not shown yet who they are.
@@ -370,8 +392,55 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::path::Path;
 
     use super::*;
+
+    /// Both servers of an ensemble of two, the second of which listens at `port`.
+    fn peers(folder: &Path, port: u16) -> [Arc<Peers>; 2] {
+        let secrets = [1, 2].map(|id| (id, folder.join(format!("{id}.pem")), SecretKey::generate()));
+        let server = |(id, key, secret): &(u8, std::path::PathBuf, SecretKey)| {
+            runtime::tls::write_private_key(key, secret).expect("it is new");
+            ServerConfig { id: *id, host: "127.0.0.1".into(), port, observes: false, public_key: secret.public(), client: None }
+        };
+        let servers: Vec<ServerConfig> = secrets.iter().map(server).collect();
+        let of = |me: u16| {
+            let key = secrets[usize::from(me)].1.clone();
+            let ensemble =
+                EnsembleConfig { servers: servers.clone(), key, timeout_ms: 1_000, repairs_an_hour_max: 3, listens_everywhere: false };
+            Peers::new(me, &ensemble, "bezant.digest=sha256-wide", mpsc::channel(1).0).expect("the keys are theirs")
+        };
+        [of(0), of(1)]
+    }
+
+    /// What the second server says to the first, whose greeting is this.
+    async fn refusal(greeting: impl FnOnce(&str) -> String) -> Result<(), String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let [mut one, other] = peers(folder.path(), listener.local_addr().expect("it is bound").port());
+        let server = other.servers[1].clone();
+        let own = Arc::get_mut(&mut one).expect("nobody else has it");
+        own.greeting = greeting(&own.greeting);
+        let accepts = async {
+            let (stream, _) = listener.accept().await.expect("it is dialled");
+            other.greet(stream).await.map(|(from, _)| from).map_err(|error| error.to_string())
+        };
+        let (reached, greeted) = tokio::join!(one.reach(&server), accepts);
+        assert_eq!(reached.is_ok(), greeted == Ok(0), "both know why: {greeted:?}");
+        reached.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_server_of_another_version_is_refused_in_words_that_name_both() {
+        assert_eq!(refusal(str::to_owned).await, Ok(()));
+        let newer = refusal(|greeting| greeting.replacen("version=2", "version=3", 1)).await.expect_err("it is another");
+        assert!(newer.contains("speaks version 3") && newer.contains("this one version 2"), "{newer}");
+        let older = refusal(|greeting| greeting.split_once(' ').expect("the version is before that").1.to_owned()).await;
+        let older = older.expect_err("it names none");
+        assert!(older.contains("speaks version 1") && older.contains("this one version 2"), "{older}");
+        let other = refusal(|greeting| format!("{greeting} 3=00")).await.expect_err("it has another server");
+        assert!(other.contains("set up in another way"), "{other}");
+    }
 
     #[test]
     fn one_address_does_not_keep_others_out() {

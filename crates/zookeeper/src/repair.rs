@@ -17,14 +17,12 @@ use sentinel::ensemble::{Remedy, Repaired, describe_node};
 use sentinel::{Corruption, Fields, State};
 
 use crate::Config;
-use crate::evidence::{Evidence, Field, Stage, Step, is_record, make_room, readable_evidence};
+use crate::evidence::{Evidence, Field, HOUR_MS, Stage, Step, is_record, make_room, readable_evidence};
 use crate::limits::{DAMAGED_KEPT, DAMAGED_MAX, REPAIR_STEPS_MAX};
 use crate::storage::{LOG, SNAPSHOTS};
 
 /// Where damaged files are put aside.
 const DAMAGED: &str = "sentinel-damaged";
-/// Within so long repairs are counted.
-const HOUR_MS: i64 = 3_600_000;
 
 /// The repairs of a server.
 pub(crate) struct Repairs {
@@ -34,8 +32,6 @@ pub(crate) struct Repairs {
     an_hour_max: usize,
     /// Of the repair that is not finished.
     record: Option<Evidence>,
-    /// Its state came from the others when it was last found wrong, and was compared with nobody's.
-    was_taken_over: bool,
     begun: u64,
     finished: u64,
     refused: u64,
@@ -55,7 +51,6 @@ impl Repairs {
             profile: config.profile.name(),
             an_hour_max: config.ensemble.as_ref().map_or(0, |ensemble| ensemble.repairs_an_hour_max),
             record,
-            was_taken_over: false,
             begun: 0,
             finished: 0,
             refused: 0,
@@ -68,15 +63,24 @@ impl Repairs {
 
     /// How the state was repaired that the server goes on with, if it was, and was compared with nobody since.
     pub(crate) fn uncompared(&self) -> Option<Remedy> {
-        self.stage().map(|stage| match stage {
-            Stage::Takeover => Remedy::Takeover,
-            _ => Remedy::Reread,
-        })
+        self.record.as_ref().map(|record| if record.took_over { Remedy::Takeover } else { Remedy::Reread })
     }
 
     /// Whether its log was given up, and it may have nothing of the others' yet.
     pub(crate) fn has_given_up(&self) -> bool {
-        self.stage() == Some(Stage::Takeover)
+        self.record.as_ref().is_some_and(|record| record.took_over)
+    }
+
+    /// Notes that the state of another server is about to be taken over: from now on this one's is no second opinion beside that.
+    pub(crate) fn take_over(&mut self, now_ms: i64) -> io::Result<()> {
+        match &mut self.record {
+            Some(record) if !record.took_over => {
+                record.took_over = true;
+                let stage = record.stage.unwrap_or(Stage::Takeover);
+                self.step(stage, "it lags behind, and takes the leader's snapshot".to_owned(), now_ms)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What operators are told, where something is to be told.
@@ -96,23 +100,24 @@ impl Repairs {
 
     /// Keeps a record of what was found to be wrong, with the node as it is in `state`.
     pub(crate) fn notice(&mut self, corruption: &Corruption, noticed_by: &str, state: Option<&State>, now_ms: i64) -> io::Result<()> {
-        self.was_taken_over = self.has_given_up();
-        if self.stage().is_some_and(Stage::is_begun) {
-            self.step(Stage::Failed, "it was found wrong again, of which there is another record".to_owned(), now_ms)?;
-        }
-        self.record = None;
-        if !make_room(&self.data)? {
-            tracing::error!(%corruption, "this server's state is wrong, and there are as many records of damage as may be kept");
-            return Ok(());
-        }
-        let mut record = Evidence::of(&self.data, corruption, self.profile, noticed_by, now_ms);
+        let took_over = self.has_given_up();
+        let number = make_room(&self.data, now_ms)?;
+        let mut record = Evidence::of(&self.data, number, corruption, self.profile, noticed_by, now_ms);
+        record.took_over = took_over;
         if let Some((path, state)) = corruption.path.as_ref().zip(state) {
             let field = |(name, found): (&str, String)| Field { name: name.to_owned(), found, reread: None };
             record.fields = describe_node(state, path).into_iter().map(field).collect();
         }
         tracing::error!(%corruption, record = %record.file.display(), "this server's state is wrong: it answers no client, and says nothing of the order");
-        self.record = Some(record);
-        self.step(Stage::Quarantined, format!("found wrong, noticed by: {noticed_by}"), now_ms)
+        // Whatever a crash cuts short, one of the two says how far the server is.
+        let before = self.record.replace(record);
+        self.step(Stage::Quarantined, format!("found wrong, noticed by: {noticed_by}"), now_ms)?;
+        if before.as_ref().is_some_and(|before| before.stage.is_some_and(Stage::is_begun)) {
+            let current = std::mem::replace(&mut self.record, before);
+            self.step(Stage::Failed, "it was found wrong again, of which there is another record".to_owned(), now_ms)?;
+            self.record = current;
+        }
+        Ok(())
     }
 
     /// Whether a repair may begin now. Where it may not, the record says why.
@@ -136,13 +141,12 @@ impl Repairs {
     }
 
     fn why_not(&self, remedy: Remedy, now_ms: i64) -> io::Result<Option<String>> {
-        let Some(current) = &self.record else { return Ok(Some("no record of it can be kept".to_owned())) };
+        let Some(current) = &self.record else { return Ok(Some("there is no record of it".to_owned())) };
         if self.an_hour_max == 0 {
             return Ok(Some("bezant.repairsPerHour is 0".to_owned()));
         }
-        let is_recent = |found: &&Evidence| found.file != current.file && (now_ms - found.time_ms).abs() < HOUR_MS;
-        let begun =
-            readable_evidence(&self.data)?.iter().filter(is_recent).filter(|found| found.stage.is_some_and(Stage::is_begun)).count();
+        let is_begun = |found: &&Evidence| found.file != current.file && found.is_begun_within(HOUR_MS, now_ms);
+        let begun = readable_evidence(&self.data)?.iter().filter(is_begun).count();
         if begun >= self.an_hour_max {
             return Ok(Some(format!(
                 "it was repaired {begun} times within an hour, which is as often as bezant.repairsPerHour allows: look at its memory and its disk"
@@ -156,7 +160,7 @@ impl Repairs {
 
     /// Puts all files aside that the log and the snapshots are made of: their server begins with nothing.
     pub(crate) fn put_aside(&mut self, now_ms: i64) -> io::Result<()> {
-        let name = now_ms.to_string();
+        let name = self.next_aside(now_ms)?;
         if let Some(record) = &mut self.record {
             record.aside.get_or_insert(name);
         }
@@ -184,6 +188,9 @@ impl Repairs {
         }
         sync(&self.log)?;
         sync(&snapshots)?;
+        if let Some(record) = &mut self.record {
+            record.took_over = true;
+        }
         self.step(
             Stage::Takeover,
             "it begins with an empty disk, as another incarnation, and takes over what the others have".to_owned(),
@@ -193,7 +200,7 @@ impl Repairs {
 
     /// Puts one snapshot aside, in place of which the one before it was read.
     pub(crate) fn put_snapshot_aside(&mut self, snapshot: &Path, now_ms: i64) -> io::Result<()> {
-        let name = now_ms.to_string();
+        let name = self.next_aside(now_ms)?;
         if let Some((folder, file)) = snapshot.parent().zip(snapshot.file_name()) {
             rename(snapshot, &self.data.join(DAMAGED).join(&name).join(SNAPSHOTS), file)?;
             sync(folder)?;
@@ -201,7 +208,7 @@ impl Repairs {
         if let Some(record) = &mut self.record {
             record.aside.get_or_insert(name);
         }
-        let stage = if self.was_taken_over { Stage::Takeover } else { Stage::Reread };
+        let stage = if self.has_given_up() { Stage::Takeover } else { Stage::Reread };
         self.step(stage, format!("{} is put aside; the snapshot before it was read, and the log since", snapshot.display()), now_ms)
     }
 
@@ -243,6 +250,12 @@ impl Repairs {
             }
         }
         Ok(())
+    }
+
+    /// Where files are put aside next: named for the time, and after all that is there, though the clock was set back.
+    fn next_aside(&self, now_ms: i64) -> io::Result<String> {
+        let last = self.asides()?.last().copied();
+        Ok(last.map_or(now_ms.unsigned_abs(), |last| now_ms.unsigned_abs().max(last + 1)).to_string())
     }
 
     /// When files were put aside that are still there, the oldest first.
@@ -325,6 +338,84 @@ mod tests {
         repairs.an_hour_max = 0;
         repairs.notice(&corruption(), "serving", None, 3 * HOUR_MS).expect("the disk works");
         assert!(!repairs.begin(Remedy::Reread, 3 * HOUR_MS).expect("the disk works"), "and never where that is switched off");
+    }
+
+    #[test]
+    fn that_its_state_came_from_the_others_is_remembered_when_another_record_follows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join(SNAPSHOTS)).expect("it is new");
+        let mut taken = repairs(folder.path(), 9);
+        taken.notice(&corruption(), "start", None, 1).expect("the disk works");
+        assert!(taken.begin(Remedy::Takeover, 1).expect("the disk works"));
+        assert_eq!(taken.uncompared(), Some(Remedy::Reread), "it has not given up anything yet");
+        taken.put_aside(1).expect("the disk works");
+        // Found wrong again, by whatever; and the process ends before anything is done about that.
+        taken.notice(&corruption(), "serving", None, 2).expect("the disk works");
+        for stage in [Stage::Quarantined, Stage::Refused] {
+            let again = repairs(folder.path(), 0);
+            assert_eq!(again.stage(), Some(stage));
+            assert!(again.has_given_up() && again.uncompared() == Some(Remedy::Takeover), "{stage:?}");
+            let mut refused = again;
+            assert!(!refused.begin(Remedy::Reread, 3).expect("the disk works"));
+        }
+        let mut finished = repairs(folder.path(), 9);
+        finished.finish(repaired(), 4).expect("the disk works");
+        finished.notice(&corruption(), "serving", None, 5).expect("the disk works");
+        assert!(!finished.has_given_up(), "it was compared since");
+    }
+
+    #[test]
+    fn a_server_that_takes_a_snapshot_while_it_is_repaired_remembers_that_its_state_is_the_leaders() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join(SNAPSHOTS)).expect("it is new");
+        let mut lagging = repairs(folder.path(), 9);
+        lagging.take_over(1).expect("there is nothing to be noted where nothing is repaired");
+        lagging.notice(&corruption(), "serving", None, 1).expect("the disk works");
+        assert!(lagging.begin(Remedy::Reread, 1).expect("the disk works"));
+        assert_eq!(repairs(folder.path(), 9).uncompared(), Some(Remedy::Reread));
+        lagging.take_over(2).expect("the disk works");
+        assert_eq!(repairs(folder.path(), 9).uncompared(), Some(Remedy::Takeover));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_hides_no_repair_and_keeps_what_was_put_aside_last() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let snapshots = folder.path().join(SNAPSHOTS);
+        fs::create_dir(&snapshots).expect("it is new");
+        for time in [9_000, 5_000, 1_000] {
+            let mut before = repairs(folder.path(), 9);
+            before.notice(&corruption(), "start", None, time).expect("the disk works");
+            assert!(before.begin(Remedy::Takeover, time).expect("the disk works"));
+            fs::write(snapshots.join("0000000000000001-00000001"), time.to_string()).expect("it can be written");
+            before.put_aside(time).expect("the disk works");
+            let mut after = repairs(folder.path(), 9);
+            assert!(after.has_given_up(), "the newest record is found, though its time is earlier");
+            after.finish(repaired(), time).expect("the disk works");
+            assert_eq!(repairs(folder.path(), 9).uncompared(), None);
+        }
+        let asides = repairs(folder.path(), 9).asides().expect("it can be read");
+        let kept = |name: &u64| {
+            fs::read_to_string(folder.path().join(DAMAGED).join(name.to_string()).join(SNAPSHOTS).join("0000000000000001-00000001"))
+        };
+        let kept: Vec<String> = asides.iter().map(|name| kept(name).expect("it is there")).collect();
+        assert_eq!(kept, ["5000", "1000"]);
+    }
+
+    #[test]
+    fn however_often_a_server_is_refused_each_time_is_recorded_and_it_repairs_itself_when_it_may() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join(SNAPSHOTS)).expect("it is new");
+        let count = i64::try_from(crate::limits::EVIDENCE_MAX).expect("it is small") + 20;
+        for time in 0..count {
+            let mut refused = repairs(folder.path(), 0);
+            refused.notice(&corruption(), "start", None, time).expect("the disk works");
+            assert!(!refused.begin(Remedy::Takeover, time).expect("the disk works"));
+            assert!(refused.text().is_some_and(|text| text.contains("bezant.repairsPerHour is 0")), "{time}");
+        }
+        let mut allowed = repairs(folder.path(), 3);
+        allowed.notice(&corruption(), "start", None, count).expect("the disk works");
+        assert!(allowed.begin(Remedy::Takeover, count).expect("the disk works"));
+        assert_eq!(crate::evidence(folder.path()).expect("it can be read").len(), crate::limits::EVIDENCE_MAX);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum OpenError {
     Record(jute::Malformed),
     #[error("the log does not make the state that it made before: {0}")]
     Corrupt(Corruption),
+    #[error("a snapshot is damaged, in place of which the one before it would be read: {0}")]
+    Snapshot(Corruption),
     #[error(
         "{} and {}: {source}; if the other servers have their data, delete these two folders of this server alone, and it takes over theirs",
         log.display(), snapshots.display()
@@ -52,6 +54,8 @@ impl OpenError {
         let what = match self {
             Self::Corrupt(corruption) => return Some(corruption.clone()),
             Self::Store(StoreError::Corrupt { location, offset, reason }) => format!("{location} is damaged at byte {offset}: {reason}"),
+            // Of a log: one that is missing as a whole is that of a server that lost its disk.
+            Self::Store(StoreError::Missing { location }) => format!("{location} is missing"),
             Self::Order { source: ReplayError::Servers(_), .. } => return None,
             Self::Order { source, .. } => source.to_string(),
             _ => return None,

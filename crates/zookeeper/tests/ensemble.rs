@@ -358,8 +358,13 @@ fn drill(ensemble: &Ensemble, at: usize, what: &str, path: &str) -> String {
     answer
 }
 
-/// Damages the disk of a server, which is then down. A snapshot that is not the newest any more by then is passed over, and another one damaged.
+/// Damages the disk of a server, which is then down: a bit of its log or of a snapshot, or a part of its log is missing. A snapshot that is not the newest any more by then is passed over, and another one damaged.
 fn damage_disk(ensemble: &mut Ensemble, at: usize, what: &str) {
+    if what == "missing" {
+        ensemble.kill(at);
+        std::fs::remove_file(ensemble.data(at).join("sentinel-log/identity.toml")).expect("a log has that");
+        return;
+    }
     loop {
         let answer = drill(ensemble, at, what, "/");
         ensemble.kill(at);
@@ -417,7 +422,7 @@ fn a_server_that_is_wrong_repairs_itself_while_writes_go_on() {
     assert!(noticed(&ensemble.data(found)).iter().any(|record| record.what.contains("a majority of the servers")));
     load.go_on(100);
     // The log, of a follower and then of a leader; and a snapshot: noticed at the next start.
-    for (at, what) in [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 2) % 3, "snapshot")] {
+    for (at, what) in [((leader + 1) % 3, "log"), (leader, "log"), ((leader + 2) % 3, "snapshot"), ((leader + 1) % 3, "missing")] {
         damage_disk(&mut ensemble, at, what);
         load.go_on(100);
         ensemble.start(at);

@@ -154,7 +154,7 @@ impl<M: StorageBackend> Replica<M> {
             self.segments.push_back((SegmentNumber(current.0.saturating_sub(1)), highest));
             self.journal_bytes_closed = self.table.store.journal_bytes();
             // A segment takes more of the disk than what is in it.
-            let many = self.segments.len() >= SEGMENTS_MAX;
+            let many = self.segments.len() >= SEGMENTS_MAX && !broken(Mutant::SegmentsUnbounded);
             if grown || idle || full || many {
                 (self.fold_wanted, self.fold_all) = (foldable, grown || idle);
                 self.begin_checkpoint(now)?;

@@ -6,6 +6,7 @@
 
 mod checker;
 mod client;
+pub mod detection;
 pub mod ensemble;
 mod message;
 mod server;

@@ -159,6 +159,7 @@ impl Server {
             OrderedBody::Comparison { .. } => None,
             OrderedBody::Transaction(transaction) => {
                 let mut applied = self.state.apply(&transaction)?;
+                self.state.check_applied(&transaction, &applied)?;
                 self.statistics.transactions += 1;
                 for event in std::mem::take(&mut applied.events) {
                     self.fire(event, transaction.zxid, outbox);

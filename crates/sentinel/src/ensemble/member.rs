@@ -410,6 +410,10 @@ impl Member {
                 self.conclude_comparison(now);
             }
         }
+        if self.server.corruption().is_some() && !broken(Mutant::QuarantinedReopens) {
+            // Whoever is quarantined comes back from its disk by a repair, or not at all.
+            self.turn.reopen = None;
+        }
         self.release();
         std::mem::take(&mut self.turn)
     }
@@ -514,7 +518,9 @@ impl Member {
                         // What was kept to be offered is no part of this log any more.
                         self.base = None;
                         // A state that comes from one other server is no second opinion beside that one.
-                        self.comparison = self.comparison.take().map(|_| Comparison::new(Remedy::Takeover));
+                        if !broken(Mutant::InstalledCountsItself) {
+                            self.comparison = self.comparison.take().map(|_| Comparison::new(Remedy::Takeover));
+                        }
                     }
                     Err(error) => {
                         let what = format!("the leader's snapshot cannot be taken over: {error}");

@@ -496,12 +496,12 @@ fn a_server_that_disagrees_does_not_blame_itself_for_what_it_applied_in_part() {
     let client = world.open_session(leader, 0, &[]);
     world.ask(client, 0, create("/b"));
     world.settle();
-    for other in [(leader + 1) % 3, (leader + 2) % 3] {
-        world.machine(other).member.server_mut().damage(Damage::Drop, "/").expect("there is a root");
-    }
     world.ask(client, 1, create("/a"));
     world.settle();
-    // The first of these fits, and the second does not.
+    for other in [(leader + 1) % 3, (leader + 2) % 3] {
+        world.machine(other).member.server_mut().damage(Damage::Stat, "/a").expect("it was created");
+    }
+    // The first of these fits, and the second meets what is damaged.
     let first = Operation::SetData { path: "/b".to_owned(), data: Some(Bytes::from_static(b"b")), version: -1 };
     let second = Operation::Create(Create { path: "/a/b".to_owned(), ..created() });
     world.ask(client, 2, Request::Multi(vec![first, second]));
@@ -511,7 +511,7 @@ fn a_server_that_disagrees_does_not_blame_itself_for_what_it_applied_in_part() {
     for _ in 0..4_096 {
         world.step(follower, Member::scrub);
     }
-    assert!(world.is_whole(follower));
+    assert!(world.is_whole(follower), "what is half applied does not hash to its leaves");
 }
 
 #[test]
@@ -562,6 +562,26 @@ fn a_follower_with_another_digest_acknowledges_nothing_and_is_the_one_that_stops
     world.pass(2_000);
     assert!(world.is_whole(follower) && world.has(follower, "/b"));
     assert_eq!(world.disagreeing(leader), Some(Value::from(0_usize)));
+}
+
+#[test]
+fn a_follower_that_lost_a_transaction_says_nothing_of_it() {
+    let mut world = World::new();
+    let leader = world.leader();
+    let follower = (leader + 1) % 3;
+    let client = world.open_session(leader, 0, &[]);
+    let near = world.open_session(follower, 0, &[]);
+    world.settle();
+    world.heard(near);
+    let before = world.machine(follower).disk.records.len();
+    world.machine(follower).member.server_mut().damage(Damage::Drop, "/").expect("there is a root");
+    world.ask(client, 1, create("/a"));
+    world.settle();
+    world.ask(near, 1, Request::Exists { path: "/a".to_owned(), watch: false });
+    world.settle();
+    assert_eq!(world.machine(follower).disk.records.len(), before, "it acknowledges nothing of it");
+    assert!(world.heard(near).is_empty(), "it would say that there is no such node");
+    assert_eq!(world.answers(client, create("/").opcode()).len(), 1, "the others go on");
 }
 
 #[test]

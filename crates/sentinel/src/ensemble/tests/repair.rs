@@ -186,6 +186,64 @@ fn whoever_took_over_is_compared_with_a_majority_of_the_others() {
 }
 
 #[test]
+fn one_opinion_is_not_counted_twice() {
+    let mut world = World::repairing();
+    let leader = world.leader();
+    let (follower, other) = World::others(leader);
+    let client = world.open_session(leader, 0, &[]);
+    world.write(client, 1, "/a");
+    // Its memory is damaged while it is cut off, and it rereads its disk; meanwhile the others let go of what it lacks.
+    world.lose_digests = vec![other];
+    world.isolate(follower);
+    world.machine(follower).member.server_mut().damage(Damage::Stat, "/a").expect("it was created");
+    for _ in 0..4_096 {
+        world.step(follower, Member::scrub);
+    }
+    for xid in 2..60 {
+        world.write(client, xid, &format!("/{xid}"));
+    }
+    for at in [leader, other] {
+        world.step(at, |member, _| member.begin_snapshot());
+    }
+    world.pass(100);
+    assert!(world.is_whole(follower) && !world.has(follower, "/59"), "it came back from its disk");
+    world.cut.clear();
+    world.pass(3_000);
+    let snapshot = world.machine(follower).disk.snapshot.as_ref().map(|(zxid, _)| *zxid);
+    assert!(world.has(follower, "/59") && snapshot.is_some(), "it took the leader's snapshot");
+    assert!(!world.is_served(follower), "only the leader has said so far that this is right, and it is the leader's state");
+    world.lose_digests.clear();
+    world.pass(2_000);
+    assert!(world.are_same() && world.is_served(follower));
+    assert!(!world.machine(follower).disk.gave_up);
+}
+
+#[test]
+fn who_is_quarantined_does_not_begin_anew_for_another_reason() {
+    // Nobody repairs itself here.
+    let mut world = World::new();
+    let leader = world.leader();
+    let (follower, other) = World::others(leader);
+    let client = world.open_session(leader, 0, &[]);
+    world.machine(follower).member.server_mut().damage(Damage::Drop, "/").expect("there is a root");
+    world.cut = vec![(leader, other), (other, leader)];
+    world.write(client, 1, "/a");
+    world.write(client, 2, "/b");
+    // It disagrees with its leader, and without the third nobody can say who is right. Then the leader is gone, so that it is about to begin anew;
+    // and something else finds it wrong.
+    world.now.steady_ms += 10_000;
+    let wrong = crate::Corruption { zxid: 1, path: None, what: "a snapshot finds it wrong".into(), digests: None };
+    world.step(follower, |member, now| {
+        member.tick(now);
+        assert!(member.turn.reopen.is_some(), "it is about to");
+        member.stop(now, wrong);
+    });
+    assert!(!world.is_whole(follower), "it stays quarantined, as nobody has repaired it");
+    world.pass(2_000);
+    assert!(!world.is_whole(follower) && !world.is_served(follower));
+}
+
+#[test]
 fn a_log_is_given_up_only_where_a_majority_goes_on_without_it() {
     let mut world = World::repairing();
     let leader = world.leader();
