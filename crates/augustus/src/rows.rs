@@ -191,6 +191,23 @@ impl Rows {
         }
     }
 
+    /// Flips a bit in the value of one of the rows that have a value with one. Gives its key.
+    pub fn flip_bit(&mut self, row: usize, bit: usize) -> Option<Key> {
+        let filled = |(low, page): (&Key, &Page)| {
+            let rows: Vec<(Key, Key, usize, usize)> = rows_of(&page.bytes)
+                .filter(|row| !row.value.is_empty())
+                .map(|row| (low.clone(), key_of(row.key), row.high - row.value.len(), row.high))
+                .collect();
+            rows
+        };
+        let rows: Vec<_> = self.pages.all().flat_map(filled).collect();
+        let (low, key, from, to) = rows.get(row.checked_rem(rows.len())?)?.clone();
+        let place = self.place(&low);
+        let bit = bit % ((to - from) * 8);
+        self.pages.page_mut(place).bytes[from + bit / 8] ^= 1 << (bit % 8);
+        Some(key)
+    }
+
     /// Appends what the page that begins with `low` holds.
     pub fn encode_page(&self, low: &Key, out: &mut Vec<u8>) {
         let page = self.pages.page(self.place(low));

@@ -34,6 +34,11 @@ impl<B: StorageBackend> Server<B> {
         Ok(Self { node: Node::open(cluster, me, options, shard, store)?, janitor })
     }
 
+    /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`](crate::Executor::flip_bit_at_rest)).
+    pub fn flip_bit_at_rest(&mut self, row: usize, bit: usize) -> Option<types::Key> {
+        self.node.application_mut().flip_bit_at_rest(row, bit)
+    }
+
     /// The replica and its journal.
     #[must_use]
     pub fn node(&self) -> &Node<Shard, B> {
@@ -100,6 +105,10 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
             out.state("order.checkpoint", "The list after which it last took a checkpoint", sequence);
             out.state("order.checkpoint_digest", "How the digest of its state begins after that list", begins);
         }
+        let divergences = replica.divergences();
+        out.counter("divergences", "Parts of its own state that were found to be wrong", divergences.noticed())
+            .in_status("divergences.noticed");
+        out.counter("divergences_mended", "Those of them that were put right", divergences.mended()).in_status("divergences.mended");
         let is_rebuilding = u64::from(self.node.replica().is_rebuilding());
         out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding);
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
@@ -108,6 +117,10 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {
         match *event {}
+    }
+
+    fn divergences(&self) -> Option<&engine::Divergences> {
+        Some(self.node.replica().divergences())
     }
 
     fn rebuilding(&self) -> Option<String> {

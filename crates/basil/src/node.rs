@@ -71,6 +71,14 @@ impl<M: StorageBackend> Node<M> {
         &self.replica
     }
 
+    /// Flips a bit at rest ([`Replica::flip_bit_at_rest`]).
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> Result<bool, StoreError> {
+        self.replica.flip_bit_at_rest(key, bit)
+    }
+
     /// Refuses what this client begins, as it was seen to lie before this process started, as long as it has that key.
     pub fn refuse_liar(&mut self, client: ClientId, public_key: [u8; 32]) {
         self.replica.refuse_liar(client, public_key);
@@ -228,6 +236,10 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("catch_up.commits_taken_over");
         out.counter("catch_up_versions", "Versions taken over from others of the shard", counts.versions_taken_over)
             .in_status("catch_up.versions_taken_over");
+        out.counter("divergences", "Parts of its own state that were found to differ from the others'", self.replica.divergences().noticed())
+            .in_status("divergences.noticed");
+        out.counter("divergences_mended", "Those of them that were put right", self.replica.divergences().mended())
+            .in_status("divergences.mended");
         out.counter("catch_up_pages", "Pages of versions compared with others of the shard", counts.pages_compared)
             .in_status("catch_up.pages_compared");
         out.counter("catch_up_passes", "Times that all versions were compared with others of the shard", counts.passes)
@@ -295,6 +307,10 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
 
     fn clock_of(event: &NodeEvent) -> Option<ClockReport> {
         if let NodeEvent::Clock(report) = event { Some(*report) } else { None }
+    }
+
+    fn divergences(&self) -> Option<&engine::Divergences> {
+        Some(self.replica.divergences())
     }
 
     fn rebuilding(&self) -> Option<String> {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
-use crate::evidence::{Keeper, Record, folder_of, now_ms};
+use crate::evidence::{Keeper, divergences, Record, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
@@ -278,9 +278,9 @@ impl Launch {
         R::Event: Send,
     {
         let Self { replica, public_key, options, signer, latest, window, newest, evidence } = self;
-        latest.post_first(&machine);
-        let (looker, accuser) = (latest.clone(), latest.clone());
         let keeper = Keeper::start(evidence).attempt("start a thread for evidence", replica)?;
+        keep_all(&keeper, latest.post_first(&machine));
+        let (looker, accuser, kept) = (latest.clone(), latest.clone(), keeper.clone());
         let known = newest.clone();
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
@@ -296,13 +296,17 @@ impl Launch {
                 accuser.note_clock(report);
             }
         };
-        let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)
+        let machine = runtime::start(options, machine, signer, move |machine: &R| keep_all(&kept, looker.post(machine)), on_event)
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
         let ready_at = Instant::now() + warm_up;
         latest.serve(machine.handle(), ready_at);
         tell_of_changes(machine.handle(), newest.clone());
         Ok(Running { replica, public_key, newest, machine: Box::new(machine), _window: window, ready_at })
     }
+}
+
+fn keep_all(keeper: &Keeper, found: Vec<divergences::Kept>) {
+    found.into_iter().for_each(|one| keeper.keep_divergence(one));
 }
 
 /// What is kept of a lie.

@@ -8,6 +8,7 @@ use machine::{Durable, Machine};
 use types::{ClientId, Cluster, ReplicaId};
 
 use crate::clock::ClockReport;
+use crate::divergence::Divergences;
 use crate::outcome::Tell;
 use crate::request::{Ask, Request};
 
@@ -138,6 +139,11 @@ pub trait Replica: Durable + Machine<Command = Reconfigure> {
 
     /// What an event says of that, if it does.
     fn clock_of(_event: &Self::Event) -> Option<ClockReport> {
+        None
+    }
+
+    /// What it found of its own state to differ from the others', where it compares that. Looked at after each write.
+    fn divergences(&self) -> Option<&Divergences> {
         None
     }
 

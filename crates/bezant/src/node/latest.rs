@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use config::NodeConfig;
 use crypto::Signatures;
-use engine::{ClockReport, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
+use engine::{ClockReport, Divergences, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
 use monitoring::DiskRoom;
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
@@ -22,7 +22,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use types::{Party, ReplicaId};
 
-use crate::status::{REBUILDING, SERVING, WAITING, rebuilding_words};
+use crate::evidence::divergences::Kept;
+use crate::evidence::now_ms;
+use crate::status::{DIVERGED, REBUILDING, SERVING, WAITING, rebuilding_words};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
 
@@ -102,6 +104,29 @@ impl ClockState {
     }
 }
 
+/// What the replica has found of its own state to be wrong since its process began.
+#[derive(Debug, Default)]
+struct DivergenceState {
+    noticed: u64,
+    mended: u64,
+    last: Option<Kept>,
+}
+
+impl DivergenceState {
+    /// Whether something is still wrong.
+    fn is_open(&self) -> bool {
+        self.noticed > self.mended
+    }
+
+    /// What to tell people, if anything.
+    fn words(&self) -> Option<String> {
+        let Self { noticed, mended, last } = self;
+        let last = last.as_ref()?;
+        let seconds = now_ms().saturating_sub(last.time_ms) / 1_000;
+        Some(format!("own state wrong {noticed} times, {mended} mended; last {seconds} s ago: {}", last.words()))
+    }
+}
+
 /// What one replica last said of itself, for whoever asks.
 pub struct Latest {
     me: Party,
@@ -123,6 +148,7 @@ pub struct Latest {
     clock: Mutex<Option<ClockState>>,
     /// How far it is while it rebuilds itself.
     rebuilding: Mutex<Option<String>>,
+    divergences: Mutex<DivergenceState>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
 }
@@ -148,6 +174,7 @@ impl Latest {
             misbehaviors: AtomicU64::new(0),
             clock: Mutex::default(),
             rebuilding: Mutex::default(),
+            divergences: Mutex::default(),
             serving: OnceLock::new(),
         })
     }
@@ -187,8 +214,8 @@ impl Latest {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let clock = self.clock_state().and_then(|clock| clock.words());
-                let words =
-                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.room_words()).map(|words| format!("{words}\n"));
+                let words = clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.divergences().words()).chain(self.room_words());
+                let words = words.map(|words| format!("{words}\n"));
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
@@ -201,8 +228,8 @@ impl Latest {
         metrics.register(|registry| registry.register_collector(Box::new(Shown(self))));
     }
 
-    /// Copies what `replica` counts.
-    pub fn post(&self, replica: &impl Replica) {
+    /// Copies what `replica` counts. Gives what was found of its own state to be wrong, or was mended, since the last time: for the disk.
+    pub fn post(&self, replica: &impl Replica) -> Vec<Kept> {
         let mut statistics = Statistics::default();
         replica.statistics(&mut statistics);
         let statistics = Arc::new(statistics);
@@ -215,14 +242,36 @@ impl Latest {
             (true, false) => tracing::info!(replica = self.replica, "rebuilt: it reads and votes again"),
             _ => {}
         }
+        replica.divergences().map(|found| self.note_divergences(found)).unwrap_or_default()
+    }
+
+    /// What is new of what was found of the replica's own state to be wrong.
+    fn note_divergences(&self, found: &Divergences) -> Vec<Kept> {
+        let mut state = self.divergences();
+        let (noticed, mended) = (state.noticed, state.mended);
+        if (noticed, mended) == (found.noticed(), found.mended()) {
+            return Vec::new();
+        }
+        let news = found.recent().filter(|one| one.number > noticed || (one.mended.is_some() && one.number > mended));
+        let news: Vec<Kept> = news.map(Kept::of).collect();
+        for one in &news {
+            tracing::error!(replica = self.replica, own = one.own, agreed = one.agreed, "this replica's own state was wrong: {}", one.words());
+        }
+        *state = DivergenceState { noticed: found.noticed(), mended: found.mended(), last: found.recent().next_back().map(Kept::of) };
+        news
+    }
+
+    fn divergences(&self) -> MutexGuard<'_, DivergenceState> {
+        self.divergences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, before the replica runs.
-    pub fn post_first(&self, replica: &impl Replica) {
-        self.post(replica);
+    pub fn post_first(&self, replica: &impl Replica) -> Vec<Kept> {
+        let found = self.post(replica);
         if let Some(report) = replica.clock() {
             self.note_clock(report);
         }
+        found
     }
 
     /// What the replica last copied.
@@ -241,6 +290,7 @@ impl Latest {
             Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
             Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
             Some(_) if self.rebuilding().is_some() => REBUILDING,
+            Some(_) if self.divergences().is_open() => DIVERGED,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
@@ -295,6 +345,9 @@ impl Latest {
         }
         status["rebuilding"] =
             self.rebuilding().as_ref().map_or_else(|| json!({"under_way": 0}), |words| json!({"under_way": 1, "words": words}));
+        if let Some(words) = self.divergences().words() {
+            status["divergences"]["words"] = json!(words);
+        }
         if let Some(rule) = self.broken_rule {
             status["broken_rule"] = json!(rule);
         }
