@@ -713,9 +713,9 @@ impl Executor {
         self.directory.change(number);
     }
 
-    /// Flips a bit in the value of a row, and notes that nowhere: for tests and drills. Gives the row's key.
-    pub fn flip_bit_at_rest(&mut self, row: usize, bit: usize) -> Option<Key> {
-        self.rows.flip_bit(row, bit)
+    /// Flips a bit in the value of `key`, and notes that nowhere: for tests and drills. Gives whether there is a value with a bit to flip.
+    pub fn flip_bit_at_rest(&mut self, key: &Key, bit: usize) -> bool {
+        self.rows.flip_bit(key, bit)
     }
 
     /// What a page holds, for people.

@@ -191,21 +191,15 @@ impl Rows {
         }
     }
 
-    /// Flips a bit in the value of one of the rows that have a value with one. Gives its key.
-    pub fn flip_bit(&mut self, row: usize, bit: usize) -> Option<Key> {
-        let filled = |(low, page): (&Key, &Page)| {
-            let rows: Vec<(Key, Key, usize, usize)> = rows_of(&page.bytes)
-                .filter(|row| !row.value.is_empty())
-                .map(|row| (low.clone(), key_of(row.key), row.high - row.value.len(), row.high))
-                .collect();
-            rows
-        };
-        let rows: Vec<_> = self.pages.all().flat_map(filled).collect();
-        let (low, key, from, to) = rows.get(row.checked_rem(rows.len())?)?.clone();
-        let place = self.place(&low);
-        let bit = bit % ((to - from) * 8);
-        self.pages.page_mut(place).bytes[from + bit / 8] ^= 1 << (bit % 8);
-        Some(key)
+    /// Flips a bit in the value of `key` and notes nothing. Gives whether there is one to flip.
+    pub fn flip_bit(&mut self, key: &Key, bit: usize) -> bool {
+        let place = self.place(key);
+        let page = self.pages.page_mut(place);
+        let Ok(row) = page.find(key) else { return false };
+        let (from, bits) = (row.high - row.value.len(), row.value.len() * 8);
+        let Some(bit) = bit.checked_rem(bits) else { return false };
+        page.bytes[from + bit / 8] ^= 1 << (bit % 8);
+        true
     }
 
     /// Appends what the page that begins with `low` holds.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Misbehavior, Statistics};
+use engine::{Instruction, Misbehavior, Statistics};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{StorageBackend, Store, StoreError};
 use types::{Cluster, Party, ReplicaId};
@@ -35,8 +35,8 @@ impl<B: StorageBackend> Server<B> {
     }
 
     /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`](crate::Executor::flip_bit_at_rest)).
-    pub fn flip_bit_at_rest(&mut self, row: usize, bit: usize) -> Option<types::Key> {
-        self.node.application_mut().flip_bit_at_rest(row, bit)
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> bool {
+        self.node.application_mut().flip_bit_at_rest(key, bit)
     }
 
     /// The replica and its journal.
@@ -47,7 +47,7 @@ impl<B: StorageBackend> Server<B> {
 }
 
 impl<B: StorageBackend> Machine for Server<B> {
-    type Command = engine::Reconfigure;
+    type Command = engine::Instruction;
     type Received = <Node<Shard, B> as Machine>::Received;
     type Message = Message;
     type Unsigned = <Node<Shard, B> as Machine>::Unsigned;
@@ -63,7 +63,8 @@ impl<B: StorageBackend> Machine for Server<B> {
                 self.janitor.on_tick(now, self.node.replica().application().executor(), outbox);
             }
             // Replicas that execute in one order would have to change at one place of it: operators are told that this engine cannot.
-            Input::Command(_) => {}
+            Input::Command(Instruction::Reconfigure(_)) => {}
+            Input::Command(Instruction::FlipBit { key, bit }) => _ = self.flip_bit_at_rest(&key, bit),
             Input::Message { from, message } => self.node.step(now, Input::Message { from, message }, outbox),
         }
     }

@@ -75,8 +75,8 @@ impl Shard {
     }
 
     /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`]).
-    pub fn flip_bit_at_rest(&mut self, row: usize, bit: usize) -> Option<types::Key> {
-        self.executor.flip_bit_at_rest(row, bit)
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> bool {
+        self.executor.flip_bit_at_rest(key, bit)
     }
 
     /// What this process has executed.

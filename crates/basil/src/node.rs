@@ -2,7 +2,7 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
-use engine::{ClockReport, Histogram, Reconfigure, Statistics};
+use engine::{ClockReport, Histogram, Instruction, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId};
@@ -151,7 +151,7 @@ impl<M: StorageBackend> Node<M> {
 }
 
 impl<M: StorageBackend> Machine for Node<M> {
-    type Command = Reconfigure;
+    type Command = Instruction;
     type Received = Verified<Message>;
     type Message = Message;
     type Unsigned = Unsigned;
@@ -160,7 +160,8 @@ impl<M: StorageBackend> Machine for Node<M> {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         // Whether or not it knows the time: a client that is revoked is so at once.
         let input = match input {
-            Input::Command(Reconfigure(cluster)) => {
+            Input::Command(Instruction::FlipBit { key, bit }) => return self.replica.drill(&key, bit),
+            Input::Command(Instruction::Reconfigure(cluster)) => {
                 self.replica.reconfigure(cluster.clone());
                 return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
             }
@@ -171,7 +172,7 @@ impl<M: StorageBackend> Machine for Node<M> {
         }
         let Some((now, input)) = self.step_clock(now, input, outbox) else { return };
         match input {
-            Input::Command(Reconfigure(_)) => {}
+            Input::Command(_) => {}
             Input::Message { from, message } if message.is_reply() => self.step_janitor(now, Input::Message { from, message }, outbox),
             Input::Message { from, message } => self.step_replica(now, Input::Message { from, message }, outbox),
             Input::Tick => {

@@ -28,7 +28,8 @@ use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
-use engine::{Liar, Misbehavior, Reconfigure, Replica};
+use engine::{Instruction, Liar, Misbehavior, Replica};
+pub use latest::FLIP_PATH;
 use latest::Latest;
 pub use wiring::{changes_while_running, check_data, create_marked_data};
 
@@ -76,11 +77,11 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
 }
 
 /// Tells a machine of each new configuration. What it missed while it was told of one is in the next.
-fn tell_of_changes<W: Send + 'static>(handle: NodeHandle<Reconfigure, W>, mut newest: watch::Receiver<Newest>) {
+fn tell_of_changes<W: Send + 'static>(handle: NodeHandle<Instruction, W>, mut newest: watch::Receiver<Newest>) {
     tokio::spawn(async move {
         while newest.changed().await.is_ok() {
             let cluster = newest.borrow_and_update().cluster.clone();
-            if handle.command(Reconfigure(cluster)).await.is_err() {
+            if handle.command(Instruction::Reconfigure(cluster)).await.is_err() {
                 break;
             }
         }

@@ -336,6 +336,13 @@ impl<M: StorageBackend> Replica<M> {
         self.table.store.replace(key, &Version { timestamp, value: Value::new(bytes) })
     }
 
+    /// The same, asked for by its operators.
+    pub(crate) fn drill(&mut self, key: &Key, bit: usize) {
+        if let Err(failure) = self.flip_bit_at_rest(key, bit) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
     /// Asks what is to be asked by now.
     pub(super) fn step_catch_up(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
         if self.options.catch_up_ms == 0 {
@@ -696,6 +703,7 @@ impl<M: StorageBackend> Replica<M> {
 
 #[cfg(test)]
 mod tests {
+    use store::Memory;
     use types::ShardId;
 
     use super::*;
@@ -774,5 +782,53 @@ mod tests {
         let all =
             [page("a", 1, None), page("b", 1, None), page("a", 2, None), page("a", 1, Some("")), page("a", 1, Some("a")), digest(&[])];
         assert_eq!(BTreeSet::from(all).len(), all.len());
+    }
+
+    /// A replica that had all versions when it last compared them, and what the others answer about all of them now.
+    fn finished_with(held: &[(&str, u64, &str)], answer: &[PageVersion], was_whole: bool) -> (Replica<Memory>, Time) {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = types::Cluster::new(types::ClusterId::new([1; 16]), 1, types::Placement::Hash, vec![keys], vec![]);
+        let store = store::Store::open(Memory::new("compared"), store::Options::default()).expect("a new store opens");
+        let (me, now) = (ReplicaId { shard: ShardId(0), index: 5 }, Time(1 << 40));
+        let options = ReplicaOptions::default();
+        let mut replica = Replica::open(std::sync::Arc::new(cluster.expect("the parts fit")), me, options, store, now).expect("it is new");
+        for (key, time, value) in held {
+            replica.table.take_over(&Key::from(*key), KeyVersion { version: Timestamp::new(*time, ClientId(1)), value: Some(Value::from(*value)) });
+        }
+        replica.catch_up.was_cut_off = false;
+        replica.catch_up.pass.is_hurried = !was_whole;
+        let up_to = Timestamp::new(1 << 30, ClientId(0));
+        let query = PageQuery { page: 1, from: Key::default(), to: None, up_to, digest: [0; 32] };
+        let answers = (0..5).map(|index| (index, Answer { versions: answer.to_vec(), next: None })).collect();
+        replica.catch_up.pass.page = Some(OpenPage { query, keys: 1, answers, bytes: 0 });
+        replica.finish_page(now).expect("memory does not fail");
+        (replica, now)
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place_and_both_digests() {
+        let right = [shown("a", 5, Some("1")), shown("b", 5, Some("1"))];
+        let (mut replica, now) = finished_with(&[("a", 5, "1"), ("b", 5, "0")], &right, true);
+        let named = replica.divergences().recent().next().expect("it was named").clone();
+        assert_eq!((replica.divergences().noticed(), named.mended, named.agreed_by), (1, Some(now), ONE.weak()));
+        assert!(named.place.starts_with("the value of b of 5@"), "{}", named.place);
+        let of = |value| digest(&[(Key::from("b"), Version { timestamp: Timestamp::new(5, ClientId(1)), value: Some(Value::from(value)) })]);
+        assert_eq!((named.own, named.agreed), (of("0"), of("1")));
+        let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::new(9, ClientId(0))).expect("memory does not fail");
+        assert_eq!(newest.and_then(|version| version.value), Some(Value::from("1")));
+        assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (1, 0));
+    }
+
+    #[test]
+    fn a_write_that_is_lacking_is_named_where_nothing_lacked_before() {
+        let right = [shown("a", 5, Some("1")), shown("b", 5, Some("1"))];
+        let (replica, _) = finished_with(&[("a", 5, "1")], &right, true);
+        let named = replica.divergences().recent().next().expect("it was named");
+        assert_eq!(named.place, "the newest write of b, which it lacked");
+        assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (0, 1));
+        let (replica, _) = finished_with(&[("a", 5, "1")], &right, false);
+        assert_eq!((replica.divergences().noticed(), replica.counts.versions_taken_over), (0, 1), "it may have missed it while it was away");
+        let (replica, _) = finished_with(&[("a", 5, "1"), ("b", 6, "2")], &right, true);
+        assert_eq!((replica.divergences().noticed(), replica.counts.versions_taken_over), (0, 0), "what is newer is not wrong");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use config::NodeConfig;
 use crypto::Signatures;
-use engine::{ClockReport, Divergences, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
+use engine::{ClockReport, Divergences, Histogram, Instruction, Replica, Statistic, StatisticKind, Statistics};
 use monitoring::DiskRoom;
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
@@ -20,13 +20,18 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use runtime::{Configuration, Metrics, Newest, NodeHandle, PeerState};
 use serde_json::json;
 use tokio::sync::watch;
-use types::{Party, ReplicaId};
+use types::{Key, Party, ReplicaId};
 
 use crate::evidence::divergences::Kept;
 use crate::evidence::now_ms;
 use crate::status::{DIVERGED, REBUILDING, SERVING, WAITING, rebuilding_words};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
+/// Gives an instruction to the replica; whether it took it.
+type Instruct = Box<dyn Fn(Instruction) -> bool + Send + Sync>;
+
+/// Where a drill asks for a bit to be flipped; the key follows.
+pub const FLIP_PATH: &str = "/drill/flip/";
 
 /// The state of a replica whose clock is far from the others'. Before it is `serving`, it is `starting` (coming back from disk), `waiting`
 /// (for what other replicas' clocks show) or `warming` (not doing all yet).
@@ -151,6 +156,8 @@ pub struct Latest {
     divergences: Mutex<DivergenceState>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
+    /// What a drill is told to, where drills are allowed.
+    drill: Option<OnceLock<Instruct>>,
 }
 
 impl Latest {
@@ -176,11 +183,16 @@ impl Latest {
             rebuilding: Mutex::default(),
             divergences: Mutex::default(),
             serving: OnceLock::new(),
+            drill: config.settings.drills.then(OnceLock::new),
         })
     }
 
     /// From now on the replica serves, and from `ready_at` on it does all that it is for.
-    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Reconfigure, W>, ready_at: Instant) {
+    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Instruction, W>, ready_at: Instant) {
+        if let Some(drill) = &self.drill {
+            let handle = handle.clone();
+            let _first = drill.set(Box::new(move |instruction| handle.try_command(instruction).is_ok()));
+        }
         assert!(self.serving.set((Box::new(move || handle.peers()), ready_at)).is_ok(), "a replica begins to serve once");
     }
 
@@ -219,8 +231,27 @@ impl Latest {
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
-            _ => None,
+            _ => path.strip_prefix(FLIP_PATH).map(|key| self.flip(key)),
         })
+    }
+
+    /// A drill: flips a bit of a value. Its key is in hexadecimal digits.
+    fn flip(&self, key: &str) -> Page {
+        let Some(drill) = &self.drill else {
+            let why = "refused: this replica's node.toml does not say drills = true (bezant init --drills)\n";
+            return Page::text(StatusCode::FORBIDDEN, why);
+        };
+        let Some(key) = hex::decode(key).ok().and_then(Key::new) else {
+            return Page::text(StatusCode::BAD_REQUEST, "refused: this is no key in hexadecimal digits\n");
+        };
+        let words = format!("a bit of the value of {key} flips, where it has one");
+        match drill.get() {
+            Some(instruct) if instruct(Instruction::FlipBit { key, bit: 0 }) => {
+                tracing::warn!(replica = self.replica, "DRILL: {words}");
+                Page::text(StatusCode::OK, format!("{words}\n"))
+            }
+            _ => Page::text(StatusCode::SERVICE_UNAVAILABLE, "refused: the replica takes nothing now; try again\n"),
+        }
     }
 
     /// Shows it among `metrics`.

@@ -357,8 +357,8 @@ impl System for Basil {
         replica.replica().is_rebuilding()
     }
 
-    fn replica_reconfigured(cluster: Arc<Cluster>) -> Option<engine::Reconfigure> {
-        Some(engine::Reconfigure(cluster))
+    fn replica_reconfigured(cluster: Arc<Cluster>) -> Option<engine::Instruction> {
+        Some(engine::Instruction::Reconfigure(cluster))
     }
 
     fn client_reconfigured(cluster: Arc<Cluster>) -> Option<Command> {

@@ -211,8 +211,10 @@ impl System for Augustus {
     }
 
     fn flip_at_rest(replica: &mut Replica, random: &mut Random) -> Option<String> {
-        let key = replica.flip_bit_at_rest(random.index(1 << 16), random.index(1 << 16))?;
-        Some(format!("the value of {key}"))
+        let mut keys = plan::fixed_keys();
+        random.shuffle(&mut keys);
+        let bit = random.index(1 << 16);
+        keys.iter().find(|key| replica.flip_bit_at_rest(key, bit)).map(|key| format!("the value of {key}"))
     }
 
     fn noticed(replica: &Replica) -> u64 {
