@@ -62,7 +62,7 @@ pub struct Settings {
     #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
     pub cache_bytes: u64,
     /// Let `bezant drill flip` damage what replicas hold, on purpose; never where data matter
-    #[arg(long, default_value_t = Self::default().drills)]
+    #[arg(long)]
     pub drills: bool,
     /// What is logged: error, warn, info, debug, trace, off, or by module as in warn,runtime=debug
     #[arg(long, value_name = "LEVEL", default_value_t = Self::default().log_level)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::Divergences;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
@@ -166,7 +167,7 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
             }
         }
         Record::VersionTakenOver { key, version } => table.take_over(&key, version),
-        Record::VersionMended { key, version } => table.mend(&key, &version)?,
+        Record::VersionMended { key, version } => _ = table.mend(&key, &version)?,
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
