@@ -225,7 +225,12 @@ impl Application for Shard {
             let (own, agreed) = (page(&own, at), page(&agreed, at));
             let digest = |page: &Bytes| pages::page_digest(cluster, PageNumber(part), page);
             let place = Executor::place_of(if agreed.is_empty() { &own } else { &agreed }, cluster);
-            Some(WrongPart { part, place: format!("page {part}, {place}, after list {sequence}"), own: digest(&own), agreed: digest(&agreed) })
+            Some(WrongPart {
+                part,
+                place: format!("page {part}, {place}, after list {sequence}"),
+                own: digest(&own),
+                agreed: digest(&agreed),
+            })
         };
         differing.filter_map(wrong).collect()
     }

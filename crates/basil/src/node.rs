@@ -237,8 +237,12 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("catch_up.commits_taken_over");
         out.counter("catch_up_versions", "Versions taken over from others of the shard", counts.versions_taken_over)
             .in_status("catch_up.versions_taken_over");
-        out.counter("divergences", "Parts of its own state that were found to differ from the others'", self.replica.divergences().noticed())
-            .in_status("divergences.noticed");
+        out.counter(
+            "divergences",
+            "Parts of its own state that were found to differ from the others'",
+            self.replica.divergences().noticed(),
+        )
+        .in_status("divergences.noticed");
         out.counter("divergences_mended", "Those of them that were put right", self.replica.divergences().mended())
             .in_status("divergences.mended");
         out.counter("catch_up_pages", "Pages of versions compared with others of the shard", counts.pages_compared)

@@ -247,7 +247,10 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             shown["refuted"] = json!(checked.as_ref().and_then(|checked| checked.as_ref().err()));
             shown
         };
-        out!("{}", json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>(), "divergences": divergences::to_json(&wrong) }));
+        out!(
+            "{}",
+            json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>(), "divergences": divergences::to_json(&wrong) })
+        );
     } else {
         for ((path, record), checked) in found.iter().zip(&checked) {
             out!("{}: {}: {} (transaction {})", path.display(), record.who, record.what, record.transaction);

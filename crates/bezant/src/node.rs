@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
-use crate::evidence::{Keeper, divergences, Record, folder_of, now_ms};
+use crate::evidence::{Keeper, Record, divergences, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;

@@ -128,8 +128,8 @@ impl<A: Application> Replica<A> {
         }
     }
 
-    /// Hashes what nobody changes once more, so many ticks' worth of it. What is not as `2f+1` agreed was changed by no transaction: the state is wrong, and is taken over
-    /// from the others.
+    /// Hashes what nobody changes once more, so many ticks' worth of it. What is not as it was at the last checkpoint was changed by no
+    /// transaction: the state is wrong, and is taken over from the others.
     pub(super) fn scrub(&mut self, now: Time, ticks: u64) {
         if self.has_diverged || self.is_replaying() || broken(Mutant::ScrubSkipped) {
             return;

@@ -24,8 +24,8 @@
 //!                      ◀─────── VersionsReply(versions)        what f+1 show, and is newer
 //! ```
 //!
-//! A version that this replica has with another value than `f + 1` show is wrong: a bit has flipped where it stood, and nobody has read it yet. Theirs takes
-//! its place, and the replica names it ([`engine::Divergence`]).
+//! A version that this replica has with another value than `f + 1` show is wrong: a bit has flipped where it stood, and nobody has read it
+//! yet. Theirs takes its place, and the replica names it ([`engine::Divergence`]).
 //!
 //! Nothing is ever removed, and nothing here needs to be remembered: after a crash, comparing shows what is still missing.
 //! `docs/protocols/basil.md` argues why this is safe and why it ends.
@@ -655,8 +655,8 @@ impl<M: StorageBackend> Replica<M> {
         Ok(newer.values().all(|count| *count < self.quorums.weak()) || broken(Mutant::PageUnsettled))
     }
 
-    /// `f + 1` of the shard show another value of a version that this replica has: its own is wrong. What they show takes its place, on the disk first.
-    /// Gives how many were put right.
+    /// `f + 1` of the shard show another value of a version that this replica has: its own is wrong. What they show takes its place, on the
+    /// disk first. Gives how many were put right.
     fn mend_version(&mut self, now: Time, key: &Key, own: &Version, version: &KeyVersion) -> Result<u64, StoreError> {
         if own.value == version.value || broken(Mutant::WrongValueKept) {
             return Ok(0);
@@ -793,7 +793,9 @@ mod tests {
         let options = ReplicaOptions::default();
         let mut replica = Replica::open(std::sync::Arc::new(cluster.expect("the parts fit")), me, options, store, now).expect("it is new");
         for (key, time, value) in held {
-            replica.table.take_over(&Key::from(*key), KeyVersion { version: Timestamp::new(*time, ClientId(1)), value: Some(Value::from(*value)) });
+            replica
+                .table
+                .take_over(&Key::from(*key), KeyVersion { version: Timestamp::new(*time, ClientId(1)), value: Some(Value::from(*value)) });
         }
         replica.catch_up.was_cut_off = false;
         replica.catch_up.pass.is_hurried = !was_whole;
@@ -812,7 +814,8 @@ mod tests {
         let named = replica.divergences().recent().next().expect("it was named").clone();
         assert_eq!((replica.divergences().noticed(), named.mended, named.agreed_by), (1, Some(now), ONE.weak()));
         assert!(named.place.starts_with("the value of b of 5@"), "{}", named.place);
-        let of = |value| digest(&[(Key::from("b"), Version { timestamp: Timestamp::new(5, ClientId(1)), value: Some(Value::from(value)) })]);
+        let of =
+            |value| digest(&[(Key::from("b"), Version { timestamp: Timestamp::new(5, ClientId(1)), value: Some(Value::from(value)) })]);
         assert_eq!((named.own, named.agreed), (of("0"), of("1")));
         let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::new(9, ClientId(0))).expect("memory does not fail");
         assert_eq!(newest.and_then(|version| version.value), Some(Value::from("1")));
@@ -827,7 +830,11 @@ mod tests {
         assert_eq!(named.place, "the newest write of b, which it lacked");
         assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (0, 1));
         let (replica, _) = finished_with(&[("a", 5, "1")], &right, false);
-        assert_eq!((replica.divergences().noticed(), replica.counts.versions_taken_over), (0, 1), "it may have missed it while it was away");
+        assert_eq!(
+            (replica.divergences().noticed(), replica.counts.versions_taken_over),
+            (0, 1),
+            "it may have missed it while it was away"
+        );
         let (replica, _) = finished_with(&[("a", 5, "1"), ("b", 6, "2")], &right, true);
         assert_eq!((replica.divergences().noticed(), replica.counts.versions_taken_over), (0, 0), "what is newer is not wrong");
     }

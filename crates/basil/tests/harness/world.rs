@@ -226,7 +226,8 @@ impl World {
     /// Says how often the replica has found its own state to be wrong, and where the last time.
     pub fn note_wrong(&mut self, replica: ReplicaId) {
         let found = self.seat(replica).node.as_ref().expect("it is up").machine().replica().divergences().clone();
-        let last = found.recent().next_back().map_or_else(String::new, |last| format!(": {}", last.place.split(" of ").next().unwrap_or("")));
+        let last =
+            found.recent().next_back().map_or_else(String::new, |last| format!(": {}", last.place.split(" of ").next().unwrap_or("")));
         let name = words::replica(replica);
         self.notes.note(format!("{name} found its own state wrong {} times, and mended {}{last}", found.noticed(), found.mended()));
     }

@@ -226,7 +226,8 @@ impl Latest {
                 let state = self.state();
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let clock = self.clock_state().and_then(|clock| clock.words());
-                let words = clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.divergences().words()).chain(self.room_words());
+                let words =
+                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.divergences().words()).chain(self.room_words());
                 let words = words.map(|words| format!("{words}\n"));
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
@@ -286,7 +287,13 @@ impl Latest {
         let news = found.recent().filter(|one| one.number > noticed || (one.mended.is_some() && one.number > mended));
         let news: Vec<Kept> = news.map(Kept::of).collect();
         for one in &news {
-            tracing::error!(replica = self.replica, own = one.own, agreed = one.agreed, "this replica's own state was wrong: {}", one.words());
+            tracing::error!(
+                replica = self.replica,
+                own = one.own,
+                agreed = one.agreed,
+                "this replica's own state was wrong: {}",
+                one.words()
+            );
         }
         *state = DivergenceState { noticed: found.noticed(), mended: found.mended(), last: found.recent().next_back().map(Kept::of) };
         news
