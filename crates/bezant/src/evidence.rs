@@ -232,7 +232,7 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
         None => vec![(args.path.clone(), read(&args.path).attempt("read what was kept", place)?)],
     };
     let wrong = match &own {
-        Some(own) => divergences::list(&folder_of(&own.data)).attempt("read what was kept", place)?,
+        Some(own) => divergences::list(&folder_of(&own.data)).attempt("read what was kept", args.path.display())?,
         None => Vec::new(),
     };
     if let Some(name) = &args.lift {

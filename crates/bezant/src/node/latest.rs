@@ -246,13 +246,11 @@ impl Latest {
             return Page::text(StatusCode::BAD_REQUEST, "refused: this is no key in hexadecimal digits\n");
         };
         let words = format!("a bit of the value of {key} flips, where it has one");
-        match drill.get() {
-            Some(instruct) if instruct(Instruction::FlipBit { key, bit: 0 }) => {
-                tracing::warn!(replica = self.replica, "DRILL: {words}");
-                Page::text(StatusCode::OK, format!("{words}\n"))
-            }
-            _ => Page::text(StatusCode::SERVICE_UNAVAILABLE, "refused: the replica takes nothing now; try again\n"),
+        if !drill.get().is_some_and(|instruct| instruct(Instruction::FlipBit { key, bit: 0 })) {
+            return Page::text(StatusCode::SERVICE_UNAVAILABLE, "refused: the replica takes nothing now; try again\n");
         }
+        tracing::warn!(replica = self.replica, "DRILL: {words}");
+        Page::text(StatusCode::OK, format!("{words}\n"))
     }
 
     /// Shows it among `metrics`.
