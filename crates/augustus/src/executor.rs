@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mutants::{Mutant, broken};
 use types::codec::{Decode as _, DecodeError, Encode as _, Reader};
-use types::{ClientId, Cluster, Key, KeyRange, ShardId, TransactionId, Value};
+use types::{ClientId, Cluster, Digest, Key, KeyRange, ShardId, TransactionId, Value};
 
 use crate::certificate::{Certificate, EndedStatement, SettledStatement, Signers, Vote};
 use crate::limits::{
@@ -58,6 +58,19 @@ pub struct Executor {
     tree: Tree,
     /// How many bytes each client's queries have given in this batch.
     given: BTreeMap<ClientId, usize>,
+    /// The page that is hashed next of those that nobody changes. No part of the state.
+    scrubbed: usize,
+}
+
+/// A page that came to hold something else than at the last checkpoint, and no transaction has changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WrongPage {
+    pub number: PageNumber,
+    pub owner: Owner,
+    /// The digest of what it holds.
+    pub own: Digest,
+    /// The digest that it had at the checkpoint.
+    pub agreed: Digest,
 }
 
 /// A transaction that was voted to commit, and waits for the other shards' votes.
@@ -77,6 +90,8 @@ struct Effects<'a> {
 
 /// How many keys of a batch are looked up ahead.
 const PREFETCH_KEYS_MAX: usize = 1_024;
+/// To look at a page takes as long as to hash so many bytes.
+const PAGE_LOOKED_AT_BYTES: usize = 512;
 /// Why what is pending can be executed again.
 const KEPT_AS_IT_WAS: &str = "what is pending was executed once, and its locks keep everything as it was";
 /// Page formats, the first byte of each page.
@@ -99,6 +114,7 @@ impl Executor {
             directory,
             tree: Tree::new(settings.cluster.id()),
             given: BTreeMap::new(),
+            scrubbed: 0,
             settings,
         }
     }
@@ -662,6 +678,56 @@ impl Executor {
         }
         let head = self.head();
         Checkpoint { digest: head.digest(cluster), head, pages }
+    }
+
+    /// Hashes the next pages that were not changed since the last checkpoint, about so many bytes of them, and gives the first whose digest is not that
+    /// of then: something changed it that is no transaction.
+    pub(crate) fn scrub(&mut self, bytes_max: usize) -> Option<WrongPage> {
+        let (cluster, count) = (self.settings.cluster.id(), self.directory.len());
+        let (mut buffer, mut bytes) = (Vec::new(), 0);
+        for _ in 0..count {
+            if bytes >= bytes_max {
+                break;
+            }
+            let at = self.scrubbed.checked_rem(count).unwrap_or_default();
+            self.scrubbed = at + 1;
+            let number = PageNumber(u32::try_from(at).expect("pages are counted with 32 bits"));
+            // What was changed is hashed at the next checkpoint, and compared there.
+            let Some(agreed) = self.tree.digest(0, at).copied().filter(|_| !self.directory.is_changed(number)) else {
+                bytes += PAGE_LOOKED_AT_BYTES;
+                continue;
+            };
+            buffer.clear();
+            self.encode_page(number, &mut buffer);
+            bytes += buffer.len() + PAGE_LOOKED_AT_BYTES;
+            let own = page_digest(cluster, number, &buffer);
+            if own != agreed {
+                return Some(WrongPage { number, owner: self.directory.owner(number).clone(), own, agreed });
+            }
+        }
+        None
+    }
+
+    /// Has the next checkpoint hash a page anew.
+    pub(crate) fn hash_again(&mut self, number: PageNumber) {
+        self.directory.change(number);
+    }
+
+    /// Flips a bit in the value of `key`, and notes that nowhere: for tests and drills. Gives whether there is a value with a bit to flip.
+    pub fn flip_bit_at_rest(&mut self, key: &Key, bit: usize) -> bool {
+        self.rows.flip_bit(key, bit)
+    }
+
+    /// What a page holds, for people.
+    pub(crate) fn place_of(page: &Bytes, cluster: types::ClusterId) -> String {
+        let mut reader = Reader::new(page.get(1..).map_or_else(Bytes::new, |_| page.slice(1..)), cluster);
+        match page.first() {
+            Some(&ROWS) => Key::decode(&mut reader).map_or_else(|_| "rows".to_owned(), |low| format!("the rows from {low} on")),
+            Some(&CLIENT) => "what is kept of a client".to_owned(),
+            Some(&SESSION) => "what is kept of a session".to_owned(),
+            Some(&PENDING) => "a pending transaction".to_owned(),
+            _ => "a page that is free".to_owned(),
+        }
     }
 
     fn head(&mut self) -> Head {

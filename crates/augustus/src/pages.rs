@@ -68,6 +68,11 @@ impl Directory {
         self.free.insert(number);
     }
 
+    /// Whether a page was changed since the last checkpoint.
+    pub fn is_changed(&self, number: PageNumber) -> bool {
+        self.pages[index(number)].1
+    }
+
     pub fn owner(&self, number: PageNumber) -> &Owner {
         &self.pages[index(number)].0
     }

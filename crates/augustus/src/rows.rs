@@ -191,6 +191,17 @@ impl Rows {
         }
     }
 
+    /// Flips a bit in the value of `key` and notes nothing. Gives whether there is one to flip.
+    pub fn flip_bit(&mut self, key: &Key, bit: usize) -> bool {
+        let place = self.place(key);
+        let page = self.pages.page_mut(place);
+        let Ok(row) = page.find(key) else { return false };
+        let (from, bits) = (row.high - row.value.len(), row.value.len() * 8);
+        let Some(bit) = bit.checked_rem(bits) else { return false };
+        page.bytes[from + bit / 8] ^= 1 << (bit % 8);
+        true
+    }
+
     /// Appends what the page that begins with `low` holds.
     pub fn encode_page(&self, low: &Key, out: &mut Vec<u8>) {
         let page = self.pages.page(self.place(low));

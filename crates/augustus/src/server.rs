@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Misbehavior, Statistics};
+use engine::{Instruction, Misbehavior, Statistics};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
 use store::{StorageBackend, Store, StoreError};
 use types::{Cluster, Party, ReplicaId};
@@ -34,6 +34,11 @@ impl<B: StorageBackend> Server<B> {
         Ok(Self { node: Node::open(cluster, me, options, shard, store)?, janitor })
     }
 
+    /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`](crate::Executor::flip_bit_at_rest)).
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> bool {
+        self.node.application_mut().flip_bit_at_rest(key, bit)
+    }
+
     /// The replica and its journal.
     #[must_use]
     pub fn node(&self) -> &Node<Shard, B> {
@@ -42,7 +47,7 @@ impl<B: StorageBackend> Server<B> {
 }
 
 impl<B: StorageBackend> Machine for Server<B> {
-    type Command = engine::Reconfigure;
+    type Command = engine::Instruction;
     type Received = <Node<Shard, B> as Machine>::Received;
     type Message = Message;
     type Unsigned = <Node<Shard, B> as Machine>::Unsigned;
@@ -58,7 +63,8 @@ impl<B: StorageBackend> Machine for Server<B> {
                 self.janitor.on_tick(now, self.node.replica().application().executor(), outbox);
             }
             // Replicas that execute in one order would have to change at one place of it: operators are told that this engine cannot.
-            Input::Command(_) => {}
+            Input::Command(Instruction::Reconfigure(_)) => {}
+            Input::Command(Instruction::FlipBit { key, bit }) => _ = self.flip_bit_at_rest(&key, bit),
             Input::Message { from, message } => self.node.step(now, Input::Message { from, message }, outbox),
         }
     }
@@ -100,6 +106,10 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
             out.state("order.checkpoint", "The list after which it last took a checkpoint", sequence);
             out.state("order.checkpoint_digest", "How the digest of its state begins after that list", begins);
         }
+        let divergences = replica.divergences();
+        out.counter("divergences", "Parts of its own state that were found to be wrong", divergences.noticed())
+            .in_status("divergences.noticed");
+        out.counter("divergences_mended", "Those of them that were put right", divergences.mended()).in_status("divergences.mended");
         let is_rebuilding = u64::from(self.node.replica().is_rebuilding());
         out.gauge("rebuilding", "Whether it lost its disk and does not take part again yet", is_rebuilding);
         out.gauge("view", "The view that it is in, of which each has another leader", status.entered).in_status("order.view");
@@ -108,6 +118,10 @@ impl<B: StorageBackend> engine::Replica for Server<B> {
 
     fn misbehavior(event: &Self::Event) -> Option<Misbehavior> {
         match *event {}
+    }
+
+    fn divergences(&self) -> Option<&engine::Divergences> {
+        Some(self.node.replica().divergences())
     }
 
     fn rebuilding(&self) -> Option<String> {

@@ -13,15 +13,18 @@ use crypto::Verifier;
 use types::codec::{Decode as _, Encode as _};
 use types::{ClientId, ClusterId, Digest, ReplicaId};
 
-use crate::executor::{Executor, Settings};
+use crate::executor::{Executor, Settings, WrongPage};
 use crate::multicast::message::{PAGE_BYTES_MAX, QUERY_ANSWER_BYTES_MAX};
-use crate::multicast::{self, Answer, Application, Said, page_digest};
+use crate::multicast::{self, Answer, Application, Said, WrongPart, page_digest};
+use crate::pages::{self, Owner, PageNumber};
 use crate::request::{Ordered, Refusal, Reply, Request, Unreadable, Verdict};
 use crate::state_transfer::Head;
 use crate::transaction::Transaction;
 
 /// So many of the executor's pages share pieces.
 const GROUP: usize = 64;
+/// So many pages of a state that was wrong are named.
+const DIFFERING_MAX: usize = 4;
 
 /// A shard's state, as one replica has it.
 #[derive(Debug)]
@@ -69,6 +72,11 @@ impl Shard {
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// Flips a bit of a value at rest ([`Executor::flip_bit_at_rest`]).
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> bool {
+        self.executor.flip_bit_at_rest(key, bit)
     }
 
     /// What this process has executed.
@@ -188,6 +196,43 @@ impl Application for Shard {
 
     fn release(&mut self, before: u64) {
         self.kept = self.kept.split_off(&before);
+    }
+
+    fn scrub(&mut self, bytes_max: usize) -> Option<WrongPart> {
+        let WrongPage { number, owner, own, agreed } = self.executor.scrub(bytes_max)?;
+        let place = match owner {
+            Owner::Free => "a page that is free".to_owned(),
+            Owner::Rows(low) => format!("the rows from {low} on"),
+            Owner::Client(client) => format!("what is kept of {client}"),
+            Owner::Session(client, session) => format!("what is kept of session {session} of {client}"),
+            Owner::Pending => "a pending transaction".to_owned(),
+        };
+        Some(WrongPart { part: number.0, place: format!("page {}, {place}", number.0), own, agreed })
+    }
+
+    fn hash_again(&mut self, part: u32) {
+        self.executor.hash_again(PageNumber(part));
+    }
+
+    fn differing(&self, sequence: u64, pieces: &[Bytes]) -> Vec<WrongPart> {
+        let pages = |pieces: &[Bytes]| pieces.split_first().and_then(|(_, rest)| split(&rest.concat().into()));
+        let Some((own, agreed)) = self.kept.get(&sequence).and_then(|kept| Some((pages(kept)?, pages(pieces)?))) else { return Vec::new() };
+        let page = |pages: &[Bytes], at: usize| pages.get(at).cloned().unwrap_or_default();
+        let differing = (0..own.len().max(agreed.len())).filter(|at| own.get(*at) != agreed.get(*at)).take(DIFFERING_MAX);
+        let cluster = self.cluster();
+        let wrong = |at: usize| {
+            let part = u32::try_from(at).ok()?;
+            let (own, agreed) = (page(&own, at), page(&agreed, at));
+            let digest = |page: &Bytes| pages::page_digest(cluster, PageNumber(part), page);
+            let place = Executor::place_of(if agreed.is_empty() { &own } else { &agreed }, cluster);
+            Some(WrongPart {
+                part,
+                place: format!("page {part}, {place}, after list {sequence}"),
+                own: digest(&own),
+                agreed: digest(&agreed),
+            })
+        };
+        differing.filter_map(wrong).collect()
     }
 
     fn install(&mut self, sequence: u64, pieces: &[Bytes]) {

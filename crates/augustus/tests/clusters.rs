@@ -461,3 +461,100 @@ fn a_shard_that_is_gone_stops_nobody_at_the_other() {
     world.run_ms(12_000);
     assert!(world.submit(ALICE, vec![put("b", "1"), put("z", "1")]).is_ok());
 }
+
+/// The replica in whose state bits flip.
+const WRONG: ReplicaId = ReplicaId { shard: ShardId(0), index: 1 };
+
+impl World {
+    fn held(&self, replica: ReplicaId, key: &str) -> Option<String> {
+        let executor = self.nodes[&replica].machine().node().replica().application().executor();
+        executor.value(&Key::from(key)).map(|value| value.to_string())
+    }
+
+    fn flip(&mut self, key: &str) {
+        let turns = self.nodes.get_mut(&WRONG).expect("it is up");
+        assert!(turns.machine_mut().flip_bit_at_rest(&Key::from(key), 0), "it has a value");
+    }
+
+    /// How often each replica of the first shard has found its own state to be wrong, and how often it was mended.
+    fn found_wrong(&self) -> Vec<(u64, u64)> {
+        let found = |turns: &Turns<Server<Memory>>| {
+            let found = turns.machine().node().replica().divergences();
+            (found.noticed(), found.mended())
+        };
+        self.nodes.iter().filter(|(replica, _)| replica.shard == ShardId(0)).map(|(_, turns)| found(turns)).collect()
+    }
+
+    fn named(&self) -> Vec<String> {
+        let found = self.nodes[&WRONG].machine().node().replica().divergences();
+        assert!(found.recent().all(|one| one.own != one.agreed));
+        found.recent().map(|one| one.place.clone()).collect()
+    }
+
+    /// So many lists, each with a transaction on the key.
+    fn lists(&mut self, count: usize, key: &str) {
+        for _ in 0..count {
+            assert!(self.submit(ALICE, vec![put(key, "2")]).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_row_that_flipped_at_rest_is_named_and_mended_though_nobody_reads_or_writes_anything() {
+    let mut world = World::by_ranges();
+    world.lists(1, "a");
+    world.lists(2 * 8, "b");
+    world.run_ms(2_000);
+    world.flip("a");
+    assert_eq!(world.held(WRONG, "a").as_deref(), Some("3"));
+    world.run_ms(5_000);
+    assert_eq!(world.held(WRONG, "a").as_deref(), Some("2"));
+    assert_eq!(world.found_wrong(), [(0, 0), (1, 1), (0, 0), (0, 0)]);
+    let named = world.named();
+    assert!(named[0].contains(", the rows from "), "{named:?}");
+    // It goes on with the others, and comes back as they are.
+    world.lists(2 * 8, "a");
+    world.crash(WRONG);
+    world.start(WRONG);
+    world.run_ms(2_000);
+    let states: Vec<_> =
+        (0..4).map(|index| world.nodes[&ReplicaId { index, ..WRONG }].machine().node().replica().last_checkpoint()).collect();
+    assert!(states.iter().all(|state| state.is_some() && *state == states[0]), "{states:?}");
+}
+
+#[test]
+fn a_state_that_differs_from_what_2f_plus_1_have_is_named_with_the_pages_that_are_wrong() {
+    let mut world = World::by_ranges();
+    world.lists(1, "a");
+    world.lists(2 * 8, "b");
+    // Its page is changed, and so is hashed at the next checkpoint only.
+    world.lists(1, "b");
+    world.flip("a");
+    world.lists(8, "b");
+    world.run_ms(3_000);
+    assert_eq!(world.held(WRONG, "a").as_deref(), Some("2"));
+    let (found, named) = (world.found_wrong(), world.named());
+    assert!(found[1].0 >= 2 && found[1].0 == found[1].1 && [found[0], found[2], found[3]] == [(0, 0); 3], "{found:?}");
+    assert!(named[0].starts_with("the state after list ") && named[1].contains(", the rows from "), "{named:?}");
+}
+
+#[test]
+fn a_replica_that_crashes_before_its_wrong_state_is_mended_comes_back() {
+    let mut world = World::by_ranges();
+    world.lists(1, "a");
+    world.lists(2 * 8, "b");
+    world.lists(1, "b");
+    world.flip("a");
+    let mut lists = 0;
+    while world.found_wrong()[1].0 == 0 {
+        world.lists(1, "b");
+        lists += 1;
+        assert!(lists < 20, "it is noticed at the next checkpoint");
+    }
+    assert_eq!(world.found_wrong()[1].1, 0, "it is not mended yet");
+    world.crash(WRONG);
+    world.start(WRONG);
+    world.lists(8, "b");
+    world.run_ms(3_000);
+    assert_eq!(world.held(WRONG, "a").as_deref(), Some("2"));
+}

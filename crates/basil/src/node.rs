@@ -2,7 +2,7 @@
 
 use crate::transaction::Transaction;
 use crypto::Verified;
-use engine::{ClockReport, Histogram, Reconfigure, Statistics};
+use engine::{ClockReport, Histogram, Instruction, Statistics};
 use machine::{Durable, Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use store::{StorageBackend, StoreError};
 use types::{ClientId, Cluster, Party, ReplicaId};
@@ -69,6 +69,14 @@ impl<M: StorageBackend> Node<M> {
     #[must_use]
     pub fn replica(&self) -> &Replica<M> {
         &self.replica
+    }
+
+    /// Flips a bit at rest ([`Replica::flip_bit_at_rest`]).
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn flip_bit_at_rest(&mut self, key: &types::Key, bit: usize) -> Result<bool, StoreError> {
+        self.replica.flip_bit_at_rest(key, bit)
     }
 
     /// Refuses what this client begins, as it was seen to lie before this process started, as long as it has that key.
@@ -143,7 +151,7 @@ impl<M: StorageBackend> Node<M> {
 }
 
 impl<M: StorageBackend> Machine for Node<M> {
-    type Command = Reconfigure;
+    type Command = Instruction;
     type Received = Verified<Message>;
     type Message = Message;
     type Unsigned = Unsigned;
@@ -152,7 +160,8 @@ impl<M: StorageBackend> Machine for Node<M> {
     fn step(&mut self, now: Time, input: InputOf<Self>, outbox: &mut OutboxOf<Self>) {
         // Whether or not it knows the time: a client that is revoked is so at once.
         let input = match input {
-            Input::Command(Reconfigure(cluster)) => {
+            Input::Command(Instruction::FlipBit { key, bit }) => return self.replica.drill(&key, bit),
+            Input::Command(Instruction::Reconfigure(cluster)) => {
                 self.replica.reconfigure(cluster.clone());
                 return self.step_janitor(now, Input::Command(Command::Reconfigure { cluster }), outbox);
             }
@@ -163,7 +172,7 @@ impl<M: StorageBackend> Machine for Node<M> {
         }
         let Some((now, input)) = self.step_clock(now, input, outbox) else { return };
         match input {
-            Input::Command(Reconfigure(_)) => {}
+            Input::Command(_) => {}
             Input::Message { from, message } if message.is_reply() => self.step_janitor(now, Input::Message { from, message }, outbox),
             Input::Message { from, message } => self.step_replica(now, Input::Message { from, message }, outbox),
             Input::Tick => {
@@ -228,6 +237,14 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
             .in_status("catch_up.commits_taken_over");
         out.counter("catch_up_versions", "Versions taken over from others of the shard", counts.versions_taken_over)
             .in_status("catch_up.versions_taken_over");
+        out.counter(
+            "divergences",
+            "Parts of its own state that were found to differ from the others'",
+            self.replica.divergences().noticed(),
+        )
+        .in_status("divergences.noticed");
+        out.counter("divergences_mended", "Those of them that were put right", self.replica.divergences().mended())
+            .in_status("divergences.mended");
         out.counter("catch_up_pages", "Pages of versions compared with others of the shard", counts.pages_compared)
             .in_status("catch_up.pages_compared");
         out.counter("catch_up_passes", "Times that all versions were compared with others of the shard", counts.passes)
@@ -295,6 +312,10 @@ impl<M: StorageBackend> engine::Replica for Node<M> {
 
     fn clock_of(event: &NodeEvent) -> Option<ClockReport> {
         if let NodeEvent::Clock(report) = event { Some(*report) } else { None }
+    }
+
+    fn divergences(&self) -> Option<&engine::Divergences> {
+        Some(self.replica.divergences())
     }
 
     fn rebuilding(&self) -> Option<String> {

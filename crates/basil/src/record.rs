@@ -35,6 +35,8 @@ pub(crate) enum Record {
     OrphanReleased { id: TransactionId, end: Option<Decision>, versions: Vec<(Key, KeyVersion)> },
     /// It took over a committed version of a key from others of its shard ([`crate::catch_up`]).
     VersionTakenOver { key: Key, version: KeyVersion },
+    /// A version of its own was found to be wrong, and this takes its place ([`crate::catch_up`]).
+    VersionMended { key: Key, version: KeyVersion },
     /// It lost its disk, and has forgotten what it said up to this time, in nanoseconds; 0 until that is known. Whether it is being rebuilt
     /// still ([`crate::rebuild`]).
     DiskLost { up_to: u64, is_rebuilding: bool },
@@ -93,6 +95,11 @@ impl Encode for Record {
                 key.encode(out);
                 version.encode(out);
             }
+            Self::VersionMended { key, version } => {
+                out.push(12);
+                key.encode(out);
+                version.encode(out);
+            }
             Self::DiskLost { up_to, is_rebuilding } => {
                 out.push(11);
                 up_to.encode(out);
@@ -146,6 +153,7 @@ impl Decode for Record {
             }),
             10 => Ok(Self::VersionTakenOver { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
             11 => Ok(Self::DiskLost { up_to: u64::decode(reader)?, is_rebuilding: bool::decode(reader)? }),
+            12 => Ok(Self::VersionMended { key: Key::decode(reader)?, version: KeyVersion::decode(reader)? }),
             _ => Err(DecodeError::UnknownTag("a journal record")),
         }
     }
@@ -163,8 +171,12 @@ mod tests {
             let version = KeyVersion { version: Timestamp::new(5, ClientId(1)), value: value.map(Value::from) };
             Record::VersionTakenOver { key: Key::from("a"), version }
         };
+        let mended = || match taken(Some("2")) {
+            Record::VersionTakenOver { key, version } => Record::VersionMended { key, version },
+            other => other,
+        };
         let lost = |up_to, is_rebuilding| Record::DiskLost { up_to, is_rebuilding };
-        for record in [taken(Some("1")), taken(Some("")), taken(None), lost(0, true), lost(u64::MAX, false)] {
+        for record in [taken(Some("1")), taken(Some("")), taken(None), mended(), lost(0, true), lost(u64::MAX, false)] {
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
             let whole = bytes::Bytes::from(bytes);

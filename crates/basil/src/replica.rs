@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crypto::Verified;
+use engine::Divergences;
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time, Voters};
 use mutants::{Mutant, broken};
 use store::{KeyMeta, SegmentNumber, StorageBackend, Store, StoreError};
@@ -78,6 +79,8 @@ pub struct Replica<M: StorageBackend> {
     status_queries: StatusQueries,
     /// What is compared with the others' of the shard, and what they say that this replica lacks.
     catch_up: CatchUp,
+    /// What of its own was found to be wrong when it was compared.
+    divergences: Divergences,
     /// What others have shown since this replica lost its disk.
     rebuild: Rebuild,
     /// The first failure of the store, until it is told; from then on nothing is done and nothing is said.

@@ -336,6 +336,11 @@ impl<M: StorageBackend> TransactionTable<M> {
         self.store.commit(key, Version { timestamp: taken.version, value: taken.value });
     }
 
+    /// Puts a version in the place of one of the same time that was wrong ([`crate::catch_up`]).
+    pub fn mend(&mut self, key: &Key, version: &KeyVersion) -> Result<bool, StoreError> {
+        self.store.replace(key, &Version { timestamp: version.version, value: version.value.clone() })
+    }
+
     /// The stretch of time in which `time` lies, in nanoseconds.
     pub fn commit_slot(time: u64) -> u64 {
         time >> COMMIT_SLOT_BITS

@@ -12,7 +12,7 @@ use basil::{
     Coordinator, CoordinatorOptions, Decision, Message, Node, NodeEvent, Read, Refusal, Replica, ReplicaOptions, Transaction, Vote, Write,
 };
 use crypto::{Signatures, leaf};
-use engine::{Reconfigure, Replica as _};
+use engine::{Instruction, Replica as _};
 use machine::{Input, Machine as _, Outbox, Time};
 use members::{Members, members};
 use store::{Memory, Options, Store};
@@ -76,7 +76,7 @@ fn a_client_that_was_seen_to_lie_is_refused_until_it_has_another_key() {
     let earlier = clients[1].1.public_key;
     clients[1].1.public_key = crypto::SecretKey::from_bytes([99; 32]).public();
     let changed = Cluster::new(members.cluster.id(), 1, members.cluster.placement().clone(), keys, clients).expect("the parts fit");
-    node.step(NOW, Input::Command(Reconfigure(Arc::new(changed))), &mut Outbox::default());
+    node.step(NOW, Input::Command(Instruction::Reconfigure(Arc::new(changed))), &mut Outbox::default());
     assert!(!is_refused(&members, &mut node, 2));
     // What was kept of the earlier key does not count against it when the process starts anew.
     node.refuse_liar(ClientId(2), earlier);

@@ -101,6 +101,7 @@ scripts! {
     a_transaction_older_than_half_the_window_is_voted_down
     a_validated_range_is_protected_after_a_crash
     a_validated_read_is_protected_after_a_crash
+    a_value_that_flipped_at_rest_is_named_and_mended_without_being_read
     a_version_hidden_by_one_replica_is_read
     a_version_invented_by_one_replica_is_not_read
     a_version_shown_by_one_replica_is_not_taken_over
@@ -182,8 +183,6 @@ scripts! {
     replies_of_an_earlier_round_still_count
     statements_on_a_released_orphan_survive_a_crash
     the_fast_path_wait_follows_the_logging_round_trip
-    who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
-    who_votes_later_than_logging_takes_is_not_waited_for
     the_janitor_aborts_a_transaction_prepared_at_one_replica
     the_janitor_finishes_an_abandoned_transaction
     the_janitors_reconcile_an_abandoned_equivocation
@@ -203,5 +202,7 @@ scripts! {
     what_liars_made_up_leaves_room_for_others
     what_silent_turns_wrote_is_lost_with_the_power_and_learned_again
     what_was_read_of_the_past_stays_so
+    who_has_logged_nothing_goes_by_what_f_plus_1_have_logged
+    who_votes_later_than_logging_takes_is_not_waited_for
     writeback_brings_the_transaction_to_a_replica_that_missed_it
 }

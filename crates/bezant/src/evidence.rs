@@ -1,6 +1,8 @@
 //! `bezant evidence`: what was noticed of lies and of damage. A replica keeps what it saw others do in `evidence`, beside its data: a file for each time, which
 //! nothing removes but people. Where it is signed, anybody can check it with the cluster's public keys alone.
 
+pub mod divergences;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
@@ -94,8 +96,17 @@ pub fn folder_of(data: &Path) -> PathBuf {
     data.with_file_name("evidence")
 }
 
+/// What is kept.
+enum Kept {
+    /// What others did.
+    Lie(Record),
+    /// What was wrong with the replica's own state.
+    Divergence(divergences::Kept),
+}
+
 /// Writes records on a thread of its own: whoever hears of a lie must not wait for the disk.
-pub struct Keeper(SyncSender<Record>);
+#[derive(Clone)]
+pub struct Keeper(SyncSender<Kept>);
 
 impl Keeper {
     /// One that writes to `folder`.
@@ -106,7 +117,11 @@ impl Keeper {
         let (queue, records) = sync_channel(WAITING_MAX);
         let write = move || {
             for record in records {
-                if let Err(error) = keep(&folder, &record) {
+                let kept = match &record {
+                    Kept::Lie(record) => keep(&folder, record),
+                    Kept::Divergence(found) => divergences::keep(&folder, found),
+                };
+                if let Err(error) = kept {
                     tracing::error!(folder = %folder.display(), %error, "evidence cannot be kept");
                 }
             }
@@ -117,7 +132,12 @@ impl Keeper {
 
     /// Has `record` written, unless too many wait.
     pub fn keep(&self, record: Record) {
-        let _ = self.0.try_send(record);
+        let _ = self.0.try_send(Kept::Lie(record));
+    }
+
+    /// The same for what was wrong with the replica's own state.
+    pub fn keep_divergence(&self, found: divergences::Kept) {
+        let _ = self.0.try_send(Kept::Divergence(found));
     }
 }
 
@@ -134,14 +154,14 @@ fn keep(folder: &Path, record: &Record) -> io::Result<()> {
     if known.len() >= EVIDENCE_MAX || of_one >= EVIDENCE_OF_ONE_MAX {
         return Ok(());
     }
-    write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), record)
+    write(&folder.join(format!("{PREFIX}{}-{}-{}.json", record.time_ms, record.who, of_one)), &record.to_json())
 }
 
 /// Writes a record so that whoever reads it finds all of it.
-fn write(path: &Path, record: &Record) -> io::Result<()> {
+fn write(path: &Path, record: &Value) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
-    file.write_all(format!("{:#}\n", record.to_json()).as_bytes())?;
+    file.write_all(format!("{record:#}\n").as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
@@ -211,6 +231,10 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
         Some(own) => list(&folder_of(&own.data)).attempt("read what was kept", place)?,
         None => vec![(args.path.clone(), read(&args.path).attempt("read what was kept", place)?)],
     };
+    let wrong = match &own {
+        Some(own) => divergences::list(&folder_of(&own.data)).attempt("read what was kept", args.path.display())?,
+        None => Vec::new(),
+    };
     if let Some(name) = &args.lift {
         return lift(name, &found);
     }
@@ -223,7 +247,10 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
             shown["refuted"] = json!(checked.as_ref().and_then(|checked| checked.as_ref().err()));
             shown
         };
-        out!("{}", json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>() }));
+        out!(
+            "{}",
+            json!({ "evidence": found.iter().zip(&checked).map(one).collect::<Vec<_>>(), "divergences": divergences::to_json(&wrong) })
+        );
     } else {
         for ((path, record), checked) in found.iter().zip(&checked) {
             out!("{}: {}: {} (transaction {})", path.display(), record.who, record.what, record.transaction);
@@ -239,6 +266,7 @@ pub fn show(args: &EvidenceArgs) -> Result<Done, Failure> {
                 out!("  {}: {state}", record.who);
             }
         }
+        divergences::print(&wrong);
         if found.is_empty() {
             out!("nobody was ever seen to lie here");
         }
@@ -271,7 +299,7 @@ fn lift(name: &str, found: &[(PathBuf, Record)]) -> Result<Done, Failure> {
         return Err(Failure::wrong(format!("no client {name:?} is refused here")).help("bezant evidence without --lift lists who is"));
     }
     for (path, record) in refused {
-        write(path, &Record { is_lifted: true, ..record.clone() }).attempt("note that it is lifted", path.display())?;
+        write(path, &Record { is_lifted: true, ..record.clone() }.to_json()).attempt("note that it is lifted", path.display())?;
     }
     eprintln!("{name} is taken in again when this replica is started the next time");
     Ok(Done::Well)

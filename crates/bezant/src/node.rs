@@ -22,13 +22,14 @@ use tokio::sync::watch;
 use types::{Cluster, Party, ReplicaId};
 
 use crate::confine;
-use crate::evidence::{Keeper, Record, folder_of, now_ms};
+use crate::evidence::{Keeper, Record, divergences, folder_of, now_ms};
 use crate::failure::{Attempt as _, Done, Failure};
 use crate::logs;
 use crate::mutant;
 use crate::regions::NodeRegions;
 use config::NodeConfig;
-use engine::{Liar, Misbehavior, Reconfigure, Replica};
+use engine::{Instruction, Liar, Misbehavior, Replica};
+pub use latest::FLIP_PATH;
 use latest::Latest;
 pub use wiring::{changes_while_running, check_data, create_marked_data};
 
@@ -76,11 +77,11 @@ pub async fn run(args: &NodeArgs) -> Result<Done, Failure> {
 }
 
 /// Tells a machine of each new configuration. What it missed while it was told of one is in the next.
-fn tell_of_changes<W: Send + 'static>(handle: NodeHandle<Reconfigure, W>, mut newest: watch::Receiver<Newest>) {
+fn tell_of_changes<W: Send + 'static>(handle: NodeHandle<Instruction, W>, mut newest: watch::Receiver<Newest>) {
     tokio::spawn(async move {
         while newest.changed().await.is_ok() {
             let cluster = newest.borrow_and_update().cluster.clone();
-            if handle.command(Reconfigure(cluster)).await.is_err() {
+            if handle.command(Instruction::Reconfigure(cluster)).await.is_err() {
                 break;
             }
         }
@@ -278,9 +279,9 @@ impl Launch {
         R::Event: Send,
     {
         let Self { replica, public_key, options, signer, latest, window, newest, evidence } = self;
-        latest.post_first(&machine);
-        let (looker, accuser) = (latest.clone(), latest.clone());
         let keeper = Keeper::start(evidence).attempt("start a thread for evidence", replica)?;
+        keep_all(&keeper, latest.post_first(&machine));
+        let (looker, accuser, kept) = (latest.clone(), latest.clone(), keeper.clone());
         let known = newest.clone();
         let log = LogLimit::new(LIES_LOGGED_A_MINUTE_MAX);
         let on_event = move |event| {
@@ -296,13 +297,17 @@ impl Launch {
                 accuser.note_clock(report);
             }
         };
-        let machine = runtime::start(options, machine, signer, move |machine: &R| looker.post(machine), on_event)
+        let machine = runtime::start(options, machine, signer, move |machine: &R| keep_all(&kept, looker.post(machine)), on_event)
             .map_err(|error| Failure::failed(error.to_string()).at(replica))?;
         let ready_at = Instant::now() + warm_up;
         latest.serve(machine.handle(), ready_at);
         tell_of_changes(machine.handle(), newest.clone());
         Ok(Running { replica, public_key, newest, machine: Box::new(machine), _window: window, ready_at })
     }
+}
+
+fn keep_all(keeper: &Keeper, found: Vec<divergences::Kept>) {
+    found.into_iter().for_each(|one| keeper.keep_divergence(one));
 }
 
 /// What is kept of a lie.

@@ -23,6 +23,8 @@ pub const SERVING: &str = "serving";
 pub const WAITING: &str = "waiting";
 /// The state of one that lost its disk and takes its data over from the others.
 pub const REBUILDING: &str = "rebuilding";
+/// The state of one that has found its own state to be wrong and has not put it right yet.
+pub const DIVERGED: &str = "diverged";
 
 /// Says which replicas are up, and how far each is.
 #[derive(Args, Debug)]
@@ -69,6 +71,7 @@ pub async fn run(args: &StatusArgs) -> Result<Done, Failure> {
         warn_of_injected_latency(&answers);
         warn_of_clocks(&answers);
         tell_of_rebuilding(&answers);
+        warn_of_divergences(&answers);
         warn_of_disks(&answers);
         up::warn_of_other_copies(&args.cluster);
         shards(&topology, &answers);
@@ -102,6 +105,15 @@ fn warn_of_disks(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["disk"]["words"].as_str()) {
             eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
+        }
+    }
+}
+
+/// Says who has found its own state to be wrong.
+fn warn_of_divergences(answers: &[Answer]) {
+    for (replica, _, answer) in answers {
+        if let Some(words) = answer.as_ref().ok().and_then(|status| status["divergences"]["words"].as_str()) {
+            eprintln!("{}", wrap(&format!("warning: {replica}: {words}; bezant evidence shows all"), line_letters(), 2));
         }
     }
 }

@@ -61,6 +61,9 @@ pub struct Settings {
     #[arg(long, value_name = "BYTES", default_value_t = Self::default().cache_bytes, value_parser = number(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX))]
     #[serde(deserialize_with = "within::<MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, _>")]
     pub cache_bytes: u64,
+    /// Let `bezant drill flip` damage what replicas hold, on purpose; never where data matter
+    #[arg(long)]
+    pub drills: bool,
     /// What is logged: error, warn, info, debug, trace, off, or by module as in warn,runtime=debug
     #[arg(long, value_name = "LEVEL", default_value_t = Self::default().log_level)]
     #[serde(deserialize_with = "from_str")]
@@ -79,6 +82,7 @@ impl Default for Settings {
             janitor_timeout_ms: 1_000,
             abandoned_per_second: 50,
             cache_bytes: 512 << 20,
+            drills: false,
             log_level: "info".parse().expect("info is a level"),
             log_format: LogFormat::Text,
         }

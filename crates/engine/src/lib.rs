@@ -127,6 +127,7 @@
 //! ```
 
 mod clock;
+mod divergence;
 mod offer;
 mod opaque;
 mod outcome;
@@ -135,8 +136,9 @@ mod refusal;
 mod request;
 
 pub use clock::{ClockReport, ClusterClock, DRIFT_PPM, stretched};
+pub use divergence::{DIVERGENCES_KEPT_MAX, Divergence, Divergences};
 pub use offer::{
-    Capabilities, Capability, Durations, Histogram, Liar, Misbehavior, Profile, Reconfigure, Replica, Session, Statistic, StatisticKind,
+    Capabilities, Capability, Durations, Histogram, Instruction, Liar, Misbehavior, Profile, Replica, Session, Statistic, StatisticKind,
     Statistics,
 };
 pub use opaque::{Evidence, Private};

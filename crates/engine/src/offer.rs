@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use machine::{Durable, Machine};
-use types::{ClientId, Cluster, ReplicaId};
+use types::{ClientId, Cluster, Key, ReplicaId};
 
 use crate::clock::ClockReport;
+use crate::divergence::Divergences;
 use crate::outcome::Tell;
 use crate::request::{Ask, Request};
 
@@ -113,13 +114,23 @@ pub trait Session: Durable + Machine<Command = Ask, Event = Tell, Unsigned = Inf
     fn statistics(&self, out: &mut Statistics);
 }
 
-/// What a replica is told by its own side: the cluster, as its operators have changed it. Its shape is as it was, but clients, their rights
-/// and their limits may differ. An engine whose replicas must all change at the same place in their order makes nothing of it.
+/// What a replica is told by its own side.
 #[derive(Clone, Debug)]
-pub struct Reconfigure(pub Arc<Cluster>);
+pub enum Instruction {
+    /// The cluster, as its operators have changed it. Its shape is as it was, but clients, their rights
+    /// and their limits may differ. An engine whose replicas must all change at the same place in their order makes nothing of it.
+    Reconfigure(Arc<Cluster>),
+    /// A drill: flip this bit of the newest value of a key where it is kept, and note that nowhere. Where the key has no value, nothing is done.
+    FlipBit {
+        /// The key.
+        key: Key,
+        /// The bit's number, counted around where the value has fewer.
+        bit: usize,
+    },
+}
 
 /// A server's side of an engine: one replica of one shard, with all that runs beside it.
-pub trait Replica: Durable + Machine<Command = Reconfigure> {
+pub trait Replica: Durable + Machine<Command = Instruction> {
     /// What it has done and holds. Called after each write: it should be cheap.
     fn statistics(&self, out: &mut Statistics);
 
@@ -138,6 +149,11 @@ pub trait Replica: Durable + Machine<Command = Reconfigure> {
 
     /// What an event says of that, if it does.
     fn clock_of(_event: &Self::Event) -> Option<ClockReport> {
+        None
+    }
+
+    /// What it found of its own state to differ from the others', where it compares that. Looked at after each write.
+    fn divergences(&self) -> Option<&Divergences> {
         None
     }
 

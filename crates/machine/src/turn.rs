@@ -152,6 +152,11 @@ impl<M: Machine> Turns<M> {
         &self.machine
     }
 
+    /// The machine between two turns, for whoever damages it on purpose. What that makes it say it says in its next turn.
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
     /// The machine, when there are no more turns.
     #[must_use]
     pub fn into_machine(self) -> M {

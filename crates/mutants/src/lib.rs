@@ -181,6 +181,10 @@ mutants! {
     MissedVersionLeft: "catching up", "a replica takes over no version that it missed";
     PageTakenFromOne: "catching up", "a version that one replica shows is taken over";
     TakenOverUnlogged: "catching up", "a version that is taken over is not written to the journal";
+    WrongValueKept: "catching up", "a replica keeps a value that differs from what f+1 others show of the same version";
+    WrongValueUnnamed: "catching up", "a value that was wrong is put right and not named";
+    MendedUnlogged: "catching up", "a value that is put right is not written to the journal";
+    LostWriteUnnamed: "catching up", "a write that a replica lost is taken over and not named";
     CatchUpUnlimited: "catching up", "a replica is served as often as it asks";
     LostBoundUnset: "rebuilding", "a replica that lost its disk takes itself to have said nothing before";
     LostSaidAgain: "rebuilding", "a replica that lost its disk speaks of what it may have spoken of before";
@@ -287,6 +291,9 @@ mutants! {
     AnswersUnlimited: "Augustus, reads in one step", "all questions that wait are answered in one turn";
     LostAnswers: "Augustus, reads in one step", "a replica that lost its disk answers from its state before it takes part again";
     AnswerOfFew: "Augustus §3.3, third step", "a client believes a shard's verdict of any number of replicas";
+    ScrubSkipped: "Augustus, checkpoints", "what no transaction changes is never hashed again";
+    WrongPageKept: "Augustus, checkpoints", "a replica that finds a part of its state wrong goes on with it";
+    WrongStateUnnamed: "Augustus, checkpoints", "a state that was wrong is taken over anew and not named";
     PieceUnchecked: "Augustus, state transfer", "a piece of a checkpoint is taken as it comes";
     DurablePageOverwritten: "Augustus, checkpoints", "a checkpoint is written over the pages of the durable one";
     ZabQuorum: "Zab", "one server fewer than a majority is enough";

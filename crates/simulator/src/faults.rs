@@ -82,6 +82,8 @@ random::named! {
         Upgrade,
         /// The operators make another configuration.
         Reconfigure,
+        /// A bit flips in a value that a replica holds and that nobody is at: in its memory, and where it will be written from there.
+        FlipAtRest,
     }
 }
 
@@ -102,6 +104,7 @@ impl FaultKind {
             Self::Rebuild => FaultClass::DiskLoss,
             Self::Upgrade => FaultClass::Upgrades,
             Self::Reconfigure => FaultClass::Changes,
+            Self::FlipAtRest => FaultClass::SilentFlips,
         }
     }
 
@@ -200,6 +203,10 @@ impl<S: System> World<S> {
             FaultKind::Rebuild => self.rebuild_one(),
             FaultKind::Upgrade => self.begin_upgrade(),
             FaultKind::Reconfigure => self.reconfigure(),
+            FaultKind::FlipAtRest => {
+                let at = self.faults.index(self.replicas.len());
+                self.flip_at_rest(at);
+            }
         }
         if matches!(kind.class(), FaultClass::Network | FaultClass::Clocks) {
             self.counts.network_faults += 1;
@@ -289,6 +296,38 @@ impl<S: System> World<S> {
         }
     }
 
+    /// A bit flips in what a replica holds, if it is one of those to which that may happen: the first `f` of a shard in which nobody else is at fault.
+    fn flip_at_rest(&mut self, at: usize) {
+        let id = self.replicas[at].id;
+        let is_first = usize::from(id.index) < self.setting.faults && !self.setting.faulty.keys().any(|faulty| faulty.shard == id.shard);
+        if !is_first || self.replicas[at].away.is_some() {
+            return;
+        }
+        let Some(node) = &mut self.replicas[at].node else { return };
+        let noticed = S::noticed(node.machine());
+        let Some(what) = S::flip_at_rest(node.machine_mut(), &mut self.faults) else { return };
+        self.trace.line(self.now, || format!("at {id} a bit flips in {what}"));
+        self.trace.mark(self.now, 0xf11b ^ at as u64);
+        self.counts.silent_flips += 1;
+        if matches!(self.phase, Phase::Quiet { .. }) {
+            self.unnoticed.insert(at, (noticed, what));
+        }
+    }
+
+    /// Once nobody writes any more, a bit flips at each of those to which that may happen: nothing but a comparison finds that.
+    fn flip_last_bits(&mut self) {
+        if self.setting.fault_kinds.contains(&FaultKind::FlipAtRest) {
+            (0..self.replicas.len()).for_each(|at| self.flip_at_rest(at));
+        }
+    }
+
+    /// Bits that have flipped since all is quiet, and that their replicas have not noticed and named.
+    fn unnoticed(&self) -> Vec<String> {
+        let noticed = |at: usize| self.replicas[at].node.as_ref().map_or(0, |node| S::noticed(node.machine()));
+        let unnoticed = self.unnoticed.iter().filter(|(at, (before, _))| noticed(**at) <= *before);
+        unnoticed.map(|(at, (_, what))| format!("{} has not noticed a bit that flipped in {what}", self.replicas[*at].id)).collect()
+    }
+
     fn may_rot(&self, at: usize) -> bool {
         if matches!(self.broken, Some(BrokenRule::DamageAnyDisk)) {
             return self.replicas[at].away.is_none();
@@ -360,6 +399,7 @@ impl<S: System> World<S> {
         if behind.is_empty() {
             self.trace.line(self.now, || "everybody got something done".to_owned());
             self.phase = Phase::Quiet { since: self.now };
+            self.flip_last_bits();
         } else if self.now > healed_at + PROGRESS_MS_MAX * 1_000_000 {
             let who = behind.join(", ");
             self.violation("progress", format!("{PROGRESS_MS_MAX} ms after the faults, {who} had not committed {COMMITS_AFTER_HEAL}"));
@@ -378,6 +418,7 @@ impl<S: System> World<S> {
         left.extend(rebuilding.map(|replica| format!("{} is not rebuilt", replica.id)));
         left.extend(self.behind());
         left.extend(self.differences());
+        left.extend(self.unnoticed());
         if left.is_empty() {
             self.lose_power();
         } else if self.now > since + UNDECIDED_MS_MAX * 1_000_000 {

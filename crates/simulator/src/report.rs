@@ -112,6 +112,8 @@ counts! {
     delayed: sum,
     /// Bits flipped on disks, counted by the time and not by the bit.
     bit_flips: sum,
+    /// Bits flipped in what replicas held, behind their backs.
+    silent_flips: sum,
     /// Replicas that noticed damage on their disks and stayed away.
     away: sum,
     /// The most replicas of any shard that were at fault; of many runs, the most in any.

@@ -33,6 +33,8 @@ named! {
         Elections,
         /// Operators change the cluster while it runs.
         Changes,
+        /// Bits flip in what up to `f` replicas of a shard hold, and nothing tells them.
+        SilentFlips,
     }
 }
 

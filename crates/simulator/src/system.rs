@@ -164,6 +164,16 @@ pub trait System: Sized + Clone + fmt::Debug + 'static {
         false
     }
 
+    /// Flips a bit in a value that a replica holds, behind its back. Says in which; nothing where there is none, or the engine keeps nothing.
+    fn flip_at_rest(_replica: &mut Self::Replica, _random: &mut Random) -> Option<String> {
+        None
+    }
+
+    /// How often a replica's process has named a part of its own state that was wrong.
+    fn noticed(_replica: &Self::Replica) -> u64 {
+        0
+    }
+
     /// What tells a replica that the operators have changed the cluster; nothing where an engine does not mind.
     fn replica_reconfigured(_cluster: Arc<Cluster>) -> Option<<Self::Replica as Machine>::Command> {
         None

@@ -102,6 +102,8 @@ pub(crate) struct World<S: System> {
     pub counts: Counts,
     pub engine_counts: S::Counts,
     pub phase: Phase,
+    /// Replicas in whose state a bit has flipped since all is quiet: how much each had noticed before, and where it was.
+    pub unnoticed: BTreeMap<usize, (u64, String)>,
     spins: u64,
     /// What is broken on purpose, in tests of the checkers.
     pub broken: Option<BrokenRule<S::ReplicaStrategy>>,

@@ -1,5 +1,6 @@
 //! Where bytes are kept. A backend moves bytes; it does not know about batches, checksums or versions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use mutants::{Mutant, broken};
 use types::{Key, Timestamp};
 
 use crate::unflushed::{Log, Size};
-use crate::{SegmentNumber, StoreError, row};
+use crate::{SegmentNumber, StoreError, Version, row};
 
 /// What is to be checkpointed into the base table.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Checkpoint {
     late_to: Timestamp,
     /// The versions.
     logs: Arc<[Log]>,
+    /// Rows that take the place of those of the same key and timestamp, which are wrong: here, or in the base table. Ascending by key.
+    replaced: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A row of the base table: a key, and its encoded newest version.
@@ -33,7 +36,20 @@ pub struct Row<'a> {
 impl Checkpoint {
     /// Checkpoints what is in `logs`, at or below `watermark`.
     pub(crate) fn new(watermark: Timestamp, late_to: Timestamp, logs: Arc<[Log]>) -> Self {
-        Self { watermark, late_to, logs }
+        Self { watermark, late_to, logs, replaced: Vec::new() }
+    }
+
+    /// The same with these versions in the place of what is wrong.
+    pub(crate) fn replacing(mut self, replaced: &BTreeMap<Key, Version>) -> Self {
+        self.replaced = replaced
+            .iter()
+            .map(|(key, version)| {
+                let mut row = Vec::with_capacity(row::encoded_bytes(version));
+                row::encode(version, &mut row);
+                (key.as_bytes().to_vec(), row)
+            })
+            .collect();
+        self
     }
 
     /// About how much memory its versions take.
@@ -59,6 +75,15 @@ impl Checkpoint {
             let is_late = timestamp <= self.late_to && !broken(Mutant::LateCheckpointWins);
             if !is_late || base(row.key)?.is_none_or(|known| known < timestamp) {
                 newest.push(row);
+            }
+        }
+        for (key, row) in &self.replaced {
+            let timestamp = row::timestamp(row);
+            match newest.binary_search_by(|other: &Row<'_>| other.key.cmp(key)) {
+                Ok(at) if row::timestamp(newest[at].row) == timestamp => newest[at].row = row,
+                Ok(_) => {}
+                Err(at) if base(key)? == Some(timestamp) => newest.insert(at, Row { key, row }),
+                Err(_) => {}
             }
         }
         Ok(newest)

@@ -1,6 +1,6 @@
 //! The store: a journal, a table of keys and a base behind one owner.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -75,6 +75,8 @@ pub struct Store<M: StorageBackend, K: KeyMeta = ()> {
     new_keys: BTreeSet<Key>,
     /// The keys of unflushed versions that were late: committed at or below the watermark of that moment.
     late_keys: Vec<Key>,
+    /// Versions that take the place of the base table's rows with the same timestamps, until a checkpoint has written them there.
+    replaced: BTreeMap<Key, Version>,
     /// How much memory all entries take that have versions, or are known to have none.
     rows_bytes: usize,
     /// How many entries the clock hand passes at the next eviction, if the cache is full.
@@ -103,6 +105,8 @@ struct RunningCheckpoint {
     late_keys: Vec<Key>,
     /// The keys that were listed in [`Store::new_keys`] with versions that it writes, and that are not cleaned up yet.
     listed: Listed,
+    /// What it writes in the place of rows that were wrong.
+    replaced: BTreeMap<Key, Version>,
     is_done: bool,
 }
 
@@ -170,6 +174,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             unflushed: Unflushed::default(),
             new_keys: BTreeSet::new(),
             late_keys: Vec::new(),
+            replaced: BTreeMap::new(),
             rows_bytes: 0,
             sweep_due: 0,
             watermark,
@@ -287,6 +292,39 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         self.resize(before, after);
     }
 
+    /// Puts `version` in the place of one of the same key and timestamp, which is wrong: in memory at once, and in the base table with the next
+    /// checkpoint that takes it. Gives `false` where there is no such version, or it is the same. Its record in the journal is the caller's to append.
+    ///
+    /// # Errors
+    /// When the base table fails.
+    pub fn replace(&mut self, key: &Key, version: &Version) -> Result<bool, StoreError> {
+        self.check_open()?;
+        let held = |store: &Self| store.table.find(key).filter(|id| store.table.entry(*id).versions.at(version.timestamp).is_some());
+        let id = match held(self) {
+            Some(id) => id,
+            None => {
+                self.read_base_table(key)?;
+                let Some(id) = held(self) else { return Ok(false) };
+                id
+            }
+        };
+        let entry = self.table.entry_mut(id);
+        let before = size(entry);
+        if !entry.versions.replace(version) {
+            return Ok(false);
+        }
+        let after = size(entry);
+        self.resize(before, after);
+        self.replaced.insert(key.detached(), version.clone());
+        Ok(true)
+    }
+
+    /// The base table's row of `key` as it should be.
+    fn corrected(&self, key: &Key, row: Version) -> Version {
+        let replaced = if self.replaced.is_empty() { None } else { self.replaced.get(key) };
+        replaced.filter(|version| version.timestamp == row.timestamp).cloned().unwrap_or(row)
+    }
+
     /// Prefetches the entries of `keys`, which are about to be read or written, into the CPU's caches. It has no other effect.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         self.table.prefetch(keys);
@@ -360,7 +398,7 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
     /// Reads the base table's row of `key`, or that there is none, into memory.
     fn read_base_table(&mut self, key: &Key) -> Result<EntryId, StoreError> {
         let read = self.backend.get(key).and_then(|bytes| bytes.map(|bytes| row::decode(key, bytes)).transpose());
-        let row = self.close_on_error(read)?;
+        let row = self.close_on_error(read)?.map(|row| self.corrected(key, row));
         self.statistics.base_table_reads += 1;
         self.evict();
         let id = self.table.find_or_make(key);
@@ -432,12 +470,13 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
         let (reached, logs) = self.unflushed.take(self.watermark, watermark, self.options.checkpoint_versions_max);
         let logs: Arc<[Log]> = logs.into();
         let (taken, listed) = (Size::of(&logs), Listed::new(logs.clone()));
-        let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs));
+        let replaced = self.replaced.clone();
+        let begun = self.backend.begin_checkpoint(Checkpoint::new(reached, self.watermark, logs).replacing(&replaced));
         self.close_on_error(begun)?;
         let mut late_keys = std::mem::take(&mut self.late_keys);
         late_keys.sort_unstable();
         late_keys.dedup();
-        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, listed, is_done: false });
+        self.running = Some(RunningCheckpoint { number: self.next_checkpoint, taken, late_keys, listed, replaced, is_done: false });
         self.next_checkpoint = self.next_checkpoint.checked_add(1).expect("a process lives for fewer checkpoints");
         self.watermark = reached;
         Ok(true)
@@ -483,6 +522,12 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             }
             self.checkpointed = self.watermark;
             self.unflushed.release(running.taken);
+            for (key, written) in std::mem::take(&mut running.replaced) {
+                // What is above the watermark is not in the base table yet, and what was replaced again since is not right there.
+                if written.timestamp <= self.checkpointed && self.replaced.get(&key) == Some(&written) {
+                    self.replaced.remove(&key);
+                }
+            }
             self.statistics.versions_checkpointed += running.taken.versions as u64;
         }
         let left = running.late_keys.len().saturating_sub(LATE_STEP);
@@ -553,7 +598,10 @@ impl<M: StorageBackend, K: KeyMeta> Store<M, K> {
             }
             bytes += key.as_bytes().len() + row.len();
             match row::decode(&key, row) {
-                Ok(version) => rows.push((key, version)),
+                Ok(version) => {
+                    let version = self.corrected(&key, version);
+                    rows.push((key, version));
+                }
                 Err(error) => damage = Some(error),
             }
             damage.is_none()
@@ -698,6 +746,50 @@ mod tests {
             let steps = (1..).find(|_| store.checkpoint_finished().expect("memory does not fail").is_some());
             assert!(steps.is_some_and(|steps| steps <= steps_max), "{steps:?} steps");
             assert_eq!(store.new_keys.len(), left);
+        }
+    }
+
+    /// The version of the first key, in memory, from the base table, and as it is compared.
+    fn seen(store: &mut Store<Memory>) -> [Version; 2] {
+        let read = store.latest_before(&numbered(1), at(1 << 40)).expect("memory does not fail").expect("it is there");
+        let page = store.page(&Key::default(), None, at(1 << 40), PageLimits { keys: 9, bytes: 99 }).expect("memory does not fail");
+        [read, page.versions[0].1.clone()]
+    }
+
+    #[test]
+    fn a_version_that_is_replaced_is_the_same_from_memory_and_from_the_base_table_before_and_after_a_checkpoint() {
+        let version = |time, text: &str| Version { timestamp: at(time), value: Some(Value::from(text)) };
+        for (is_checkpointed, replaced_while_one_runs) in [(false, false), (true, false), (true, true), (false, true)] {
+            let options = Options { cache_bytes_max: 0, ..Options::default() };
+            let mut store = Store::open(Memory::new("ledger"), options).expect("a new store opens");
+            assert!(store.replay().expect("it is new").is_none());
+            let finish = |store: &mut Store<Memory>| while store.checkpoint_finished().expect("memory does not fail").is_none() {};
+            store.commit(&numbered(1), version(5, "wrong"));
+            store.commit(&numbered(2), version(50, "other"));
+            if is_checkpointed {
+                assert!(store.begin_checkpoint(at(10)).expect("memory does not fail"));
+                finish(&mut store);
+            }
+            if replaced_while_one_runs {
+                assert!(store.begin_checkpoint(at(20)).expect("memory does not fail"));
+            }
+            assert!(!store.replace(&numbered(1), &version(6, "right")).expect("memory does not fail"), "there is none");
+            assert!(!store.replace(&numbered(1), &version(5, "wrong")).expect("memory does not fail"), "it is the same");
+            assert!(!store.replace(&numbered(3), &version(5, "right")).expect("memory does not fail"), "there is no such key");
+            assert!(store.replace(&numbered(1), &version(5, "right")).expect("memory does not fail"));
+            assert_eq!(seen(&mut store), [version(5, "right"), version(5, "right")]);
+            if replaced_while_one_runs {
+                finish(&mut store);
+            }
+            for (more, watermark) in [(3, 40), (4, 60), (5, 70)] {
+                // Others come in, so that it is evicted.
+                store.commit(&numbered(more), version(1_000 + more, "more"));
+                assert_eq!(seen(&mut store), [version(5, "right"), version(5, "right")]);
+                assert!(store.begin_checkpoint(at(watermark)).expect("memory does not fail"));
+                finish(&mut store);
+            }
+            assert!(store.replaced.is_empty(), "the base table has it");
+            assert_eq!(seen(&mut store), [version(5, "right"), version(5, "right")]);
         }
     }
 

@@ -142,6 +142,32 @@ impl Versions {
         true
     }
 
+    /// The one of this time.
+    pub fn at(&self, timestamp: Timestamp) -> Option<VersionRef<'_>> {
+        let index = self.up_to(timestamp).checked_sub(1)?;
+        self.held().get(index).filter(|held| held.timestamp == timestamp).map(Held::show)
+    }
+
+    /// Gives the one of the same time another value. Gives `false` where there is none, or it has that value.
+    pub fn replace(&mut self, version: &Version) -> bool {
+        let value = version.value.as_ref().map(Value::as_bytes);
+        if self.at(version.timestamp).is_none_or(|held| held.value == value) {
+            return false;
+        }
+        let index = self.up_to(version.timestamp) - 1;
+        let value: Option<Box<[u8]>> = value.map(Box::from);
+        match self {
+            Self::None => unreachable!("one of them was found"),
+            Self::One(held) => held.value = value,
+            Self::Many(many) => {
+                many.value_bytes -= many.held[index].value_bytes();
+                many.held[index].value = value;
+                many.value_bytes += many.held[index].value_bytes();
+            }
+        }
+        true
+    }
+
     /// As many, whatever they were.
     fn many(&mut self) -> &mut Many {
         if !matches!(self, Self::Many(_)) {

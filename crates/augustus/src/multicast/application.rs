@@ -52,8 +52,35 @@ pub trait Application {
     /// Keeps no state any longer that is earlier than this.
     fn release(&mut self, before: u64);
 
+    /// Hashes anew about so many bytes of the state that nothing has changed since the last checkpoint, one part after the other, and gives the first
+    /// that is not as it was then.
+    fn scrub(&mut self, _bytes_max: usize) -> Option<WrongPart> {
+        None
+    }
+
+    /// Has the next checkpoint hash a part anew.
+    fn hash_again(&mut self, _part: u32) {}
+
+    /// In which parts a state that it keeps, after list `sequence`, differs from this one; the first of them.
+    fn differing(&self, _sequence: u64, _pages: &[Bytes]) -> Vec<WrongPart> {
+        Vec::new()
+    }
+
     /// Takes over this state in place of its own and all that it kept, and keeps it. `2f+1` replicas vouch for it.
     fn install(&mut self, sequence: u64, pages: &[Bytes]);
+}
+
+/// A part of the state that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongPart {
+    /// Its number.
+    pub part: u32,
+    /// Which it is, for people.
+    pub place: String,
+    /// The digest of what is there.
+    pub own: Digest,
+    /// The digest of what should be there.
+    pub agreed: Digest,
 }
 
 /// The digest of a page.

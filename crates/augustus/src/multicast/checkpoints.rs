@@ -16,6 +16,8 @@ use super::windows::Windows;
 
 /// The most pages of a state.
 pub(super) const PAGES_MAX: usize = 1 << 17;
+/// So many bytes are hashed once more a tick of what nobody changes: some 2.6 MB a second.
+const SCRUBBED_BYTES: usize = 128 << 10;
 /// Votes count for so many checkpoints past the last stable one.
 const CHECKPOINTS_AHEAD_MAX: u64 = 4;
 
@@ -104,6 +106,8 @@ impl<A: Application> Replica<A> {
         if own.is_some() && !is_own {
             // 2f+1 came to another state: this one is wrong, and so is what was made of it. It takes over theirs.
             self.has_diverged = true;
+            let place = format!("the state after list {sequence}");
+            self.name_wrong(now, &place, own.unwrap_or_default(), certificate.digest, certificate.votes.len());
         }
         self.stable = Some(certificate);
         if broken(Mutant::BehindForgotten) {
@@ -121,6 +125,39 @@ impl<A: Application> Replica<A> {
         }
         if !self.is_replaying() {
             self.propose(now, outbox);
+        }
+    }
+
+    /// Hashes what nobody changes once more, so many ticks' worth of it. What is not as it was at the last checkpoint was changed by no
+    /// transaction: the state is wrong, and is taken over from the others.
+    pub(super) fn scrub(&mut self, now: Time, ticks: u64) {
+        if self.has_diverged || self.is_replaying() || broken(Mutant::ScrubSkipped) {
+            return;
+        }
+        let bytes_max = usize::try_from(ticks).unwrap_or(1).saturating_mul(SCRUBBED_BYTES);
+        let Some(wrong) = self.application.scrub(bytes_max) else { return };
+        self.name_wrong(now, &wrong.place, wrong.own, wrong.agreed, 0);
+        if self.stable.is_some() {
+            self.has_diverged = !broken(Mutant::WrongPageKept);
+        } else {
+            // There is nothing yet that the others have agreed on. At the first checkpoint they will.
+            self.application.hash_again(wrong.part);
+        }
+    }
+
+    fn name_wrong(&mut self, now: Time, place: &str, own: Digest, agreed: Digest, agreed_by: usize) {
+        if !broken(Mutant::WrongStateUnnamed) {
+            self.divergences.note(now, place, own, agreed, agreed_by);
+        }
+    }
+
+    /// Names the parts in which a state of its own differs from the one that it takes over, where it has one after the same list.
+    pub(super) fn name_differing(&mut self, now: Time, certificate: &Certificate, pages: &[Bytes]) {
+        if self.checkpoints.get(&certificate.sequence).is_none_or(|own| own.digest == certificate.digest) {
+            return;
+        }
+        for wrong in self.application.differing(certificate.sequence, pages) {
+            self.name_wrong(now, &wrong.place, wrong.own, wrong.agreed, certificate.votes.len());
         }
     }
 

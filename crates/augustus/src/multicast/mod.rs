@@ -42,7 +42,7 @@ mod transfer;
 mod views;
 pub mod windows;
 
-pub use application::{Answer, Application, Said, page_digest};
+pub use application::{Answer, Application, Said, WrongPart, page_digest};
 pub use message::{Message, Seal, Unsigned};
 pub use node::{Node, NodeError};
 pub use replica::{JournalOp, OpenError, Options, Replica};

@@ -45,6 +45,11 @@ impl<A: Application<Answer = Said>, B: StorageBackend> Node<A, B> {
         Ok(Self { replica, store, releasable: None, failure: None })
     }
 
+    /// The application, for whoever damages it on purpose.
+    pub fn application_mut(&mut self) -> &mut A {
+        self.replica.application_mut()
+    }
+
     /// The replica.
     #[must_use]
     pub fn replica(&self) -> &Replica<A> {

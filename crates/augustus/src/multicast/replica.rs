@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crypto::{BatchSignature, Verified};
+use engine::Divergences;
 use machine::{Input, InputOf, Machine, Outbox, OutboxOf, Time};
 use mutants::{Mutant, broken};
 use types::codec::{Decode, DecodeError, Encode};
@@ -129,6 +130,10 @@ pub struct Replica<A: Application> {
     pub(super) transfer: Option<Transfer>,
     /// Whether its own state was found to be wrong: it delivers nothing until it has another.
     pub(super) has_diverged: bool,
+    /// What of its own state was found to be wrong.
+    pub(super) divergences: Divergences,
+    /// Up to where its journal says that it had another state than the same requests have led to now.
+    differs_at: Option<u64>,
     /// For how many ticks it has lacked what a stable checkpoint covers, and delivered nothing.
     pub(super) behind_ticks: u64,
 
@@ -199,6 +204,8 @@ impl<A: Application> Replica<A> {
             checkpoint_votes: BTreeMap::new(),
             transfer: None,
             has_diverged: false,
+            divergences: Divergences::default(),
+            differs_at: None,
             behind_ticks: 0,
             journal: Vec::new(),
             unwritten: Vec::new(),
@@ -238,6 +245,9 @@ impl<A: Application> Replica<A> {
             }
         }
         self.is_replaying = false;
+        if let Some(sequence) = self.differs_at {
+            return Err(OpenError::Diverged(sequence));
+        }
         self.resume();
         if snapshot.is_some() && !broken(Mutant::SnapshotCutUnsaid) {
             // Before anything else that this process writes, or the next one would take that for a part of the snapshot.
@@ -283,10 +293,17 @@ impl<A: Application> Replica<A> {
             Record::Entered(view, signature) => self.on_new_view(Time(0), view, signature, &mut quiet),
             Record::Checkpoint(vote) => {
                 if self.checkpoints.get(&vote.sequence).is_some_and(|own| own.digest != vote.digest) {
-                    return Err(OpenError::Diverged(vote.sequence));
+                    self.differs_at = self.differs_at.max(Some(vote.sequence));
                 }
             }
-            Record::Stable(certificate) => self.on_stable(Time(0), certificate, &mut quiet),
+            Record::Stable(certificate) => {
+                let own = self.checkpoints.get(&certificate.sequence);
+                if own.is_some_and(|own| own.digest == certificate.digest) {
+                    // 2f+1 say that it is right now: what it said before it ended was wrong.
+                    self.differs_at = self.differs_at.filter(|at| *at > certificate.sequence);
+                }
+                self.on_stable(Time(0), certificate, &mut quiet);
+            }
             Record::Lost => self.rebuild = Some(Rebuild::default()),
             Record::Rebuilt(view) => (self.rebuild, self.view) = (None, self.view.max(view)),
             Record::State { .. } | Record::Page(_) | Record::SnapshotBegin | Record::SnapshotEnd | Record::SnapshotCut => {}
@@ -378,7 +395,21 @@ impl<A: Application> Replica<A> {
         if self.stable_sequence() > self.delivered {
             undelivered.push(format!("the state at {}", self.stable_sequence()));
         }
+        if self.has_diverged {
+            undelivered.push("a state that is not wrong".to_owned());
+        }
         undelivered
+    }
+
+    /// What of its own state was found to be wrong.
+    #[must_use]
+    pub fn divergences(&self) -> &Divergences {
+        &self.divergences
+    }
+
+    /// The application, for whoever damages it on purpose.
+    pub fn application_mut(&mut self) -> &mut A {
+        &mut self.application
     }
 
     /// What is under way here, for people: nothing, once all is quiet.
@@ -504,6 +535,7 @@ impl<A: Application> Replica<A> {
         self.is_in_view()
             && self.pool.is_empty()
             && self.transfer.is_none()
+            && !self.has_diverged
             && self.rebuild.is_none()
             && !self.is_asked_to_pad
             && self.stable_sequence() <= self.delivered
@@ -529,6 +561,7 @@ impl<A: Application> Replica<A> {
         self.go_on_transferring(now, outbox);
         self.go_on_rebuilding(now, outbox);
         self.pad(now, outbox);
+        self.scrub(now, if is_idle { IDLE_MS / TICK_MS } else { 1 });
         // A state that was taken over is delivered, too.
         self.answer_queries(outbox);
         if is_idle || self.ticks.is_multiple_of(TICKS_PER_STATUS) {

@@ -152,9 +152,14 @@ impl<A: Application> Replica<A> {
     fn finish_transfer(&mut self, now: Time, certificate: Certificate, head: Bytes, pages: &[Bytes], outbox: &mut OutboxOf<Self>) {
         let sequence = certificate.sequence;
         let is_late = self.delivered >= sequence && !self.has_diverged;
-        if is_late || self.take_over(sequence, certificate.digest, head, pages).is_err() {
+        if is_late {
             return;
         }
+        self.name_differing(now, &certificate, pages);
+        if self.take_over(sequence, certificate.digest, head, pages).is_err() {
+            return;
+        }
+        self.divergences.mend_all(now);
         let windows = &self.windows;
         let old: Vec<_> = self.pool.keys().filter(|key| windows.standing(key) != Standing::New).copied().collect();
         old.iter().for_each(|key| self.pool.remove(key));

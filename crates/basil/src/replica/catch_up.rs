@@ -24,17 +24,21 @@
 //!                      ◀─────── VersionsReply(versions)        what f+1 show, and is newer
 //! ```
 //!
+//! A version that this replica has with another value than `f + 1` show is wrong: a bit has flipped where it stood, and nobody has read it
+//! yet. Theirs takes its place, and the replica names it ([`engine::Divergence`]).
+//!
 //! Nothing is ever removed, and nothing here needs to be remembered: after a crash, comparing shows what is still missing.
 //! `docs/protocols/basil.md` argues why this is safe and why it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::Divergences;
 use machine::Time;
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
 use store::{Page, PageLimits, StorageBackend, StoreError, Version};
 use types::codec::Encode as _;
-use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId};
+use types::{ClientId, Key, Party, ReplicaId, Timestamp, TransactionId, Value};
 
 use super::admission::author;
 use super::{Out, Replica, ReplicaOptions};
@@ -311,6 +315,34 @@ impl<M: StorageBackend> Replica<M> {
         Ok(versions)
     }
 
+    /// What it found of its own versions to be wrong when it compared them.
+    #[must_use]
+    pub fn divergences(&self) -> &Divergences {
+        &self.divergences
+    }
+
+    /// Flips a bit in the newest value of `key`, in memory and in what will be written of it to the base table, and notes that nowhere: for tests and
+    /// drills. Gives whether there is a value with a bit to flip.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn flip_bit_at_rest(&mut self, key: &Key, bit: usize) -> Result<bool, StoreError> {
+        let newest = self.table.store.latest_before(key, Timestamp::new(u64::MAX, ClientId(u64::MAX)))?;
+        let Some(Version { timestamp, value: Some(value) }) = newest else { return Ok(false) };
+        let mut bytes = value.as_bytes().to_vec();
+        let bits = bytes.len() * 8;
+        let Some(bit) = bit.checked_rem(bits) else { return Ok(false) };
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        self.table.store.replace(key, &Version { timestamp, value: Value::new(bytes) })
+    }
+
+    /// The same, asked for by its operators.
+    pub(crate) fn drill(&mut self, key: &Key, bit: usize) {
+        if let Err(failure) = self.flip_bit_at_rest(key, bit) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
     /// Asks what is to be asked by now.
     pub(super) fn step_catch_up(&mut self, now: Time, out: &mut Out<M>) -> Result<(), StoreError> {
         if self.options.catch_up_ms == 0 {
@@ -549,15 +581,25 @@ impl<M: StorageBackend> Replica<M> {
         let Some(OpenPage { query, keys, mut answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
         let watermark = Timestamp::new(self.watermark(now), ClientId(0));
         let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
-        let mut taken = 0;
-        for (key, version) in agreed(&answers, needed) {
-            let own = self.table.store.latest_timestamp_before(key, watermark)?;
-            if version.version < watermark && own.is_none_or(|own| own < version.version) && !broken(Mutant::MissedVersionLeft) {
-                self.take_over_version(key, version);
-                taken += 1;
+        // Who had all, and was not away since, lacks nothing that it only missed.
+        let was_whole = !self.catch_up.pass.is_hurried && !self.catch_up.was_cut_off && !self.is_rebuilding();
+        let (mut taken, mut lacked) = (0, Vec::new());
+        for (key, version) in agreed(&answers, needed).into_iter().filter(|(_, version)| version.version < watermark) {
+            let own = self.table.store.latest_before(key, watermark)?;
+            match own {
+                Some(own) if own.timestamp == version.version => taken += self.mend_version(now, key, &own, version)?,
+                Some(own) if own.timestamp > version.version => {}
+                _ if broken(Mutant::MissedVersionLeft) => {}
+                own => {
+                    self.take_over_version(key, version);
+                    (taken, self.counts.versions_taken_over) = (taken + 1, self.counts.versions_taken_over + 1);
+                    lacked.push((key, own, version));
+                }
             }
         }
-        self.counts.versions_taken_over += taken;
+        if was_whole && !broken(Mutant::LostWriteUnnamed) {
+            self.note_lacking(now, &lacked);
+        }
         self.counts.pages_compared += 1;
         // A replica that rebuilds itself counts those alone who have shown before what they hold prepared, and leaves nothing open.
         let compares_last = self.compares_last();
@@ -613,6 +655,42 @@ impl<M: StorageBackend> Replica<M> {
         Ok(newer.values().all(|count| *count < self.quorums.weak()) || broken(Mutant::PageUnsettled))
     }
 
+    /// `f + 1` of the shard show another value of a version that this replica has: its own is wrong. What they show takes its place, on the
+    /// disk first. Gives how many were put right.
+    fn mend_version(&mut self, now: Time, key: &Key, own: &Version, version: &KeyVersion) -> Result<u64, StoreError> {
+        if own.value == version.value || broken(Mutant::WrongValueKept) {
+            return Ok(0);
+        }
+        let right = Version { timestamp: version.version, value: version.value.clone() };
+        let digests = [own, &right].map(|version| digest(&[(key.clone(), version.clone())]));
+        if !broken(Mutant::WrongValueUnnamed) {
+            let place = format!("the value of {key} of {}", version.version);
+            self.divergences.note(now, &place, digests[0], digests[1], self.quorums.weak());
+        }
+        let record = Record::VersionMended { key: key.clone(), version: version.clone() };
+        if !broken(Mutant::MendedUnlogged) {
+            self.table.store.append_with(|bytes| record.encode(bytes));
+        }
+        let is_mended = self.table.mend(key, version)?;
+        self.divergences.mend_all(now);
+        self.counts.versions_mended += u64::from(is_mended);
+        Ok(u64::from(is_mended))
+    }
+
+    /// Names what was lacking of a page at a replica that had compared all versions before, had all of them, and was not cut off since.
+    fn note_lacking(&mut self, now: Time, lacked: &[(&Key, Option<Version>, &KeyVersion)]) {
+        let (Some((first, ..)), Some((last, ..))) = (lacked.first(), lacked.last()) else { return };
+        let own: Vec<(Key, Version)> = lacked.iter().filter_map(|(key, own, _)| Some(((*key).clone(), own.clone()?))).collect();
+        let version = |version: &KeyVersion| Version { timestamp: version.version, value: version.value.clone() };
+        let agreed: Vec<(Key, Version)> = lacked.iter().map(|(key, _, agreed)| ((*key).clone(), version(agreed))).collect();
+        let place = match lacked.len() {
+            1 => format!("the newest write of {first}, which it lacked"),
+            count => format!("{count} writes from {first} to {last}, which it lacked"),
+        };
+        self.divergences.note(now, &place, digest(&own), digest(&agreed), self.quorums.weak());
+        self.divergences.mend_all(now);
+    }
+
     /// `f + 1` of the shard show this version. It is on disk before it counts.
     fn take_over_version(&mut self, key: &Key, version: &KeyVersion) {
         let record = Record::VersionTakenOver { key: key.clone(), version: version.clone() };
@@ -625,7 +703,8 @@ impl<M: StorageBackend> Replica<M> {
 
 #[cfg(test)]
 mod tests {
-    use types::{ShardId, Value};
+    use store::Memory;
+    use types::ShardId;
 
     use super::*;
 
@@ -703,5 +782,60 @@ mod tests {
         let all =
             [page("a", 1, None), page("b", 1, None), page("a", 2, None), page("a", 1, Some("")), page("a", 1, Some("a")), digest(&[])];
         assert_eq!(BTreeSet::from(all).len(), all.len());
+    }
+
+    /// A replica that had all versions when it last compared them, and what the others answer about all of them now.
+    fn finished_with(held: &[(&str, u64, &str)], answer: &[PageVersion], was_whole: bool) -> (Replica<Memory>, Time) {
+        let keys = (0..6).map(|index| [index; 32]).collect();
+        let cluster = types::Cluster::new(types::ClusterId::new([1; 16]), 1, types::Placement::Hash, vec![keys], vec![]);
+        let store = store::Store::open(Memory::new("compared"), store::Options::default()).expect("a new store opens");
+        let (me, now) = (ReplicaId { shard: ShardId(0), index: 5 }, Time(1 << 40));
+        let options = ReplicaOptions::default();
+        let mut replica = Replica::open(std::sync::Arc::new(cluster.expect("the parts fit")), me, options, store, now).expect("it is new");
+        for (key, time, value) in held {
+            replica
+                .table
+                .take_over(&Key::from(*key), KeyVersion { version: Timestamp::new(*time, ClientId(1)), value: Some(Value::from(*value)) });
+        }
+        replica.catch_up.was_cut_off = false;
+        replica.catch_up.pass.is_hurried = !was_whole;
+        let up_to = Timestamp::new(1 << 30, ClientId(0));
+        let query = PageQuery { page: 1, from: Key::default(), to: None, up_to, digest: [0; 32] };
+        let answers = (0..5).map(|index| (index, Answer { versions: answer.to_vec(), next: None })).collect();
+        replica.catch_up.pass.page = Some(OpenPage { query, keys: 1, answers, bytes: 0 });
+        replica.finish_page(now).expect("memory does not fail");
+        (replica, now)
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place_and_both_digests() {
+        let right = [shown("a", 5, Some("1")), shown("b", 5, Some("1"))];
+        let (mut replica, now) = finished_with(&[("a", 5, "1"), ("b", 5, "0")], &right, true);
+        let named = replica.divergences().recent().next().expect("it was named").clone();
+        assert_eq!((replica.divergences().noticed(), named.mended, named.agreed_by), (1, Some(now), ONE.weak()));
+        assert!(named.place.starts_with("the value of b of 5@"), "{}", named.place);
+        let of =
+            |value| digest(&[(Key::from("b"), Version { timestamp: Timestamp::new(5, ClientId(1)), value: Some(Value::from(value)) })]);
+        assert_eq!((named.own, named.agreed), (of("0"), of("1")));
+        let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::new(9, ClientId(0))).expect("memory does not fail");
+        assert_eq!(newest.and_then(|version| version.value), Some(Value::from("1")));
+        assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (1, 0));
+    }
+
+    #[test]
+    fn a_write_that_is_lacking_is_named_where_nothing_lacked_before() {
+        let right = [shown("a", 5, Some("1")), shown("b", 5, Some("1"))];
+        let (replica, _) = finished_with(&[("a", 5, "1")], &right, true);
+        let named = replica.divergences().recent().next().expect("it was named");
+        assert_eq!(named.place, "the newest write of b, which it lacked");
+        assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (0, 1));
+        let (replica, _) = finished_with(&[("a", 5, "1")], &right, false);
+        assert_eq!(
+            (replica.divergences().noticed(), replica.counts.versions_taken_over),
+            (0, 1),
+            "it may have missed it while it was away"
+        );
+        let (replica, _) = finished_with(&[("a", 5, "1"), ("b", 6, "2")], &right, true);
+        assert_eq!((replica.divergences().noticed(), replica.counts.versions_taken_over), (0, 0), "what is newer is not wrong");
     }
 }

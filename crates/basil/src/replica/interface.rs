@@ -133,6 +133,8 @@ pub struct ReplicaCounts {
     pub commits_taken_over: u64,
     /// Versions taken over from others of the shard.
     pub versions_taken_over: u64,
+    /// Versions of its own that were wrong, and were put right.
+    pub versions_mended: u64,
     /// Pages of versions compared with others'.
     pub pages_compared: u64,
     /// Times that all versions were compared.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::Divergences;
 use machine::Time;
 use mutants::{Mutant, broken};
 use store::{StorageBackend, Store, StoreError};
@@ -55,7 +56,7 @@ impl<M: StorageBackend> Replica<M> {
             for record in batch.records.into_iter().filter(|_| !broken(Mutant::ReplaySkipped)) {
                 // In memory of its own, so that what is kept of it does not keep the whole segment.
                 let record = Record::from_bytes(Bytes::copy_from_slice(&record), cluster.id())?;
-                restore(&mut table, record, quota, now);
+                restore(&mut table, record, quota, now)?;
             }
         }
         // What ended below the watermark was to be forgotten; of its records some are gone with their segments already.
@@ -84,6 +85,7 @@ impl<M: StorageBackend> Replica<M> {
             early: EarlyRequests::default(),
             status_queries: StatusQueries::default(),
             catch_up: CatchUp::new(me, &options, now),
+            divergences: Divergences::default(),
             rebuild: Rebuild::default(),
             abandonment_limiter: AbandonmentLimiter::new(options.abandoned_per_second, options.abandoned_burst_seconds),
             read_limiter: ReadLimiter::default(),
@@ -133,7 +135,7 @@ impl<M: StorageBackend> Replica<M> {
 }
 
 /// Takes one journal record back in.
-fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, quota: Quota, now: Time) {
+fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, quota: Quota, now: Time) -> Result<(), StoreError> {
     match record {
         Record::Voted { transaction, vote } => {
             let id = transaction.id();
@@ -165,6 +167,7 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
             }
         }
         Record::VersionTakenOver { key, version } => table.take_over(&key, version),
+        Record::VersionMended { key, version } => _ = table.mend(&key, &version)?,
         Record::Tombstones { salt, complete_from, tombstones } => table.restore_tombstones(salt, complete_from, tombstones),
         Record::Decided { transaction, id, decision } => {
             if let Some(transaction) = &transaction {
@@ -177,6 +180,7 @@ fn restore<M: StorageBackend>(table: &mut TransactionTable<M>, record: Record, q
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,7 +204,7 @@ mod tests {
         let transaction = Transaction::new(cluster.id(), Timestamp::new(5, ClientId(1)), vec![], vec![write]).expect("it is small");
         let id = transaction.id();
         let record = Record::Decided { transaction: Some(transaction), id, decision: Decision::Commit };
-        restore(&mut table, record, Quota::prepare(QuotaOwner::Client(ClientId(1))), Time(0));
+        restore(&mut table, record, Quota::prepare(QuotaOwner::Client(ClientId(1))), Time(0)).expect("memory does not fail");
         assert!(table.get(id).expect("it is there").transaction.is_packed());
     }
 }

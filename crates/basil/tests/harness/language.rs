@@ -32,6 +32,8 @@
 //! liar r0 stops at b · liar r0 claims all   of a range it shows what is below b, or claims that it shows all
 //! liar r0 blames t9                 it votes all down, and shows t9, which has committed, as the reason
 //! clock r0 r1 -20s                  their clocks are so far behind, or +20s, ahead
+//! flip r5 a 3                       bit 3 of the newest value of a flips at r5, and nobody tells it
+//! wrong r5                          how often r5 has found its own state to be wrong, and where the last time
 //! kill c1                           the client's process ends
 //! wait 50ms · run 2s                lets time pass: messages wait · are delivered at once
 //! look a at 300 [-> r0]             reads a at every replica as a bystander, client 8
@@ -172,6 +174,11 @@ impl Script {
                 let replicas = line.replicas.clone().unwrap_or_else(|| holding.collect());
                 self.world.look(&replicas, &key, at);
             }
+            "flip" => {
+                let replica = words::parse_replicas(&[line.word(1)])[0];
+                self.world.flip(replica, &Key::from(line.word(2)), line.word(3).parse().expect("a bit's number"));
+            }
+            "wrong" => self.world.note_wrong(words::parse_replicas(&[line.word(1)])[0]),
             "receipt" => self.receipt(line.word(1)),
             other => panic!("scripts know no `{other}`"),
         }

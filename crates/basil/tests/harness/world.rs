@@ -217,6 +217,21 @@ impl World {
         seat.node = Some(Turns::new(node, Party::Replica(replica), Bounds::default()));
     }
 
+    /// A bit of the newest value of `key` flips, which nobody tells the replica.
+    pub fn flip(&mut self, replica: ReplicaId, key: &Key, bit: usize) {
+        let node = self.seat(replica).node.as_mut().expect("it is up");
+        assert!(node.machine_mut().flip_bit_at_rest(key, bit).expect("memory does not fail"), "it has a value");
+    }
+
+    /// Says how often the replica has found its own state to be wrong, and where the last time.
+    pub fn note_wrong(&mut self, replica: ReplicaId) {
+        let found = self.seat(replica).node.as_ref().expect("it is up").machine().replica().divergences().clone();
+        let last =
+            found.recent().next_back().map_or_else(String::new, |last| format!(": {}", last.place.split(" of ").next().unwrap_or("")));
+        let name = words::replica(replica);
+        self.notes.note(format!("{name} found its own state wrong {} times, and mended {}{last}", found.noticed(), found.mended()));
+    }
+
     /// The replica's clock jumps, so that it is so far ahead of the world's.
     pub fn set_clock(&mut self, replica: ReplicaId, ahead_ms: i64) {
         self.seat(replica).ahead_ms = AHEAD_MS + ahead_ms;

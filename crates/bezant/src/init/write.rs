@@ -224,6 +224,8 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings
          abandoned_per_second = {abandoned_per_second}\n\
          # Memory for caching what lies on disk, in bytes. The versions of the last window are held in memory beside it.\n\
          cache_bytes = {cache_bytes}\n\
+         # Whether `bezant drill flip` may damage what this replica holds, on purpose. Never where data matter.\n\
+         drills = {drills}\n\
          # error, warn, info, debug, trace or off; or by module, as in \"warn,runtime=debug\".\n\
          log_level = {log_level}\n\
          # \"text\" for people, \"json\" for programs.\n\
@@ -234,6 +236,7 @@ pub fn node_toml(name: ReplicaId, listen: SocketAddr, http: SocketAddr, settings
         janitor_timeout_ms = settings.janitor_timeout_ms,
         abandoned_per_second = settings.abandoned_per_second,
         cache_bytes = settings.cache_bytes,
+        drills = settings.drills,
         log_level = config::quoted(&settings.log_level.to_string()),
         log_format = settings.log_format.name(),
     )

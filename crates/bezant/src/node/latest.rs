@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use config::NodeConfig;
 use crypto::Signatures;
-use engine::{ClockReport, Histogram, Reconfigure, Replica, Statistic, StatisticKind, Statistics};
+use engine::{ClockReport, Divergences, Histogram, Instruction, Replica, Statistic, StatisticKind, Statistics};
 use monitoring::DiskRoom;
 use monitoring::server::{Page, Pages, StatusCode};
 use prometheus_client::collector::Collector;
@@ -20,11 +20,18 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use runtime::{Configuration, Metrics, Newest, NodeHandle, PeerState};
 use serde_json::json;
 use tokio::sync::watch;
-use types::{Party, ReplicaId};
+use types::{Key, Party, ReplicaId};
 
-use crate::status::{REBUILDING, SERVING, WAITING, rebuilding_words};
+use crate::evidence::divergences::Kept;
+use crate::evidence::now_ms;
+use crate::status::{DIVERGED, REBUILDING, SERVING, WAITING, rebuilding_words};
 
 type Peers = BTreeMap<ReplicaId, PeerState>;
+/// Gives an instruction to the replica; whether it took it.
+type Instruct = Box<dyn Fn(Instruction) -> bool + Send + Sync>;
+
+/// Where a drill asks for a bit to be flipped; the key follows.
+pub const FLIP_PATH: &str = "/drill/flip/";
 
 /// The state of a replica whose clock is far from the others'. Before it is `serving`, it is `starting` (coming back from disk), `waiting`
 /// (for what other replicas' clocks show) or `warming` (not doing all yet).
@@ -102,6 +109,29 @@ impl ClockState {
     }
 }
 
+/// What the replica has found of its own state to be wrong since its process began.
+#[derive(Debug, Default)]
+struct DivergenceState {
+    noticed: u64,
+    mended: u64,
+    last: Option<Kept>,
+}
+
+impl DivergenceState {
+    /// Whether something is still wrong.
+    fn is_open(&self) -> bool {
+        self.noticed > self.mended
+    }
+
+    /// What to tell people, if anything.
+    fn words(&self) -> Option<String> {
+        let Self { noticed, mended, last } = self;
+        let last = last.as_ref()?;
+        let seconds = now_ms().saturating_sub(last.time_ms) / 1_000;
+        Some(format!("own state wrong {noticed} times, {mended} mended; last {seconds} s ago: {}", last.words()))
+    }
+}
+
 /// What one replica last said of itself, for whoever asks.
 pub struct Latest {
     me: Party,
@@ -123,8 +153,11 @@ pub struct Latest {
     clock: Mutex<Option<ClockState>>,
     /// How far it is while it rebuilds itself.
     rebuilding: Mutex<Option<String>>,
+    divergences: Mutex<DivergenceState>,
     /// Set once the replica serves: how it stands with its peers, and when it is ready.
     serving: OnceLock<(Box<dyn Fn() -> Peers + Send + Sync>, Instant)>,
+    /// What a drill is told to, where drills are allowed.
+    drill: Option<OnceLock<Instruct>>,
 }
 
 impl Latest {
@@ -148,12 +181,18 @@ impl Latest {
             misbehaviors: AtomicU64::new(0),
             clock: Mutex::default(),
             rebuilding: Mutex::default(),
+            divergences: Mutex::default(),
             serving: OnceLock::new(),
+            drill: config.settings.drills.then(OnceLock::new),
         })
     }
 
     /// From now on the replica serves, and from `ready_at` on it does all that it is for.
-    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Reconfigure, W>, ready_at: Instant) {
+    pub fn serve<W: Send + 'static>(&self, handle: NodeHandle<Instruction, W>, ready_at: Instant) {
+        if let Some(drill) = &self.drill {
+            let handle = handle.clone();
+            let _first = drill.set(Box::new(move |instruction| handle.try_command(instruction).is_ok()));
+        }
         assert!(self.serving.set((Box::new(move || handle.peers()), ready_at)).is_ok(), "a replica begins to serve once");
     }
 
@@ -188,12 +227,30 @@ impl Latest {
                 let status = if state == SERVING { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
                 let clock = self.clock_state().and_then(|clock| clock.words());
                 let words =
-                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.room_words()).map(|words| format!("{words}\n"));
+                    clock.into_iter().chain(rebuilding_words(&self.status())).chain(self.divergences().words()).chain(self.room_words());
+                let words = words.map(|words| format!("{words}\n"));
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
-            _ => None,
+            _ => path.strip_prefix(FLIP_PATH).map(|key| self.flip(key)),
         })
+    }
+
+    /// A drill: flips a bit of a value. Its key is in hexadecimal digits.
+    fn flip(&self, key: &str) -> Page {
+        let Some(drill) = &self.drill else {
+            let why = "refused: this replica's node.toml does not say drills = true (bezant init --drills)\n";
+            return Page::text(StatusCode::FORBIDDEN, why);
+        };
+        let Some(key) = hex::decode(key).ok().and_then(Key::new) else {
+            return Page::text(StatusCode::BAD_REQUEST, "refused: this is no key in hexadecimal digits\n");
+        };
+        let words = format!("a bit of the value of {key} flips, where it has one");
+        if !drill.get().is_some_and(|instruct| instruct(Instruction::FlipBit { key, bit: 0 })) {
+            return Page::text(StatusCode::SERVICE_UNAVAILABLE, "refused: the replica takes nothing now; try again\n");
+        }
+        tracing::warn!(replica = self.replica, "DRILL: {words}");
+        Page::text(StatusCode::OK, format!("{words}\n"))
     }
 
     /// Shows it among `metrics`.
@@ -201,8 +258,8 @@ impl Latest {
         metrics.register(|registry| registry.register_collector(Box::new(Shown(self))));
     }
 
-    /// Copies what `replica` counts.
-    pub fn post(&self, replica: &impl Replica) {
+    /// Copies what `replica` counts. Gives what was found of its own state to be wrong, or was mended, since the last time: for the disk.
+    pub fn post(&self, replica: &impl Replica) -> Vec<Kept> {
         let mut statistics = Statistics::default();
         replica.statistics(&mut statistics);
         let statistics = Arc::new(statistics);
@@ -215,14 +272,42 @@ impl Latest {
             (true, false) => tracing::info!(replica = self.replica, "rebuilt: it reads and votes again"),
             _ => {}
         }
+        replica.divergences().map(|found| self.note_divergences(found)).unwrap_or_default()
+    }
+
+    /// What is new of what was found of the replica's own state to be wrong.
+    fn note_divergences(&self, found: &Divergences) -> Vec<Kept> {
+        let mut state = self.divergences();
+        let (noticed, mended) = (state.noticed, state.mended);
+        if (noticed, mended) == (found.noticed(), found.mended()) {
+            return Vec::new();
+        }
+        let news = found.recent().filter(|one| one.number > noticed || (one.mended.is_some() && one.number > mended));
+        let news: Vec<Kept> = news.map(Kept::of).collect();
+        for one in &news {
+            tracing::error!(
+                replica = self.replica,
+                own = one.own,
+                agreed = one.agreed,
+                "this replica's own state was wrong: {}",
+                one.words()
+            );
+        }
+        *state = DivergenceState { noticed: found.noticed(), mended: found.mended(), last: found.recent().next_back().map(Kept::of) };
+        news
+    }
+
+    fn divergences(&self) -> MutexGuard<'_, DivergenceState> {
+        self.divergences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, before the replica runs.
-    pub fn post_first(&self, replica: &impl Replica) {
-        self.post(replica);
+    pub fn post_first(&self, replica: &impl Replica) -> Vec<Kept> {
+        let found = self.post(replica);
         if let Some(report) = replica.clock() {
             self.note_clock(report);
         }
+        found
     }
 
     /// What the replica last copied.
@@ -241,6 +326,7 @@ impl Latest {
             Some(_) if self.clock_state().is_some_and(|clock| !clock.report.is_set) => WAITING,
             Some(_) if self.clock_state().is_some_and(|clock| clock.is_off()) => CLOCK_OFF,
             Some(_) if self.rebuilding().is_some() => REBUILDING,
+            Some(_) if self.divergences().is_open() => DIVERGED,
             Some((_, ready_at)) if Instant::now() < *ready_at => "warming",
             Some(_) => SERVING,
         }
@@ -295,6 +381,9 @@ impl Latest {
         }
         status["rebuilding"] =
             self.rebuilding().as_ref().map_or_else(|| json!({"under_way": 0}), |words| json!({"under_way": 1, "words": words}));
+        if let Some(words) = self.divergences().words() {
+            status["divergences"]["words"] = json!(words);
+        }
         if let Some(rule) = self.broken_rule {
             status["broken_rule"] = json!(rule);
         }

@@ -155,6 +155,12 @@ impl System for Basil {
             &[FaultClass::Changes, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks, FaultClass::ByzantineClients],
             "operators change keys, replicas, limits and clients, while processes crash, links fail, and liars hand over other configurations",
         ),
+        scenario(
+            "flips",
+            12_000,
+            &[FaultClass::SilentFlips, FaultClass::Network, FaultClass::Crashes, FaultClass::Clocks],
+            "bits flip in values that replicas hold, and nothing tells them, while processes crash and links fail",
+        ),
         scenario("liars", 8_000, &[FaultClass::ByzantineReplicas], "f replicas of each shard lie, each in up to three ways"),
         scenario(
             "clients",
@@ -325,6 +331,23 @@ impl System for Basil {
         differences
     }
 
+    /// Of the newest version of any key.
+    fn flip_at_rest(node: &mut Node<Memory>, random: &mut Random) -> Option<String> {
+        let versions = node.replica().versions(Timestamp::new(u64::MAX, ClientId(u64::MAX))).ok()?;
+        let filled = versions.into_iter().filter(|(_, version)| version.value.as_ref().is_some_and(|value| !value.as_bytes().is_empty()));
+        let filled: Vec<(Key, Version)> = filled.collect();
+        if filled.is_empty() {
+            return None;
+        }
+        let (key, version) = &filled[random.index(filled.len())];
+        let bit = random.index(1 << 16);
+        node.flip_bit_at_rest(key, bit).ok()?.then(|| format!("{key} of {}", version.timestamp))
+    }
+
+    fn noticed(node: &Node<Memory>) -> u64 {
+        node.replica().divergences().noticed()
+    }
+
     fn mark_lost((medium, options): (&Memory, Options)) -> Result<(), String> {
         let mut store = Store::open(medium.clone(), options).map_err(|error| error.to_string())?;
         basil::rebuild::mark(&mut store).map_err(|error| error.to_string())
@@ -334,8 +357,8 @@ impl System for Basil {
         replica.replica().is_rebuilding()
     }
 
-    fn replica_reconfigured(cluster: Arc<Cluster>) -> Option<engine::Reconfigure> {
-        Some(engine::Reconfigure(cluster))
+    fn replica_reconfigured(cluster: Arc<Cluster>) -> Option<engine::Instruction> {
+        Some(engine::Instruction::Reconfigure(cluster))
     }
 
     fn client_reconfigured(cluster: Arc<Cluster>) -> Option<Command> {

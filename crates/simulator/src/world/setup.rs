@@ -108,6 +108,7 @@ impl<S: System> World<S> {
             counts: Counts::default(),
             engine_counts: S::Counts::default(),
             phase: Phase::Faults,
+            unnoticed: BTreeMap::new(),
             spins: 0,
             broken,
             setting,
