@@ -155,6 +155,11 @@ impl MemberStorage {
         Name { zxid: self.part.0.0.cast_signed(), segment: self.part.1 }
     }
 
+    /// How large the log is.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log.journal_bytes()
+    }
+
     /// Makes durable what was written. Gives whether there was anything.
     pub(crate) fn sync(&mut self) -> Result<bool, StoreError> {
         let was_dirty = std::mem::take(&mut self.is_dirty);
