@@ -336,6 +336,11 @@ impl engine::Replica for Replica {
         let repairs = self.durable.repairs.counts();
         out.counter("repairs", "Repairs begun since this process started", repairs.begun).in_status("repairs.begun");
         out.counter("repairs_finished", "Repairs finished since this process started", repairs.finished).in_status("repairs.finished");
+        out.gauge(
+            "rebuilding",
+            "Whether it lost its disk, or found its state to be wrong, and does not serve yet",
+            u64::from(self.rebuilding().is_some()),
+        );
         out.gauge("journal_bytes", "Size of the log", self.durable.log_bytes()).in_status("store.journal_bytes");
     }
 

@@ -380,3 +380,69 @@ impl Decode for Message {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cluster() -> ClusterId {
+        ClusterId::new([0; 16])
+    }
+
+    fn messages() -> Vec<Message> {
+        let (key, value) = (|| Key::from("k"), || Some(Value::from("v")));
+        let version = || Version { key: key(), version: i64::MIN };
+        let range = || KeyRange::new(key(), Key::from("l")).expect("it has keys");
+        let seen = || Seen { keys: vec![version()], ranges: vec![SeenRange { range: range(), rows: vec![version(), version()] }] };
+        let writes = vec![Write { key: key(), value: value() }, Write { key: key(), value: None }];
+        let questions = [
+            Question::Begin,
+            Question::Read { keys: vec![key(), key()], is_settled: true },
+            Question::Scan { range: range(), rows_max: 7, is_settled: false },
+            Question::Check { seen: seen() },
+            Question::Commit { session: -1, slot: 3, sequence: u64::MAX, seen: seen(), writes },
+        ];
+        let rows = vec![Row { key: key(), version: 1, value: value() }, Row { key: key(), version: 0, value: None }];
+        let answers = [
+            Answer::Begun { session: 9 },
+            Answer::Found { zxid: 8, rows },
+            Answer::Committed { zxid: 7 },
+            Answer::Conflict,
+            Answer::Expired,
+            Answer::NotLeading { leader: None },
+            Answer::NotLeading { leader: Some(2) },
+            Answer::Busy { after_ms: 100 },
+            Answer::Refused(Reason::TooLarge),
+            Answer::Refused(Reason::NotPermitted),
+            Answer::Refused(Reason::Occupied),
+        ];
+        let questions = questions.into_iter().map(|question| Message::Question { number: 5, question });
+        let answers = answers.into_iter().map(|answer| Message::Answer { number: 6, answer });
+        questions.chain(answers).chain([Message::Server(ensemble::Message::Compare)]).collect()
+    }
+
+    #[test]
+    fn messages_come_back_as_they_were_and_nothing_less_is_one() {
+        for message in messages() {
+            let bytes = message.to_bytes();
+            assert_eq!(Message::from_bytes(bytes.clone().into(), cluster()), Ok(message.clone()));
+            for length in 0..bytes.len() {
+                assert!(Message::from_bytes(bytes[..length].to_vec().into(), cluster()).is_err(), "{length} bytes of {message:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_can_be_read_has_one_encoding(which in 0_usize..17, at: usize, byte: u8) {
+            let mut bytes = messages()[which].to_bytes();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            if let Ok(message) = Message::from_bytes(bytes.clone().into(), cluster()) {
+                prop_assert_eq!(message.to_bytes(), bytes);
+            }
+        }
+    }
+}
