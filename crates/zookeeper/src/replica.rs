@@ -18,7 +18,6 @@ use sentinel::ensemble::Turn;
 use sentinel::order::Status;
 use sentinel::transactions::{Answer, Message, Question, Unsigned};
 use store::{Disk, DiskOptions, StoreError};
-use types::codec::Encode as _;
 use types::{Cluster, Party, ReplicaId, ShardId};
 
 use crate::config::{Config, EnsembleConfig};
@@ -184,12 +183,7 @@ impl Replica {
     }
 
     fn on_question(&mut self, now: Now, from: Party, number: u64, question: Question, outbox: &mut OutboxOf<Self>) {
-        let mut body = Vec::new();
-        // What a question takes waits with it.
-        if self.durable.member.is_congested() {
-            question.encode(&mut body);
-        }
-        let bytes = body.len();
+        let bytes = question.bytes();
         if self.waiting.len() >= ENGINE_WAITING_MAX || self.waiting_bytes + bytes > ENGINE_WAITING_BYTES_MAX {
             self.turned_away += 1;
             outbox.send(from, Message::Answer { number, answer: Answer::Busy { after_ms: BUSY_MS } });

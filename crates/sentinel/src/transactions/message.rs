@@ -114,6 +114,33 @@ pub enum Answer {
     Refused(Reason),
 }
 
+impl Question {
+    /// About how many bytes of keys and values it carries.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Begin => 0,
+            Self::Read { keys, .. } => keys.iter().map(|key| key.as_bytes().len()).sum(),
+            Self::Scan { range, .. } => range.key_bytes(),
+            Self::Check { seen } => seen.bytes(),
+            Self::Commit { seen, writes, .. } => seen.bytes() + writes.iter().map(Write::bytes).sum::<usize>(),
+        }
+    }
+}
+
+impl Seen {
+    fn bytes(&self) -> usize {
+        let of = |versions: &[Version]| versions.iter().map(|version| version.key.as_bytes().len() + 8).sum::<usize>();
+        of(&self.keys) + self.ranges.iter().map(|seen| seen.range.key_bytes() + of(&seen.rows)).sum::<usize>()
+    }
+}
+
+impl Write {
+    fn bytes(&self) -> usize {
+        self.key.as_bytes().len() + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
+    }
+}
+
 impl Answer {
     /// About how many bytes of keys and values it carries.
     #[must_use]
