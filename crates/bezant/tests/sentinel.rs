@@ -107,6 +107,9 @@ fn transfers_survive_the_leader_and_a_power_cut() {
     goes_on(&place, "journal", 50);
     end_bank(&place, bank, "journal");
     are_same(&place);
+    place.run(&["down"]).expect(0);
+    let data = REPLICAS.map(|replica| format!("bezant-data/{replica}/data"));
+    place.run(&["audit", "offline", &data[0], &data[1], &data[2]]).expect(0);
 }
 
 #[test]
