@@ -59,7 +59,7 @@ simulated simulator: types crypto machine random store
 simulated capacity: types crypto machine engine random store simulator
 simulated conformance: mutants types crypto machine engine random store jute simulator capacity basil cataphract augustus sentinel adversary
 shell     sql: types client
-shell     zookeeper: types crypto machine store jute sentinel runtime monitoring
+shell     zookeeper: types crypto machine engine store jute sentinel runtime monitoring
 shell     console: types client
 shell     bench: types jute client bezant-client config workload monitoring
 shell     figures:

@@ -27,6 +27,9 @@ impl Cheating {
     /// Why clients of this cluster's engine cannot cheat so, in words for a command line, if they cannot.
     #[must_use]
     pub fn refusal(&self, config: &Config) -> Option<&'static str> {
+        if config.topology.engine.name == sentinel::PROFILE.name {
+            return Some("clients of this engine are not believed to lie, and none here cheats: take another --engine");
+        }
         let leaves_all = self.strategy == ClientStrategy::StallEarly && self.share >= 1.0;
         (config.topology.engine.name == augustus::PROFILE.name && !leaves_all)
             .then_some("clients of this engine cheat by leaving all their transactions: --strategy stall-early, without --faulty-share")

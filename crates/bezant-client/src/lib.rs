@@ -36,7 +36,7 @@ pub use types::{ClientId, Key, Timestamp, TransactionId, Value};
 use types::{Cluster, Party};
 
 /// The engines that a cluster may run.
-pub static ENGINES: &[&Profile] = &[&basil::PROFILE, &augustus::PROFILE];
+pub static ENGINES: &[&Profile] = &[&basil::PROFILE, &augustus::PROFILE, &sentinel::PROFILE];
 
 /// Reads the client's configuration in `folder`: a client's own folder, or a cluster's, as `bezant init` or `bezant dev` made it.
 ///
@@ -61,6 +61,10 @@ pub async fn connect(config: Config) -> Result<Client, ConnectError> {
         name if name == augustus::PROFILE.name => {
             let session = augustus_session(&config);
             Client::start(config, session, None).await
+        }
+        name if name == sentinel::PROFILE.name => {
+            let session = sentinel::Session::new(config.cluster(), config.timeouts.operation_ms);
+            Client::start(config, |_| session, None).await
         }
         name => Err(ConnectError::UnknownEngine(name.to_owned())),
     }

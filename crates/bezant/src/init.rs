@@ -52,7 +52,7 @@ pub struct Shape {
     /// The protocol
     #[arg(long, default_value = bezant_client::ENGINES[0].name, value_parser = PossibleValuesParser::new(bezant_client::ENGINES.iter().map(|engine| engine.name)))]
     engine: String,
-    /// How many replicas of each shard may lie
+    /// How many replicas of each shard may fail
     #[arg(long, help = faults_help(), value_name = "F", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX as u64))]
     faults: u64,
     /// How many shards the keys are spread over
@@ -84,7 +84,10 @@ pub struct Shape {
 
 fn faults_help() -> String {
     let shapes: Vec<String> = bezant_client::ENGINES.iter().map(|engine| format!("{} ({})", engine.shape, engine.name)).collect();
-    format!("How many replicas of each shard may lie; a shard then has so many replicas: {}", shapes.join(", "))
+    format!(
+        "How many replicas of each shard may fail: lie, or where a shard has 2f+1 only crash; a shard then has so many replicas: {}",
+        shapes.join(", ")
+    )
 }
 
 /// Makes a cluster: keys, certificates, one folder a replica.

@@ -58,6 +58,7 @@ pub enum Command {
         \x20 bezant init bezant-data\n\
         \x20 bezant init shared --shards 2 --clients 3 --hosts a.example,b.example,c.example,d.example,e.example,f.example\n\
         \x20 bezant init ranged --shards 3 --placement ranges:h,p --base-port 9000\n\
+        \x20 bezant init three --engine sentinel\n\
         \x20 bezant init shared --members cards.txt")]
     Init(init::InitArgs),
     #[command(subcommand, about = "Draws keys where they belong")]

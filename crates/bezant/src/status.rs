@@ -97,7 +97,7 @@ pub fn is_rebuilding(status: &Value) -> bool {
 /// The same in words, with how far it is.
 pub fn rebuilding_words(status: &Value) -> Option<String> {
     let how_far = status["rebuilding"]["words"].as_str().unwrap_or("it does not say how far it is");
-    is_rebuilding(status).then(|| format!("lost its disk and is being rebuilt: {how_far}"))
+    is_rebuilding(status).then(|| format!("does not serve while it is rebuilt: {how_far}"))
 }
 
 /// Says whose disks are nearly full.
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_replica_that_is_rebuilt_says_itself_how_far_it_is() {
         let status = json!({"rebuilding": {"under_way": 1, "words": "has compared 12 keys"}});
-        assert_eq!(rebuilding_words(&status).as_deref(), Some("lost its disk and is being rebuilt: has compared 12 keys"));
+        assert_eq!(rebuilding_words(&status).as_deref(), Some("does not serve while it is rebuilt: has compared 12 keys"));
         assert_eq!(rebuilding_words(&json!({"rebuilding": {"under_way": 0}})), None);
     }
 

@@ -157,7 +157,7 @@ pub trait Replica: Durable + Machine<Command = Instruction> {
         None
     }
 
-    /// How far it is, in words, while it lost its disk and rebuilds itself: until then it does not serve.
+    /// How far it is, in words, while it lost its disk, or found its state to be wrong, and rebuilds itself: until then it does not serve.
     fn rebuilding(&self) -> Option<String> {
         None
     }

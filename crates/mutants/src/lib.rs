@@ -336,6 +336,12 @@ mutants! {
     RefusedKept: "an ensemble's server, repair", "an outvoted leader keeps what a majority refuses";
     RereadAgain: "an ensemble's server, repair", "a server that is found wrong before it was compared reads the same disk again";
     GivenUpFounds: "an ensemble's server, repair", "a server that gave up its log takes part in beginning anew";
+    ReadUnsettled: "Sentinel's transactions", "a leader answers what only reads as of its state, though another may lead by now";
+    SeenUnchecked: "Sentinel's transactions", "a transaction commits though what it read has changed";
+    RangeUnchecked: "Sentinel's transactions", "a transaction commits though its range has a key that it did not see";
+    CommittedAgain: "Sentinel's transactions", "a commit that is asked for again takes place again";
+    ConflictUnnoted: "Sentinel's transactions", "that a commit was turned down is not noted, and whoever asks for it again may commit";
+    UnknownTakenForUndone: "Sentinel's transactions", "a commit that may have taken place in a session that is gone is asked for again in another";
     SignatureUnchecked: "signatures", "no signature is checked";
     BatchUnweighed: "signatures", "signatures checked together may make up for one another";
     PathUnchecked: "signatures", "a batch signature covers whatever it is shown with";

@@ -37,6 +37,7 @@ mod snapshot;
 mod state;
 mod statistics;
 mod transaction;
+pub mod transactions;
 mod tree;
 mod watches;
 
@@ -54,3 +55,4 @@ pub use snapshot::{NotWritten, SnapshotError};
 pub use state::{Applied, Corruption, Event, State};
 pub use statistics::{Latency, Statistics};
 pub use transaction::{Body, Change, Transaction};
+pub use transactions::{Commits, PROFILE, Session};

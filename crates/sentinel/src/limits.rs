@@ -42,3 +42,9 @@ pub const SNAPSHOT_RECORD_BYTES_MAX: usize = 16 << 20;
 pub const LISTED_MAX: usize = 100_000;
 /// The longest record of a quota that is read: clients may write anything there, and it is read at every write below.
 pub const QUOTA_RECORD_BYTES_MAX: usize = 1_024;
+/// The most bytes of keys and values that one answer to a client of the engine carries.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// The most bytes of paths and values that a commit of the engine writes: with what the order says beside it, it fits into a frame.
+pub const COMMIT_BYTES_MAX: usize = 12 << 20;
+/// For how long a session of a client of the engine may be unheard of.
+pub const ENGINE_SESSION_MS: i32 = 30_000;

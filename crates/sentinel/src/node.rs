@@ -1,7 +1,9 @@
 //! A node of the tree, and its leaf in the digest.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::hash::BuildHasher as _;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -152,6 +154,21 @@ impl Children {
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|names| &names.shards).flat_map(|shard| shard.iter()).map(AsRef::as_ref)
+    }
+
+    /// The names from `low` (included) to `high` (excluded), in order.
+    pub(crate) fn between(&self, low: String, high: String) -> impl Iterator<Item = &str> {
+        let range = (Bound::Included(&*low), Bound::Excluded(&*high));
+        let shards = self.0.iter().filter(|_| low < high).flat_map(|names| &names.shards);
+        let mut sets: Vec<_> = shards.map(|shard| shard.range::<str, _>(range)).collect();
+        // Of each set the next name, the lowest first.
+        let mut next: BinaryHeap<Reverse<(&str, usize)>> =
+            sets.iter_mut().enumerate().filter_map(|(at, set)| Some(Reverse((&**set.next()?, at)))).collect();
+        std::iter::from_fn(move || {
+            let Reverse((name, at)) = next.pop()?;
+            next.extend(sets[at].next().map(|name| Reverse((&**name, at))));
+            Some(name)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -414,6 +431,10 @@ mod tests {
         assert_eq!((many.len(), many.names().count(), many.sum()), (2 * SPLIT_AT, 2 * SPLIT_AT, many.recomputed(profile)));
         assert!(many.remove("17", profile) && !many.remove("17", profile));
         assert!(copy.names().any(|name| name == "17") && !many.has_the_same_names(&copy));
+        let some: Vec<&str> = many.between("17".to_owned(), "1720".to_owned()).collect();
+        let mut sorted: Vec<&str> = many.names().filter(|name| ("17".."1720").contains(name)).collect();
+        sorted.sort_unstable();
+        assert!(some.len() > 20 && some == sorted && many.between("b".to_owned(), "a".to_owned()).next().is_none());
         let mut few = Children::default();
         many.names().filter(|name| name.len() == 1).for_each(|name| assert!(few.insert(name, profile)));
         for number in 0..2 * SPLIT_AT {

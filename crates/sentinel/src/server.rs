@@ -14,6 +14,7 @@ use jute::{
 };
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
+use types::Party;
 
 use crate::acl;
 use crate::commands::Fields;
@@ -26,6 +27,7 @@ use crate::requests::{Opening, Queued};
 use crate::state::{Applied, Corruption, Event, State};
 use crate::statistics::Statistics;
 use crate::transaction::{Body, Transaction};
+use crate::transactions::{self, Commits};
 use crate::watches::Watches;
 
 /// A connection, as the shell numbers them.
@@ -79,6 +81,8 @@ pub struct Outbox {
     pub bytes: BTreeMap<ConnectionId, Vec<u8>>,
     /// To be closed after that.
     pub close: BTreeSet<ConnectionId>,
+    /// Answers to clients of the engine.
+    pub(crate) answers: Vec<(Party, u64, transactions::Answer)>,
     /// As the leader of others: to be proposed, in this order.
     pub(crate) ordered: Vec<Ordered>,
     /// As a follower: for the leader, in this order.
@@ -188,6 +192,9 @@ pub struct Server {
     pub(crate) is_uncompared: bool,
     /// What operators are told of its repair.
     pub(crate) repair: Option<String>,
+    /// As the leader: the sessions of the engine's clients, by their processes.
+    pub(crate) processes: BTreeMap<Party, i64>,
+    pub(crate) commits: Commits,
 }
 
 impl Server {
@@ -226,6 +233,8 @@ impl Server {
             enforces_quotas: false,
             is_uncompared: false,
             repair: None,
+            processes: BTreeMap::new(),
+            commits: Commits::default(),
         }
     }
 
@@ -271,6 +280,12 @@ impl Server {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    /// What was counted of the engine's commits, those of all servers.
+    #[must_use]
+    pub fn commits(&self) -> Commits {
+        self.commits
     }
 
     /// When a [`Input::Tick`] has something to do, in steady time.
@@ -450,7 +465,7 @@ impl Server {
     }
 
     /// The number of a new session, and what makes it.
-    fn new_session(&mut self, timeout_ms: i32) -> (i64, Proposal) {
+    pub(crate) fn new_session(&mut self, timeout_ms: i32) -> (i64, Proposal) {
         while self.next_session == 0 || self.state.sessions.contains_key(&self.next_session) {
             self.next_session = self.next_session.wrapping_add(1);
         }
@@ -496,6 +511,7 @@ impl Server {
         self.state.check_applied(&transaction, &applied)?;
         self.preparer.applied(&transaction);
         self.statistics.transactions += 1;
+        self.commits.count(&transaction);
         for event in std::mem::take(&mut applied.events) {
             self.fire(event, transaction.zxid, outbox);
         }

@@ -12,10 +12,13 @@
 //!
 //! With `server.N` lines it is one of several (`member.rs`, around [`sentinel::ensemble`]): what is acknowledged is on the disks of a majority.
 //!
+//! A replica of the engine `sentinel` (`replica.rs`) is the same server behind Bezant's own connections, for transactions over keys
+//! ([`sentinel::transactions`]).
+//!
 //! Clients come in plain or over TLS (`tls.rs`), operators with commands of four letters or over HTTP (`admin.rs`).
 //!
 //! Read `config.rs` for what is understood of a `zoo.cfg`, `storage.rs` for what is on the disk, `core.rs` for the loop, `connection.rs`
-//! for sockets, `member_storage.rs`, `member.rs`, `peers.rs` and `repair.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
+//! for sockets, `member_storage.rs`, `durable.rs`, `member.rs`, `peers.rs` and `repair.rs` for the same among several servers, and `audit.rs` for how the folders of stopped servers are compared.
 
 mod admin;
 mod audit;
@@ -23,6 +26,7 @@ mod config;
 mod connection;
 mod core;
 mod drill;
+mod durable;
 mod evidence;
 mod limits;
 mod measure;
@@ -31,6 +35,7 @@ mod member_storage;
 mod online;
 mod peers;
 mod repair;
+mod replica;
 mod storage;
 mod tls;
 
@@ -41,5 +46,6 @@ pub use drill::order_drill;
 pub use evidence::{Evidence, Field, Stage, Step, evidence};
 pub use online::{OnlineAudit, Report, Verdict, audit_online, compare};
 pub use peers::PeersError;
+pub use replica::{Event as ReplicaEvent, Replica, ReplicaOptions};
 pub use storage::{OpenError, Storage};
 pub use tls::{ClientAuth, TlsConfig, TlsError};

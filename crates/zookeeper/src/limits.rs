@@ -68,3 +68,7 @@ pub const PEER_SILENCE: Duration = Duration::from_secs(15);
 pub const REDIAL_EVERY: Duration = Duration::from_millis(150);
 /// A member's snapshot is taken when its log has grown by so much: all of it is in memory after a start.
 pub const MEMBER_LOG_BYTES_MAX: u64 = 256 << 20;
+/// How many questions of clients of the engine wait at a replica while too much is under way: more are turned away.
+pub const ENGINE_WAITING_MAX: usize = 16_384;
+/// And how many bytes they may have.
+pub const ENGINE_WAITING_BYTES_MAX: usize = 64 << 20;

@@ -1,8 +1,7 @@
 //! The core of a server among several: one thread that owns the machine ([`sentinel::ensemble`]), its disk and its clock.
 //!
-//! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it. A server that has to
-//! [begin anew](sentinel::ensemble::Turn::reopen) reads its disk again, as after a crash; its clients have been disconnected by then. One
-//! that is found wrong repairs itself (`repair.rs`).
+//! A turn takes what clients and other servers said, makes one durable write, and only then says what came of it (`durable.rs`). When a server goes on
+//! from its disk, its clients have been disconnected.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,35 +10,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use sentinel::ensemble::{Member, MemberOptions, Remedy, Snapshot, Turn, time};
-use sentinel::order::{JournalOp, Options, Zxid};
-use sentinel::{ConnectionId, Corruption, Input, Latency, Now, State};
+use sentinel::{ConnectionId, Input, Now};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, EnsembleConfig};
 use crate::connection::{Counters, Event, Outgoing};
-use crate::core::{StartError, drawn, measured, ms_since, server, wall_ms};
+use crate::core::{StartError, measured, wall_ms};
 use crate::drill;
+use crate::durable::{DurableMember, End, Part};
 use crate::limits::{PEER_WAITING_MAX, SCRUB_EVERY, TURN_MAX};
-use crate::member_storage::{MemberStorage, Opened, Place};
 use crate::peers::{FromPeer, Link, Peers, places, resolve};
-use crate::repair::Repairs;
-use crate::storage::OpenError;
 
 /// How long a server sleeps that has nothing to do at any time.
 const FOREVER: Duration = Duration::from_secs(3_600);
-/// How often the order says again what was not answered, in parts of its timeout.
-const TICKS_A_TIMEOUT: u64 = 10;
 
 /// The other servers.
 pub(crate) struct Others {
-    me: u16,
-    voters: u16,
-    id: u8,
-    timeout_ms: u64,
+    part: Part,
     links: Vec<Arc<Link>>,
     heard: mpsc::Receiver<FromPeer>,
 }
@@ -68,7 +57,8 @@ impl Others {
         let voters = servers.iter().filter(|server| !server.observes).count();
         let voters = u16::try_from(voters).expect("a file with more than SERVERS_MAX servers is refused");
         let links = peers.links();
-        Ok((Self { me, voters, id, timeout_ms: ensemble.timeout_ms, links, heard }, peers.start(listener)))
+        let part = Part { me, voters, id, timeout_ms: ensemble.timeout_ms };
+        Ok((Self { part, links, heard }, peers.start(listener)))
     }
 }
 
@@ -90,34 +80,20 @@ fn my_id(data: &std::path::Path) -> Result<u8, StartError> {
 
 /// The machine and all that it owns.
 pub(crate) struct MemberTurns {
-    config: Config,
+    durable: DurableMember,
     others: Others,
-    member: Member,
-    /// Nothing while it is opened anew, as a disk is open once at a time, and where what is on the disk makes no sense.
-    storage: Option<MemberStorage>,
-    repairs: Repairs,
     clients: BTreeMap<ConnectionId, Arc<Outgoing>>,
     /// What clients asked that waits until less is under way.
     waiting: VecDeque<Event>,
     counters: Arc<Counters>,
     folders: [PathBuf; 2],
     started: Instant,
-    /// What was found to be wrong is in a record, and what is done about it is decided.
-    is_noticed: bool,
-    syncs: Latency,
-    snapshots: Latency,
-    snapshot_began: Instant,
-    /// Snapshots for other servers, as they are finished.
-    offers: (mpsc::Sender<Offer>, mpsc::Receiver<Offer>),
 }
 
-type Offer = (Zxid, Result<Bytes, Corruption>);
-
 /// What ended a run of turns.
-enum End {
+enum Ended {
     Stopped,
-    Reopen(&'static str),
-    Repair(Remedy),
+    Begins(End),
 }
 
 fn now_since(started: Instant) -> Now {
@@ -127,102 +103,71 @@ fn now_since(started: Instant) -> Now {
 impl MemberTurns {
     pub(crate) fn open(config: Config, counters: Arc<Counters>, others: Others) -> Result<Self, StartError> {
         let started = Instant::now();
-        let mut repairs = Repairs::open(&config).map_err(StartError::Evidence)?;
-        let (member, storage) = begin(&config, &others, &mut repairs, now_since(started))?;
         let folders = [config.data.clone(), config.log.clone()];
-        let now = Instant::now();
-        Ok(Self {
-            config,
-            others,
-            member,
-            storage,
-            repairs,
-            clients: BTreeMap::new(),
-            waiting: VecDeque::new(),
-            counters,
-            folders,
-            started,
-            is_noticed: false,
-            syncs: Latency::default(),
-            snapshots: Latency::default(),
-            snapshot_began: now,
-            offers: mpsc::channel(1),
-        })
+        let durable = DurableMember::open(config, others.part, now_since(started))?;
+        Ok(Self { durable, others, clients: BTreeMap::new(), waiting: VecDeque::new(), counters, folders, started })
     }
 
     pub(crate) fn run(mut self, mut inbox: mpsc::Receiver<Event>, mut stopping: oneshot::Receiver<()>) -> Result<(), StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(StartError::Threads)?;
         loop {
             match runtime.block_on(self.turns(&mut inbox, &mut stopping))? {
-                End::Stopped => return Ok(self.storage.as_mut().map_or(Ok(()), MemberStorage::close)?),
-                End::Reopen(why) => {
-                    tracing::warn!(why, "this server begins anew from its disk");
-                    self.storage.as_mut().map_or(Ok(()), MemberStorage::close)?;
-                    self.begin_anew()?;
-                }
-                End::Repair(remedy) => {
-                    if let Some(Err(error)) = self.storage.as_mut().map(MemberStorage::close) {
-                        tracing::warn!(%error, "the log of a server that is repaired was not closed");
-                    }
-                    drop(self.storage.take());
-                    if remedy == Remedy::Takeover {
-                        self.repairs.put_aside(wall_ms()).map_err(StartError::Evidence)?;
-                    }
-                    self.begin_anew()?;
+                Ended::Stopped => return Ok(self.durable.close()?),
+                Ended::Begins(end) => {
+                    let now = self.now();
+                    self.durable.go_on(end, now)?;
+                    // Those that came meanwhile are not known to the machine.
+                    self.clients.values().for_each(|client| client.close());
                 }
             }
         }
     }
 
-    /// Goes on from the disk, which is closed.
-    fn begin_anew(&mut self) -> Result<(), StartError> {
-        drop(self.storage.take());
-        let now = self.now();
-        (self.member, self.storage) = begin(&self.config, &self.others, &mut self.repairs, now)?;
-        // Those that came meanwhile are not known to the machine.
-        self.clients.values().for_each(|client| client.close());
-        self.offers = mpsc::channel(1);
-        self.is_noticed = false;
-        Ok(())
-    }
-
-    async fn turns(&mut self, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> Result<End, StartError> {
+    async fn turns(&mut self, inbox: &mut mpsc::Receiver<Event>, stopping: &mut oneshot::Receiver<()>) -> Result<Ended, StartError> {
         let mut events = Vec::with_capacity(TURN_MAX);
         let mut peers = Vec::with_capacity(PEER_WAITING_MAX);
         let mut scrubbing = tokio::time::interval(SCRUB_EVERY);
         scrubbing.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             if let Some(end) = self.conclude()? {
-                return Ok(end);
+                return Ok(Ended::Begins(end));
             }
-            let may_take = self.waiting.is_empty() && !self.member.is_congested();
-            let due = u64::try_from(self.member.deadline_ms() - self.now().steady_ms).unwrap_or(0);
+            let may_take = self.waiting.is_empty() && !self.durable.member.is_congested();
+            let due = u64::try_from(self.durable.member.deadline_ms() - self.now().steady_ms).unwrap_or(0);
+            let mut is_scrub_due = false;
+            let mut offered = None;
             tokio::select! {
                 biased;
-                _ = &mut *stopping => return Ok(End::Stopped),
+                _ = &mut *stopping => return Ok(Ended::Stopped),
                 count = self.others.heard.recv_many(&mut peers, PEER_WAITING_MAX) => {
                     if count == 0 {
-                        return Ok(End::Stopped);
+                        return Ok(Ended::Stopped);
                     }
                 }
-                Some((zxid, written)) = self.offers.1.recv() => self.offer(zxid, written),
-                _ = scrubbing.tick() => self.member.scrub(self.now()),
+                offer = self.durable.offered() => offered = offer,
+                _ = scrubbing.tick() => is_scrub_due = true,
                 count = inbox.recv_many(&mut events, TURN_MAX), if may_take => {
                     if count == 0 {
-                        return Ok(End::Stopped);
+                        return Ok(Ended::Stopped);
                     }
                 }
                 // Last: what is overdue may have to wait for what others say.
                 () = tokio::time::sleep(Duration::from_millis(due).min(FOREVER)) => {}
             }
             let now = self.now();
+            if let Some(offer) = offered {
+                self.durable.offer(now, offer);
+            }
+            if is_scrub_due {
+                self.durable.member.scrub(now);
+            }
             for (from, message) in peers.drain(..) {
-                self.member.hear(now, from, message);
+                self.durable.member.hear(now, from, message);
             }
             self.waiting.extend(events.drain(..));
             self.take_waiting();
-            if now.steady_ms >= self.member.deadline_ms() {
-                self.member.tick(now);
+            if now.steady_ms >= self.durable.member.deadline_ms() {
+                self.durable.member.tick(now);
             }
         }
     }
@@ -232,7 +177,7 @@ impl MemberTurns {
     }
 
     fn take_waiting(&mut self) {
-        while !self.member.is_congested()
+        while !self.durable.member.is_congested()
             && let Some(event) = self.waiting.pop_front()
         {
             self.take(event);
@@ -244,29 +189,29 @@ impl MemberTurns {
         match event {
             Event::Opened { connection, peer, outgoing } => {
                 self.clients.insert(connection, outgoing);
-                self.member.client(now, Input::Opened { connection, peer });
+                self.durable.member.client(now, Input::Opened { connection, peer });
             }
             Event::Inputs(inputs, _arrived, _counted) => {
                 for input in inputs {
                     if let Input::Word { .. } = &input {
                         self.measure();
                     }
-                    self.member.client(now, input);
+                    self.durable.member.client(now, input);
                 }
             }
             Event::Command { name, answer } => {
                 self.measure();
                 // Whoever asked may have stopped waiting.
-                let _ = answer.try_send(self.member.server_mut().command(now, &name));
+                let _ = answer.try_send(self.durable.member.server_mut().command(now, &name));
             }
             Event::Drill { order, answer } => {
-                let done = match self.config.allows_drills {
+                let done = match self.durable.config().allows_drills {
                     true if order.starts_with("proposal") => {
-                        self.member.damage_proposal();
+                        self.durable.member.damage_proposal();
                         "damaged: the next entry that this server proposes as the leader".to_owned()
                     }
                     true => {
-                        let done = drill::carry_out(self.member.server_mut(), &self.folders, &order);
+                        let done = drill::carry_out(self.durable.member.server_mut(), &self.folders, &order);
                         done.unwrap_or_else(|why| format!("refused: {why}"))
                     }
                     false => "refused: this server allows no drills; its file would have to say bezant.drills=true".to_owned(),
@@ -276,160 +221,38 @@ impl MemberTurns {
             }
             Event::Closed(connection) => {
                 self.clients.remove(&connection);
-                self.member.client(now, Input::Closed { connection });
+                self.durable.member.client(now, Input::Closed { connection });
             }
         }
     }
 
     fn measure(&mut self) {
-        let mut measured = measured(&self.folders, &self.counters, &self.syncs, &self.snapshots);
-        measured.extend(self.repairs.fields());
-        self.member.server_mut().on_measured(measured);
-        self.member.show_others();
-    }
-
-    fn offer(&mut self, zxid: Zxid, written: Result<Bytes, Corruption>) {
-        let now = self.now();
-        match written {
-            Ok(bytes) => self.member.offer(now, zxid, Some(bytes)),
-            Err(corruption) => self.member.stop(now, corruption),
-        }
+        let mut measured = measured(&self.folders, &self.counters, &self.durable.syncs, &self.durable.snapshots);
+        measured.extend(self.durable.repairs.fields());
+        self.durable.member.server_mut().on_measured(measured);
+        self.durable.member.show_others();
     }
 
     /// Makes durable what is to be, and only then says what is to be said. Gives why the run ends, if it has to.
     fn conclude(&mut self) -> Result<Option<End>, StartError> {
         let now = self.now();
-        match self.storage.as_mut().map_or(Ok(false), MemberStorage::check_snapshot) {
-            Err(OpenError::Corrupt(corruption)) => self.member.stop(now, corruption),
-            checked => {
-                if checked? {
-                    self.snapshots.add(ms_since(self.snapshot_began));
-                }
-            }
-        }
-        let every = self.config.snapshot_every;
-        if self.storage.as_ref().is_some_and(|storage| storage.is_snapshot_due(every)) {
-            self.member.begin_snapshot();
-        }
-        let Turn { journal, sends, bytes, close, snapshot, offer, notes, reopen, repair, repaired } = self.member.turn(now);
-        // Without one the server is quarantined, and writes nothing.
-        if let Some(storage) = &mut self.storage {
-            for op in journal {
-                if let JournalOp::Snapshot { .. } = op {
-                    self.repairs.take_over(wall_ms()).map_err(StartError::Evidence)?;
-                }
-                storage.write(op)?;
-            }
-            let syncing = Instant::now();
-            if storage.sync()? {
-                self.syncs.add(ms_since(syncing));
-            }
-            if let Some(snapshot) = snapshot {
-                self.snapshot_began = Instant::now();
-                storage.begin_snapshot(snapshot)?;
-            }
-        }
-        if let Some(offer) = offer {
-            self.begin_offer(offer)?;
-        }
-        for note in notes {
-            tracing::info!("{note}");
-        }
-        if let Some(repaired) = repaired {
-            self.repairs.finish(repaired, wall_ms()).map_err(StartError::Evidence)?;
-            self.member.show_repair(self.repairs.text());
-        }
-        self.notice()?;
-        for (to, message) in sends {
+        let mut turn = self.durable.write(now)?;
+        let end = self.durable.sync(&mut turn, now)?;
+        for (to, message) in turn.sends {
             if let Some(link) = self.others.links.get(usize::from(to)) {
                 link.put(&message);
             }
         }
-        for (connection, bytes) in bytes {
+        for (connection, bytes) in turn.bytes {
             if let Some(client) = self.clients.get(&connection) {
                 client.put(bytes);
             }
         }
-        for connection in close {
+        for connection in turn.close {
             if let Some(client) = self.clients.get(&connection) {
                 client.close();
             }
         }
-        Ok(repair.map(End::Repair).or(reopen.map(End::Reopen)))
+        Ok(end)
     }
-
-    /// Keeps a record of what was found to be wrong, and has it repaired, where that may be.
-    fn notice(&mut self) -> Result<(), StartError> {
-        let Some(corruption) = self.member.server().corruption().filter(|_| !self.is_noticed) else { return Ok(()) };
-        self.is_noticed = true;
-        // What was found at the start is in a record already.
-        if self.storage.is_some() {
-            let state = self.member.server().state();
-            self.repairs.notice(corruption, "serving", Some(state), wall_ms()).map_err(StartError::Evidence)?;
-        }
-        let remedy = self.member.remedy();
-        if self.repairs.begin(remedy, wall_ms()).map_err(StartError::Evidence)? {
-            self.member.repair(self.now());
-        }
-        self.member.show_repair(self.repairs.text());
-        Ok(())
-    }
-
-    /// Writes a snapshot for other servers, beside the turns.
-    fn begin_offer(&self, offer: Snapshot) -> Result<(), StartError> {
-        let finished = self.offers.0.clone();
-        let writing = std::thread::Builder::new().name("offer".to_owned()).spawn(move || {
-            let bytes = offer.state.snapshot();
-            // Nobody wants it any more once the server has begun anew.
-            let _ = finished.blocking_send((offer.zxid, bytes));
-        });
-        writing.map(drop).map_err(StartError::Threads)
-    }
-}
-
-/// Comes back from the disk, or is quarantined where what is on it makes no sense.
-fn begin(config: &Config, others: &Others, repairs: &mut Repairs, now: Now) -> Result<(Member, Option<MemberStorage>), StartError> {
-    repairs.resume(wall_ms()).map_err(StartError::Evidence)?;
-    let (mut member, storage) = match come_back(config, others, repairs, now) {
-        Ok((member, storage)) => (member, Some(storage)),
-        Err(StartError::Open(error)) => {
-            let corruption = error.damage().ok_or(error)?;
-            repairs.notice(&corruption, "start", None, wall_ms()).map_err(StartError::Evidence)?;
-            let (secret, seed) = drawn()?;
-            let server = server(config, State::new(config.profile, seed), others.id, secret, now);
-            let order = |source| OpenError::Order { log: config.log.clone(), snapshots: config.data.clone(), source };
-            (Member::quarantined(member_options(others), others.voters, server, corruption, now).map_err(order)?, None)
-        }
-        Err(error) => return Err(error),
-    };
-    member.show_repair(repairs.text());
-    Ok((member, storage))
-}
-
-fn member_options(others: &Others) -> MemberOptions {
-    MemberOptions { me: others.me, timeout_ms: others.timeout_ms, first_stream: wall_ms().unsigned_abs() << 20 }
-}
-
-fn come_back(config: &Config, others: &Others, repairs: &mut Repairs, now: Now) -> Result<(Member, MemberStorage), StartError> {
-    let (secret, seed) = drawn()?;
-    let tick_ms = others.timeout_ms / TICKS_A_TIMEOUT;
-    let options = Options { tick_ms, timeout_ms: others.timeout_ms, ..Options::default() };
-    let place =
-        Place { me: others.me, voters: others.voters, options, profile: config.profile, seed, has_given_up: repairs.has_given_up() };
-    let opened = MemberStorage::open(&config.data, &config.log, config.snapshots_kept, place, time(now))?;
-    let Opened { storage, replica, state, applied, output, damaged } = opened;
-    let server = server(config, state, others.id, secret, now);
-    let member = Member::new(member_options(others), replica, server, applied, output, now).map_err(OpenError::Corrupt)?;
-    for (snapshot, corruption) in damaged {
-        repairs.notice(&corruption, "start", None, wall_ms()).map_err(StartError::Evidence)?;
-        repairs.put_snapshot_aside(&snapshot, wall_ms()).map_err(StartError::Evidence)?;
-    }
-    repairs.came_back(member.server().state(), wall_ms()).map_err(StartError::Evidence)?;
-    let member = match repairs.uncompared() {
-        Some(remedy) => member.to_be_compared(remedy),
-        None => member,
-    };
-    let (state, order) = (member.server().state(), member.replica());
-    tracing::info!(last = %order.last(), nodes = state.node_count(), digest = %state.checksum(), "came back from the disk");
-    Ok((member, storage))
 }

@@ -25,6 +25,8 @@ use crate::storage::{
 
 /// Whose log it is: a server by itself has another.
 const OWNER: &str = "a server of a Sentinel ensemble";
+/// A place among the servers that no server that decides has.
+const OBSERVER: u16 = sentinel::order::message::SERVERS_MAX - 1;
 /// Under which name a snapshot of another server is written, beside the server's own.
 const TAKEN: &str = "taken";
 
@@ -107,7 +109,8 @@ impl MemberStorage {
     pub(crate) fn read(data: &Path, log: &Path, until: i64) -> Result<State, OpenError> {
         let snapshots = data.join(SNAPSHOTS);
         let profile = newest(&snapshots, 0)?.map_or_else(Profile::default, |(_, state)| state.profile());
-        let place = Place { me: 0, voters: 1, options: Options::default(), profile, seed: 1, has_given_up: false };
+        // Whoever only reads decides nothing: a server that does, and is alone, delivers its log to its end and forgets what is old of it.
+        let place = Place { me: OBSERVER, voters: 1, options: Options::default(), profile, seed: 1, has_given_up: false };
         let Opened { mut storage, replica, mut state, applied, .. } = Self::open(data, log, usize::MAX, place, Time(0))?;
         for entry in replica.entries_after(applied) {
             let Body::Payload(payload) = &entry.body else { continue };
@@ -153,6 +156,11 @@ impl MemberStorage {
 
     fn name(&self) -> Name {
         Name { zxid: self.part.0.0.cast_signed(), segment: self.part.1 }
+    }
+
+    /// How large the log is.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log.journal_bytes()
     }
 
     /// Makes durable what was written. Gives whether there was anything.

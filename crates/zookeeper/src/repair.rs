@@ -37,6 +37,13 @@ pub(crate) struct Repairs {
     refused: u64,
 }
 
+/// How many repairs there were.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RepairCounts {
+    pub(crate) begun: u64,
+    pub(crate) finished: u64,
+}
+
 impl Repairs {
     pub(crate) fn open(config: &Config) -> io::Result<Self> {
         let found = match readable_evidence(&config.data) {
@@ -55,6 +62,11 @@ impl Repairs {
             finished: 0,
             refused: 0,
         })
+    }
+
+    /// How many were begun and finished since this process started.
+    pub(crate) fn counts(&self) -> RepairCounts {
+        RepairCounts { begun: self.begun, finished: self.finished }
     }
 
     fn stage(&self) -> Option<Stage> {

@@ -268,8 +268,11 @@ impl Latest {
         let is_rebuilding = rebuilding.is_some();
         let was_rebuilding = std::mem::replace(&mut *self.rebuilding(), rebuilding).is_some();
         match (was_rebuilding, is_rebuilding) {
-            (false, true) => tracing::warn!(replica = self.replica, "its disk was lost: silent until it is rebuilt from the others"),
-            (true, false) => tracing::info!(replica = self.replica, "rebuilt: it reads and votes again"),
+            (false, true) => tracing::warn!(
+                replica = self.replica,
+                "it lost its disk, or found its state to be wrong: it does not serve until it is rebuilt"
+            ),
+            (true, false) => tracing::info!(replica = self.replica, "rebuilt: it serves again"),
             _ => {}
         }
         replica.divergences().map(|found| self.note_divergences(found)).unwrap_or_default()

@@ -22,13 +22,15 @@ pub async fn run(config: &NodeConfig, launch: Launch) -> Result<Running, Failure
         // votes for no writes.
         name if name == basil::PROFILE.name => launch.run(basil(config).await?, Duration::from_millis(config.settings.time_bound_ms)),
         name if name == augustus::PROFILE.name => launch.run(augustus(config).await?, Duration::ZERO),
+        name if name == sentinel::PROFILE.name => launch.run(sentinel(config).await?, Duration::ZERO),
         name => Err(Failure::wrong(format!("this program runs no replicas of the engine {name:?}")).at("cluster.toml")),
     }
 }
 
 /// Whether replicas of `engine` go by a new configuration while they run. Where all must change at one place of their order, they do not.
 pub fn changes_while_running(engine: &Profile) -> bool {
-    engine.name == basil::PROFILE.name
+    // Sentinel's servers apply what one of them has prepared: rights are that one's business, at that moment.
+    [basil::PROFILE.name, sentinel::PROFILE.name].contains(&engine.name)
 }
 
 /// Reads all of a replica's journal, as its start would.
@@ -37,6 +39,9 @@ pub fn changes_while_running(engine: &Profile) -> bool {
 /// Why it could not start.
 pub fn check_data(config: &NodeConfig) -> Result<(), StoreError> {
     let owner = owner(&config.topology.cluster, config.replica);
+    if config.topology.engine.name == sentinel::PROFILE.name {
+        return zookeeper::Replica::check_data(&config.data, &owner);
+    }
     let mut store = Store::open(Disk::open(&config.data, &owner, DiskOptions::default())?, Options::default())?;
     while store.replay()?.is_some() {}
     store.close()
@@ -49,6 +54,10 @@ pub fn check_data(config: &NodeConfig) -> Result<(), StoreError> {
 pub fn create_marked_data(config: &NodeConfig, data: &Path) -> Result<(), StoreError> {
     let owner = owner(&config.topology.cluster, config.replica);
     Disk::create(data, &owner)?;
+    if config.topology.engine.name == sentinel::PROFILE.name {
+        // It has its log and snapshots in folders of their own, which it makes.
+        return zookeeper::Replica::mark_lost(data);
+    }
     let mut store = Store::open(Disk::open(data, &owner, DiskOptions::default())?, Options::default())?;
     match config.topology.engine.name {
         name if name == basil::PROFILE.name => basil::rebuild::mark(&mut store),
@@ -114,4 +123,13 @@ async fn augustus(config: &NodeConfig) -> Result<augustus::Server<Disk>, Failure
             .map_err(|error| error.to_string())
     });
     opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error).at(place))
+}
+
+/// A replica of Sentinel on its disk, brought back on a thread that may block.
+async fn sentinel(config: &NodeConfig) -> Result<zookeeper::Replica, Failure> {
+    let (me, cluster, data) = (config.replica, config.topology.cluster.clone(), config.data.clone());
+    let place = data.display().to_string();
+    let options = zookeeper::ReplicaOptions { owner: owner(&cluster, me), cluster, me, data };
+    let opened = tokio::task::spawn_blocking(move || zookeeper::Replica::open(options, Time(runtime::clock::wall())));
+    opened.await.attempt("open the data", &place)?.map_err(|error| Failure::failed(error.to_string()).at(place))
 }

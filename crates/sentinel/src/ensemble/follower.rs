@@ -35,6 +35,7 @@ impl Server {
         self.role = role;
         self.close_all(outbox);
         self.owners.clear();
+        self.processes.clear();
         if role == Role::Leading {
             self.preparer = Preparer::new(&self.state).with_quotas_enforced(self.enforces_quotas);
             // All have all their time from now on: what the leader before knew of them is not known here.
@@ -161,6 +162,7 @@ impl Server {
                 let mut applied = self.state.apply(&transaction)?;
                 self.state.check_applied(&transaction, &applied)?;
                 self.statistics.transactions += 1;
+                self.commits.count(&transaction);
                 for event in std::mem::take(&mut applied.events) {
                     self.fire(event, transaction.zxid, outbox);
                 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use machine::Time;
 use mutants::{Mutant, broken};
+use types::Party;
 
 use super::message::{Forward, Message, Ordered, OrderedBody, Source};
 use super::repair::{Comparison, Remedy, Repaired};
@@ -14,6 +15,7 @@ use crate::order::{self, Body, Event, JournalOp, Output, Replica, Status, Zxid};
 use crate::server::{ConnectionId, Input, Now, Outbox, Role, Server};
 use crate::state::{Corruption, State};
 use crate::transaction::Transaction;
+use crate::transactions::Answer;
 
 /// How often a follower tells the leader which sessions were heard of, in milliseconds.
 pub(super) const HEARD_EVERY_MS: i64 = 300;
@@ -49,6 +51,8 @@ pub struct Turn {
     pub bytes: BTreeMap<ConnectionId, Vec<u8>>,
     /// To be closed after that.
     pub close: BTreeSet<ConnectionId>,
+    /// Answers to clients of the engine, under their numbers for what they asked.
+    pub answers: Vec<(Party, u64, Answer)>,
     /// To be kept on the disk, beside the part of the journal that this turn begins.
     pub snapshot: Option<Snapshot>,
     /// For others who lack what the log does not hold any more: to be given to [`Member::offer`].
@@ -63,12 +67,34 @@ pub struct Turn {
     pub repaired: Option<Repaired>,
 }
 
+impl Turn {
+    /// Whether there is anything to do beside writing and sending.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        let has_ended = self.reopen.is_some() || self.repair.is_some() || self.repaired.is_some();
+        has_ended || self.snapshot.is_some() || self.offer.is_some() || !self.notes.is_empty()
+    }
+}
+
 /// What was said to clients and depends on an entry that is not delivered yet.
 #[derive(Debug)]
 struct Held {
     until: Zxid,
     bytes: BTreeMap<ConnectionId, Vec<u8>>,
     close: BTreeSet<ConnectionId>,
+    answers: Vec<(Party, u64, Answer)>,
+}
+
+/// Answers that wait until something is delivered that is proposed after the last of them was asked for.
+#[derive(Debug, Default)]
+struct Settling {
+    after: Zxid,
+    answers: Vec<(Party, u64, Answer)>,
+}
+
+/// About how much an answer to a client of the engine takes.
+fn answer_bytes((_, _, answer): &(Party, u64, Answer)) -> usize {
+    64 + answer.bytes()
 }
 
 /// What a follower asks of this leader.
@@ -108,6 +134,7 @@ pub struct Member {
     pub(super) turn: Turn,
     held: VecDeque<Held>,
     held_bytes: usize,
+    settling: Settling,
     /// As a follower: the stream to the leader, the number of the next request, and of the next that comes back.
     stream: u64,
     sent: u64,
@@ -218,6 +245,7 @@ impl Member {
             turn: Turn::default(),
             held: VecDeque::new(),
             held_bytes: 0,
+            settling: Settling::default(),
             stream: options.first_stream,
             sent: 0,
             returned: 0,
@@ -402,6 +430,7 @@ impl Member {
     pub fn turn(&mut self, now: Now) -> Turn {
         if self.server.corruption().is_none() && self.disagreement.is_none() && self.turn.reopen.is_none() {
             self.propose_forwards(now);
+            self.propose_settling(now);
             let mut output = Output::default();
             self.replica.flush(&mut output);
             self.take(now, output);
@@ -429,13 +458,12 @@ impl Member {
 
     /// Proposes what the server prepared, forwards what it cannot, and holds what it said.
     pub(super) fn carry_out(&mut self, now: Now, outbox: Outbox) {
-        let Outbox { bytes, close, ordered, forwards, .. } = outbox;
+        let Outbox { bytes, close, ordered, forwards, mut answers, .. } = outbox;
         let is_wrong = self.server.corruption().is_some();
         if is_wrong && !self.is_stopped {
             // Nothing of what it said or prepared before is to be believed. What it says from now on is for operators.
             self.is_stopped = true;
-            self.held.clear();
-            self.held_bytes = 0;
+            self.forget_held();
             self.turn.sends.retain(|(_, message)| !matches!(message, Message::Order(_)));
         } else if !is_wrong {
             for ordered in ordered {
@@ -456,11 +484,46 @@ impl Member {
                 self.sent += 1;
             }
         }
-        if !bytes.is_empty() || !close.is_empty() {
-            self.held_bytes += bytes.values().map(Vec::len).sum::<usize>();
-            let until = if is_wrong || self.status == Status::Looking { Zxid::default() } else { self.replica.last() };
-            self.held.push_back(Held { until, bytes, close });
+        if is_wrong || self.turn.reopen.is_some() {
+            answers.clear();
         }
+        if !bytes.is_empty() || !close.is_empty() || !answers.is_empty() {
+            self.held_bytes += bytes.values().map(Vec::len).sum::<usize>() + answers.iter().map(answer_bytes).sum::<usize>();
+            let until = if is_wrong || self.status == Status::Looking { Zxid::default() } else { self.replica.last() };
+            self.held.push_back(Held { until, bytes, close, answers });
+        }
+    }
+
+    /// What was said and depends on what may not be delivered.
+    fn forget_held(&mut self) {
+        self.held.clear();
+        self.held_bytes = 0;
+        self.settling = Settling::default();
+        self.turn.answers.retain(|(_, _, answer)| matches!(answer, Answer::NotLeading { .. }));
+    }
+
+    /// Says this once something is delivered that is proposed from now on: nobody else led before it was asked, then.
+    pub(super) fn settle(&mut self, to: Party, number: u64, answer: Answer) {
+        self.settling.after = self.replica.last();
+        let settling = (to, number, answer);
+        self.held_bytes += answer_bytes(&settling);
+        self.settling.answers.push(settling);
+    }
+
+    /// Proposes an entry that changes nothing, if there is none yet that shows that nobody else led.
+    fn propose_settling(&mut self, now: Now) {
+        let leads = matches!(self.status, Status::Leading { .. });
+        if self.settling.answers.is_empty() || !leads || self.replica.may_propose().is_err() {
+            return;
+        }
+        let mut outbox = Outbox::default();
+        if self.replica.last() == self.settling.after {
+            self.prepare_next();
+            self.server.order_barrier(Source::default(), 0, &mut outbox);
+        }
+        outbox.answers = std::mem::take(&mut self.settling.answers);
+        self.held_bytes -= outbox.answers.iter().map(answer_bytes).sum::<usize>();
+        self.carry_out(now, outbox);
     }
 
     fn propose(&mut self, now: Now, mut ordered: Ordered) {
@@ -601,8 +664,7 @@ impl Member {
 
     /// Serves nobody until there is a leader again.
     fn close_clients(&mut self, now: Now) {
-        self.held.clear();
-        self.held_bytes = 0;
+        self.forget_held();
         let mut outbox = Outbox::default();
         self.server.play(Role::Looking, &mut outbox);
         self.turn.bytes.clear();
@@ -820,7 +882,9 @@ impl Member {
     fn release(&mut self) {
         let delivered = self.replica.delivered();
         while self.held.front().is_some_and(|held| held.until <= delivered || broken(Mutant::SaidBeforeMajority)) {
-            let Some(Held { bytes, mut close, .. }) = self.held.pop_front() else { break };
+            let Some(Held { bytes, mut close, answers, .. }) = self.held.pop_front() else { break };
+            self.held_bytes -= answers.iter().map(answer_bytes).sum::<usize>();
+            self.turn.answers.extend(answers);
             for (connection, bytes) in bytes {
                 self.held_bytes -= bytes.len();
                 self.turn.bytes.entry(connection).or_default().extend_from_slice(&bytes);

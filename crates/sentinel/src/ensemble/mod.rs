@@ -27,6 +27,7 @@
 mod follower;
 mod member;
 pub mod message;
+mod questions;
 mod repair;
 #[cfg(test)]
 mod tests;

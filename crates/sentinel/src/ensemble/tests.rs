@@ -13,6 +13,7 @@ use crate::order::{self, JournalOp, Options, Output, Replica, Status, Zxid};
 use crate::{ConnectionId, Damage, Input, Now, Peer, Profile, Server, Settings, State};
 
 mod repair;
+mod transactions;
 
 #[derive(Default)]
 struct Disk {
@@ -45,6 +46,8 @@ struct World {
     repairs: bool,
     /// Whose digests get lost.
     lose_digests: Vec<u16>,
+    /// What clients of the engine were told.
+    told: Vec<(types::Party, u64, crate::transactions::Answer)>,
 }
 
 fn bytes_of(state: &State) -> Bytes {
@@ -114,6 +117,7 @@ impl World {
             lose_forwards: 0,
             repairs: false,
             lose_digests: Vec::new(),
+            told: Vec::new(),
         };
         world.pass(1_000);
         world
@@ -147,6 +151,7 @@ impl World {
             machine.said.entry(connection).or_default().extend(bytes);
         }
         machine.closed.extend(turn.close);
+        self.told.extend(turn.answers);
         machine.repaired.extend(turn.repaired);
         for (to, message) in turn.sends {
             let is_lost = matches!(message, Message::Forward { .. }) && self.lose_forwards > 0;

@@ -1,0 +1,229 @@
+//! What the leader does for the engine's clients.
+
+use bytes::Bytes;
+use jute::{Acl, Create, CreateMode, Operation};
+use mutants::{Mutant, broken};
+use types::{ClientId, Key, KeyRange, Party, Permission, Value};
+
+use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
+use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
+use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS};
+use crate::prepare::{Origin, Proposal};
+use crate::server::{Now, Outbox, Server};
+use crate::state::{Corruption, State};
+use crate::transaction::{Body, Change, Transaction};
+
+/// What is noted in a slot of a commit's end.
+const TURNED_DOWN: u8 = 0;
+const COMMITTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// What was counted of commits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commits {
+    /// That took place.
+    pub committed: u64,
+    /// That met another one, and were turned down.
+    pub conflicts: u64,
+}
+
+impl Commits {
+    /// Counts what was applied, if it is a commit.
+    pub(crate) fn count(&mut self, transaction: &Transaction) {
+        let Body::Changes(changes) = &transaction.body else { return };
+        // The first commits make the nodes above first.
+        let noted = changes.iter().take(NODES.len() + 1).find_map(|change| match change {
+            Change::Create { path, data, .. } | Change::SetData { path, data, .. } if is_slot(path) => data.as_ref(),
+            _ => None,
+        });
+        match noted.and_then(|data| Noted::read(data)) {
+            Some(Noted { end: COMMITTED, .. }) => self.committed += 1,
+            Some(Noted { end: TURNED_DOWN, .. }) => self.conflicts += 1,
+            _ => {}
+        }
+    }
+}
+
+/// The nodes that hold all others of the engine's.
+const NODES: [&str; 3] = [ROOT, KEYS, COMMITS];
+
+/// What a slot's node says: which commit was the last in it, and how it ended.
+#[derive(Clone, Copy)]
+struct Noted {
+    sequence: u64,
+    end: u8,
+}
+
+impl Noted {
+    fn read(data: &[u8]) -> Option<Self> {
+        let [sequence @ .., end] = data else { return None };
+        Some(Self { sequence: u64::from_be_bytes(sequence.try_into().ok()?), end: *end })
+    }
+
+    fn to_bytes(self) -> Bytes {
+        self.sequence.to_be_bytes().into_iter().chain([self.end]).collect()
+    }
+}
+
+/// A commit, as a client asks for it.
+pub(crate) struct Commit {
+    pub(crate) session: i64,
+    pub(crate) slot: u16,
+    pub(crate) sequence: u64,
+    pub(crate) seen: Seen,
+    pub(crate) writes: Vec<Write>,
+}
+
+/// The versions and values of keys.
+impl State {
+    /// The version of a key: 0 where it has no value. No two values that a key ever had share one, whatever was deleted between them, as the
+    /// order gives each number once. (`version` in a node's stat begins anew when the node does.)
+    fn key_version(&self, path: &str) -> i64 {
+        self.nodes.get(path).map_or(0, |node| node.stat.mzxid)
+    }
+
+    fn row(&self, key: Key) -> Result<Row, Reason> {
+        let Some(node) = self.nodes.get(&path_of(&key)) else { return Ok(Row { key, version: 0, value: None }) };
+        // Only a client of the tree can have written more than a value takes.
+        let value = Value::new(node.data.clone().unwrap_or_default()).ok_or(Reason::TooLarge)?;
+        Ok(Row { key, version: node.stat.mzxid, value: Some(value) })
+    }
+
+    /// The keys of a range that have values, in order.
+    fn keys_in(&self, range: &KeyRange) -> impl Iterator<Item = Key> {
+        let children = self.nodes.get(KEYS).map(|node| &node.children);
+        let names = children.into_iter().flat_map(|children| children.between(name_of(range.low()), name_of(range.high())));
+        names.filter_map(key_of)
+    }
+
+    /// Whether all is as it was seen.
+    pub(crate) fn is_as_seen(&self, seen: &Seen) -> bool {
+        let is_same = |Version { key, version }: &Version| self.key_version(&path_of(key)) == *version;
+        let is_same_range = |SeenRange { range, rows }: &SeenRange| {
+            rows.iter().all(is_same) && (broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone())))
+        };
+        broken(Mutant::SeenUnchecked) || (seen.keys.iter().all(is_same) && seen.ranges.iter().all(is_same_range))
+    }
+}
+
+/// Whether a client may ask this.
+pub(crate) fn is_permitted(rights: &Permission, question: &Question) -> bool {
+    let may_see = |seen: &Seen| {
+        seen.keys.iter().all(|seen| rights.may_read(&seen.key))
+            && seen.ranges.iter().all(|seen| rights.may_read_range(&seen.range) && seen.rows.iter().all(|row| rights.may_read(&row.key)))
+    };
+    match question {
+        Question::Begin => true,
+        Question::Read { keys, .. } => keys.iter().all(|key| rights.may_read(key)),
+        Question::Scan { range, .. } => rights.may_read_range(range),
+        Question::Check { seen } => may_see(seen),
+        Question::Commit { seen, writes, .. } => may_see(seen) && writes.iter().all(|write| rights.may_write(&write.key)),
+    }
+}
+
+fn create(path: String, data: Bytes, mode: CreateMode) -> Operation {
+    Operation::Create(Create { path, data: Some(data), acl: vec![Acl::open()], mode, sequential: false, wants_stat: false })
+}
+
+impl Server {
+    pub(crate) fn find(&self, keys: Vec<Key>) -> Result<Vec<Row>, Reason> {
+        let mut bytes = 0;
+        keys.into_iter().map(|key| self.state.row(key).and_then(|row| within(row, &mut bytes))).collect()
+    }
+
+    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, Reason> {
+        self.find(self.state.keys_in(range).take(rows_max).collect())
+    }
+
+    /// A session for the process `from`: the one it has, or a new one.
+    pub(crate) fn begin_for(&mut self, now: Now, from: Party, outbox: &mut Outbox) -> Result<Answer, Corruption> {
+        if let Some(session) = self.processes.get(&from).copied().filter(|session| self.state.sessions.contains_key(session)) {
+            self.expiry.renew(session, now.steady_ms);
+            return Ok(Answer::Begun { session });
+        }
+        if self.processes.len() > 2 * self.state.sessions.len() {
+            let sessions = &self.state.sessions;
+            self.processes.retain(|_, session| sessions.contains_key(session));
+        }
+        let (session, proposal) = self.new_session(ENGINE_SESSION_MS);
+        self.commit(proposal, Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms }, outbox)?;
+        self.processes.insert(from, session);
+        Ok(Answer::Begun { session })
+    }
+
+    /// The operations that note in a slot how a commit ended.
+    fn note(&self, path: String, noted: Noted) -> Vec<Operation> {
+        let missing = NODES.iter().filter(|node| self.state.nodes.get(node).is_none());
+        let mut operations: Vec<Operation> = missing.map(|node| create((*node).to_owned(), Bytes::new(), CreateMode::Persistent)).collect();
+        let data = noted.to_bytes();
+        operations.push(match self.state.nodes.get(&path) {
+            Some(_) => Operation::SetData { path, data: Some(data), version: -1 },
+            None => create(path, data, CreateMode::Ephemeral),
+        });
+        operations
+    }
+
+    fn write(&self, writes: Vec<Write>) -> impl Iterator<Item = Operation> {
+        writes.into_iter().filter_map(|Write { key, value }| {
+            let path = path_of(&key);
+            let is_there = self.state.nodes.get(&path).is_some();
+            match value {
+                Some(value) if is_there => Some(Operation::SetData { path, data: Some(value.to_shared()), version: -1 }),
+                Some(value) => Some(create(path, value.to_shared(), CreateMode::Persistent)),
+                None => is_there.then_some(Operation::Delete { path, version: -1 }),
+            }
+        })
+    }
+
+    /// Commits, or turns down. Nothing where the commit's slot has gone on: nobody waits for this one any more.
+    pub(crate) fn commit_keys(
+        &mut self,
+        now: Now,
+        client: ClientId,
+        commit: Commit,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Answer>, Corruption> {
+        let Commit { session, slot, sequence, seen, writes } = commit;
+        if !self.state.sessions.contains_key(&session) {
+            return Ok(Some(Answer::Expired));
+        }
+        self.expiry.renew(session, now.steady_ms);
+        let path = slot_path(client, session, slot);
+        let slot_node = self.state.nodes.get(&path);
+        let noted = slot_node.and_then(|node| Some((Noted::read(node.data.as_ref()?)?, node.stat.mzxid)));
+        match noted.filter(|(noted, _)| sequence <= noted.sequence && !broken(Mutant::CommittedAgain)) {
+            Some((noted, _)) if sequence < noted.sequence => return Ok(None),
+            Some((Noted { end: COMMITTED, .. }, zxid)) => return Ok(Some(Answer::Committed { zxid })),
+            Some((Noted { end: REFUSED, .. }, _)) => return Ok(Some(Answer::Refused(Reason::Occupied))),
+            Some(_) => return Ok(Some(Answer::Conflict)),
+            None => {}
+        }
+        let bytes = |write: &Write| 3 * write.key.as_bytes().len() + write.value.as_ref().map_or(0, |value| value.as_bytes().len());
+        if writes.iter().map(bytes).sum::<usize>() > COMMIT_BYTES_MAX {
+            return Ok(Some(Answer::Refused(Reason::TooLarge)));
+        }
+        let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
+        if !self.state.is_as_seen(&seen) {
+            if !broken(Mutant::ConflictUnnoted) {
+                let operations = self.note(path, Noted { sequence, end: TURNED_DOWN });
+                self.commit(Proposal::Multi(operations), origin, outbox)?;
+            }
+            return Ok(Some(Answer::Conflict));
+        }
+        let mut operations = self.note(path.clone(), Noted { sequence, end: COMMITTED });
+        operations.extend(self.write(writes));
+        let committed = self.commit(Proposal::Multi(operations), origin, outbox)?.transaction;
+        if let Body::Changes(_) = committed.body {
+            return Ok(Some(Answer::Committed { zxid: committed.zxid }));
+        }
+        let operations = self.note(path, Noted { sequence, end: REFUSED });
+        self.commit(Proposal::Multi(operations), origin, outbox)?;
+        Ok(Some(Answer::Refused(Reason::Occupied)))
+    }
+}
+
+/// The row, where all so far fit into an answer.
+fn within(row: Row, bytes: &mut usize) -> Result<Row, Reason> {
+    *bytes += row.bytes();
+    if *bytes > ANSWER_BYTES_MAX { Err(Reason::TooLarge) } else { Ok(row) }
+}
