@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crypto::Verified;
-use engine::{Misbehavior, Reconfigure, Statistics};
+use engine::{Instruction, Misbehavior, Statistics};
 use machine::{Durable, Input, InputOf, Machine, OutboxOf, Time};
-use sentinel::Now;
 use sentinel::ensemble::Turn;
 use sentinel::order::Status;
-use sentinel::transactions::{Answer, Message, Question, Unsigned};
+use sentinel::transactions::{Answer, Message, Question, Unsigned, path_of};
+use sentinel::{Damage, Now};
 use store::{Disk, DiskOptions, StoreError};
 use types::{Cluster, Party, ReplicaId, ShardId};
 
@@ -220,7 +220,7 @@ impl Replica {
 }
 
 impl Machine for Replica {
-    type Command = Reconfigure;
+    type Command = Instruction;
     type Received = Verified<Message>;
     type Message = Message;
     type Unsigned = Unsigned;
@@ -230,7 +230,11 @@ impl Machine for Replica {
         self.now = now;
         let at = now_of(now);
         match input {
-            Input::Command(Reconfigure(cluster)) => self.cluster = cluster,
+            Input::Command(Instruction::Reconfigure(cluster)) => self.cluster = cluster,
+            Input::Command(Instruction::FlipBit { key, .. }) => {
+                // There may be no such node, and then nothing is done.
+                let _ = self.durable.member.server_mut().damage(Damage::Data, &path_of(&key));
+            }
             Input::Message { from, message } => match (from, message.into_inner()) {
                 (Party::Replica(ReplicaId { shard: ShardId(0), index }), Message::Server(message)) => {
                     self.durable.member.hear(at, index, message);

@@ -168,7 +168,8 @@ impl Servers {
             self.found.push((at, by, corruption.clone()));
             station.member.repair(now);
         }
-        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, repair, repaired, notes: _ } = station.member.turn(now);
+        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, repair, repaired, notes: _, answers: _ } =
+            station.member.turn(now);
         station.disk.write(journal);
         for (connection, bytes) in bytes {
             station.said.entry(connection).or_default().extend(bytes);

@@ -292,8 +292,9 @@ impl Server {
         if is_due {
             running.member.begin_snapshot();
         }
-        // Nobody here is told to repair itself.
-        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _ } = running.member.turn(clock);
+        // Nobody here is told to repair itself, nor asks what answers would be for.
+        let Turn { journal, sends, bytes, close, snapshot, offer, reopen, notes: _, repair: _, repaired: _, answers: _ } =
+            running.member.turn(clock);
         running.expiry.look(&running.member, now, &mut self.reports);
         for op in journal {
             running.disk.write(op);
