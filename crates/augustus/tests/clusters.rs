@@ -503,7 +503,8 @@ impl World {
 fn a_row_that_flipped_at_rest_is_named_and_mended_though_nobody_reads_or_writes_anything() {
     let mut world = World::by_ranges();
     world.lists(1, "a");
-    world.lists(2 * 8, "b");
+    // To the end of an interval: what was changed since is compared at the end of the next.
+    world.lists(2 * 8 - 1, "b");
     world.run_ms(2_000);
     world.flip("a");
     assert_eq!(world.held(WRONG, "a").as_deref(), Some("3"));

@@ -76,7 +76,7 @@ async fn flip(args: &FlipArgs) -> Result<Done, Failure> {
     let Some((replica, endpoint)) = topology.endpoints.iter().find(|(replica, _)| replica.to_string() == args.replica) else {
         return Err(Failure::wrong(format!("the cluster has no replica {}", args.replica)).help("take a name that bezant status shows"));
     };
-    let path = format!("{FLIP_PATH}{}", hex::encode(key.as_bytes()));
+    let path = format!("{FLIP_PATH}{}/{}", topology.cluster.id(), hex::encode(key.as_bytes()));
     let answer = http_client::get(&endpoint.http, &path).await.map_err(|error| Failure::wrong(error).at(replica))?;
     out!("{}", tame(answer.trim_end(), WORDS_LETTERS_MAX));
     Ok(Done::Well)

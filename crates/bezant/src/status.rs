@@ -113,7 +113,7 @@ fn warn_of_disks(answers: &[Answer]) {
 fn warn_of_divergences(answers: &[Answer]) {
     for (replica, _, answer) in answers {
         if let Some(words) = answer.as_ref().ok().and_then(|status| status["divergences"]["words"].as_str()) {
-            eprintln!("{}", wrap(&format!("warning: {replica}: {words}; bezant evidence shows all"), line_letters(), 2));
+            eprintln!("{}", wrap(&format!("warning: {replica}: {words}"), line_letters(), 2));
         }
     }
 }

@@ -53,6 +53,10 @@ fn a_replica_of_augustus_finds_a_row_that_flipped_and_mends_it() {
     place.init(&["--engine", "augustus", "--drills"]);
     place.run(&["up"]).expect(0);
     place.run(&["put", "drilled", "1"]).expect(0);
+    // These lie between it and what is written below, so that its page stays as it is.
+    for key in ["c1", "c2", "c3"] {
+        place.run(&["put", key, &"x".repeat(5_000)]).expect(0);
+    }
     // The state after so many lists is what the replicas agree on.
     let bench = "bench bank --keys 40 --clients 4 --transactions 400 --warmup 0 --load --json";
     place.run(&bench.split(' ').collect::<Vec<_>>()).expect(0);

@@ -245,6 +245,8 @@ impl<A: Application> Replica<A> {
         self.checkpoints.clear();
         self.take_over(certificate.sequence, certificate.digest, head, &pages)?;
         self.stable = Some(certificate);
+        // What it had before this state is gone.
+        self.differs_at = None;
         Ok(rest)
     }
 

@@ -133,7 +133,7 @@ pub struct Replica<A: Application> {
     /// What of its own state was found to be wrong.
     pub(super) divergences: Divergences,
     /// Up to where its journal says that it had another state than the same requests have led to now.
-    differs_at: Option<u64>,
+    pub(super) differs_at: Option<u64>,
     /// For how many ticks it has lacked what a stable checkpoint covers, and delivered nothing.
     pub(super) behind_ticks: u64,
 
@@ -292,7 +292,9 @@ impl<A: Application> Replica<A> {
             Record::Left(view) => self.view = view,
             Record::Entered(view, signature) => self.on_new_view(Time(0), view, signature, &mut quiet),
             Record::Checkpoint(vote) => {
-                if self.checkpoints.get(&vote.sequence).is_some_and(|own| own.digest != vote.digest) {
+                // Where a certificate came first, 2f+1 have said already what is right.
+                let is_open = vote.sequence > self.stable_sequence();
+                if is_open && self.checkpoints.get(&vote.sequence).is_some_and(|own| own.digest != vote.digest) {
                     self.differs_at = self.differs_at.max(Some(vote.sequence));
                 }
             }

@@ -100,6 +100,8 @@ pub(super) struct CatchUp {
     heard: BTreeMap<u16, Time>,
     was_cut_off: bool,
     pass: Pass,
+    /// This process has had all versions up to here, in nanoseconds: what it lacks of them, it has lost.
+    whole_up_to: u64,
     /// When each other may be served again.
     served: BTreeMap<(u16, Service), Time>,
 }
@@ -120,6 +122,8 @@ struct Pass {
     at: Time,
     /// Where the next page begins.
     from: Key,
+    /// Up to where its first page was compared, in nanoseconds.
+    began_up_to: u64,
     /// The number of the last page.
     number: u64,
     page: Option<OpenPage>,
@@ -157,6 +161,7 @@ impl CatchUp {
         let pass = Pass {
             at: now.after_ms(options.catch_up_ms),
             from: Key::default(),
+            began_up_to: 0,
             number: 0,
             page: None,
             ended: None,
@@ -174,6 +179,7 @@ impl CatchUp {
             heard: BTreeMap::new(),
             was_cut_off: true,
             pass,
+            whole_up_to: 0,
             served: BTreeMap::new(),
         }
     }
@@ -581,23 +587,31 @@ impl<M: StorageBackend> Replica<M> {
         let Some(OpenPage { query, keys, mut answers, bytes }) = self.catch_up.pass.page.take() else { return Ok(()) };
         let watermark = Timestamp::new(self.watermark(now), ClientId(0));
         let needed = if broken(Mutant::PageTakenFromOne) { 1 } else { self.quorums.weak() };
-        // Who had all, and was not away since, lacks nothing that it only missed.
-        let was_whole = !self.catch_up.pass.is_hurried && !self.catch_up.was_cut_off && !self.is_rebuilding();
+        let whole_up_to = if self.is_rebuilding() { 0 } else { self.catch_up.whole_up_to };
+        if query.from == Key::default() {
+            self.catch_up.pass.began_up_to = query.up_to.time;
+        }
+        // Some may be wrong and some may lie. Where `f + 1` hold just what this replica holds, what others show proves nothing.
+        let same = answers.values().filter(|answer| answer.versions.is_empty() && answer.next.is_none()).count();
+        let is_held_by_others = same >= self.quorums.weak();
         let (mut taken, mut lacked) = (0, Vec::new());
         for (key, version) in agreed(&answers, needed).into_iter().filter(|(_, version)| version.version < watermark) {
             let own = self.table.store.latest_before(key, watermark)?;
             match own {
+                Some(own) if own.timestamp == version.version && is_held_by_others => {}
                 Some(own) if own.timestamp == version.version => taken += self.mend_version(now, key, &own, version)?,
                 Some(own) if own.timestamp > version.version => {}
                 _ if broken(Mutant::MissedVersionLeft) => {}
                 own => {
                     self.take_over_version(key, version);
                     (taken, self.counts.versions_taken_over) = (taken + 1, self.counts.versions_taken_over + 1);
-                    lacked.push((key, own, version));
+                    if version.version.time < whole_up_to {
+                        lacked.push((key, own, version));
+                    }
                 }
             }
         }
-        if was_whole && !broken(Mutant::LostWriteUnnamed) {
+        if !broken(Mutant::LostWriteUnnamed) {
             self.note_lacking(now, &lacked);
         }
         self.counts.pages_compared += 1;
@@ -629,6 +643,8 @@ impl<M: StorageBackend> Replica<M> {
                 (pass.keys, pass.keys_before) = (0, Some(pass.keys));
                 pass.from = Key::default();
                 pass.is_hurried = std::mem::take(&mut pass.lacked_some);
+                // Within a window before, commits may still have been on their way to all.
+                self.catch_up.whole_up_to = pass.began_up_to.saturating_sub(self.options.window_ms * 1_000_000);
                 self.counts.passes += 1;
             }
         }
@@ -677,7 +693,7 @@ impl<M: StorageBackend> Replica<M> {
         Ok(u64::from(is_mended))
     }
 
-    /// Names what was lacking of a page at a replica that had compared all versions before, had all of them, and was not cut off since.
+    /// Names what was lacking of a page at a replica that had all of it when it compared all versions before.
     fn note_lacking(&mut self, now: Time, lacked: &[(&Key, Option<Version>, &KeyVersion)]) {
         let (Some((first, ..)), Some((last, ..))) = (lacked.first(), lacked.last()) else { return };
         let own: Vec<(Key, Version)> = lacked.iter().filter_map(|(key, own, _)| Some(((*key).clone(), own.clone()?))).collect();
@@ -786,6 +802,14 @@ mod tests {
 
     /// A replica that had all versions when it last compared them, and what the others answer about all of them now.
     fn finished_with(held: &[(&str, u64, &str)], answer: &[PageVersion], was_whole: bool) -> (Replica<Memory>, Time) {
+        finished_with_answers(held, |_| answer.to_vec(), was_whole)
+    }
+
+    fn finished_with_answers(
+        held: &[(&str, u64, &str)],
+        answer: impl Fn(u16) -> Vec<PageVersion>,
+        was_whole: bool,
+    ) -> (Replica<Memory>, Time) {
         let keys = (0..6).map(|index| [index; 32]).collect();
         let cluster = types::Cluster::new(types::ClusterId::new([1; 16]), 1, types::Placement::Hash, vec![keys], vec![]);
         let store = store::Store::open(Memory::new("compared"), store::Options::default()).expect("a new store opens");
@@ -798,10 +822,10 @@ mod tests {
                 .take_over(&Key::from(*key), KeyVersion { version: Timestamp::new(*time, ClientId(1)), value: Some(Value::from(*value)) });
         }
         replica.catch_up.was_cut_off = false;
-        replica.catch_up.pass.is_hurried = !was_whole;
+        replica.catch_up.whole_up_to = if was_whole { 1 << 30 } else { 0 };
         let up_to = Timestamp::new(1 << 30, ClientId(0));
         let query = PageQuery { page: 1, from: Key::default(), to: None, up_to, digest: [0; 32] };
-        let answers = (0..5).map(|index| (index, Answer { versions: answer.to_vec(), next: None })).collect();
+        let answers = (0..5).map(|index| (index, Answer { versions: answer(index), next: None })).collect();
         replica.catch_up.pass.page = Some(OpenPage { query, keys: 1, answers, bytes: 0 });
         replica.finish_page(now).expect("memory does not fail");
         (replica, now)
@@ -820,6 +844,16 @@ mod tests {
         let newest = replica.table.store.latest_before(&Key::from("b"), Timestamp::new(9, ClientId(0))).expect("memory does not fail");
         assert_eq!(newest.and_then(|version| version.value), Some(Value::from("1")));
         assert_eq!((replica.counts.versions_mended, replica.counts.versions_taken_over), (1, 0));
+    }
+
+    #[test]
+    fn what_f_plus_1_others_hold_too_is_not_replaced() {
+        let wrong = [shown("a", 5, Some("0"))];
+        for (differing, mended) in [(2, 0), (3, 0), (4, 1), (5, 1)] {
+            let answer = |index: u16| if index < differing { wrong.to_vec() } else { Vec::new() };
+            let (replica, _) = finished_with_answers(&[("a", 5, "1")], answer, true);
+            assert_eq!((replica.counts.versions_mended, replica.divergences().noticed()), (mended, mended), "{differing} show another value");
+        }
     }
 
     #[test]

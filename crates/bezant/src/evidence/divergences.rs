@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use engine::Divergence;
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use crate::out;
 /// The most files of a folder: the first ones say more than one more would.
 const DIVERGENCES_MAX: usize = 256;
 const PREFIX: &str = "divergence-";
+/// For what was found while the process came back from its journal.
+static STARTED_MS: LazyLock<u64> = LazyLock::new(now_ms);
 
 /// What is kept of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub struct Kept {
 impl Kept {
     /// What to keep of `found`.
     pub fn of(found: &Divergence) -> Self {
-        let ms = |time: machine::Time| if time.0 == 0 { now_ms() } else { time.0 / 1_000_000 };
+        let ms = |time: machine::Time| if time.0 == 0 { *STARTED_MS } else { time.0 / 1_000_000 };
         Self {
             time_ms: ms(found.noticed),
             number: found.number,

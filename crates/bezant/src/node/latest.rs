@@ -128,7 +128,8 @@ impl DivergenceState {
         let Self { noticed, mended, last } = self;
         let last = last.as_ref()?;
         let seconds = now_ms().saturating_sub(last.time_ms) / 1_000;
-        Some(format!("own state wrong {noticed} times, {mended} mended; last {seconds} s ago: {}", last.words()))
+        // Whoever asks may have no right to read what was wrong.
+        Some(format!("own state wrong {noticed} times, {mended} mended; last {seconds} s ago: its log says what it was, and `bezant evidence`"))
     }
 }
 
@@ -232,18 +233,20 @@ impl Latest {
                 Some(Page::text(status, format!("{state}\n{}", words.collect::<String>())))
             }
             "/status" => Some(Page::json(self.status().to_string())),
-            _ => path.strip_prefix(FLIP_PATH).map(|key| self.flip(key)),
+            _ => path.strip_prefix(FLIP_PATH).map(|what| self.flip(what)),
         })
     }
 
-    /// A drill: flips a bit of a value. Its key is in hexadecimal digits.
-    fn flip(&self, key: &str) -> Page {
+    /// A drill: flips a bit of a value. Its key is in hexadecimal digits, after the cluster's id: a page of another site, which may have a
+    /// browser ask here but sees no answer, does not know that.
+    fn flip(&self, what: &str) -> Page {
         let Some(drill) = &self.drill else {
             let why = "refused: this replica's node.toml does not say drills = true (bezant init --drills)\n";
             return Page::text(StatusCode::FORBIDDEN, why);
         };
-        let Some(key) = hex::decode(key).ok().and_then(Key::new) else {
-            return Page::text(StatusCode::BAD_REQUEST, "refused: this is no key in hexadecimal digits\n");
+        let key = what.split_once('/').filter(|(cluster, _)| *cluster == self.cluster).map(|(_, key)| key);
+        let Some(key) = key.and_then(|key| hex::decode(key).ok()).and_then(Key::new) else {
+            return Page::text(StatusCode::BAD_REQUEST, "refused: this is not the cluster's id and a key in hexadecimal digits\n");
         };
         let words = format!("a bit of the value of {key} flips, where it has one");
         if !drill.get().is_some_and(|instruct| instruct(Instruction::FlipBit { key, bit: 0 })) {
