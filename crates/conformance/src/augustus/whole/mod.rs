@@ -94,12 +94,6 @@ impl System for Augustus {
             "replicas lose their disks and come back, beside crashes and a bad network",
         ),
         scenario(
-            "augustus-flips",
-            6_000,
-            &[FaultClass::SilentFlips, FaultClass::Network, FaultClass::Clocks],
-            "bits flip in rows that replicas hold, and nothing tells them, while links fail",
-        ),
-        scenario(
             "augustus-liars",
             2_500,
             &[FaultClass::ByzantineReplicas, FaultClass::ByzantineClients],
@@ -208,17 +202,6 @@ impl System for Augustus {
             }
         }
         found
-    }
-
-    fn flip_at_rest(replica: &mut Replica, random: &mut Random) -> Option<String> {
-        let mut keys = plan::fixed_keys();
-        random.shuffle(&mut keys);
-        let bit = random.index(1 << 16);
-        keys.iter().find(|key| replica.flip_bit_at_rest(key, bit)).map(|key| format!("the value of {key}"))
-    }
-
-    fn noticed(replica: &Replica) -> u64 {
-        replica.node().replica().divergences().noticed()
     }
 
     fn mark_lost((medium, store): (&Memory, store::Options)) -> Result<(), String> {
