@@ -85,7 +85,7 @@ fn leader(place: &Place) -> &'static str {
 fn are_same(place: &Place) {
     let tree = |replica: &&str| ["zxid", "digest", "nodes"].map(|name| place.count_of(replica, "tree", name));
     eventually("all have the same tree", || {
-        let trees = REPLICAS.each_ref().map(|replica| tree(replica));
+        let trees = REPLICAS.each_ref().map(&tree);
         trees[0][0] > 0 && trees.iter().all(|other| *other == trees[0])
     });
 }

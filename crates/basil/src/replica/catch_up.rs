@@ -852,7 +852,11 @@ mod tests {
         for (differing, mended) in [(2, 0), (3, 0), (4, 1), (5, 1)] {
             let answer = |index: u16| if index < differing { wrong.to_vec() } else { Vec::new() };
             let (replica, _) = finished_with_answers(&[("a", 5, "1")], answer, true);
-            assert_eq!((replica.counts.versions_mended, replica.divergences().noticed()), (mended, mended), "{differing} show another value");
+            assert_eq!(
+                (replica.counts.versions_mended, replica.divergences().noticed()),
+                (mended, mended),
+                "{differing} show another value"
+            );
         }
     }
 

@@ -219,17 +219,16 @@ impl World {
 
     /// A bit of the newest value of `key` flips, which nobody tells the replica.
     pub fn flip(&mut self, replica: ReplicaId, key: &Key, bit: usize) {
-        let node = self.seat(replica).node.as_mut().expect("it is up");
-        assert!(node.machine_mut().flip_bit_at_rest(key, bit).expect("memory does not fail"), "it has a value");
+        let node = self.seat(replica).node.as_mut().expect("it is up").machine_mut();
+        assert!(node.flip_bit_at_rest(key, bit).expect("memory does not fail"), "it has a value");
     }
 
     /// Says how often the replica has found its own state to be wrong, and where the last time.
     pub fn note_wrong(&mut self, replica: ReplicaId) {
         let found = self.seat(replica).node.as_ref().expect("it is up").machine().replica().divergences().clone();
-        let last =
-            found.recent().next_back().map_or_else(String::new, |last| format!(": {}", last.place.split(" of ").next().unwrap_or("")));
-        let name = words::replica(replica);
-        self.notes.note(format!("{name} found its own state wrong {} times, and mended {}{last}", found.noticed(), found.mended()));
+        let last = found.recent().next_back().and_then(|last| last.place.split(" of ").next()).unwrap_or("nothing");
+        let (name, noticed, mended) = (words::replica(replica), found.noticed(), found.mended());
+        self.notes.note(format!("{name} found its own state wrong {noticed} times, and mended {mended}: {last}"));
     }
 
     /// The replica's clock jumps, so that it is so far ahead of the world's.
@@ -250,8 +249,7 @@ impl World {
     }
 
     fn restart_all(&mut self) {
-        let replicas: Vec<ReplicaId> = self.members.cluster.replicas().collect();
-        for replica in replicas {
+        for replica in self.members.cluster.replicas().collect::<Vec<_>>() {
             self.crash(replica);
             self.restart(replica);
         }
@@ -468,8 +466,6 @@ impl World {
     fn seat(&mut self, replica: ReplicaId) -> &mut Seat {
         self.seats.get_mut(&replica).expect("scripts name replicas that are there")
     }
-
-    // Turns.
 
     fn client_turn(&mut self, client: ClientId, inputs: Vec<InputOf<Coordinator>>) {
         let (cluster, now) = (self.members.cluster.clone(), self.now);

@@ -129,7 +129,9 @@ impl DivergenceState {
         let last = last.as_ref()?;
         let seconds = now_ms().saturating_sub(last.time_ms) / 1_000;
         // Whoever asks may have no right to read what was wrong.
-        Some(format!("own state wrong {noticed} times, {mended} mended; last {seconds} s ago: its log says what it was, and `bezant evidence`"))
+        Some(format!(
+            "own state wrong {noticed} times, {mended} mended; last {seconds} s ago: its log says what it was, and `bezant evidence`"
+        ))
     }
 }
 
