@@ -8,7 +8,7 @@ use super::Member;
 use crate::order::Status;
 use crate::server::{Now, Outbox};
 use crate::state::Corruption;
-use crate::transactions::serve::{Commit, is_permitted};
+use crate::transactions::serve::{Commit, NotFound, is_permitted};
 use crate::transactions::{Answer, Question, Reason, Row};
 
 impl Member {
@@ -49,13 +49,13 @@ impl Member {
         let (server, zxid) = (&mut self.server, self.replica.last().0.cast_signed());
         Ok(Some(match question {
             Question::Begin => (server.begin_for(now, from, outbox)?, Waits::ForWhatIsProposed),
-            Question::Read { keys, is_settled } => (found(zxid, server.find(keys)), Waits::of(is_settled)),
+            Question::Read { keys, is_settled } => (found(zxid, server.find(keys))?, Waits::of(is_settled)),
             Question::Scan { range, rows_max, is_settled } => {
                 let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX).min(TRANSACTION_READS_MAX);
-                (found(zxid, server.scan(&range, rows_max)), Waits::of(is_settled))
+                (found(zxid, server.scan(&range, rows_max))?, Waits::of(is_settled))
             }
             Question::Check { seen } => {
-                let answer = if server.state.is_as_seen(&seen) { Answer::Committed { zxid } } else { Answer::Conflict };
+                let answer = if server.state.is_as_seen(&seen)? { Answer::Committed { zxid } } else { Answer::Conflict };
                 (answer, Waits::UntilSettled)
             }
             Question::Commit { session, slot, sequence, seen, writes } => {
@@ -82,6 +82,10 @@ impl Waits {
     }
 }
 
-fn found(zxid: i64, rows: Result<Vec<Row>, Reason>) -> Answer {
-    rows.map_or_else(Answer::Refused, |rows| Answer::Found { zxid, rows })
+fn found(zxid: i64, rows: Result<Vec<Row>, NotFound>) -> Result<Answer, Corruption> {
+    match rows {
+        Ok(rows) => Ok(Answer::Found { zxid, rows }),
+        Err(NotFound::Refused(reason)) => Ok(Answer::Refused(reason)),
+        Err(NotFound::Corrupt(corruption)) => Err(corruption),
+    }
 }

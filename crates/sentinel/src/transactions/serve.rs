@@ -8,6 +8,7 @@ use types::{ClientId, Key, KeyRange, Party, Permission, Value};
 use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
 use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
 use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS};
+use crate::node::Part;
 use crate::prepare::{Origin, Proposal};
 use crate::server::{Now, Outbox, Server};
 use crate::state::{Corruption, State};
@@ -74,16 +75,40 @@ pub(crate) struct Commit {
     pub(crate) writes: Vec<Write>,
 }
 
-/// The versions and values of keys.
+/// Why nothing that was asked for is found.
+pub(crate) enum NotFound {
+    /// It may not be answered.
+    Refused(Reason),
+    /// Something that was to be read is not as transactions made it.
+    Corrupt(Corruption),
+}
+
+impl From<Corruption> for NotFound {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupt(corruption)
+    }
+}
+
+impl From<Reason> for NotFound {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+/// The versions and values of keys. All that is read of a node is looked at first ([`State::look_at`]), as it is for the tree's clients. Whether the
+/// set of all keys' names is whole is not: that would take as long as there are keys.
 impl State {
     /// The version of a key: 0 where it has no value. No two values that a key ever had share one, whatever was deleted between them, as the
     /// order gives each number once. (`version` in a node's stat begins anew when the node does.)
-    fn key_version(&self, path: &str) -> i64 {
-        self.nodes.get(path).map_or(0, |node| node.stat.mzxid)
+    fn key_version(&self, path: &str) -> Result<i64, Corruption> {
+        self.look_at(path, Part::Head)?;
+        Ok(self.nodes.get(path).map_or(0, |node| node.stat.mzxid))
     }
 
-    fn row(&self, key: Key) -> Result<Row, Reason> {
-        let Some(node) = self.nodes.get(&path_of(&key)) else { return Ok(Row { key, version: 0, value: None }) };
+    fn row(&self, key: Key) -> Result<Row, NotFound> {
+        let path = path_of(&key);
+        self.look_at(&path, Part::Data)?;
+        let Some(node) = self.nodes.get(&path) else { return Ok(Row { key, version: 0, value: None }) };
         // Only a client of the tree can have written more than a value takes.
         let value = Value::new(node.data.clone().unwrap_or_default()).ok_or(Reason::TooLarge)?;
         Ok(Row { key, version: node.stat.mzxid, value: Some(value) })
@@ -97,12 +122,30 @@ impl State {
     }
 
     /// Whether all is as it was seen.
-    pub(crate) fn is_as_seen(&self, seen: &Seen) -> bool {
-        let is_same = |Version { key, version }: &Version| self.key_version(&path_of(key)) == *version;
-        let is_same_range = |SeenRange { range, rows }: &SeenRange| {
-            rows.iter().all(is_same) && (broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone())))
-        };
-        broken(Mutant::SeenUnchecked) || (seen.keys.iter().all(is_same) && seen.ranges.iter().all(is_same_range))
+    pub(crate) fn is_as_seen(&self, seen: &Seen) -> Result<bool, Corruption> {
+        self.look_at(KEYS, Part::Head)?;
+        if broken(Mutant::SeenUnchecked) {
+            return Ok(true);
+        }
+        if !self.are_as_seen(&seen.keys)? {
+            return Ok(false);
+        }
+        for SeenRange { range, rows } in &seen.ranges {
+            let is_same = self.are_as_seen(rows)?;
+            if !is_same || !(broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone()))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn are_as_seen(&self, versions: &[Version]) -> Result<bool, Corruption> {
+        for Version { key, version } in versions {
+            if self.key_version(&path_of(key))? != *version {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -126,12 +169,13 @@ fn create(path: String, data: Bytes, mode: CreateMode) -> Operation {
 }
 
 impl Server {
-    pub(crate) fn find(&self, keys: Vec<Key>) -> Result<Vec<Row>, Reason> {
+    pub(crate) fn find(&self, keys: Vec<Key>) -> Result<Vec<Row>, NotFound> {
+        self.state.look_at(KEYS, Part::Head)?;
         let mut bytes = 0;
-        keys.into_iter().map(|key| self.state.row(key).and_then(|row| within(row, &mut bytes))).collect()
+        keys.into_iter().map(|key| Ok(within(self.state.row(key)?, &mut bytes)?)).collect()
     }
 
-    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, Reason> {
+    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, NotFound> {
         self.find(self.state.keys_in(range).take(rows_max).collect())
     }
 
@@ -189,6 +233,7 @@ impl Server {
         }
         self.expiry.renew(session, now.steady_ms);
         let path = slot_path(client, session, slot);
+        self.state.look_at(&path, Part::Data)?;
         let slot_node = self.state.nodes.get(&path);
         let noted = slot_node.and_then(|node| Some((Noted::read(node.data.as_ref()?)?, node.stat.mzxid)));
         match noted.filter(|(noted, _)| sequence <= noted.sequence && !broken(Mutant::CommittedAgain)) {
@@ -203,7 +248,7 @@ impl Server {
             return Ok(Some(Answer::Refused(Reason::TooLarge)));
         }
         let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
-        if !self.state.is_as_seen(&seen) {
+        if !self.state.is_as_seen(&seen)? {
             if !broken(Mutant::ConflictUnnoted) {
                 let operations = self.note(path, Noted { sequence, end: TURNED_DOWN });
                 self.commit(Proposal::Multi(operations), origin, outbox)?;

@@ -3,6 +3,7 @@
 use types::{ClientId, Key, KeyRange, Party, Permission, Session, Value};
 
 use super::World;
+use crate::Damage;
 use crate::transactions::message::{Answer, Question, Reason, Seen, SeenRange, Version, Write};
 
 const CLIENT: Party = Party::Client(ClientId(1), Session(7));
@@ -322,4 +323,47 @@ fn what_the_tree_does_not_take_is_refused_and_stays_so() {
     let scan = Question::Scan { range: range("a", "zz"), rows_max: 10, is_settled: true };
     let Answer::Found { rows, .. } = world.answer(scan) else { panic!("it can be read") };
     assert_eq!(rows.len(), 2);
+}
+
+#[test]
+fn a_key_that_changed_without_a_transaction_is_never_answered() {
+    let scan = || Question::Scan { range: range("a", "b"), rows_max: 10, is_settled: true };
+    let unsettled = || Question::Read { keys: vec![key("a")], is_settled: false };
+    let seen = |version| keys_seen(vec![version]);
+    let in_range = |version| Seen { keys: Vec::new(), ranges: vec![SeenRange { range: range("a", "b"), rows: vec![version] }] };
+    type Asked<'a> = &'a dyn Fn(&mut Process, i64) -> Question;
+    let cases: [(Damage, &str, Asked<'_>); 9] = [
+        (Damage::Data, "/bezant/keys/a", &|_, _| settled(&["a"])),
+        (Damage::Data, "/bezant/keys/a", &|_, _| unsettled()),
+        (Damage::Data, "/bezant/keys/a", &|_, _| scan()),
+        (Damage::Stat, "/bezant/keys/a", &|_, zxid| Question::Check { seen: seen(version("a", zxid)) }),
+        (Damage::Stat, "/bezant/keys/a", &|process, zxid| process.commit(seen(version("a", zxid)), vec![write("b", "1")])),
+        (Damage::Stat, "/bezant/keys/a", &|process, zxid| process.commit(in_range(version("a", zxid)), vec![write("b", "1")])),
+        (Damage::Stat, "/bezant/keys", &|_, _| settled(&["c"])),
+        (Damage::Stat, "/bezant/keys", &|_, _| scan()),
+        (Damage::Data, "SLOT", &|process, _| process.again(Seen::default(), vec![write("a", "1")])),
+    ];
+    for (number, (damage, path, question)) in cases.into_iter().enumerate() {
+        let mut world = World::new();
+        let mut process = world.process();
+        let zxid = world.put(&mut process, vec![write("a", "1")]);
+        let slot = format!("/bezant/commits/1-{:016x}-0", process.session);
+        let path = if path == "SLOT" { &slot } else { path };
+        let leader = world.leader();
+        world.machine(leader).member.server_mut().damage(damage, path).expect("it is there");
+        let question = question(&mut process, zxid);
+        world.question(leader, question.clone());
+        assert!(!world.is_whole(leader), "case {number}: it is quarantined");
+        world.settle();
+        assert_eq!(world.told(), [], "case {number}");
+        world.pass(3_000);
+        assert_eq!(world.told(), [], "case {number}");
+        // Whoever leads then has it as it was written.
+        let answer = world.answer(question);
+        let is_right = match &answer {
+            Answer::Found { rows, .. } => rows.iter().all(|row| row.value == (row.key == key("a")).then(|| Value::from("1"))),
+            answer => matches!(answer, Answer::Committed { .. }),
+        };
+        assert!(is_right, "case {number}: {answer:?}");
+    }
 }
