@@ -2,7 +2,7 @@
 
 use mutants::{Mutant, broken};
 use types::limits::TRANSACTION_READS_MAX;
-use types::{ClientId, Party, Permission};
+use types::{ClientId, Party, Permission, Session};
 
 use super::Member;
 use crate::order::Status;
@@ -21,7 +21,7 @@ impl Member {
             self.turn.answers.push((from, number, Answer::NotLeading { leader }));
             return;
         }
-        let (Party::Client(client, _), Some(rights)) = (from, rights) else { return };
+        let (Party::Client(client, process), Some(rights)) = (from, rights) else { return };
         if !is_permitted(rights, &question) {
             self.turn.answers.push((from, number, Answer::Refused(Reason::NotPermitted)));
             return;
@@ -29,7 +29,7 @@ impl Member {
         self.prepare_next();
         self.server.steady_ms = now.steady_ms;
         let mut outbox = Outbox::default();
-        match self.answer(now, from, client, question, &mut outbox) {
+        match self.answer(now, (client, process), question, &mut outbox) {
             Ok(Some((answer, Waits::ForWhatIsProposed))) => outbox.answers.push((from, number, answer)),
             Ok(Some((answer, Waits::UntilSettled))) => self.settle(from, number, answer),
             Ok(None) => {}
@@ -41,8 +41,7 @@ impl Member {
     fn answer(
         &mut self,
         now: Now,
-        from: Party,
-        client: ClientId,
+        from: (ClientId, Session),
         question: Question,
         outbox: &mut Outbox,
     ) -> Result<Option<(Answer, Waits)>, Corruption> {
@@ -60,7 +59,7 @@ impl Member {
             }
             Question::Commit { session, slot, sequence, seen, writes } => {
                 let commit = Commit { session, slot, sequence, seen, writes };
-                let Some(answer) = server.commit_keys(now, client, commit, outbox)? else { return Ok(None) };
+                let Some(answer) = server.commit_keys(now, from, commit, outbox)? else { return Ok(None) };
                 (answer, Waits::ForWhatIsProposed)
             }
         }))

@@ -1,13 +1,13 @@
 //! What the leader does for the engine's clients.
 
 use bytes::Bytes;
-use jute::{Acl, Create, CreateMode, Operation};
+use jute::{Acl, Create, CreateMode, Operation, PASSWORD_BYTES};
 use mutants::{Mutant, broken};
-use types::{ClientId, Key, KeyRange, Party, Permission, Value};
+use types::{ClientId, Key, KeyRange, Permission, Session, Value};
 
 use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
 use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
-use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS};
+use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS, ENGINE_SLOTS_MAX};
 use crate::node::Part;
 use crate::prepare::{Origin, Proposal};
 use crate::server::{Now, Outbox, Server};
@@ -160,8 +160,21 @@ pub(crate) fn is_permitted(rights: &Permission, question: &Question) -> bool {
         Question::Read { keys, .. } => keys.iter().all(|key| rights.may_read(key)),
         Question::Scan { range, .. } => rights.may_read_range(range),
         Question::Check { seen } => may_see(seen),
-        Question::Commit { seen, writes, .. } => may_see(seen) && writes.iter().all(|write| rights.may_write(&write.key)),
+        // A slot is a node: who may write nothing makes none, and nobody more than a session has.
+        Question::Commit { slot, seen, writes, .. } => {
+            let has_place = *slot < ENGINE_SLOTS_MAX && !writes.is_empty();
+            has_place && may_see(seen) && writes.iter().all(|write| rights.may_write(&write.key))
+        }
     }
+}
+
+/// Whose a session is: what its password says, as far as it was begun for one of the engine's clients.
+fn owner(client: ClientId, process: Session) -> [u8; PASSWORD_BYTES] {
+    let mut password = [0; PASSWORD_BYTES];
+    let (first, second) = password.split_at_mut(size_of::<u64>());
+    first.copy_from_slice(&client.0.to_be_bytes());
+    second.copy_from_slice(&process.0.to_be_bytes());
+    password
 }
 
 fn create(path: String, data: Bytes, mode: CreateMode) -> Operation {
@@ -180,7 +193,7 @@ impl Server {
     }
 
     /// A session for the process `from`: the one it has, or a new one.
-    pub(crate) fn begin_for(&mut self, now: Now, from: Party, outbox: &mut Outbox) -> Result<Answer, Corruption> {
+    pub(crate) fn begin_for(&mut self, now: Now, from: (ClientId, Session), outbox: &mut Outbox) -> Result<Answer, Corruption> {
         if let Some(session) = self.processes.get(&from).copied().filter(|session| self.state.sessions.contains_key(session)) {
             self.expiry.renew(session, now.steady_ms);
             return Ok(Answer::Begun { session });
@@ -189,7 +202,7 @@ impl Server {
             let sessions = &self.state.sessions;
             self.processes.retain(|_, session| sessions.contains_key(session));
         }
-        let (session, proposal) = self.new_session(ENGINE_SESSION_MS);
+        let (session, proposal) = self.new_session_of(ENGINE_SESSION_MS, owner(from.0, from.1));
         self.commit(proposal, Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms }, outbox)?;
         self.processes.insert(from, session);
         Ok(Answer::Begun { session })
@@ -219,16 +232,31 @@ impl Server {
         })
     }
 
-    /// Commits, or turns down. Nothing where the commit's slot has gone on: nobody waits for this one any more.
+    /// Notes how a commit ended that changes nothing else, and gives that end. Nothing where it cannot be noted, as where a client of the tree is in the
+    /// way: the next leader, asked the same, could carry it out.
+    fn end_noted(
+        &mut self,
+        path: String,
+        noted: Noted,
+        origin: Origin<'_>,
+        answer: Answer,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Answer>, Corruption> {
+        let operations = self.note(path, noted);
+        let committed = self.commit(Proposal::Multi(operations), origin, outbox)?.transaction;
+        Ok(matches!(committed.body, Body::Changes(_)).then_some(answer))
+    }
+
+    /// Commits, or turns down. Nothing where the commit's slot has gone on, as nobody waits for this one any more, and where its end cannot be noted.
     pub(crate) fn commit_keys(
         &mut self,
         now: Now,
-        client: ClientId,
+        (client, process): (ClientId, Session),
         commit: Commit,
         outbox: &mut Outbox,
     ) -> Result<Option<Answer>, Corruption> {
         let Commit { session, slot, sequence, seen, writes } = commit;
-        if !self.state.sessions.contains_key(&session) {
+        if self.state.sessions.get(&session).is_none_or(|known| known.password != owner(client, process)) {
             return Ok(Some(Answer::Expired));
         }
         self.expiry.renew(session, now.steady_ms);
@@ -249,11 +277,10 @@ impl Server {
         }
         let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
         if !self.state.is_as_seen(&seen)? {
-            if !broken(Mutant::ConflictUnnoted) {
-                let operations = self.note(path, Noted { sequence, end: TURNED_DOWN });
-                self.commit(Proposal::Multi(operations), origin, outbox)?;
+            if broken(Mutant::ConflictUnnoted) {
+                return Ok(Some(Answer::Conflict));
             }
-            return Ok(Some(Answer::Conflict));
+            return self.end_noted(path, Noted { sequence, end: TURNED_DOWN }, origin, Answer::Conflict, outbox);
         }
         let mut operations = self.note(path.clone(), Noted { sequence, end: COMMITTED });
         operations.extend(self.write(writes));
@@ -261,9 +288,7 @@ impl Server {
         if let Body::Changes(_) = committed.body {
             return Ok(Some(Answer::Committed { zxid: committed.zxid }));
         }
-        let operations = self.note(path, Noted { sequence, end: REFUSED });
-        self.commit(Proposal::Multi(operations), origin, outbox)?;
-        Ok(Some(Answer::Refused(Reason::Occupied)))
+        self.end_noted(path, Noted { sequence, end: REFUSED }, origin, Answer::Refused(Reason::Occupied), outbox)
     }
 }
 

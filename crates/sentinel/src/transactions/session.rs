@@ -18,6 +18,8 @@ use mutants::{Mutant, broken};
 use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
+use crate::limits::ENGINE_SLOTS_MAX;
+
 use super::message::{Answer, Message, Question, Reason, Row, Seen, SeenRange, Version, Write};
 
 /// What there is to know of Sentinel before it runs.
@@ -36,8 +38,6 @@ pub static PROFILE: Profile = Profile {
 const SILENCE_MS: u64 = 1_000;
 /// Where nobody leads, it is asked again after so long, in milliseconds.
 const LEADERLESS_MS: u64 = 100;
-/// How many commits may be under way.
-const SLOTS_MAX: u16 = 1_024;
 
 /// A client's session.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Slots {
         let session = self.session?;
         let slot = match self.free.pop_first() {
             Some(slot) => slot,
-            None if self.used < SLOTS_MAX => {
+            None if self.used < ENGINE_SLOTS_MAX => {
                 self.used += 1;
                 self.used - 1
             }

@@ -367,3 +367,75 @@ fn a_key_that_changed_without_a_transaction_is_never_answered() {
         assert!(is_right, "case {number}: {answer:?}");
     }
 }
+
+#[test]
+fn who_may_write_nothing_and_slots_beyond_the_last_leave_nothing_in_the_tree() {
+    let mut world = World::new();
+    let mut process = world.process();
+    world.put(&mut process, vec![write("a", "1")]);
+    let leader = world.leader();
+    let nodes = |world: &World| world.machines[usize::from(leader)].member.server().state().node_count();
+    let before = nodes(&world);
+    let empty = |slot| Question::Commit { session: process.session, slot, sequence: 9, seen: Seen::default(), writes: Vec::new() };
+    let beyond =
+        |slot| Question::Commit { session: process.session, slot, sequence: 9, seen: Seen::default(), writes: vec![write("a", "2")] };
+    let nobody = Permission::default();
+    for question in [empty(0), empty(3), beyond(1_024), beyond(u16::MAX)] {
+        for rights in [&nobody, &all()] {
+            world.question_as(leader, rights, question.clone());
+            world.settle();
+            assert_eq!(world.told(), [Answer::Refused(Reason::NotPermitted)], "{question:?}");
+        }
+    }
+    assert_eq!(nodes(&world), before);
+    assert!(matches!(world.answer(beyond(1_023)), Answer::Committed { .. }));
+}
+
+#[test]
+fn an_end_that_cannot_be_noted_is_not_told() {
+    let mut world = World::new();
+    let mut process = world.process();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.ask(client, 1, super::create("/bezant"));
+    // No node can be below this one.
+    let commits = jute::Create { path: "/bezant/commits".to_owned(), mode: jute::CreateMode::Ephemeral, ..super::created() };
+    world.ask(client, 2, jute::Request::Create(commits));
+    world.settle();
+    let turned_down = process.commit(keys_seen(vec![version("a", 5)]), vec![write("a", "1")]);
+    let refused = process.commit(Seen::default(), vec![write("a", "1")]);
+    for question in [turned_down, refused] {
+        world.question(leader, question);
+        world.settle();
+        world.pass(100);
+        assert_eq!(world.told(), [], "the next leader could carry it out");
+    }
+    assert_eq!(world.values(&["a"]), [(0, None)]);
+}
+
+#[test]
+fn nobody_commits_in_the_session_of_another() {
+    let mut world = World::new();
+    let mut process = world.process();
+    world.put(&mut process, vec![write("a", "1")]);
+    let leader = world.leader();
+    let question = process.commit(Seen::default(), vec![write("a", "2")]);
+    for other in [Party::Client(ClientId(2), Session(7)), Party::Client(ClientId(1), Session(8))] {
+        world.step(leader, |member, now| member.ask(now, other, Some(&all()), 1, question.clone()));
+        world.settle();
+        assert_eq!(world.told(), [Answer::Expired]);
+    }
+    // A client of the tree has a session, too, that is nobody's process.
+    let client = world.open_session(leader, 0, &[]);
+    let Question::Commit { slot, sequence, seen, writes, .. } = question.clone() else { panic!("it is a commit") };
+    assert_eq!(world.answer(Question::Commit { session: client.session, slot, sequence, seen, writes }), Answer::Expired);
+    // Nor is the session kept alive so.
+    for _ in 0..8 {
+        world.pass(10_000);
+        let leader = world.leader();
+        world.step(leader, |member, now| {
+            member.ask(now, Party::Client(ClientId(2), Session(7)), Some(&all()), 1, question.clone());
+        });
+    }
+    assert!(!world.has_session(leader, process.session));
+}
