@@ -365,6 +365,8 @@ impl Session {
                 Err(Refusal::Conflict)
             }
             (_, Answer::Busy { after_ms }) => Err(Refusal::Overloaded { after_ms }),
+            // It may have taken place before the client's rights were taken.
+            (Purpose::Commit(..), Answer::Refused(Reason::NotPermitted)) if ended.open > 1 => Err(Refusal::OutcomeUnknown),
             (_, Answer::Refused(Reason::NotPermitted)) => Err(Refusal::NotPermitted),
             (Purpose::Read(_) | Purpose::Scan(..), Answer::Refused(Reason::TooLarge)) => Err(Refusal::AnswerTooLarge),
             (_, Answer::Refused(Reason::TooLarge)) => Err(Refusal::Invalid("the transaction is too large: write less in it".to_owned())),

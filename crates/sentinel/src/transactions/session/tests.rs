@@ -238,3 +238,17 @@ fn what_is_over_a_limit_is_refused() {
     assert!(matches!(script.outcome(operation), Err(Refusal::Unsupported(_))));
     assert_eq!(script.sent(), []);
 }
+
+#[test]
+fn a_commit_that_was_sent_more_than_once_and_is_not_permitted_then_may_have_taken_place() {
+    let mut script = Script::new();
+    let (operation, to, number) = script.begun(40);
+    script.answer(to, number, Answer::Refused(Reason::NotPermitted));
+    assert_eq!(script.outcome(operation).err(), Some(Refusal::NotPermitted));
+    let operation = script.commit(Vec::new(), Some("a"));
+    let (_, number, _) = script.only();
+    script.pass(SILENCE_MS);
+    let (to, _, _) = script.only();
+    script.answer(to, number, Answer::Refused(Reason::NotPermitted));
+    assert_eq!(script.outcome(operation).err(), Some(Refusal::OutcomeUnknown), "its rights may have been taken after that");
+}
