@@ -289,11 +289,17 @@ impl Session {
                 under_way.open = under_way.open.saturating_sub(1);
                 self.on_not_leading(now, from, number, leader, outbox);
             }
-            Answer::Busy { .. } if under_way.open > 1 => {}
+            Answer::Busy { .. } if under_way.open > 1 && self.beginning != Some(number) => {}
             Answer::Expired => self.on_expired(now, number, outbox),
             Answer::Begun { session } if self.beginning == Some(number) => {
                 self.end(number);
                 self.slots.change(Some(session));
+            }
+            // Nobody waits for this but commits: it is asked for again, later.
+            answer if self.beginning == Some(number) => {
+                under_way.open = 0;
+                let after_ms = if let Answer::Busy { after_ms } = answer { u64::from(after_ms.max(1)) } else { LEADERLESS_MS };
+                self.wake(number, now.after_ms(after_ms));
             }
             answer => {
                 if let Some(ended) = self.end(number) {
