@@ -171,9 +171,15 @@ impl Replica {
         }
     }
 
+    /// Whether a turn is written after which the member goes on from its disk: what it did meanwhile would be lost, or worse, kept in part.
+    fn is_ending(&self) -> bool {
+        self.written.iter().any(|turn| turn.reopen.is_some() || turn.repair.is_some())
+    }
+
     /// Takes in what clients asked, as far as there is room.
     fn take_waiting(&mut self, now: Now) {
-        while !self.durable.member.is_congested()
+        while !self.is_ending()
+            && !self.durable.member.is_congested()
             && let Some((from, number, question, bytes)) = self.waiting.pop_front()
         {
             self.waiting_bytes -= bytes;
@@ -231,6 +237,9 @@ impl Machine for Replica {
         let at = now_of(now);
         match input {
             Input::Command(Instruction::Reconfigure(cluster)) => self.cluster = cluster,
+            // As if it had come before the member was gone, or was lost on its way; what clients ask waits.
+            Input::Command(Instruction::FlipBit { .. }) | Input::Message { from: Party::Replica(_), .. } | Input::Tick
+                if self.is_ending() => {}
             Input::Command(Instruction::FlipBit { key, .. }) => {
                 // There may be no such node, and then nothing is done.
                 let _ = self.durable.member.server_mut().damage(Damage::Data, &path_of(&key));
@@ -258,7 +267,7 @@ impl Machine for Replica {
 
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         self.now = now;
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.is_ending() {
             return;
         }
         let at = now_of(now);
@@ -281,6 +290,10 @@ impl Machine for Replica {
     }
 
     fn deadline(&self) -> Option<Time> {
+        if self.is_ending() {
+            // It is called when that is durable.
+            return None;
+        }
         Some(self.scrubs_at.min(time_of(self.durable.member.deadline_ms())))
     }
 
@@ -359,3 +372,6 @@ impl engine::Replica for Replica {
         Ok(self.durable.close()?)
     }
 }
+
+#[cfg(test)]
+mod tests;
