@@ -129,7 +129,25 @@ impl Question {
     }
 }
 
+impl Question {
+    /// About how many nodes the leader looks at for it.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        match self {
+            Self::Begin => 1,
+            Self::Read { keys, .. } => 1 + keys.len(),
+            Self::Scan { rows_max, .. } => 1 + usize::try_from(*rows_max).unwrap_or(usize::MAX).min(TRANSACTION_READS_MAX),
+            Self::Check { seen } => 1 + seen.nodes(),
+            Self::Commit { seen, writes, .. } => 1 + seen.nodes() + writes.len(),
+        }
+    }
+}
+
 impl Seen {
+    fn nodes(&self) -> usize {
+        self.keys.len() + self.ranges.iter().map(|seen| 1 + seen.rows.len()).sum::<usize>()
+    }
+
     fn bytes(&self) -> usize {
         let of = |versions: &[Version]| versions.iter().map(|version| size_of::<Version>() + version.key.as_bytes().len()).sum::<usize>();
         let range = |seen: &SeenRange| size_of::<SeenRange>() + seen.range.key_bytes() + of(&seen.rows);

@@ -68,3 +68,21 @@ fn a_member_that_is_quarantined_does_not_begin_anew() {
     assert!(durable.sync(&mut turn, now).expect("the disk works").is_none());
     assert!(durable.member.server().corruption().is_some());
 }
+
+#[test]
+fn a_turn_does_so_much_and_the_next_one_goes_on_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut replica = replica(folder.path());
+    let mut outbox = OutboxOf::<Replica>::default();
+    ask(&mut replica, 64, &mut outbox);
+    let mut turns = Vec::new();
+    while !replica.waiting.is_empty() {
+        let now = replica.now.after_ms(1);
+        replica.end_turn(now, &mut outbox);
+        turns.push(answers(&mut outbox));
+        assert_eq!(replica.deadline() == Some(now), !replica.waiting.is_empty(), "after {turns:?}");
+        replica.step(now, Input::Tick, &mut outbox);
+    }
+    assert!(turns.len() > 1, "scans of {} rows were all answered in one turn", 64 * types::limits::TRANSACTION_READS_MAX);
+    assert_eq!((turns.iter().sum::<usize>(), replica.waiting_bytes), (64, 0));
+}
