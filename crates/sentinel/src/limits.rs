@@ -48,3 +48,5 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 pub const COMMIT_BYTES_MAX: usize = 12 << 20;
 /// For how long a session of a client of the engine may be unheard of.
 pub const ENGINE_SESSION_MS: i32 = 30_000;
+/// How many slots a session of an engine's client has: so many of its commits may be under way.
+pub const ENGINE_SLOTS_MAX: u16 = 1_024;

@@ -14,7 +14,7 @@ use jute::{
 };
 use mutants::{Mutant, broken};
 use sha2::{Digest as _, Sha256};
-use types::Party;
+use types::{ClientId, Party, Session};
 
 use crate::acl;
 use crate::commands::Fields;
@@ -193,7 +193,7 @@ pub struct Server {
     /// What operators are told of its repair.
     pub(crate) repair: Option<String>,
     /// As the leader: the sessions of the engine's clients, by their processes.
-    pub(crate) processes: BTreeMap<Party, i64>,
+    pub(crate) processes: BTreeMap<(ClientId, Session), i64>,
     pub(crate) commits: Commits,
 }
 
@@ -466,18 +466,29 @@ impl Server {
 
     /// The number of a new session, and what makes it.
     pub(crate) fn new_session(&mut self, timeout_ms: i32) -> (i64, Proposal) {
-        while self.next_session == 0 || self.state.sessions.contains_key(&self.next_session) {
-            self.next_session = self.next_session.wrapping_add(1);
-        }
-        let session = self.next_session;
-        self.next_session = session.wrapping_add(1);
-        let timeout_ms = timeout_ms.clamp(self.settings.timeout_ms_min, self.settings.timeout_ms_max);
+        let session = self.free_session();
         let mut drawn = Sha256::new();
         drawn.update(self.settings.secret);
         drawn.update(session.to_be_bytes());
         drawn.update(self.state.zxid.to_be_bytes());
         let mut password = [0; PASSWORD_BYTES];
         password.copy_from_slice(&drawn.finalize()[..PASSWORD_BYTES]);
+        self.new_session_of(timeout_ms, password)
+    }
+
+    /// The number that the next session has.
+    fn free_session(&mut self) -> i64 {
+        while self.next_session == 0 || self.state.sessions.contains_key(&self.next_session) {
+            self.next_session = self.next_session.wrapping_add(1);
+        }
+        self.next_session
+    }
+
+    /// The same with this password.
+    pub(crate) fn new_session_of(&mut self, timeout_ms: i32, password: [u8; PASSWORD_BYTES]) -> (i64, Proposal) {
+        let session = self.free_session();
+        self.next_session = session.wrapping_add(1);
+        let timeout_ms = timeout_ms.clamp(self.settings.timeout_ms_min, self.settings.timeout_ms_max);
         (session, Proposal::CreateSession { timeout_ms, password })
     }
 

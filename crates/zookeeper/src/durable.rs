@@ -153,7 +153,9 @@ impl DurableMember {
             self.member.show_repair(self.repairs.text());
         }
         self.notice(now)?;
-        Ok(turn.repair.map(End::Repair).or(turn.reopen.map(End::Reopen)))
+        // Whoever is quarantined by now comes back from its disk by a repair, or not at all.
+        let reopen = turn.reopen.filter(|_| self.member.server().corruption().is_none());
+        Ok(turn.repair.map(End::Repair).or(reopen.map(End::Reopen)))
     }
 
     /// Goes on from the disk.

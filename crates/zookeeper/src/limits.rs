@@ -72,3 +72,6 @@ pub const MEMBER_LOG_BYTES_MAX: u64 = 256 << 20;
 pub const ENGINE_WAITING_MAX: usize = 16_384;
 /// And how many bytes they may have.
 pub const ENGINE_WAITING_BYTES_MAX: usize = 64 << 20;
+/// When so many nodes were looked at in a turn for what clients of the engine asked, the rest waits for the next turn: other servers' messages and
+/// the disk wait for the end of each.
+pub const ENGINE_TURN_NODES_MAX: usize = 16_384;

@@ -23,7 +23,7 @@ use types::{Cluster, Party, ReplicaId, ShardId};
 use crate::config::{Config, EnsembleConfig};
 use crate::core::StartError;
 use crate::durable::{DurableMember, Part};
-use crate::limits::{ENGINE_WAITING_BYTES_MAX, ENGINE_WAITING_MAX, REPAIRS_AN_HOUR, SCRUB_EVERY};
+use crate::limits::{ENGINE_TURN_NODES_MAX, ENGINE_WAITING_BYTES_MAX, ENGINE_WAITING_MAX, REPAIRS_AN_HOUR, SCRUB_EVERY};
 use crate::member_storage::MemberStorage;
 use crate::storage::OpenError;
 
@@ -69,6 +69,8 @@ pub struct Replica {
     /// What clients asked that waits until less is under way.
     waiting: VecDeque<(Party, u64, Question, usize)>,
     waiting_bytes: usize,
+    /// How many nodes were looked at for clients in this turn.
+    turn_nodes: usize,
     turned_away: u64,
     scrubs_at: Time,
     now: Time,
@@ -140,6 +142,7 @@ impl Replica {
             written: Vec::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            turn_nodes: 0,
             turned_away: 0,
             scrubs_at: now,
             now,
@@ -171,12 +174,24 @@ impl Replica {
         }
     }
 
-    /// Takes in what clients asked, as far as there is room.
+    /// Whether a turn is written after which the member goes on from its disk: what it did meanwhile would be lost, or worse, kept in part.
+    fn is_ending(&self) -> bool {
+        self.written.iter().any(|turn| turn.reopen.is_some() || turn.repair.is_some())
+    }
+
+    /// Whether what clients ask need not wait.
+    fn has_room(&self) -> bool {
+        !self.is_ending() && !self.durable.member.is_congested()
+    }
+
+    /// Takes in what clients asked, as far as there is room, and as this turn may do so much.
     fn take_waiting(&mut self, now: Now) {
-        while !self.durable.member.is_congested()
+        while self.turn_nodes < ENGINE_TURN_NODES_MAX
+            && self.has_room()
             && let Some((from, number, question, bytes)) = self.waiting.pop_front()
         {
             self.waiting_bytes -= bytes;
+            self.turn_nodes += question.nodes();
             let rights = if let Party::Client(client, _) = from { self.cluster.permission(client) } else { None };
             self.durable.member.ask(now, from, rights, number, question);
         }
@@ -231,6 +246,9 @@ impl Machine for Replica {
         let at = now_of(now);
         match input {
             Input::Command(Instruction::Reconfigure(cluster)) => self.cluster = cluster,
+            // As if it had come before the member was gone, or was lost on its way; what clients ask waits.
+            Input::Command(Instruction::FlipBit { .. }) | Input::Message { from: Party::Replica(_), .. } | Input::Tick
+                if self.is_ending() => {}
             Input::Command(Instruction::FlipBit { key, .. }) => {
                 // There may be no such node, and then nothing is done.
                 let _ = self.durable.member.server_mut().damage(Damage::Data, &path_of(&key));
@@ -258,11 +276,12 @@ impl Machine for Replica {
 
     fn end_turn(&mut self, now: Time, outbox: &mut OutboxOf<Self>) {
         self.now = now;
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.is_ending() {
             return;
         }
         let at = now_of(now);
         self.take_waiting(at);
+        self.turn_nodes = 0;
         match self.durable.write(at) {
             Ok(mut turn) => {
                 for (to, message) in turn.sends.drain(..) {
@@ -281,6 +300,13 @@ impl Machine for Replica {
     }
 
     fn deadline(&self) -> Option<Time> {
+        if self.is_ending() {
+            // It is called when that is durable.
+            return None;
+        }
+        if !self.waiting.is_empty() && self.has_room() {
+            return Some(self.now);
+        }
         Some(self.scrubs_at.min(time_of(self.durable.member.deadline_ms())))
     }
 
@@ -359,3 +385,6 @@ impl engine::Replica for Replica {
         Ok(self.durable.close()?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,13 @@
 
 use mutants::{Mutant, broken};
 use types::limits::TRANSACTION_READS_MAX;
-use types::{ClientId, Party, Permission};
+use types::{ClientId, Party, Permission, Session};
 
 use super::Member;
 use crate::order::Status;
 use crate::server::{Now, Outbox};
 use crate::state::Corruption;
-use crate::transactions::serve::{Commit, is_permitted};
+use crate::transactions::serve::{Commit, NotFound, is_permitted};
 use crate::transactions::{Answer, Question, Reason, Row};
 
 impl Member {
@@ -21,7 +21,7 @@ impl Member {
             self.turn.answers.push((from, number, Answer::NotLeading { leader }));
             return;
         }
-        let (Party::Client(client, _), Some(rights)) = (from, rights) else { return };
+        let (Party::Client(client, process), Some(rights)) = (from, rights) else { return };
         if !is_permitted(rights, &question) {
             self.turn.answers.push((from, number, Answer::Refused(Reason::NotPermitted)));
             return;
@@ -29,7 +29,7 @@ impl Member {
         self.prepare_next();
         self.server.steady_ms = now.steady_ms;
         let mut outbox = Outbox::default();
-        match self.answer(now, from, client, question, &mut outbox) {
+        match self.answer(now, (client, process), question, &mut outbox) {
             Ok(Some((answer, Waits::ForWhatIsProposed))) => outbox.answers.push((from, number, answer)),
             Ok(Some((answer, Waits::UntilSettled))) => self.settle(from, number, answer),
             Ok(None) => {}
@@ -41,26 +41,25 @@ impl Member {
     fn answer(
         &mut self,
         now: Now,
-        from: Party,
-        client: ClientId,
+        from: (ClientId, Session),
         question: Question,
         outbox: &mut Outbox,
     ) -> Result<Option<(Answer, Waits)>, Corruption> {
         let (server, zxid) = (&mut self.server, self.replica.last().0.cast_signed());
         Ok(Some(match question {
             Question::Begin => (server.begin_for(now, from, outbox)?, Waits::ForWhatIsProposed),
-            Question::Read { keys, is_settled } => (found(zxid, server.find(keys)), Waits::of(is_settled)),
+            Question::Read { keys, is_settled } => (found(zxid, server.find(keys))?, Waits::of(is_settled)),
             Question::Scan { range, rows_max, is_settled } => {
                 let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX).min(TRANSACTION_READS_MAX);
-                (found(zxid, server.scan(&range, rows_max)), Waits::of(is_settled))
+                (found(zxid, server.scan(&range, rows_max))?, Waits::of(is_settled))
             }
             Question::Check { seen } => {
-                let answer = if server.state.is_as_seen(&seen) { Answer::Committed { zxid } } else { Answer::Conflict };
+                let answer = if server.state.is_as_seen(&seen)? { Answer::Committed { zxid } } else { Answer::Conflict };
                 (answer, Waits::UntilSettled)
             }
             Question::Commit { session, slot, sequence, seen, writes } => {
                 let commit = Commit { session, slot, sequence, seen, writes };
-                let Some(answer) = server.commit_keys(now, client, commit, outbox)? else { return Ok(None) };
+                let Some(answer) = server.commit_keys(now, from, commit, outbox)? else { return Ok(None) };
                 (answer, Waits::ForWhatIsProposed)
             }
         }))
@@ -82,6 +81,10 @@ impl Waits {
     }
 }
 
-fn found(zxid: i64, rows: Result<Vec<Row>, Reason>) -> Answer {
-    rows.map_or_else(Answer::Refused, |rows| Answer::Found { zxid, rows })
+fn found(zxid: i64, rows: Result<Vec<Row>, NotFound>) -> Result<Answer, Corruption> {
+    match rows {
+        Ok(rows) => Ok(Answer::Found { zxid, rows }),
+        Err(NotFound::Refused(reason)) => Ok(Answer::Refused(reason)),
+        Err(NotFound::Corrupt(corruption)) => Err(corruption),
+    }
 }

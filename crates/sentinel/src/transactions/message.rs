@@ -50,7 +50,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// About how many bytes it takes.
+    /// How many bytes of keys and values it has.
     pub(crate) fn bytes(&self) -> usize {
         self.key.as_bytes().len() + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
     }
@@ -115,37 +115,58 @@ pub enum Answer {
 }
 
 impl Question {
-    /// About how many bytes of keys and values it carries.
+    /// About how many bytes it takes in memory: keys and values, and what holds each of them, as an empty key takes its room too.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        match self {
+        let carried = match self {
             Self::Begin => 0,
-            Self::Read { keys, .. } => keys.iter().map(|key| key.as_bytes().len()).sum(),
+            Self::Read { keys, .. } => keys.iter().map(|key| size_of::<Key>() + key.as_bytes().len()).sum(),
             Self::Scan { range, .. } => range.key_bytes(),
             Self::Check { seen } => seen.bytes(),
             Self::Commit { seen, writes, .. } => seen.bytes() + writes.iter().map(Write::bytes).sum::<usize>(),
+        };
+        size_of::<Self>() + carried
+    }
+}
+
+impl Question {
+    /// About how many nodes the leader looks at for it.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        match self {
+            Self::Begin => 1,
+            Self::Read { keys, .. } => 1 + keys.len(),
+            Self::Scan { rows_max, .. } => 1 + usize::try_from(*rows_max).unwrap_or(usize::MAX).min(TRANSACTION_READS_MAX),
+            Self::Check { seen } => 1 + seen.nodes(),
+            Self::Commit { seen, writes, .. } => 1 + seen.nodes() + writes.len(),
         }
     }
 }
 
 impl Seen {
+    fn nodes(&self) -> usize {
+        self.keys.len() + self.ranges.iter().map(|seen| 1 + seen.rows.len()).sum::<usize>()
+    }
+
     fn bytes(&self) -> usize {
-        let of = |versions: &[Version]| versions.iter().map(|version| version.key.as_bytes().len() + 8).sum::<usize>();
-        of(&self.keys) + self.ranges.iter().map(|seen| seen.range.key_bytes() + of(&seen.rows)).sum::<usize>()
+        let of = |versions: &[Version]| versions.iter().map(|version| size_of::<Version>() + version.key.as_bytes().len()).sum::<usize>();
+        let range = |seen: &SeenRange| size_of::<SeenRange>() + seen.range.key_bytes() + of(&seen.rows);
+        of(&self.keys) + self.ranges.iter().map(range).sum::<usize>()
     }
 }
 
 impl Write {
     fn bytes(&self) -> usize {
-        self.key.as_bytes().len() + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
+        size_of::<Self>() + self.key.as_bytes().len() + self.value.as_ref().map_or(0, |value| value.as_bytes().len())
     }
 }
 
 impl Answer {
-    /// About how many bytes of keys and values it carries.
+    /// About how many bytes its rows take in memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        if let Self::Found { rows, .. } = self { rows.iter().map(Row::bytes).sum() } else { 0 }
+        let row = |row: &Row| size_of::<Row>() + row.bytes();
+        if let Self::Found { rows, .. } = self { rows.iter().map(row).sum() } else { 0 }
     }
 }
 
@@ -459,6 +480,30 @@ mod tests {
                 assert!(Message::from_bytes(bytes[..length].to_vec().into(), cluster()).is_err(), "{length} bytes of {message:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_empty_takes_its_room_too() {
+        let empty = || Key::from("");
+        let version = || Version { key: empty(), version: 0 };
+        let key = size_of::<Key>();
+        let range = || KeyRange::new(empty(), Key::from("a")).expect("it has keys");
+        let seen = |keys: usize, ranges: usize| Seen {
+            keys: vec![version(); keys],
+            ranges: vec![SeenRange { range: range(), rows: vec![version()] }; ranges],
+        };
+        let writes = vec![Write { key: empty(), value: None }; 10];
+        for (question, parts) in [
+            (Question::Begin, 1),
+            (Question::Read { keys: vec![empty(); 100], is_settled: true }, 100),
+            (Question::Scan { range: range(), rows_max: 1, is_settled: true }, 2),
+            (Question::Check { seen: seen(10, 10) }, 40),
+            (Question::Commit { session: 1, slot: 0, sequence: 1, seen: seen(10, 10), writes }, 50),
+        ] {
+            assert!(question.bytes() >= parts * key, "{} for {parts} keys of {question:?}", question.bytes());
+        }
+        let rows = vec![Row { key: empty(), version: 0, value: None }; 100];
+        assert!(Answer::Found { zxid: 1, rows }.bytes() >= 100 * key);
     }
 
     proptest! {

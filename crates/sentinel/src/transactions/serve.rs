@@ -1,13 +1,14 @@
 //! What the leader does for the engine's clients.
 
 use bytes::Bytes;
-use jute::{Acl, Create, CreateMode, Operation};
+use jute::{Acl, Create, CreateMode, Operation, PASSWORD_BYTES};
 use mutants::{Mutant, broken};
-use types::{ClientId, Key, KeyRange, Party, Permission, Value};
+use types::{ClientId, Key, KeyRange, Permission, Session, Value};
 
 use super::keys::{COMMITS, KEYS, ROOT, is_slot, key_of, name_of, path_of, slot_path};
 use super::message::{Answer, Question, Reason, Row, Seen, SeenRange, Version, Write};
-use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS};
+use crate::limits::{ANSWER_BYTES_MAX, COMMIT_BYTES_MAX, ENGINE_SESSION_MS, ENGINE_SLOTS_MAX};
+use crate::node::Part;
 use crate::prepare::{Origin, Proposal};
 use crate::server::{Now, Outbox, Server};
 use crate::state::{Corruption, State};
@@ -74,16 +75,40 @@ pub(crate) struct Commit {
     pub(crate) writes: Vec<Write>,
 }
 
-/// The versions and values of keys.
+/// Why nothing that was asked for is found.
+pub(crate) enum NotFound {
+    /// It may not be answered.
+    Refused(Reason),
+    /// Something that was to be read is not as transactions made it.
+    Corrupt(Corruption),
+}
+
+impl From<Corruption> for NotFound {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupt(corruption)
+    }
+}
+
+impl From<Reason> for NotFound {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+/// The versions and values of keys. All that is read of a node is looked at first ([`State::look_at`]), as it is for the tree's clients. Whether the
+/// set of all keys' names is whole is not: that would take as long as there are keys.
 impl State {
     /// The version of a key: 0 where it has no value. No two values that a key ever had share one, whatever was deleted between them, as the
     /// order gives each number once. (`version` in a node's stat begins anew when the node does.)
-    fn key_version(&self, path: &str) -> i64 {
-        self.nodes.get(path).map_or(0, |node| node.stat.mzxid)
+    fn key_version(&self, path: &str) -> Result<i64, Corruption> {
+        self.look_at(path, Part::Head)?;
+        Ok(self.nodes.get(path).map_or(0, |node| node.stat.mzxid))
     }
 
-    fn row(&self, key: Key) -> Result<Row, Reason> {
-        let Some(node) = self.nodes.get(&path_of(&key)) else { return Ok(Row { key, version: 0, value: None }) };
+    fn row(&self, key: Key) -> Result<Row, NotFound> {
+        let path = path_of(&key);
+        self.look_at(&path, Part::Data)?;
+        let Some(node) = self.nodes.get(&path) else { return Ok(Row { key, version: 0, value: None }) };
         // Only a client of the tree can have written more than a value takes.
         let value = Value::new(node.data.clone().unwrap_or_default()).ok_or(Reason::TooLarge)?;
         Ok(Row { key, version: node.stat.mzxid, value: Some(value) })
@@ -97,12 +122,30 @@ impl State {
     }
 
     /// Whether all is as it was seen.
-    pub(crate) fn is_as_seen(&self, seen: &Seen) -> bool {
-        let is_same = |Version { key, version }: &Version| self.key_version(&path_of(key)) == *version;
-        let is_same_range = |SeenRange { range, rows }: &SeenRange| {
-            rows.iter().all(is_same) && (broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone())))
-        };
-        broken(Mutant::SeenUnchecked) || (seen.keys.iter().all(is_same) && seen.ranges.iter().all(is_same_range))
+    pub(crate) fn is_as_seen(&self, seen: &Seen) -> Result<bool, Corruption> {
+        self.look_at(KEYS, Part::Head)?;
+        if broken(Mutant::SeenUnchecked) {
+            return Ok(true);
+        }
+        if !self.are_as_seen(&seen.keys)? {
+            return Ok(false);
+        }
+        for SeenRange { range, rows } in &seen.ranges {
+            let is_same = self.are_as_seen(rows)?;
+            if !is_same || !(broken(Mutant::RangeUnchecked) || self.keys_in(range).eq(rows.iter().map(|row| row.key.clone()))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn are_as_seen(&self, versions: &[Version]) -> Result<bool, Corruption> {
+        for Version { key, version } in versions {
+            if self.key_version(&path_of(key))? != *version {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -117,8 +160,21 @@ pub(crate) fn is_permitted(rights: &Permission, question: &Question) -> bool {
         Question::Read { keys, .. } => keys.iter().all(|key| rights.may_read(key)),
         Question::Scan { range, .. } => rights.may_read_range(range),
         Question::Check { seen } => may_see(seen),
-        Question::Commit { seen, writes, .. } => may_see(seen) && writes.iter().all(|write| rights.may_write(&write.key)),
+        // A slot is a node: who may write nothing makes none, and nobody more than a session has.
+        Question::Commit { slot, seen, writes, .. } => {
+            let has_place = *slot < ENGINE_SLOTS_MAX && !writes.is_empty();
+            has_place && may_see(seen) && writes.iter().all(|write| rights.may_write(&write.key))
+        }
     }
+}
+
+/// Whose a session is: what its password says, as far as it was begun for one of the engine's clients.
+fn owner(client: ClientId, process: Session) -> [u8; PASSWORD_BYTES] {
+    let mut password = [0; PASSWORD_BYTES];
+    let (first, second) = password.split_at_mut(size_of::<u64>());
+    first.copy_from_slice(&client.0.to_be_bytes());
+    second.copy_from_slice(&process.0.to_be_bytes());
+    password
 }
 
 fn create(path: String, data: Bytes, mode: CreateMode) -> Operation {
@@ -126,17 +182,18 @@ fn create(path: String, data: Bytes, mode: CreateMode) -> Operation {
 }
 
 impl Server {
-    pub(crate) fn find(&self, keys: Vec<Key>) -> Result<Vec<Row>, Reason> {
+    pub(crate) fn find(&self, keys: Vec<Key>) -> Result<Vec<Row>, NotFound> {
+        self.state.look_at(KEYS, Part::Head)?;
         let mut bytes = 0;
-        keys.into_iter().map(|key| self.state.row(key).and_then(|row| within(row, &mut bytes))).collect()
+        keys.into_iter().map(|key| Ok(within(self.state.row(key)?, &mut bytes)?)).collect()
     }
 
-    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, Reason> {
+    pub(crate) fn scan(&self, range: &KeyRange, rows_max: usize) -> Result<Vec<Row>, NotFound> {
         self.find(self.state.keys_in(range).take(rows_max).collect())
     }
 
     /// A session for the process `from`: the one it has, or a new one.
-    pub(crate) fn begin_for(&mut self, now: Now, from: Party, outbox: &mut Outbox) -> Result<Answer, Corruption> {
+    pub(crate) fn begin_for(&mut self, now: Now, from: (ClientId, Session), outbox: &mut Outbox) -> Result<Answer, Corruption> {
         if let Some(session) = self.processes.get(&from).copied().filter(|session| self.state.sessions.contains_key(session)) {
             self.expiry.renew(session, now.steady_ms);
             return Ok(Answer::Begun { session });
@@ -145,7 +202,7 @@ impl Server {
             let sessions = &self.state.sessions;
             self.processes.retain(|_, session| sessions.contains_key(session));
         }
-        let (session, proposal) = self.new_session(ENGINE_SESSION_MS);
+        let (session, proposal) = self.new_session_of(ENGINE_SESSION_MS, owner(from.0, from.1));
         self.commit(proposal, Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms }, outbox)?;
         self.processes.insert(from, session);
         Ok(Answer::Begun { session })
@@ -175,20 +232,36 @@ impl Server {
         })
     }
 
-    /// Commits, or turns down. Nothing where the commit's slot has gone on: nobody waits for this one any more.
+    /// Notes how a commit ended that changes nothing else, and gives that end. Nothing where it cannot be noted, as where a client of the tree is in the
+    /// way: the next leader, asked the same, could carry it out.
+    fn end_noted(
+        &mut self,
+        path: String,
+        noted: Noted,
+        origin: Origin<'_>,
+        answer: Answer,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Answer>, Corruption> {
+        let operations = self.note(path, noted);
+        let committed = self.commit(Proposal::Multi(operations), origin, outbox)?.transaction;
+        Ok(matches!(committed.body, Body::Changes(_)).then_some(answer))
+    }
+
+    /// Commits, or turns down. Nothing where the commit's slot has gone on, as nobody waits for this one any more, and where its end cannot be noted.
     pub(crate) fn commit_keys(
         &mut self,
         now: Now,
-        client: ClientId,
+        (client, process): (ClientId, Session),
         commit: Commit,
         outbox: &mut Outbox,
     ) -> Result<Option<Answer>, Corruption> {
         let Commit { session, slot, sequence, seen, writes } = commit;
-        if !self.state.sessions.contains_key(&session) {
+        if self.state.sessions.get(&session).is_none_or(|known| known.password != owner(client, process)) {
             return Ok(Some(Answer::Expired));
         }
         self.expiry.renew(session, now.steady_ms);
         let path = slot_path(client, session, slot);
+        self.state.look_at(&path, Part::Data)?;
         let slot_node = self.state.nodes.get(&path);
         let noted = slot_node.and_then(|node| Some((Noted::read(node.data.as_ref()?)?, node.stat.mzxid)));
         match noted.filter(|(noted, _)| sequence <= noted.sequence && !broken(Mutant::CommittedAgain)) {
@@ -203,12 +276,11 @@ impl Server {
             return Ok(Some(Answer::Refused(Reason::TooLarge)));
         }
         let origin = Origin { session, xid: 0, identities: &[], time_ms: now.wall_ms };
-        if !self.state.is_as_seen(&seen) {
-            if !broken(Mutant::ConflictUnnoted) {
-                let operations = self.note(path, Noted { sequence, end: TURNED_DOWN });
-                self.commit(Proposal::Multi(operations), origin, outbox)?;
+        if !self.state.is_as_seen(&seen)? {
+            if broken(Mutant::ConflictUnnoted) {
+                return Ok(Some(Answer::Conflict));
             }
-            return Ok(Some(Answer::Conflict));
+            return self.end_noted(path, Noted { sequence, end: TURNED_DOWN }, origin, Answer::Conflict, outbox);
         }
         let mut operations = self.note(path.clone(), Noted { sequence, end: COMMITTED });
         operations.extend(self.write(writes));
@@ -216,9 +288,7 @@ impl Server {
         if let Body::Changes(_) = committed.body {
             return Ok(Some(Answer::Committed { zxid: committed.zxid }));
         }
-        let operations = self.note(path, Noted { sequence, end: REFUSED });
-        self.commit(Proposal::Multi(operations), origin, outbox)?;
-        Ok(Some(Answer::Refused(Reason::Occupied)))
+        self.end_noted(path, Noted { sequence, end: REFUSED }, origin, Answer::Refused(Reason::Occupied), outbox)
     }
 }
 

@@ -18,6 +18,8 @@ use mutants::{Mutant, broken};
 use types::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
 use types::{Cluster, KeyRange, Party, ReplicaId, ShardId, Timestamp, TransactionId};
 
+use crate::limits::ENGINE_SLOTS_MAX;
+
 use super::message::{Answer, Message, Question, Reason, Row, Seen, SeenRange, Version, Write};
 
 /// What there is to know of Sentinel before it runs.
@@ -36,8 +38,6 @@ pub static PROFILE: Profile = Profile {
 const SILENCE_MS: u64 = 1_000;
 /// Where nobody leads, it is asked again after so long, in milliseconds.
 const LEADERLESS_MS: u64 = 100;
-/// How many commits may be under way.
-const SLOTS_MAX: u16 = 1_024;
 
 /// A client's session.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Slots {
         let session = self.session?;
         let slot = match self.free.pop_first() {
             Some(slot) => slot,
-            None if self.used < SLOTS_MAX => {
+            None if self.used < ENGINE_SLOTS_MAX => {
                 self.used += 1;
                 self.used - 1
             }
@@ -289,11 +289,17 @@ impl Session {
                 under_way.open = under_way.open.saturating_sub(1);
                 self.on_not_leading(now, from, number, leader, outbox);
             }
-            Answer::Busy { .. } if under_way.open > 1 => {}
+            Answer::Busy { .. } if under_way.open > 1 && self.beginning != Some(number) => {}
             Answer::Expired => self.on_expired(now, number, outbox),
             Answer::Begun { session } if self.beginning == Some(number) => {
                 self.end(number);
                 self.slots.change(Some(session));
+            }
+            // Nobody waits for this but commits: it is asked for again, later.
+            answer if self.beginning == Some(number) => {
+                under_way.open = 0;
+                let after_ms = if let Answer::Busy { after_ms } = answer { u64::from(after_ms.max(1)) } else { LEADERLESS_MS };
+                self.wake(number, now.after_ms(after_ms));
             }
             answer => {
                 if let Some(ended) = self.end(number) {
@@ -365,6 +371,8 @@ impl Session {
                 Err(Refusal::Conflict)
             }
             (_, Answer::Busy { after_ms }) => Err(Refusal::Overloaded { after_ms }),
+            // It may have taken place before the client's rights were taken.
+            (Purpose::Commit(..), Answer::Refused(Reason::NotPermitted)) if ended.open > 1 => Err(Refusal::OutcomeUnknown),
             (_, Answer::Refused(Reason::NotPermitted)) => Err(Refusal::NotPermitted),
             (Purpose::Read(_) | Purpose::Scan(..), Answer::Refused(Reason::TooLarge)) => Err(Refusal::AnswerTooLarge),
             (_, Answer::Refused(Reason::TooLarge)) => Err(Refusal::Invalid("the transaction is too large: write less in it".to_owned())),

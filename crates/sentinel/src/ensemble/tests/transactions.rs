@@ -3,6 +3,7 @@
 use types::{ClientId, Key, KeyRange, Party, Permission, Session, Value};
 
 use super::World;
+use crate::Damage;
 use crate::transactions::message::{Answer, Question, Reason, Seen, SeenRange, Version, Write};
 
 const CLIENT: Party = Party::Client(ClientId(1), Session(7));
@@ -322,4 +323,119 @@ fn what_the_tree_does_not_take_is_refused_and_stays_so() {
     let scan = Question::Scan { range: range("a", "zz"), rows_max: 10, is_settled: true };
     let Answer::Found { rows, .. } = world.answer(scan) else { panic!("it can be read") };
     assert_eq!(rows.len(), 2);
+}
+
+#[test]
+fn a_key_that_changed_without_a_transaction_is_never_answered() {
+    let scan = || Question::Scan { range: range("a", "b"), rows_max: 10, is_settled: true };
+    let unsettled = || Question::Read { keys: vec![key("a")], is_settled: false };
+    let seen = |version| keys_seen(vec![version]);
+    let in_range = |version| Seen { keys: Vec::new(), ranges: vec![SeenRange { range: range("a", "b"), rows: vec![version] }] };
+    type Asked<'a> = &'a dyn Fn(&mut Process, i64) -> Question;
+    let cases: [(Damage, &str, Asked<'_>); 9] = [
+        (Damage::Data, "/bezant/keys/a", &|_, _| settled(&["a"])),
+        (Damage::Data, "/bezant/keys/a", &|_, _| unsettled()),
+        (Damage::Data, "/bezant/keys/a", &|_, _| scan()),
+        (Damage::Stat, "/bezant/keys/a", &|_, zxid| Question::Check { seen: seen(version("a", zxid)) }),
+        (Damage::Stat, "/bezant/keys/a", &|process, zxid| process.commit(seen(version("a", zxid)), vec![write("b", "1")])),
+        (Damage::Stat, "/bezant/keys/a", &|process, zxid| process.commit(in_range(version("a", zxid)), vec![write("b", "1")])),
+        (Damage::Stat, "/bezant/keys", &|_, _| settled(&["c"])),
+        (Damage::Stat, "/bezant/keys", &|_, _| scan()),
+        (Damage::Data, "SLOT", &|process, _| process.again(Seen::default(), vec![write("a", "1")])),
+    ];
+    for (number, (damage, path, question)) in cases.into_iter().enumerate() {
+        let mut world = World::new();
+        let mut process = world.process();
+        let zxid = world.put(&mut process, vec![write("a", "1")]);
+        let slot = format!("/bezant/commits/1-{:016x}-0", process.session);
+        let path = if path == "SLOT" { &slot } else { path };
+        let leader = world.leader();
+        world.machine(leader).member.server_mut().damage(damage, path).expect("it is there");
+        let question = question(&mut process, zxid);
+        world.question(leader, question.clone());
+        assert!(!world.is_whole(leader), "case {number}: it is quarantined");
+        world.settle();
+        assert_eq!(world.told(), [], "case {number}");
+        world.pass(3_000);
+        assert_eq!(world.told(), [], "case {number}");
+        // Whoever leads then has it as it was written.
+        let answer = world.answer(question);
+        let is_right = match &answer {
+            Answer::Found { rows, .. } => rows.iter().all(|row| row.value == (row.key == key("a")).then(|| Value::from("1"))),
+            answer => matches!(answer, Answer::Committed { .. }),
+        };
+        assert!(is_right, "case {number}: {answer:?}");
+    }
+}
+
+#[test]
+fn who_may_write_nothing_and_slots_beyond_the_last_leave_nothing_in_the_tree() {
+    let mut world = World::new();
+    let mut process = world.process();
+    world.put(&mut process, vec![write("a", "1")]);
+    let leader = world.leader();
+    let nodes = |world: &World| world.machines[usize::from(leader)].member.server().state().node_count();
+    let before = nodes(&world);
+    let empty = |slot| Question::Commit { session: process.session, slot, sequence: 9, seen: Seen::default(), writes: Vec::new() };
+    let beyond =
+        |slot| Question::Commit { session: process.session, slot, sequence: 9, seen: Seen::default(), writes: vec![write("a", "2")] };
+    let nobody = Permission::default();
+    for question in [empty(0), empty(3), beyond(1_024), beyond(u16::MAX)] {
+        for rights in [&nobody, &all()] {
+            world.question_as(leader, rights, question.clone());
+            world.settle();
+            assert_eq!(world.told(), [Answer::Refused(Reason::NotPermitted)], "{question:?}");
+        }
+    }
+    assert_eq!(nodes(&world), before);
+    assert!(matches!(world.answer(beyond(1_023)), Answer::Committed { .. }));
+}
+
+#[test]
+fn an_end_that_cannot_be_noted_is_not_told() {
+    let mut world = World::new();
+    let mut process = world.process();
+    let leader = world.leader();
+    let client = world.open_session(leader, 0, &[]);
+    world.ask(client, 1, super::create("/bezant"));
+    // No node can be below this one.
+    let commits = jute::Create { path: "/bezant/commits".to_owned(), mode: jute::CreateMode::Ephemeral, ..super::created() };
+    world.ask(client, 2, jute::Request::Create(commits));
+    world.settle();
+    let turned_down = process.commit(keys_seen(vec![version("a", 5)]), vec![write("a", "1")]);
+    let refused = process.commit(Seen::default(), vec![write("a", "1")]);
+    for question in [turned_down, refused] {
+        world.question(leader, question);
+        world.settle();
+        world.pass(100);
+        assert_eq!(world.told(), [], "the next leader could carry it out");
+    }
+    assert_eq!(world.values(&["a"]), [(0, None)]);
+}
+
+#[test]
+fn nobody_commits_in_the_session_of_another() {
+    let mut world = World::new();
+    let mut process = world.process();
+    world.put(&mut process, vec![write("a", "1")]);
+    let leader = world.leader();
+    let question = process.commit(Seen::default(), vec![write("a", "2")]);
+    for other in [Party::Client(ClientId(2), Session(7)), Party::Client(ClientId(1), Session(8))] {
+        world.step(leader, |member, now| member.ask(now, other, Some(&all()), 1, question.clone()));
+        world.settle();
+        assert_eq!(world.told(), [Answer::Expired]);
+    }
+    // A client of the tree has a session, too, that is nobody's process.
+    let client = world.open_session(leader, 0, &[]);
+    let Question::Commit { slot, sequence, seen, writes, .. } = question.clone() else { panic!("it is a commit") };
+    assert_eq!(world.answer(Question::Commit { session: client.session, slot, sequence, seen, writes }), Answer::Expired);
+    // Nor is the session kept alive so.
+    for _ in 0..8 {
+        world.pass(10_000);
+        let leader = world.leader();
+        world.step(leader, |member, now| {
+            member.ask(now, Party::Client(ClientId(2), Session(7)), Some(&all()), 1, question.clone());
+        });
+    }
+    assert!(!world.has_session(leader, process.session));
 }

@@ -238,3 +238,40 @@ fn what_is_over_a_limit_is_refused() {
     assert!(matches!(script.outcome(operation), Err(Refusal::Unsupported(_))));
     assert_eq!(script.sent(), []);
 }
+
+#[test]
+fn a_commit_that_was_sent_more_than_once_and_is_not_permitted_then_may_have_taken_place() {
+    let mut script = Script::new();
+    let (operation, to, number) = script.begun(40);
+    script.answer(to, number, Answer::Refused(Reason::NotPermitted));
+    assert_eq!(script.outcome(operation).err(), Some(Refusal::NotPermitted));
+    let operation = script.commit(Vec::new(), Some("a"));
+    let (_, number, _) = script.only();
+    script.pass(SILENCE_MS);
+    let (to, _, _) = script.only();
+    script.answer(to, number, Answer::Refused(Reason::NotPermitted));
+    assert_eq!(script.outcome(operation).err(), Some(Refusal::OutcomeUnknown), "its rights may have been taken after that");
+}
+
+#[test]
+fn who_is_told_to_begin_a_session_later_waits_so_long() {
+    let mut script = Script::new();
+    let operation = script.commit(Vec::new(), Some("a"));
+    let (to, number, question) = script.only();
+    assert_eq!(question, Question::Begin);
+    script.answer(to, number, Answer::Busy { after_ms: 300 });
+    script.pass(299);
+    assert_eq!(script.sent(), []);
+    script.pass(1);
+    let (again, number, question) = script.only();
+    assert_eq!((again, question), (to, Question::Begin), "it is the same server");
+    // Nor does any other answer have it ask at once.
+    script.answer(to, number, Answer::Refused(Reason::NotPermitted));
+    assert_eq!(script.sent(), []);
+    script.pass(LEADERLESS_MS);
+    let (to, number, _) = script.only();
+    script.answer(to, number, Answer::Begun { session: 40 });
+    let (to, number, _) = script.only();
+    script.answer(to, number, Answer::Committed { zxid: 9 });
+    assert!(matches!(script.outcome(operation), Ok(Response::Committed(_))));
+}
