@@ -552,6 +552,8 @@ fn a_replica_that_crashes_before_its_wrong_state_is_mended_comes_back() {
         lists += 1;
         assert!(lists < 20, "it is noticed at the next checkpoint");
     }
+    // What it heard is durable soon, though nothing is said of it.
+    world.run_ms(30);
     assert_eq!(world.found_wrong()[1].1, 0, "it is not mended yet");
     world.crash(WRONG);
     world.start(WRONG);
