@@ -44,7 +44,7 @@ fn the_same_seed_gives_the_same_prediction() {
 fn every_attempt_ends() {
     // So few keys that many meet.
     for fast_path in [true, false] {
-        let prediction = at_rough_prices(&ClusterSpec { shards: 2, keys: 400, fast_path, ..on_one(4, 32) });
+        let prediction = at_rough_prices(&ClusterSpec { shards: 2, keys: 160, fast_path, ..on_one(4, 64) });
         let attempts = prediction.attempts;
         assert_eq!(attempts.begun, attempts.committed + attempts.aborted + attempts.failed, "{attempts:?}");
         assert_eq!(attempts.under_way, 0);
