@@ -182,7 +182,7 @@ impl Session {
                     let evidence = Evidence::new(Evident { zxid: 0, is_settled: true, seen: Seen::default() });
                     return Some(Ok(Response::Found(Found { found: Vec::new(), evidence })));
                 };
-                // One more than may be there shows that there are too many.
+                // Where as many come as a transaction may read, there may be more: who asked for more is told so.
                 let rows_max = u32::try_from(limit.min(TRANSACTION_READS_MAX)).expect("TRANSACTION_READS_MAX is less");
                 let question = Question::Scan { range: range.clone(), rows_max, is_settled: mode == ReadMode::ReadOnly };
                 (Purpose::Scan(operation, range, limit), question)
